@@ -123,7 +123,7 @@ bench-http: $(BENCH) ## measure the service beside a bare Starlette handler
 bench-authorizations: $(BENCH) ## measure authorize and capture beside a bare Starlette handler
 	@$(BIN)/python bench/authorizations.py $(ARGS)
 
-bench-gateway: $(BENCH) ## measure the gateway beside a plain relay and beside no relay
+bench-gateway: $(BENCH) ## measure the gateway beside a plain relay; ARGS=--others: LiteLLM and Portkey, too
 	@$(BIN)/python bench/gateway.py $(ARGS)
 
 bench-client: $(BENCH) ## measure a wrapped boto3 client beside a bare one

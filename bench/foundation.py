@@ -124,7 +124,7 @@ async def measure_sqlite(folder: Path, report: Report) -> None:
         ours.append(await updates_per_second(store, keys, 150))
         grouped.append(TASKS * commits_per_second(lambda: bare.commit(keys), 150))
         single.append(commits_per_second(lambda: bare.commit(keys[:1]), 600))
-    size = meter.committed_operations / meter.commits
+    size = meter.commit_sizes.total / meter.commit_sizes.count
     for _ in range(ROUNDS):
         alone.append(await updates_per_second(store, keys[:1], 600))
         single.append(commits_per_second(lambda: bare.commit(keys[:1]), 600))

@@ -4,6 +4,8 @@ Run it with ``make bench-gateway``. The gateway runs as users run it (`pricekeep
 worker, a durable SQLite file, a strict quota and a budget), the relay is an aiohttp client behind
 uvicorn that meters nothing, and the upstream of both is the stand-in, in a process of its own.
 Requests are signed as an AWS SDK signs them. Rounds alternate; medians and ratios are reported.
+With ``--others`` LiteLLM's proxy and Portkey's gateway are installed and measured beside it, with
+an instant model.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import asyncio
 import base64
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -32,6 +35,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.gateway_others import OTHERS
 from bench.rest import KEY, call, console, cpu_seconds, free_port, process
 
 CALLERS = 32
@@ -225,13 +229,20 @@ async def measure(
             found[name].setdefault("cpu_us", []).append(used_us)
             found[name]["latencies"] += load.latencies
             found[name]["statuses"] += load.statuses
+            found[name]["resident_bytes"] = resident_bytes(pid)
     return found
+
+
+def resident_bytes(pid: int) -> int:
+    """How much memory a process has at the moment."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def report(title: str, found: dict[str, dict[str, Any]], per: int = 1) -> None:
     table = Table(
         "target", "calls/s", "CPU us a call", "to relay", "per event us", "p50 ms", "to direct",
-        "p99 ms", "to direct", "answers", title=title,
+        "p99 ms", "to direct", "MB", "answers", title=title,
     )  # fmt: skip
     relay = statistics.median(found["plain relay"]["cpu_us"])
     direct = sorted(found["direct"]["latencies"])
@@ -249,12 +260,23 @@ def report(title: str, found: dict[str, dict[str, Any]], per: int = 1) -> None:
             f"{p50 / direct[len(direct) // 2]:.2f}",
             f"{p99 * 1000:.1f}",
             f"{p99 / direct[len(direct) * 99 // 100]:.2f}",
+            f"{result['resident_bytes'] / 1e6:,.0f}",
             ", ".join(f"{status}: {count:,}" for status, count in result["statuses"].items()),
         )
     console.print(table)
+    for name in sorted(found.keys() & OTHERS.keys()):
+        medians = {
+            one: [statistics.median(found[one][what]) for what in ("rates", "cpu_us")]
+            for one in ("gateway", name)
+        }
+        (rate, cpu), (other_rate, other_cpu) = medians.values()
+        console.print(
+            f"gateway: {rate / other_rate:.1f} times the calls a second of {name}, "
+            f"{other_cpu / cpu:.1f} times those of a processor second"
+        )
 
 
-def bench(folder: Path, seconds: float) -> None:
+def bench(folder: Path, seconds: float, *, others: bool) -> None:
     standin, relay, gateway = free_port(), free_port(), free_port()
     upstream = f"http://127.0.0.1:{standin}"
     (folder / "relay.py").write_text(f'UPSTREAM = "{upstream}"\n{RELAY}')
@@ -297,7 +319,12 @@ def bench(folder: Path, seconds: float) -> None:
             }
 
         instant: dict[str, Any] = {"output_tokens": 20}
-        found = uvloop.run(measure(targets("converse", instant), seconds))
+        with ExitStack() as beside:
+            instantly = targets("converse", instant)
+            for name, running in OTHERS.items() if others else ():
+                other = beside.enter_context(running(folder, upstream, MODEL))
+                instantly[name] = (other.port, other.pid, other.request(instant))
+            found = uvloop.run(measure(instantly, seconds))
         report(f"converse, instant model, {CALLERS} callers", found)
         slow = {"output_tokens": 20, "delay_ms": 50}
         found = uvloop.run(measure(targets("converse", slow), seconds))
@@ -310,10 +337,13 @@ def bench(folder: Path, seconds: float) -> None:
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seconds", type=float, default=SECONDS)
+    arguments.add_argument(
+        "--others", action="store_true", help="LiteLLM and Portkey beside it, with npm and pip"
+    )
     chosen = arguments.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=Path.cwd()))
     try:
-        bench(folder, chosen.seconds)
+        bench(folder, chosen.seconds, others=chosen.others)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

@@ -41,8 +41,17 @@ from pricekeeper.metering.items import (
     spent_put,
     total_key,
 )
-from pricekeeper.metering.journal import (FULL_WEIGHT, Address, Entry, Terms, address_of, encode_entry, lanes_of, store_form)
-from pricekeeper.ticks import (tick_of)
+from pricekeeper.metering.journal import (
+    FULL_WEIGHT,
+    Address,
+    Entry,
+    Terms,
+    address_of,
+    encode_entry,
+    lanes_of,
+    store_form,
+)
+from pricekeeper.ticks import tick_of
 from pricekeeper.metering.journal_items import (
     PostedRegion,
     Written,

@@ -77,11 +77,17 @@ class Interleaving:
     async def run(self, *work: Coroutine[Any, Any, _T]) -> list[_T | BaseException]:
         """Run all of it, one store call at a time; errors and crashes are returned."""
         tasks = [asyncio.create_task(one) for one in work]
+        left = set(tasks)
+
+        def end(task: asyncio.Task[_T]) -> None:
+            left.remove(task)
+            self._moved.set()
+
         for task in tasks:
-            task.add_done_callback(lambda _: self._moved.set())
+            task.add_done_callback(end)
         self.running = True
         try:
-            while not all(task.done() for task in tasks):
+            while left:
                 if not await self._is_settled():
                     continue
                 if not self._parked:  # somebody waits for something that is not the store
@@ -105,6 +111,8 @@ class Interleaving:
         for _ in range(_SETTLING_TURNS):
             await asyncio.sleep(0)
             if is_idle():
+                if not self._busy:
+                    return True
                 break
         if self._busy:
             await self._moved.wait()

@@ -25,8 +25,8 @@ class MemoryStore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.partitions: dict[tuple[str, str], dict[str, Item]] = {}
-        self.writes = 0
-        """How many writes were applied; a transaction counts for each of its operations."""
+        self.written: list[tuple[str, Key]] = []
+        """The tables and keys of all writes that were applied, in their order."""
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         del consistent
@@ -105,7 +105,7 @@ class MemoryStore:
 
     def _apply(self, operation: Write) -> None:
         key = operation.key
-        self.writes += 1
+        self.written.append((operation.table.name, key))
         partition = self.partitions.setdefault((operation.table.name, key.pk), {})
         match operation:
             case Put(item=item):

@@ -5,6 +5,9 @@ Asyncio asks the operating system after each turn whether anything has arrived, 
 than the turn. This loop asks only when no task is ready. It also says whether one is, so that an
 `Interleaving` need not find out by waiting.
 
+Its time is not that of the machine, which would decide histories beside their seeds: it stands
+still as long as a task is ready, and then goes on to the next moment that somebody waits for.
+
 The order of steps is asyncio's own: a seed that fails here fails on any other loop.
 """
 
@@ -20,16 +23,24 @@ class QuickLoop(asyncio.SelectorEventLoop):
     """A loop that asks for news of the outside only if it has nothing else to do."""
 
     _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
+    _now = 0.0
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing but whoever asks could go on."""
         return not self._ready
 
+    def time(self) -> float:
+        """The loop's own time, in seconds."""
+        return self._now
+
     def _run_once(self) -> None:
         ready = self._ready
         if not ready or self._stopping:
+            if not ready and self._scheduled:
+                self._now = max(self._now, self._scheduled[0].when())
             super()._run_once()  # type: ignore[misc]
             return
         for _ in range(len(ready)):

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
-from pricekeeper.storage import Item, Key, Store, Table
+from pricekeeper.storage import Item, Key, Page, Query, Store, Table
 
-DYING_PCT, SLOW_PCT = 1, 1
+DYING_PCT, SLOW_PCT, SLOW_READ_PCT, TORN_PCT = 1, 1, 10, 30
 _T = TypeVar("_T")
 
 
@@ -73,3 +73,42 @@ class TornStore(SlowWire):
             items = await self._turns.alone(self._store.batch_get([keys[n] for n in part]))
             found.update(zip(part, items, strict=True))
         return [found[n] for n in range(len(keys))]
+
+
+class TornQueries(TornStore):
+    """A query is no snapshot either: what it finds late in its order, it finds later.
+
+    What was read may be old when it arrives.
+    """
+
+    async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
+        found = await super().get(table, key, consistent=consistent)
+        await self._wait_for_reply()
+        return found
+
+    async def batch_get(
+        self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
+    ) -> list[Item | None]:
+        found = await super().batch_get(keys, consistent=consistent)
+        await self._wait_for_reply()
+        return found
+
+    async def query(self, query: Query, *, consistent: bool = True) -> Page:
+        first = await super().query(query, consistent=consistent)
+        if self._turns.random.randrange(100) >= TORN_PCT:
+            await self._wait_for_reply()
+            return first
+        await self._turns.turn()
+        second = await self._turns.alone(self._store.query(query))
+        await self._wait_for_reply()
+        if first == second:
+            return first
+        cut = self._turns.random.choice(second.items)["SK"] if second.items else ""
+        early = [item for item in first.items if item["SK"] <= cut]
+        late = [item for item in second.items if item["SK"] > cut]
+        return Page((*early, *late), second.after)
+
+    async def _wait_for_reply(self) -> None:
+        if self._turns.running and self._turns.random.randrange(100) < SLOW_READ_PCT:
+            for _ in range(self._turns.random.randrange(20)):
+                await self._turns.turn()

@@ -23,7 +23,7 @@ def _as_ruff_sorts(name: str) -> tuple[int, str]:
 FACES = [
     importlib.import_module(name)
     for name in (
-        *(f"pricekeeper.{layer}" for layer in ("bedrock", "bootstrap", "client", "containment")),
+        *(f"pricekeeper.{layer}" for layer in ("bedrock", "bootstrap", "client")),
         *(f"pricekeeper.{layer}" for layer in ("credentials", "limiter")),
         *(f"pricekeeper.{layer}" for layer in ("metering", "pricing", "selection", "sessions")),
         *(f"pricekeeper.{layer}" for layer in ("standin", "storage", "telemetry", "tenants")),

@@ -25,7 +25,7 @@ def test_a_new_meter_has_counted_nothing() -> None:
 
     assert meter.calls["get"] == 0
     assert meter.write_half_units["Config"] == 0
-    assert (meter.commits, meter.committed_operations, meter.swept) == (0, 0, 0)
+    assert (meter.commit_sizes.count, meter.commit_sizes.total, meter.swept) == (0, 0, 0)
 
 
 def test_meters_do_not_share_their_counters() -> None:
@@ -45,7 +45,8 @@ def test_a_cleared_meter_is_a_new_one() -> None:
     meter.faults["throttled"] += 1
     meter.read_half_units["Config"] += 1
     meter.write_half_units["Config"] += 2
-    meter.commits = meter.committed_operations = meter.swept = 5
+    meter.swept = 5
+    meter.commit_sizes.note(5)
 
     meter.clear()
 

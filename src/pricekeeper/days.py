@@ -71,6 +71,11 @@ def day_of(shown: date) -> str:
     return f"{shown.year:04}{shown.month:02}{shown.day:02}"
 
 
+def dashed(day: str) -> str:
+    """``yyyymmdd`` as ``yyyy-mm-dd``."""
+    return f"{day[:4]}-{day[4:6]}-{day[6:]}"
+
+
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def _days_around(zone: str, utc_day: int) -> tuple[tuple[int, str], ...]:
     """When each day begins that an instant of that day in UTC can belong to, the latest first.

@@ -103,6 +103,11 @@ class RequestRefusedError(PriceKeeperError):
         super().__init__(detail)
         self.mistakes = mistakes
 
+    @classmethod
+    def of(cls, mistakes: Sequence[FieldError]) -> RequestRefusedError:
+        """The refusal that tells of these."""
+        return cls(", ".join(f"{one.field}: {one.message}" for one in mistakes), tuple(mistakes))
+
 
 class InvalidConfigError(PriceKeeperError):
     """Settings were refused; ``errors`` names every bad field, not only the first.

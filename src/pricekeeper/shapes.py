@@ -84,6 +84,18 @@ def convert(plain: Any, kind: type[_Shape]) -> _Shape:
         raise RequestRefusedError(detail, mistakes) from None
 
 
+def members_of(plain: Any, kind: type[msgspec.Struct]) -> list[Any]:
+    """The members of the list that is all of such a body, as they came: each is judged by itself.
+
+    If it is no such body as a whole, it raises with every mistake in it.
+    """
+    ((name, field),) = _fields(kind).items()
+    found = plain.get(name) if isinstance(plain, dict) and len(plain) == 1 else None
+    if not isinstance(found, list) or not 1 <= len(found) <= _length_max(field.type):
+        convert(plain, kind)
+    return found or []
+
+
 def worded(error: Exception, path: str = "") -> FieldError:
     """What msgspec says is wrong, and where: the path is what follows the last ``- at``."""
     text = str(error)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pricekeeper.activity import AuthorizationLine, Counted, Denial, Flip, GivenUp, Kind
+from pricekeeper.activity import AuthorizationLine, Counted, Denial, DeniedKind, Flip, GivenUp
 
 ORG = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 OTHER_ORG = "11111111-7425-40de-944b-e07fc1f90ae7"
@@ -58,7 +58,7 @@ def denial(at_ms: int, **changes: Any) -> Denial:
     fields: dict[str, Any] = {
         "org_id": ORG,
         "app_id": "web",
-        "kind": Kind.AUTHORIZATION,
+        "kind": DeniedKind.AUTHORIZATION,
         "model": "premium",
         "code": "QUOTA_EXCEEDED",
         "at_ms": at_ms,

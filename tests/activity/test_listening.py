@@ -8,7 +8,7 @@ from activity.happenings import ORG, counted
 from pricekeeper.activity import listening
 from pricekeeper.activity.event import Event, Spend
 from pricekeeper.activity.items import FeedItem
-from pricekeeper.activity.listening import Listener, Missed, Position, Quiet, Told
+from pricekeeper.activity.listening import Arrived, FeedPosition, Listener, Missed, Quiet
 from pricekeeper.errors import InvalidValueError
 
 
@@ -21,11 +21,11 @@ def moment(number: int, *names: str, is_complete: bool = True) -> FeedItem:
 
 
 def listener(number: int = 10) -> Listener:
-    return Listener(Position(number), Counter())
+    return Listener(FeedPosition(number), Counter())
 
 
-def told(*numbered: tuple[str, str]) -> list[Told]:
-    return [Told(Position.parse(position), event(name)) for position, name in numbered]
+def told(*numbered: tuple[str, str]) -> list[Arrived]:
+    return [Arrived(FeedPosition.parse(position), event(name)) for position, name in numbered]
 
 
 async def test_moments_are_told_once_and_in_order() -> None:
@@ -63,11 +63,11 @@ async def test_it_resumes_from_any_position(position: str, rest: list[str]) -> N
     """Also from the middle of a moment, with what came meanwhile behind."""
     one = listener(11)
     one.put(moment(12, "d"))
-    one.begin(Position.parse(position), [moment(11, "a", "b", "c"), moment(12, "d")])
+    one.begin(FeedPosition.parse(position), [moment(11, "a", "b", "c"), moment(12, "d")])
     names: list[str] = []
     while len(names) < len(rest):
         for news in await one.read():
-            assert isinstance(news, Told)
+            assert isinstance(news, Arrived)
             assert isinstance(news.event, Spend)
             names.append(news.event.records[0].request_id)
     assert names == rest
@@ -80,25 +80,25 @@ async def test_a_gap_is_told() -> None:
     one = listener()
     one.put(moment(13, "a"))
     missed, *news = await one.read()
-    assert missed == Missed(Position(13, 0), "TOO_LATE")
+    assert missed == Missed(FeedPosition(13, 0), "TOO_LATE")
     assert news == told(("13", "a"))
     one.put(moment(14, "b", is_complete=False))
-    assert await one.read() == [Missed(Position(14, 0), "TOO_MUCH"), *told(("14", "b"))]
+    assert await one.read() == [Missed(FeedPosition(14, 0), "TOO_MUCH"), *told(("14", "b"))]
 
 
 async def test_a_moment_that_was_told_in_part_and_is_gone_is_a_gap() -> None:
     """What was left of it is missing."""
-    one = Listener(Position(10, 1), Counter())
+    one = Listener(FeedPosition(10, 1), Counter())
     one.put(moment(11, "a"))
-    assert (await one.read())[0] == Missed(Position(11, 0), "TOO_LATE")
+    assert (await one.read())[0] == Missed(FeedPosition(11, 0), "TOO_LATE")
 
 
 async def test_a_position_that_is_gone_is_told_first() -> None:
     """Then it goes on with what comes."""
     one = listener(20)
     one.put(moment(21, "a"))
-    one.begin(Position(3), None)
-    assert await one.read() == [Missed(Position(20), "TOO_LATE")]
+    one.begin(FeedPosition(3), None)
+    assert await one.read() == [Missed(FeedPosition(20), "TOO_LATE")]
     assert await one.read() == told(("21", "a"))
 
 
@@ -112,7 +112,7 @@ async def test_who_does_not_keep_up_is_cut_off(monkeypatch: pytest.MonkeyPatch) 
     assert str(one.end) == "slow"
     assert await one.read() == []
     resumed = listener()
-    resumed.begin(Position(10), [moment(number) for number in range(10, 30)])
+    resumed.begin(FeedPosition(10), [moment(number) for number in range(10, 30)])
     for number in range(30, 33):
         resumed.put(moment(number, "x"))
     assert resumed.end is None
@@ -122,16 +122,16 @@ async def test_silence_is_told_only_if_nothing_waits() -> None:
     """With how far it has come."""
     one = listener()
     one.note_quiet()
-    assert await one.read() == [Quiet(Position(10))]
+    assert await one.read() == [Quiet(FeedPosition(10))]
     one.put(moment(11, "a"))
     one.note_quiet()
     assert await one.read() == told(("11", "a"))
     one.note_quiet()
-    assert await one.read() == [Quiet(Position(11))]
+    assert await one.read() == [Quiet(FeedPosition(11))]
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.", ".1", "1.x", "-1", "1" * 17, "1.2.3", "१"])
 def test_a_position_that_is_none_is_refused(text: str) -> None:
     """Whatever it is."""
     with pytest.raises(InvalidValueError):
-        Position.parse(text)
+        FeedPosition.parse(text)

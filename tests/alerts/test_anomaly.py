@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.conftest import COST_USD_MICROS, Instance, Org
-from pricekeeper.alerts import Kind
+from pricekeeper.alerts import AlertKind
 from pricekeeper.alerts.anomaly import (
     DIFFERENCE_USD_MICROS,
     WEEKS,
@@ -153,7 +153,7 @@ async def test_from_recorded_hours(org: Org, instance: Instance, clock: Settable
     await org.spend(280)
     await instance.aggregate()
     await instance.alerts.checks.run_once()
-    assert await org.history(kind=Kind.ANOMALY) == []
+    assert await org.history(kind=AlertKind.ANOMALY) == []
     await org.spend(420)
     other = Instance(instance.store, clock)
     for one in (instance, other, instance):
@@ -163,7 +163,7 @@ async def test_from_recorded_hours(org: Org, instance: Instance, clock: Settable
         await one.alerts.checks.run_once()
     await other.close()
 
-    (alert,) = await org.history(kind=Kind.ANOMALY)
+    (alert,) = await org.history(kind=AlertKind.ANOMALY)
     body = json.loads(alert.body)
     assert body["about"]["usual_usd_micros"] == 95 * COST_USD_MICROS
     assert body["about"]["spent_usd_micros"] == 701 * COST_USD_MICROS
@@ -182,7 +182,7 @@ async def test_a_new_organisation_has_nothing_usual_yet(
         await instance.alerts.checks.run_once()
         clock.advance_ms(WEEK_MS)
 
-    assert await org.history(kind=Kind.ANOMALY) == []
+    assert await org.history(kind=AlertKind.ANOMALY) == []
 
 
 async def test_who_does_not_want_to_know_is_not_told(
@@ -197,4 +197,4 @@ async def test_who_does_not_want_to_know_is_not_told(
     await instance.aggregate()
     await instance.alerts.checks.run_once()
 
-    assert await org.history(kind=Kind.ANOMALY) == []
+    assert await org.history(kind=AlertKind.ANOMALY) == []

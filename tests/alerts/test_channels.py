@@ -9,9 +9,9 @@ import pytest
 from alerts.conftest import PEPPERS, Instance, Org
 from alerts.endpoint import SECRET, Endpoint
 from attribution import BY
-from pricekeeper.alerts import ChannelKind, ChannelRequest, Guard, Kind, Owner
+from pricekeeper.alerts import AlertKind, ChannelKind, ChannelRequest, Guard, Owner
 from pricekeeper.alerts.alert import DEPLOYMENT
-from pricekeeper.alerts.channel import CHANNELS_MAX, Address, address_of
+from pricekeeper.alerts.channel import CHANNELS_MAX, ChannelAddress, address_of
 from pricekeeper.alerts.channels import Channels
 from pricekeeper.alerts.items import Receiver
 from pricekeeper.credentials import Pepper, Peppers, Sealer
@@ -173,7 +173,7 @@ async def test_every_kind_is_sealed(
     """What is shown of it opens nothing; a change of a part keeps the rest."""
     channels, owner = instance.alerts.channels, await org.owner()
     saved = await channels.put(owner, "ops", ChannelRequest(kind, **fields), BY)
-    await channels.put(owner, "ops", ChannelRequest(kind, kinds=(Kind.BUDGET,)), BY)
+    await channels.put(owner, "ops", ChannelRequest(kind, kinds=(AlertKind.BUDGET,)), BY)
 
     assert saved.channel.shown == shown
     text = str(await stored(instance.store, owner))
@@ -229,14 +229,14 @@ async def test_another_server_is_not_given_the_secret_of_the_first(
 )
 def test_the_same_server_keeps_them(kind: ChannelKind, url: str) -> None:
     """However it is spelled, and whatever the path is."""
-    before = Address(**FIRST[kind])
+    before = ChannelAddress(**FIRST[kind])
     after = address_of(ChannelRequest(kind, url=url), before, Guard())
     assert after == msgspec.structs.replace(before, url=url)
 
 
 def test_a_login_can_be_dropped_with_the_server() -> None:
     """Who says that there is none has said it; where there was none, nothing is asked for."""
-    url, before = "smtps://other.example.com", Address(**MAIL)
+    url, before = "smtps://other.example.com", ChannelAddress(**MAIL)
     none = address_of(
         ChannelRequest(ChannelKind.EMAIL, url=url, user="", secret=""), before, Guard()
     )

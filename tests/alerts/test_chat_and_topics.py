@@ -13,7 +13,7 @@ from alerts.endpoint import Endpoint
 from alerts.topics_server import PUBLISH, TOPIC, TopicsStandIn, open_topics
 from pricekeeper.alerts import Channel, ChannelKind
 from pricekeeper.alerts.body import AlertBody, encoded_body
-from pricekeeper.alerts.channel import Address
+from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
 from pricekeeper.alerts.slack import Slack
 from pricekeeper.alerts.sns import Topics, publish_fields
@@ -36,7 +36,7 @@ BODY = encoded_body(ALERT)
 
 
 def channel(kind: ChannelKind, url: str) -> OpenChannel:
-    return OpenChannel(Channel("ops", kind, ""), Address(url=url))
+    return OpenChannel(Channel("ops", kind, ""), ChannelAddress(url=url))
 
 
 async def test_a_chat_gets_words_in_which_nothing_is_a_command(endpoint: Endpoint) -> None:

@@ -16,9 +16,9 @@ from alerts.conftest import (
 )
 from alerts.endpoint import Endpoint, open_endpoint
 from attribution import BY
-from pricekeeper.alerts import ChannelKind, ChannelRequest, State, items
+from pricekeeper.alerts import ChannelKind, ChannelRequest, DeliveryState, items
 from pricekeeper.alerts.alert import DEPLOYMENT
-from pricekeeper.alerts.delivery import GIVE_UP_MS, LEASE_MS, PAUSE_MAX_MS, SLOTS
+from pricekeeper.alerts.delivery import BACKOFF, GIVE_UP_MS, LEASE_MS, SLOTS
 from pricekeeper.alerts.items import OUTBOX, Receiver
 from pricekeeper.storage import Query
 from pricekeeper.storage.tables import ALERTS
@@ -46,7 +46,7 @@ async def finish(instance: Instance, receiver: Receiver) -> None:
         await busy
 
 
-async def states(org: Org) -> list[State]:
+async def states(org: Org) -> list[DeliveryState]:
     return [one.state for one in await org.history()]
 
 
@@ -62,9 +62,9 @@ async def test_an_hour_of_a_failing_webhook_delays_and_loses_nothing(
         await instance.deliver()
         clock.advance_ms(MINUTE_MS)
     failing = len(endpoint.requests)
-    assert await states(org) == [State.PENDING]
+    assert await states(org) == [DeliveryState.PENDING]
     endpoint.answer = lambda _: 200
-    clock.advance_ms(PAUSE_MAX_MS)
+    clock.advance_ms(BACKOFF.longest_ms)
 
     await instance.deliver()
 
@@ -73,7 +73,7 @@ async def test_an_hour_of_a_failing_webhook_delays_and_loses_nothing(
     assert len({(one.id, one.body) for one in endpoint.requests}) == 1
     assert all(one.is_signed() for one in endpoint.requests)
     assert len({one.headers["webhook-timestamp"] for one in endpoint.requests}) == failing + 1
-    assert await states(org) == [State.DELIVERED]
+    assert await states(org) == [DeliveryState.DELIVERED]
     assert await outbox(instance) == []
 
 
@@ -88,13 +88,13 @@ async def test_what_could_not_be_delivered_in_a_day_is_given_up_loudly(
     clock.advance_ms(GIVE_UP_MS - MINUTE_MS)
     await cross(org, instance)  # of the next day
     await instance.deliver()
-    assert await states(org) == [State.PENDING, State.PENDING]
-    clock.advance_ms(PAUSE_MAX_MS)
+    assert await states(org) == [DeliveryState.PENDING, DeliveryState.PENDING]
+    clock.advance_ms(BACKOFF.longest_ms)
 
     await instance.deliver()
 
-    assert await states(org) == [State.PENDING, State.GIVEN_UP]
-    (gone,) = await org.history(state=State.GIVEN_UP)
+    assert await states(org) == [DeliveryState.PENDING, DeliveryState.GIVEN_UP]
+    (gone,) = await org.history(state=DeliveryState.GIVEN_UP)
     assert (gone.deliveries[0].channel, gone.deliveries[0].error) == (
         "org/ops",
         "answered HTTP 500",
@@ -130,8 +130,8 @@ async def test_a_dead_channel_holds_up_no_other_one(
 
     (own, *_) = await org.history()
     assert {one.channel: one.state for one in own.deliveries} == {
-        "org/ops": State.PENDING,
-        "platform": State.DELIVERED,
+        "org/ops": DeliveryState.PENDING,
+        "platform": DeliveryState.DELIVERED,
     }
     silent.set()
     server.close()
@@ -150,7 +150,11 @@ async def test_a_channel_that_refuses_one_alert_gets_the_others(
 
     told = [one["about"]["threshold_pct"] for one in endpoint.alerts()]
     assert sorted(told) == [100, 200]
-    assert sorted(await states(org)) == [State.DELIVERED, State.DELIVERED, State.PENDING]
+    assert sorted(await states(org)) == [
+        DeliveryState.DELIVERED,
+        DeliveryState.DELIVERED,
+        DeliveryState.PENDING,
+    ]
     assert len(await outbox(instance)) == 1
 
 
@@ -208,7 +212,7 @@ async def test_a_lease_ends_with_its_time(
 
     assert len(endpoint.accepted) == 2
     assert len({one.id for one in endpoint.accepted}) == 1
-    assert await states(org) == [State.DELIVERED]
+    assert await states(org) == [DeliveryState.DELIVERED]
     await died.close()
 
 
@@ -236,7 +240,7 @@ async def test_an_organisation_fills_its_own_share(
 
     listed = await org.history()
     assert len(listed) == most + 3
-    assert sum(one.state is State.UNSENT for one in listed) == 3
+    assert sum(one.state is DeliveryState.UNSENT for one in listed) == 3
     assert len(endpoint.alerts()) == most
     assert await outbox(instance) == []
 
@@ -281,7 +285,7 @@ async def test_a_changed_address_gets_what_waits(
     await cross(org, instance)
     await instance.deliver()
     await org.add_channel(endpoint.url)
-    clock.advance_ms(PAUSE_MAX_MS)
+    clock.advance_ms(BACKOFF.longest_ms)
 
     await instance.deliver()
 
@@ -292,9 +296,9 @@ async def test_channels_take_the_kinds_that_they_ask_for(
     org: Org, instance: Instance, endpoint: Endpoint
 ) -> None:
     """A channel for quotas hears nothing of budgets."""
-    from pricekeeper.alerts import Kind  # noqa: PLC0415
+    from pricekeeper.alerts import AlertKind  # noqa: PLC0415
 
-    await org.add_channel(endpoint.url, kinds=(Kind.QUOTA,))
+    await org.add_channel(endpoint.url, kinds=(AlertKind.QUOTA,))
     await org.configure(
         quotas={**org.settings["quotas"], "premium": COST_USD_MICROS},
         alerts={"quota_at_pct": [100]},
@@ -319,7 +323,7 @@ async def test_redirects_are_not_followed(
         await instance.deliver()
 
     assert endpoint.requests == []
-    assert await states(org) == [State.PENDING]
+    assert await states(org) == [DeliveryState.PENDING]
 
 
 async def test_a_job_delivers_without_being_asked(

@@ -8,7 +8,7 @@ from typing import Any
 
 from alerts.conftest import COST_USD_MICROS, Instance, Org, budget
 from alerts.endpoint import SECRET, Endpoint
-from pricekeeper.alerts.alert import Kind
+from pricekeeper.alerts.alert import AlertKind
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import open_store
 from snippets import snippets
@@ -60,5 +60,5 @@ async def test_the_snippet_verifies_what_is_sent_and_nothing_else(endpoint: Endp
 
 def test_every_kind_is_explained() -> None:
     """In both tables: when it is told, and what is about it."""
-    for kind in Kind:
+    for kind in AlertKind:
         assert TEXT.count(f"| `{kind}` |") == 2, kind

@@ -10,7 +10,7 @@ import pytest
 
 from alerts.conftest import COST_USD_MICROS, Instance, Org, budget
 from alerts.endpoint import Endpoint
-from pricekeeper.alerts import State
+from pricekeeper.alerts import DeliveryState
 from pricekeeper.alerts.delivery import LEASE_MS
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage import open_store
@@ -42,19 +42,19 @@ async def test_kill_9_between_decision_and_delivery(url: str, endpoint: Endpoint
 
     await _run_until_told(url, org.id)
     await instance.aggregate()
-    assert [one.state for one in await org.history()] == [State.PENDING]
+    assert [one.state for one in await org.history()] == [DeliveryState.PENDING]
     assert endpoint.requests == []
 
     died = await asyncio.create_subprocess_exec(sys.executable, PROCESS, url, org.id, "deliver")
     assert await died.wait() == -signal.SIGKILL
-    assert [one.state for one in await org.history()] == [State.PENDING]
+    assert [one.state for one in await org.history()] == [DeliveryState.PENDING]
     assert len(endpoint.accepted) == 1
     await instance.deliver()  # the lease of the dead one still holds
     assert len(endpoint.accepted) == 1
     clock.shift_ms += LEASE_MS
     await instance.deliver()
 
-    assert [one.state for one in await org.history()] == [State.DELIVERED]
+    assert [one.state for one in await org.history()] == [DeliveryState.DELIVERED]
     assert len({(one.id, one.body) for one in endpoint.accepted}) == 1
     assert len(endpoint.accepted) == 2
     await instance.close()

@@ -8,9 +8,9 @@ import pytest
 from alerts.conftest import APP, COST_USD_MICROS, USD, Instance, Org
 from metering.conftest import ECONOMY, LABELS, PREMIUM, STANDARD
 from minting import minted
-from pricekeeper.alerts import Kind
+from pricekeeper.alerts import AlertKind
 from pricekeeper.alerts.items import StoredAlert
-from pricekeeper.alerts.rates import ASKED_MIN, KEYS_MAX, UNSETTLED_MIN, Shares
+from pricekeeper.alerts.rates import ASKED_MIN, KEYS_MAX, UNSETTLED_MIN, DeniedShares
 from pricekeeper.errors import UnpricedUsageError
 from pricekeeper.metering import Usage
 from pricekeeper.storage import Set, Update
@@ -31,13 +31,13 @@ def body(alert: StoredAlert) -> dict[str, Any]:
     return made
 
 
-async def of_deployment(instance: Instance, kind: Kind) -> list[dict[str, Any]]:
+async def of_deployment(instance: Instance, kind: AlertKind) -> list[dict[str, Any]]:
     page = await instance.alerts.history.read_page(None, kind=kind)
     return [body(one) for one in page.alerts]
 
 
 def test_the_contract_names_every_kind() -> None:
-    assert get_args(KindName) == tuple(Kind)
+    assert get_args(KindName) == tuple(AlertKind)
 
 
 class TestFallback:
@@ -55,18 +55,18 @@ class TestFallback:
         await org.configure(quotas=quotas)
         await org.spend()
         await instance.aggregate()
-        assert await org.history(kind=Kind.FALLBACK) == []
+        assert await org.history(kind=AlertKind.FALLBACK) == []
         assert await self.select(org, instance) == STANDARD
         await org.spend(model_label=STANDARD)
         for _ in range(2):
             await instance.aggregate()
-        (first,) = map(body, await org.history(kind=Kind.FALLBACK))
+        (first,) = map(body, await org.history(kind=AlertKind.FALLBACK))
         assert await self.select(org, instance) == ECONOMY
         clock.advance_ms(1_000)
         await org.spend(model_label=ECONOMY)
         await instance.aggregate()
 
-        second = body((await org.history(kind=Kind.FALLBACK))[0])
+        second = body((await org.history(kind=AlertKind.FALLBACK))[0])
 
         assert first["title"] == "Web of Acme: premium is spent, standard takes over"
         assert first["about"]["from_labels"] == [PREMIUM]
@@ -86,7 +86,7 @@ class TestFallback:
         await org.spend(model_label=STANDARD)
         await instance.aggregate()
 
-        assert len(await org.history(kind=Kind.FALLBACK)) == 1
+        assert len(await org.history(kind=AlertKind.FALLBACK)) == 1
 
     async def test_models_that_are_all_spent(
         self, org: Org, instance: Instance, clock: SettableClock
@@ -97,21 +97,21 @@ class TestFallback:
         await org.spend()
         await org.spend(model_label=STANDARD)
         await instance.aggregate()
-        assert await org.history(kind=Kind.EXHAUSTED) == []
+        assert await org.history(kind=AlertKind.EXHAUSTED) == []
         await org.spend(model_label=ECONOMY)
         for _ in range(2):
             await org.spend(model_label=ECONOMY)
             await instance.aggregate()
-        (told,) = map(body, await org.history(kind=Kind.EXHAUSTED))
+        (told,) = map(body, await org.history(kind=AlertKind.EXHAUSTED))
         clock.advance_ms(1_000)
         await org.configure(quotas={**quotas, STANDARD: 5_600})
         await org.spend(model_label=ECONOMY)
         await instance.aggregate()
-        assert len(await org.history(kind=Kind.EXHAUSTED)) == 1
+        assert len(await org.history(kind=AlertKind.EXHAUSTED)) == 1
         await org.spend(model_label=STANDARD)
         await instance.aggregate()
 
-        assert len(await org.history(kind=Kind.EXHAUSTED)) == 2
+        assert len(await org.history(kind=AlertKind.EXHAUSTED)) == 2
         assert told["title"] == "Web of Acme: every model is spent"
         assert told["about"]["labels"] == list(LABELS)
         assert told["about"]["quota_usd_micros"] == quotas
@@ -143,7 +143,7 @@ class TestDenials:
         self.note(org, instance, denied, asked)
         await instance.alerts.checks.run_once()
 
-        assert len(await org.history(kind=Kind.DENIALS)) == told
+        assert len(await org.history(kind=AlertKind.DENIALS)) == told
 
     async def test_it_is_told_once_an_hour(
         self, org: Org, instance: Instance, clock: SettableClock
@@ -154,17 +154,17 @@ class TestDenials:
             await instance.alerts.checks.run_once()
             clock.advance_ms(10 * MINUTE_MS)
         await instance.alerts.checks.run_once()
-        (alert,) = map(body, await org.history(kind=Kind.DENIALS))
+        (alert,) = map(body, await org.history(kind=AlertKind.DENIALS))
         self.note(org, instance, 15, 20)
         await instance.alerts.checks.run_once()
 
-        assert len(await org.history(kind=Kind.DENIALS)) == 2
+        assert len(await org.history(kind=AlertKind.DENIALS)) == 2
         assert alert["title"] == "Web of Acme: 75 % of its calls are denied"
         assert (alert["about"]["denied"], alert["about"]["asked"]) == (15, 20)
         assert alert["about"]["since"] == "2030-01-15T12:00:00Z"
 
     def test_a_flood_of_clients_fills_a_bounded_memory(self) -> None:
-        shares: Shares[int] = Shares(1_000)
+        shares: DeniedShares[int] = DeniedShares(1_000)
         for number in range(KEYS_MAX + 100):
             shares.note(number, 1, 1, 0)
 
@@ -190,7 +190,7 @@ class TestUnsettled:
         for _ in range(2):
             await instance.alerts.checks.run_once()
 
-        found = [body(one) for one in await org.history(kind=Kind.UNSETTLED)]
+        found = [body(one) for one in await org.history(kind=AlertKind.UNSETTLED)]
         assert len(found) == told
         if told:
             assert found[0]["about"]["unsettled_calls"] == UNSETTLED_MIN
@@ -207,17 +207,17 @@ class TestPrices:
         for _ in range(2):
             await org.spend(service_tier="priority")
             await instance.alerts.checks.run_once()
-        (told,) = await of_deployment(instance, Kind.PRICE)
+        (told,) = await of_deployment(instance, AlertKind.PRICE)
         clock.advance_ms(DAY_MS)
         await instance.alerts.checks.run_once()
-        assert len(await of_deployment(instance, Kind.PRICE)) == 1
+        assert len(await of_deployment(instance, AlertKind.PRICE)) == 1
         await org.spend(service_tier="priority")
         await instance.alerts.checks.run_once()
 
-        assert len(await of_deployment(instance, Kind.PRICE)) == 2
+        assert len(await of_deployment(instance, AlertKind.PRICE)) == 2
         assert told["about"] == {"label": PREMIUM, "price": "ESTIMATED", "records": 1}
         assert told["org_id"] is None
-        assert await org.history(kind=Kind.PRICE) == []
+        assert await org.history(kind=AlertKind.PRICE) == []
 
     async def test_an_unknown_price_is_told(self, org: Org, instance: Instance) -> None:
         """It was refused, and somebody has to add it."""
@@ -233,7 +233,7 @@ class TestPrices:
             await instance.metering.record(policy, usage)
         await instance.alerts.checks.run_once()
 
-        (told,) = await of_deployment(instance, Kind.PRICE)
+        (told,) = await of_deployment(instance, AlertKind.PRICE)
         assert told["about"] == {"label": STANDARD, "price": "UNKNOWN", "records": 1}
         assert "PRICEKEEPER_CONFIG" in told["next"]
 
@@ -247,17 +247,17 @@ class TestLag:
         await instance.aggregate()
         clock.advance_ms(3 * MINUTE_MS - 1)
         await instance.alerts.checks.run_once()
-        assert await of_deployment(instance, Kind.AGGREGATOR_LAG) == []
+        assert await of_deployment(instance, AlertKind.AGGREGATOR_LAG) == []
         for _ in range(3):
             clock.advance_ms(HOUR_MS)
             await instance.alerts.checks.run_once()
-        (told,) = await of_deployment(instance, Kind.AGGREGATOR_LAG)
+        (told,) = await of_deployment(instance, AlertKind.AGGREGATOR_LAG)
         await instance.aggregate()
         await instance.alerts.checks.run_once()
         clock.advance_ms(HOUR_MS)
         await instance.alerts.checks.run_once()
 
-        assert len(await of_deployment(instance, Kind.AGGREGATOR_LAG)) == 2
+        assert len(await of_deployment(instance, AlertKind.AGGREGATOR_LAG)) == 2
         assert told["about"]["caught_up_at"] == "2030-01-15T12:00:00Z"
         assert told["about"]["threshold_secs"] == 180
 
@@ -269,7 +269,7 @@ class TestLag:
         clock.advance_ms(3 * MINUTE_MS)
         await instance.alerts.checks.run_once()
 
-        assert len(await of_deployment(instance, Kind.AGGREGATOR_LAG)) == 1
+        assert len(await of_deployment(instance, AlertKind.AGGREGATOR_LAG)) == 1
 
 
 class TestSecrets:
@@ -289,17 +289,19 @@ class TestSecrets:
         self, org: Org, instance: Instance
     ) -> None:
         await self.age(org, instance, 88)
-        assert await org.history(kind=Kind.SECRET_AGE) == []
+        assert await org.history(kind=AlertKind.SECRET_AGE) == []
         await self.age(org, instance, 89)
-        (told,) = map(body, await org.history(kind=Kind.SECRET_AGE))
+        (told,) = map(body, await org.history(kind=AlertKind.SECRET_AGE))
         for _ in range(2):
             org.clock.advance_ms(DAY_MS)  # type: ignore[attr-defined]
             await instance.alerts.checks.run_once()
-        assert len(await org.history(kind=Kind.SECRET_AGE)) == 1
+        assert len(await org.history(kind=AlertKind.SECRET_AGE)) == 1
         org.clock.advance_ms(88 * DAY_MS)  # type: ignore[attr-defined]
         await instance.alerts.checks.run_once()
 
-        (again,) = map(body, await org.history(kind=Kind.SECRET_AGE))  # the first was kept 90 days
+        (again,) = map(
+            body, await org.history(kind=AlertKind.SECRET_AGE)
+        )  # the first was kept 90 days
         assert again["title"] == "Web of Acme: its secret is 180 days old"
         assert told["title"] == "Web of Acme: its secret is 90 days old"
         assert told["about"]["client_id"] == f"org-{org.id}-app-{APP}"
@@ -316,17 +318,17 @@ class TestSecrets:
         await other.alerts.checks.run_once()
 
         assert meter.calls["query"] == 0
-        assert len(await org.history(kind=Kind.SECRET_AGE)) == 1
+        assert len(await org.history(kind=AlertKind.SECRET_AGE)) == 1
         await other.close()
 
     async def test_another_age_and_never(self, org: Org, instance: Instance) -> None:
         await org.configure(alerts={"secret_days": 0})
         await self.age(org, instance, 4_000)
-        assert await org.history(kind=Kind.SECRET_AGE) == []
+        assert await org.history(kind=AlertKind.SECRET_AGE) == []
         await org.configure(alerts={"secret_days": 30})
         org.clock.advance_ms(DAY_MS)  # type: ignore[attr-defined]
         await instance.alerts.checks.run_once()
-        assert len(await org.history(kind=Kind.SECRET_AGE)) == 1
+        assert len(await org.history(kind=AlertKind.SECRET_AGE)) == 1
 
 
 async def test_a_check_that_fails_keeps_no_other_from_being_made(
@@ -343,8 +345,8 @@ async def test_a_check_that_fails_keeps_no_other_from_being_made(
     await org.spend(service_tier="priority")
     await TestSecrets().age(org, instance, 100)
 
-    assert len(await of_deployment(instance, Kind.PRICE)) == 1
-    assert len(await org.history(kind=Kind.SECRET_AGE)) == 1
+    assert len(await of_deployment(instance, AlertKind.PRICE)) == 1
+    assert len(await org.history(kind=AlertKind.SECRET_AGE)) == 1
 
 
 def replace_sources(sources: Any, read: Any) -> Any:

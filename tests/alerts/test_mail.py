@@ -11,7 +11,7 @@ from alerts.mail_server import PASSWORD, USER, open_mail_server
 from certificates import Certificate, make_certificate
 from pricekeeper.alerts import Channel, ChannelKind, Guard
 from pricekeeper.alerts.body import AlertBody, encoded_body
-from pricekeeper.alerts.channel import Address
+from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
 from pricekeeper.alerts.mail import Mail
 from pricekeeper.alerts.smtp import LINE_BYTES_MAX, SmtpConnection
@@ -38,7 +38,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 def channel(port: int, scheme: str = "smtp", **changes: Any) -> OpenChannel:
     fields = {"user": USER, "secret": PASSWORD, "sender": "alerts@example.com", **changes}
     url = f"{scheme}://127.0.0.1:{port}"
-    address = Address(url=url, recipients=RECIPIENTS, **fields)
+    address = ChannelAddress(url=url, recipients=RECIPIENTS, **fields)
     return OpenChannel(Channel("post", ChannelKind.EMAIL, ""), address)
 
 
@@ -79,7 +79,7 @@ async def test_no_password_is_said_without_tls(certificate: Certificate) -> None
     async with open_mail_server() as server:
         to = channel(server.port)
         hidden = to._replace(
-            address=Address(
+            address=ChannelAddress(
                 f"smtp://localtest.me.invalid:{server.port}", PASSWORD, USER, "a@b.de", ("c@d.de",)
             )
         )

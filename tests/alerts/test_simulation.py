@@ -29,12 +29,12 @@ from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.conftest import CATALOGUE, LABELS, PREMIUM, STANDARD, a_usage
 from minting import minted
-from pricekeeper.alerts import ChannelKind, ChannelRequest, State
+from pricekeeper.alerts import ChannelKind, ChannelRequest, DeliveryState
 from pricekeeper.alerts.alert import DEPLOYMENT
 from pricekeeper.alerts.channels import Channels, OpenChannel
 from pricekeeper.alerts.deciding import Decider
 from pricekeeper.alerts.delivery import Courier
-from pricekeeper.alerts.history import History
+from pricekeeper.alerts.history import AlertHistory
 from pricekeeper.alerts.items import OUTBOX
 from pricekeeper.alerts.watching import Watcher
 from pricekeeper.budgets import window_at
@@ -103,7 +103,7 @@ class Instance:
         self.aggregator = Aggregator(store, clock, look=watcher.look, randomness=dice)
         to = {ChannelKind.WEBHOOK: receivers}
         self.courier = Courier(store, clock, self.channels, to, randomness=dice)
-        self.history = History(store)
+        self.history = AlertHistory(store)
 
     async def aggregate(self) -> None:
         await self.aggregator.run_once()
@@ -236,7 +236,7 @@ class World:
         bodies = {one.id: one.body for one in page.alerts}
         for one in page.alerts:
             found[self.identity(json.loads(one.body))] += 1
-            assert one.state is State.DELIVERED, one
+            assert one.state is DeliveryState.DELIVERED, one
         assert set(found.values()) <= {1}, f"decided twice: {found}"
         expected = set(self.expected())
         assert set(found) == expected, (set(found) ^ expected, self.spent)

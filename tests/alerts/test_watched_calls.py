@@ -4,7 +4,7 @@ import pytest
 
 from alerts.conftest import APP, Instance, Org, budget
 from authorizations.conftest import HELD_USD_PICOS, a_capture, a_request
-from pricekeeper.alerts import Kind
+from pricekeeper.alerts import AlertKind
 from pricekeeper.alerts.body import parse_body
 from pricekeeper.alerts.rates import ASKED_MIN, UNSETTLED_MIN
 from pricekeeper.authorizations import Authorizations
@@ -45,7 +45,7 @@ async def test_calls_that_are_denied_are_told(
     await instance.alerts.checks.run_once()
     await authorizations.close()
 
-    (told,) = [parse_body(one.body) for one in await org.history(kind=Kind.DENIALS)]
+    (told,) = [parse_body(one.body) for one in await org.history(kind=AlertKind.DENIALS)]
     assert (told.about["denied"], told.about["asked"]) == (granted, 2 * granted)
 
 
@@ -63,7 +63,7 @@ async def test_apps_that_nobody_has_registered_are_counted_as_one(
     await instance.alerts.checks.run_once()
     await authorizations.close()
 
-    (told,) = [parse_body(one.body) for one in await org.history(kind=Kind.DENIALS)]
+    (told,) = [parse_body(one.body) for one in await org.history(kind=AlertKind.DENIALS)]
     assert (told.about["denied"], told.app_id) == (ASKED_MIN, None)
 
 
@@ -86,6 +86,6 @@ async def test_calls_that_nobody_settles_are_told(
     await instance.alerts.checks.run_once()
     await authorizations.close()
 
-    (told,) = [parse_body(one.body) for one in await org.history(kind=Kind.UNSETTLED)]
+    (told,) = [parse_body(one.body) for one in await org.history(kind=AlertKind.UNSETTLED)]
     assert told.about["unsettled_calls"] == UNSETTLED_MIN
     assert told.about["unsettled_usd_micros"] == UNSETTLED_MIN * HELD_USD_MICROS

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pricekeeper.alerts import deciding, delivery, items, watching
-from pricekeeper.alerts.alert import Alert, Finding, State
+from pricekeeper.alerts.alert import Alert, DeliveryState, Finding
 from pricekeeper.alerts.deciding import Decider
 from pricekeeper.alerts.delivery import Courier
 from pricekeeper.alerts.items import Receiver
@@ -102,7 +102,7 @@ def settled_before_it_is_sent(patch: Patch) -> None:
     real = Courier._send
 
     async def send(self: Courier, receiver: Receiver, channel: Any, owner: Any, name: str) -> Any:
-        await self._settle(receiver, owner, name, State.DELIVERED)
+        await self._settle(receiver, owner, name, DeliveryState.DELIVERED)
         return await real(self, receiver, channel, owner, name)
 
     patch.setattr(Courier, "_send", send)

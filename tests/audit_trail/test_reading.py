@@ -10,7 +10,7 @@ from audit_trail.conftest import a_change
 from pricekeeper.audit import AuditTrail, Change, reading
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import chain_of
-from pricekeeper.audit.reading import Cursor, EntryPage, TrailReader, Wanted
+from pricekeeper.audit.reading import EntryPage, TrailCursor, TrailReader, WantedEntries
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Put, Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL
@@ -43,7 +43,9 @@ def targets(page: EntryPage) -> list[str]:
     return [entry.target for entry in page.entries]
 
 
-async def all_of(reader: TrailReader, org_id: OrgId, wanted: Wanted, limit: int) -> list[str]:
+async def all_of(
+    reader: TrailReader, org_id: OrgId, wanted: WantedEntries, limit: int
+) -> list[str]:
     """Every page, which ends."""
     found, after = list[str](), None
     while True:
@@ -59,12 +61,12 @@ async def test_a_copy_under_another_key_is_not_listed(
 ) -> None:
     """Whoever put it there does not keep the others from being listed."""
     org_id = orgs[0]
-    listed = await all_of(reader, org_id, Wanted(), 1)
+    listed = await all_of(reader, org_id, WantedEntries(), 1)
     item = await store.get(AUDIT_TRAIL, trail_items.entry_key(chain_of(org_id), 15))
     assert item is not None
     for sort_key in ("15", f"{15:013}", "copy"):
         await store.put(Put(AUDIT_TRAIL, {**item, "SK": sort_key}))
-    assert await all_of(reader, org_id, Wanted(), 1) == listed
+    assert await all_of(reader, org_id, WantedEntries(), 1) == listed
 
 
 async def test_pages_follow_each_other_the_newest_first(
@@ -73,10 +75,10 @@ async def test_pages_follow_each_other_the_newest_first(
     """Whatever their size is, of one organisation and of both."""
     wanted = [f"t{number}" for number in range(28, -1, -2)]
     for limit in (1, 4, 15, 100):
-        assert await all_of(reader, orgs[0], Wanted(), limit) == wanted
+        assert await all_of(reader, orgs[0], WantedEntries(), limit) == wanted
         found, after = list[str](), None
         while True:
-            page = await reader.list_all(Wanted(), after, limit, covered=orgs)
+            page = await reader.list_all(WantedEntries(), after, limit, covered=orgs)
             found += targets(page)
             after = page.after
             if after is None:
@@ -104,24 +106,24 @@ async def test_only_what_is_wanted_is_listed(
 ) -> None:
     """By the whole name, or the part before its separator."""
     expected = [number for number in range(29, -1, -1) if fits(number)]
-    both = await reader.list_all(Wanted(**filters), None, covered=orgs)
+    both = await reader.list_all(WantedEntries(**filters), None, covered=orgs)
     assert targets(both) == [f"t{number}" for number in expected]
     even = [f"t{number}" for number in expected if number % 2 == 0]
-    assert await all_of(reader, orgs[0], Wanted(**filters), 3) == even
+    assert await all_of(reader, orgs[0], WantedEntries(**filters), 3) == even
 
 
 async def test_a_time_has_a_first_moment_and_an_end(
     reader: TrailReader, orgs: tuple[OrgId, OrgId]
 ) -> None:
     """The first is included, the end is not, to the millisecond."""
-    page = await reader.list_all(Wanted(), None, covered=orgs)
+    page = await reader.list_all(WantedEntries(), None, covered=orgs)
     moments = [entry.at_ms for entry in page.entries]
-    wanted = Wanted(first_ms=moments[20], end_ms=moments[10])
+    wanted = WantedEntries(first_ms=moments[20], end_ms=moments[10])
     expected = [f"t{number}" for number in range(18, 8, -1)]
     assert targets(await reader.list_all(wanted, None, covered=orgs)) == expected
     assert await all_of(reader, orgs[0], wanted, 2) == expected[::2]
-    assert await all_of(reader, orgs[0], Wanted(first_ms=5, end_ms=5), 2) == []
-    assert targets(await reader.list_all(Wanted(first_ms=5, end_ms=5), None)) == []
+    assert await all_of(reader, orgs[0], WantedEntries(first_ms=5, end_ms=5), 2) == []
+    assert targets(await reader.list_all(WantedEntries(first_ms=5, end_ms=5), None)) == []
 
 
 async def test_a_page_looks_at_a_bounded_number_of_entries(
@@ -133,15 +135,19 @@ async def test_a_page_looks_at_a_bounded_number_of_entries(
     """Where nothing fits it is empty, and has a next one."""
     monkeypatch.setattr(reading, "LOOKED_AT_MAX", 5)
     meter.clear()
-    page = await reader.list_org(orgs[0], Wanted(actor="nobody"), None)
+    page = await reader.list_org(orgs[0], WantedEntries(actor="nobody"), None)
     assert targets(page) == []
     assert page.after is not None
     assert page.after.seq == 11
-    everything = await reader.list_all(Wanted(actor="nobody"), None)
+    everything = await reader.list_all(WantedEntries(actor="nobody"), None)
     assert everything.entries == ()
     assert everything.after is not None
     assert meter.calls["query"] == 2
-    assert await all_of(reader, orgs[0], Wanted(action="credentials"), 100) == ["t20", "t10", "t0"]
+    assert await all_of(reader, orgs[0], WantedEntries(action="credentials"), 100) == [
+        "t20",
+        "t10",
+        "t0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -156,10 +162,10 @@ async def test_a_page_looks_at_a_bounded_number_of_entries(
 def test_what_is_no_cursor_is_refused(text: str) -> None:
     """And a cursor is what its text was."""
     with pytest.raises(InvalidValueError) as refused:
-        Cursor.parse(text)
+        TrailCursor.parse(text)
     assert refused.value.field == "after"
-    cursor = Cursor("0190c1a5-0000-7000-8000-000000000000", 12)
-    assert Cursor.parse(cursor.text) == cursor
+    cursor = TrailCursor("0190c1a5-0000-7000-8000-000000000000", 12)
+    assert TrailCursor.parse(cursor.text) == cursor
 
 
 async def test_an_entry_that_can_not_be_read_hides_no_other(
@@ -170,5 +176,5 @@ async def test_an_entry_that_can_not_be_read_hides_no_other(
         await trail.apply(BY, a_change(org_id, f"t{number}"), ())
     key = trail_items.entry_key(chain_of(org_id), 2)
     await store.update(Update(AUDIT_TRAIL, key, (Set("entry", "{}"),)))
-    assert targets(await reader.list_org(org_id, Wanted(), None)) == ["t2", "t0"]
-    assert targets(await reader.list_all(Wanted(), None, covered=[org_id])) == ["t2", "t0"]
+    assert targets(await reader.list_org(org_id, WantedEntries(), None)) == ["t2", "t0"]
+    assert targets(await reader.list_all(WantedEntries(), None, covered=[org_id])) == ["t2", "t0"]

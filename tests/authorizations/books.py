@@ -4,25 +4,23 @@ It reads the items themselves, at any moment, and holds the enforced value of ev
 what it must be: the records that count in it, the holds of open authorizations, and the charges of
 those that nobody has settled.
 
-It looks after every step of a history. The store replaces an item whenever it is written, so what
-was made of an item is good for as long as the store has that very item.
+It looks after every step of a history, and reads what was written since the step before.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Generic, NamedTuple, TypeVar, cast
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from memory_store import MemoryStore
 from pricekeeper.authorizations import Authorization, State
 from pricekeeper.authorizations.grants import authorizations_on
 from pricekeeper.authorizations.outcomes import with_outcome
 from pricekeeper.budgets import Balance, BudgetAccount, accounts_of
-from pricekeeper.budgets.items import USED, balance_of, filed_through
+from pricekeeper.budgets.items import account_ids, balance_of, filed_through
 from pricekeeper.clock import Clock
 from pricekeeper.ledger.items import number_of
 from pricekeeper.ledger.position import OUTCOMES, SHEET, outcome_name, outcomes_sort_key
-from pricekeeper.ledger.sheet import Sheet, sheet_from
+from pricekeeper.ledger.sheet import Sheet, parse_filed, sheet_from
 from pricekeeper.metering.journal import Record, lanes_of, records_on
 from pricekeeper.metering.journal_items import PostedRegion, pages_query
 from pricekeeper.storage import Item, Key, Put, Query, Store, query_items
@@ -32,32 +30,6 @@ from pricekeeper.tenants import Policy
 from pricekeeper.ticks import TICK_MS, region_at, tick_of
 
 AccountKey = tuple[Key, str]
-_T = TypeVar("_T")
-
-
-class Reading(Generic[_T]):
-    """What is made of each item of some partitions, made anew for those that were written."""
-
-    def __init__(
-        self, store: MemoryStore, table: str, part: str, make: Callable[[Item], _T]
-    ) -> None:
-        self._store = store
-        self._table = table
-        self._part = part
-        self._make = make
-        self._made: dict[Key, tuple[Item, _T]] = {}
-
-    def __iter__(self) -> Iterator[_T]:
-        made = self._made
-        for (table, pk), items in self._store.partitions.items():
-            if table != self._table or self._part not in pk:
-                continue
-            for sk, item in items.items():
-                key = Key(pk, sk)
-                known = made.get(key)
-                if known is None or known[0] is not item:
-                    known = made[key] = (item, self._make(item))
-                yield known[1]
 
 
 class Written(NamedTuple):
@@ -68,23 +40,56 @@ class Written(NamedTuple):
     sheet: Sheet
 
 
+class LogSums:
+    """What the sheets of a log add up to, from the first one on, whatever was filed."""
+
+    def __init__(self) -> None:
+        self.balances: dict[AccountKey, Balance] = {}
+        self.outcomes: dict[str, str] = {}
+        self.balances_after: dict[str, dict[AccountKey, Balance]] = {"": {}}
+        """As they were after each chapter that is sealed."""
+        self.outcomes_after: dict[str, dict[str, str]] = {"": {}}
+        self._following: tuple[str, int] | None = None
+
+    def add(self, one: Written) -> None:
+        """Add the next sheet. None is missing, and each chapter but the last is sealed."""
+        chapter, number, sheet = one
+        following = self._following
+        assert following in (None, (chapter, number)), f"{following} is missing"
+        self._following = (chapter, number + 1)
+        for key, change in sheet.changes.items():
+            for account_id, picos in change.accounts.items():
+                have = self.balances.get((key, account_id))
+                self.balances[key, account_id] = picos if have is None else have + picos
+        self.outcomes.update(sheet.outcomes)
+        if sheet.next is not None:
+            self._following = (sheet.next.name, 0)
+            self.balances_after[chapter] = dict(self.balances)
+            self.outcomes_after[chapter] = dict(self.outcomes)
+
+
 class Auditor:
     """Holds the items of a store against each other.
 
-    What accounts have, and what has become of authorizations, is summed from all sheets of the log,
-    from the first one on, whatever was filed. What was filed must be the same, as far as it goes.
+    What accounts have, and what has become of authorizations, is summed from all sheets of the log.
+    What was filed must be the same, as far as it goes.
     """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._seen_writes = self._made_at = -1
-        self._made: dict[str, object] = {}
-        journal = partial(Reading, store, USAGE_AGG_SHARDED.name, "#J#")
-        self._granted: Reading[list[Authorization]] = journal(_granted_in)
-        self._sheets: Reading[Written | None] = journal(_sheet_in)
-        self._filed_outcomes: Reading[Item | None] = journal(_outcomes_in)
-        self._records: Reading[list[Record]] = journal(lambda item: [*records_on(item)])
-        self._filed = Reading(store, RATE_BUCKETS.name, "#BUDGETS", _filed_in)
+        self._seen_writes = self._read_writes = 0
+        self._sheets: dict[Key, Written] = {}
+        self._records: dict[Key, list[Record]] = {}
+        self._granted: dict[str, Authorization] = {}
+        self._authorizations: dict[str, Authorization] = {}
+        self._unsettled: set[str] = set()
+        self._log: LogSums | None = None
+        """``None`` if the sheets have to be summed anew."""
+        self._summed = 0
+        self._spent: dict[AccountKey, int] = {}
+        """What the records add up to in each account that is known."""
+        self._unchecked: dict[Key, Item] = {}
+        """What was filed since it was last checked."""
         self.accounts: dict[AccountKey, BudgetAccount] = {}
         """Every account that anybody may have opened."""
         self.recounted: set[AccountKey] = set()
@@ -94,83 +99,33 @@ class Auditor:
         is held by those who know of it, may be more than it has."""
 
     def know(self, accounts: tuple[BudgetAccount, ...]) -> None:
-        self.accounts.update({(one.key, one.id): one for one in accounts})
+        records = self.records()
+        for one in accounts:
+            self.accounts[one.key, one.id] = one
+            self._spent[one.key, one.id] = sum(_spent_from(one, records))
 
     def has_news(self) -> bool:
         """Whether anything was written since this was last asked."""
-        before, self._seen_writes = self._seen_writes, self._store.writes
+        before, self._seen_writes = self._seen_writes, len(self._store.written)
         return before != self._seen_writes
 
-    def sheets(self) -> list[Written]:
-        """The log, in its order. No sheet is missing, and each chapter but the last is sealed."""
-        return self._remember("sheets", self._read_sheets)
+    def authorizations(self) -> Collection[Authorization]:
+        """All of them, and what the log says has become of each."""
+        self._read_log()
+        return self._authorizations.values()
 
-    def authorizations(self) -> list[Authorization]:
-        return self._remember("authorizations", self._read_authorizations)
-
-    def outcomes(self, through: str = "~") -> dict[str, str]:
-        """What the log says up to a chapter has become of authorizations."""
-        return self._upto(self._remember("outcomes", self._sum_outcomes), through)
+    def unsettled(self) -> Collection[str]:
+        """The ids of those that are charged at their holds."""
+        self._read_log()
+        return self._unsettled
 
     def records(self) -> list[Record]:
-        return [record for some in self._records for record in some]
+        self._read()
+        return [record for some in self._records.values() for record in some]
 
-    def balances(self, through: str = "~") -> dict[AccountKey, Balance]:
-        """What each account has, by the log up to a chapter."""
-        return self._upto(self._remember("balances", self._sum_balances), through)
-
-    def _remember(self, name: str, make: Callable[[], _T]) -> _T:
-        """What was made of the store, as long as nothing is written."""
-        if self._made_at != self._store.writes:
-            self._made, self._made_at = {}, self._store.writes
-        if name not in self._made:
-            self._made[name] = make()
-        return cast("_T", self._made[name])
-
-    def _read_sheets(self) -> list[Written]:
-        found = sorted(filter(None, self._sheets), key=lambda one: one[:2])
-        following: tuple[str, int] | None = None
-        for chapter, number, sheet in found:
-            assert following is None or following == (chapter, number), f"{following} is missing"
-            following = (chapter, number + 1)
-            if sheet.next is not None:
-                following = (sheet.next.name, 0)
-        return found
-
-    def _read_authorizations(self) -> list[Authorization]:
-        outcomes = self.outcomes()
-        return [
-            with_outcome(one, outcomes.get(one.id, "")) for some in self._granted for one in some
-        ]
-
-    def _sum_outcomes(self) -> dict[str, dict[str, str]]:
-        """The outcomes after each chapter."""
-        after: dict[str, dict[str, str]] = {"": {}}
-        last: dict[str, str] = {}
-        for one in self.sheets():
-            last.update(one.sheet.outcomes)
-            if one.sheet.next is not None:
-                after[one.chapter] = dict(last)
-        after["~"] = last
-        return after
-
-    def _sum_balances(self) -> dict[str, dict[AccountKey, Balance]]:
-        """The balances after each chapter."""
-        after: dict[str, dict[AccountKey, Balance]] = {"": {}}
-        found: dict[AccountKey, Balance] = {}
-        for one in self.sheets():
-            for key, change in one.sheet.changes.items():
-                for account_id, picos in change.accounts.items():
-                    have = found.get((key, account_id))
-                    found[key, account_id] = picos if have is None else have + picos
-            if one.sheet.next is not None:
-                after[one.chapter] = dict(found)
-        after["~"] = found
-        return after
-
-    def _upto(self, after: dict[str, _T], through: str) -> _T:
-        assert through in after, f"{through} was filed, and is not sealed"
-        return after[through]
+    def balances(self) -> dict[AccountKey, Balance]:
+        """What each account has, by the log."""
+        return self._read_log().balances
 
     def check(self) -> None:
         """Every account has exactly what the records and the authorizations say."""
@@ -182,19 +137,8 @@ class Auditor:
             if sums is not None:
                 for hold in one.grant.accounts:
                     sums[Key(hold.pk, hold.sk), hold.id] += one.held_usd_picos
-        records = self.records()
         for key, balance in self.balances().items():
-            account = self.accounts[key]
-            spent = sum(
-                record.entry.cost_usd_picos
-                for record in records
-                if account.counts(
-                    record.terms.app_id,
-                    record.terms.label,
-                    dict(record.terms.tags),
-                    record.entry.happened_at_ms,
-                )
-            )
+            spent = self._spent[key]
             if key in self.recounted:
                 assert balance.spent <= spent, f"{key[1]} has {balance.spent} of {spent}"
                 spent = balance.spent
@@ -203,19 +147,27 @@ class Auditor:
 
     def check_filed(self) -> None:
         """What was filed is what the log says, up to the chapter that was filed last."""
-        for through, balances in self._filed:
-            right = self.balances(through)
-            for key, balance in balances.items():
-                assert balance == right[key], f"{key[1]}: {balance} was filed, not {right[key]}"
-        for item in filter(None, self._filed_outcomes):
+        log = self._read_log()
+        for key, item in self._unchecked.items():
+            is_account = _is_account(key)
+            through = filed_through(item) if is_account else item["f"]
+            assert through in log.balances_after, f"{through} was filed, and is not sealed"
+            if is_account:
+                right = log.balances_after[through]
+                for one, balance in _balances_in(item).items():
+                    assert balance == right[one], f"{one[1]}: {balance} was filed, not {right[one]}"
+                continue
             outcomes = {
                 outcome_name(one): text
-                for one, text in self.outcomes(item["f"]).items()
-                if outcomes_sort_key(one) == item["SK"]
+                for one, text in log.outcomes_after[through].items()
+                if outcomes_sort_key(one) == key.sk
             }
             for name, text in item.items():
                 if name not in ("PK", "SK", "f", EXPIRY):
-                    assert outcomes[name] == text, f"{text} was filed, not {outcomes[name]}"
+                    part, place = parse_filed(text)
+                    said = outcomes[name][: len(part)] if place else outcomes[name]
+                    assert said == part, f"{text} was filed, not {outcomes[name]}"
+        self._unchecked.clear()
 
     def check_limits(self) -> None:
         """No account of a hard budget has used more than its limit."""
@@ -230,6 +182,72 @@ class Auditor:
         for one in self.authorizations():
             expected = 1 if one.state is State.CAPTURED else 0
             assert counted[one.shown_id] == expected, f"{one.state}: {counted[one.shown_id]}"
+
+    def _read(self) -> None:
+        """Read what was written since."""
+        written = self._store.written
+        if self._read_writes == len(written):
+            return
+        since, self._read_writes = written[self._read_writes :], len(written)
+        for table, key in dict.fromkeys(since):
+            if table == USAGE_AGG_SHARDED.name and "#J#" in key.pk:
+                self._take_page(key, self._store.partitions[table, key.pk].get(key.sk or ""))
+            elif table == RATE_BUCKETS.name and _is_account(key):
+                self._unchecked[key] = self._store.partitions[table, key.pk][key.sk or ""]
+
+    def _read_log(self) -> LogSums:
+        """Read what was written since, and sum the sheets."""
+        self._read()
+        if self._log is None or self._summed < len(self._sheets):
+            self._sum()
+        assert self._log is not None
+        return self._log
+
+    def _take_page(self, key: Key, item: Item | None) -> None:
+        """A page of the journal was written: usage, a sheet, or what was filed of its grants."""
+        assert item is not None, f"{key} was deleted"
+        sort_key = str(key.sk)
+        if sort_key.startswith(OUTCOMES):
+            self._unchecked[key] = item
+            return
+        self._take_records(key, list(records_on(item)))
+        if not sort_key.startswith(SHEET):
+            return
+        if key in self._sheets:  # whoever writes a sheet twice has mistaken it
+            self._log = None
+        org_id = key.pk.split("#")[1]
+        self._sheets[key] = Written(sort_key[1:10], number_of(item), sheet_from(org_id, item))
+        for one in authorizations_on(item):
+            self._granted[one.id] = self._authorizations[one.id] = one
+
+    def _take_records(self, key: Key, records: list[Record]) -> None:
+        before = self._records.get(key, [])
+        if not before and not records:
+            return
+        self._records[key] = records
+        for one, account in self.accounts.items():
+            change = sum(_spent_from(account, records)) - sum(_spent_from(account, before))
+            self._spent[one] += change
+
+    def _sum(self) -> None:
+        """Add the sheets that are new; all of them, if they are not the last ones."""
+        sheets = sorted(self._sheets.values(), key=lambda one: one[:2])
+        known = list(self._sheets.values())
+        if self._log is None or sheets[self._summed :] != known[self._summed :]:
+            self._log, self._summed = LogSums(), 0
+            self._authorizations = dict(self._granted)
+            self._unsettled = set()
+        log, new = self._log, sheets[self._summed :]
+        self._log = None  # unless all goes well
+        for one in new:
+            log.add(one)
+            for authorization_id, outcome in one.sheet.outcomes.items():
+                after = with_outcome(self._granted[authorization_id], outcome)
+                self._authorizations[authorization_id] = after
+                self._unsettled.discard(authorization_id)
+                if after.state is State.UNSETTLED:
+                    self._unsettled.add(authorization_id)
+        self._log, self._summed = log, len(sheets)
 
 
 def region_queries(org: Policy, first_ms: int, last_ms: int) -> list[Query]:
@@ -270,26 +288,22 @@ async def copy_books(
     return auditor
 
 
-def _granted_in(item: Item) -> list[Authorization]:
-    return list(authorizations_on(item)) if item["SK"].startswith(SHEET) else []
+def _is_account(key: Key) -> bool:
+    return "#BUDGETS" in key.pk
 
 
-def _sheet_in(item: Item) -> Written | None:
-    if not item["SK"].startswith(SHEET):
-        return None
-    org_id = item["PK"].split("#")[1]
-    return Written(item["SK"][1:10], number_of(item), sheet_from(org_id, item))
+def _spent_from(account: BudgetAccount, records: Iterable[Record]) -> Iterator[int]:
+    """What each of the records that count in an account has cost."""
+    for record in records:
+        terms, at_ms = record.terms, record.entry.happened_at_ms
+        if account.counts(terms.app_id, terms.label, dict(terms.tags), at_ms):
+            yield record.entry.cost_usd_picos
 
 
-def _outcomes_in(item: Item) -> Item | None:
-    return item if item["SK"].startswith(OUTCOMES) else None
-
-
-def _filed_in(item: Item) -> tuple[str, dict[AccountKey, Balance]]:
+def _balances_in(item: Item) -> dict[AccountKey, Balance]:
     found: dict[AccountKey, Balance] = {}
-    for name in item:
-        if name.startswith(USED):
-            balance = balance_of(item, name.removeprefix(USED))
-            assert balance is not None
-            found[Key(item["PK"], item["SK"]), name.removeprefix(USED)] = balance
-    return filed_through(item), found
+    for account_id in account_ids(item):
+        balance = balance_of(item, account_id)
+        assert balance is not None
+        found[Key(item["PK"], item["SK"]), account_id] = balance
+    return found

@@ -1,6 +1,7 @@
 """Tokens are taken from every bucket or from none, and what a call did not use goes back, once."""
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
+from pricekeeper.ledger.log import OrgLog
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.storage import Item, Put, Update, Write
@@ -158,12 +160,13 @@ async def test_nothing_is_taken_if_one_bucket_has_too_little(world: World) -> No
     assert await world.consumed() == [HELD_TOKENS] * 2
     world.policy = a_policy(rate_limits=SLOW, org_rate_limits=SLOW)
     await world.instance.authorize(world.policy)
-    world.store.unavailable = world.policy.org_bucket_entity
-    with pytest.raises(StoreUnavailableError):
-        await world.instance.authorize(world.policy)
-    world.store.unavailable = ""
-    await world.instance.close()
-    assert await world.consumed() == [HELD_TOKENS] * 2
+    for entity in world.entities:
+        world.store.unavailable = entity
+        with pytest.raises(StoreUnavailableError):
+            await world.instance.authorize(world.policy)
+        world.store.unavailable = ""
+        await world.instance.close()
+        assert await world.consumed() == [HELD_TOKENS] * 2, entity
 
 
 async def test_tokens_go_back_if_there_is_no_money(world: World) -> None:
@@ -233,6 +236,31 @@ async def test_a_caller_that_leaves_leaves_no_tokens_taken(world: World) -> None
             await world.instance.void(world.policy, outcome.authorization.id)
         await world.instance.authorizations.close()
         assert await world.consumed() == [HELD_TOKENS] * 2
+
+
+@pytest.mark.parametrize("asked_as", [None, str(uuid.UUID(int=7, version=4))])
+async def test_a_caller_that_leaves_while_its_call_is_granted_gets_its_tokens_back_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, asked_as: str | None
+) -> None:
+    """When it is voided, by us or by whoever knows its id, and not before that as well."""
+    await world.instance.authorize(world.policy)
+    task = asyncio.create_task(world.instance.authorize(world.policy, authorization_id=asked_as))
+    append = OrgLog.append
+
+    async def leave_and_append(*args: Any) -> None:
+        task.cancel()
+        await asyncio.sleep(0)
+        await append(*args)
+
+    monkeypatch.setattr(OrgLog, "append", leave_and_append)
+    (outcome,) = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError)
+    await world.instance.authorizations.close()
+    if asked_as is not None:
+        assert await world.consumed() == [2 * HELD_TOKENS] * 2
+        await world.instance.void(world.policy, asked_as)
+        await world.instance.authorizations.close()
+    assert await world.consumed() == [HELD_TOKENS] * 2
 
 
 async def test_a_full_bucket_takes_no_more_back_than_it_has_room_for() -> None:

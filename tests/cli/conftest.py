@@ -22,7 +22,7 @@ import typer.main
 from pricekeeper.authorizations import AuthorizationRequest
 from pricekeeper.cli import command, main, watch
 from pricekeeper.cli.demo.service import demo_settings, running_service
-from pricekeeper.cli.local import open_local_services
+from pricekeeper.cli.opening import open_local_services
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import read_settings
 from pricekeeper.values import AppId, OrgId

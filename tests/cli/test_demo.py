@@ -14,7 +14,7 @@ from pricekeeper.cli import demo
 from pricekeeper.cli.demo import company
 from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import SLOWDOWN, FastClock
-from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
+from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.traffic import (
     DAY_MS,
     HOUR_MS,
@@ -84,17 +84,17 @@ def test_a_sum_that_differs_fails_the_demo(cli: Cli, monkeypatch: pytest.MonkeyP
     """One token that was sent and not counted, or the other way round, is exit code 1."""
     monkeypatch.setattr(demo, "quiet_logs", lambda: None)
     monkeypatch.setattr(company, "AUDIT_LOOKS_MAX", 2)
-    honest = Ledger.add
+    honest = DemoLedger.add
     cheated: list[Planned] = []
 
-    def cheat(ledger: Ledger, call: Planned, day: str, label: str) -> Sums:
+    def cheat(ledger: DemoLedger, call: Planned, day: str, label: str) -> Sums:
         sums = honest(ledger, call, day, label)
         if not cheated:
             cheated.append(call)
             sums["input_tokens"] += 1
         return sums
 
-    monkeypatch.setattr(Ledger, "add", cheat)
+    monkeypatch.setattr(DemoLedger, "add", cheat)
     done = cli("demo", "--secs", "2", "--calls", "60", "--json")
     assert done.code == 1
     differing = {one["number"] for one in done.json["differences"]}
@@ -104,7 +104,7 @@ def test_a_sum_that_differs_fails_the_demo(cli: Cli, monkeypatch: pytest.MonkeyP
 
 def test_a_day_that_shows_too_little_is_no_demonstration() -> None:
     """What should have been seen and was not is exit code 1 too."""
-    board, ledger = Board(0, DAY_MS, {}), Ledger(load_catalogue())
+    board, ledger = Board(0, DAY_MS, {}), DemoLedger(load_catalogue())
     result = Result(board, ledger, [], renewals=0)
     assert result.missing[: len(EXPECTED)] == list(EXPECTED)
     board.counts.update(EXPECTED)
@@ -121,11 +121,11 @@ def planned(tokens: int = 1_000) -> Planned:
 
 def test_the_ledger_finds_every_difference() -> None:
     """A missing model, a model that nobody used, and a number that is off by one."""
-    ledger = Ledger(load_catalogue())
+    ledger = DemoLedger(load_catalogue())
     ledger.add(planned(), "2026-01-23", "premium")
-    sent = ledger.sums[SUPPORT.app_id, "2026-01-23", "premium"].told()
+    sent = ledger.sums[SUPPORT.app_id, "2026-01-23", "premium"].answer()
 
-    def found(models: dict[str, dict[str, Any]]) -> list[Difference]:
+    def found(models: dict[str, dict[str, Any]]) -> list[Mismatch]:
         return list(ledger.differences(SUPPORT.app_id, "2026-01-23", models))
 
     nothing = dict.fromkeys(sent, 0)

@@ -19,11 +19,11 @@ from cli.test_face import COMMANDS, SERVES, spool_settings
 from pricekeeper.cli import command
 from pricekeeper.cli.command import Outcome
 from pricekeeper.cli.demo.board import AppState, Board
-from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
+from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.view import Result, going_on, summary
 from pricekeeper.cli.drawing import pct_bar
 from pricekeeper.cli.listing import Listing, table
-from pricekeeper.cli.local import open_local_services
+from pricekeeper.cli.opening import open_local_services
 from pricekeeper.client.spool import Entry, Spool, find_folder
 from pricekeeper.metering import Usage
 from pricekeeper.pricing import load_catalogue
@@ -348,11 +348,11 @@ def test_a_pipe_has_a_line_for_each_row(filled: Cli) -> None:
 def test_the_demos_summary_is_whole(cli: Cli) -> None:
     """What was sent and what was counted, and the commands to go on with."""
     board = Board(0, 1, {"support": AppState("support", {})})
-    ledger = Ledger(load_catalogue())
+    ledger = DemoLedger(load_catalogue())
     ledger.sums["support", "2026-01-01", "premium"] = Sums(
         requests=1_234, input_tokens=123_456_789, output_tokens=98_765_432
     )
-    differing = [Difference("support", "2026-01-01", "premium", "requests", 1_234, 1_233)]
+    differing = [Mismatch("support", "2026-01-01", "premium", "requests", 1_234, 1_233)]
     org = str(Client(OrgId(ORG), AppId("x")).org_id)
     for picture in (
         summary(Result(board, ledger, differing, renewals=1)),

@@ -182,6 +182,29 @@ class TestAllow:
         said = [one.getMessage() for one in caplog.records if "name a model id" in one.getMessage()]
         assert len(said) == 1
 
+    @pytest.mark.parametrize("model", ["auto", "premium"])
+    async def test_a_name_is_what_the_program_was_told_that_it_is(
+        self, begin: Begin, wire: HangingProxy, api: Api, model: str
+    ) -> None:
+        """A container that begins in an outage has nothing from earlier ones."""
+        wire.hang()
+        keeper = begin(unavailable_models={model: PREMIUM})
+        assert await use(keeper, model=model) == PREMIUM
+        wire.go_on()
+        await until(lambda: is_told(keeper))
+        assert await money_of(api) == Money(COST_USD_MICROS, 0)
+        (record,) = (await api.usage_records(tag=f"{BLIND_TAG}:true"))["records"]
+        assert record["model_label"] == "premium"
+
+    async def test_what_the_service_has_said_is_believed_first(
+        self, begin: Begin, wire: HangingProxy
+    ) -> None:
+        """What the program was told may be old."""
+        keeper = begin(unavailable_models={"auto": UNKNOWN})
+        await reach(keeper)
+        wire.hang()
+        assert await use(keeper) == PREMIUM
+
     async def test_denied_stays_denied(self, begin: Begin, wire: HangingProxy) -> None:
         """Whatever is known."""
         earlier = begin()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pricekeeper.concurrency import (
+    Backoff,
     BoundedCache,
     NextFlight,
     SingleFlight,
@@ -36,6 +37,7 @@ def highest(bound: int) -> int:
 )
 def test_the_bound_of_a_wait_doubles_up_to_the_longest(failures: int, longest_wait_ms: int) -> None:
     wait_ms = full_jitter_ms(failures, first_ms=50, longest_ms=2_000, randbelow=highest)
+    assert wait_ms == Backoff(first_ms=50, longest_ms=2_000).pause_ms(failures, highest)
     assert wait_ms == longest_wait_ms
 
 

@@ -18,7 +18,7 @@ from deploy.conftest import DEPLOY
 from deploy.policies import Policy, permissions
 from fault_proxy import FaultProxy
 from pricekeeper.audit import AuditTrail, Change
-from pricekeeper.audit.reading import TrailReader, Wanted
+from pricekeeper.audit.reading import TrailReader, WantedEntries
 from pricekeeper.audit.verification import TrailVerifier
 from pricekeeper.clock import SystemClock
 from pricekeeper.secret_sources import secrets_manager
@@ -87,7 +87,7 @@ async def test_the_service_needs_exactly_its_policy(proxy: FaultProxy, prefix: s
         if table != AUDIT_TRAIL:
             await use_every_call(store, table)
     await AuditTrail(store, SystemClock()).apply(BY, Change("a", "b", None), ())
-    await TrailReader(store).list_all(Wanted(), None)
+    await TrailReader(store).list_all(WantedEntries(), None)
     await TrailVerifier(store, SystemClock()).verify()
     await store.close()
 

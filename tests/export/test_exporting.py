@@ -12,7 +12,7 @@ from export.conftest import ORGS, Company, exported, names, rows, tree
 from metering.conftest import DAY_MS, a_policy
 from pricekeeper.errors import ExportError
 from pricekeeper.export import Exporter, Progress
-from pricekeeper.export.files import Written
+from pricekeeper.export.files import WrittenFile
 from pricekeeper.export.folder import FolderDestination
 from pricekeeper.metering.counters import COUNTER_NAMES
 from pricekeeper.storage import Key, Set, Store, Update
@@ -245,7 +245,7 @@ async def test_a_file_is_replaced_in_one_step(folder: Path) -> None:
     aside = destination.scratch / "x"
     aside.write_bytes(b"a file")
     with path.open("rb") as reading:
-        await destination.put_file("day=1/manifest.json", Written(aside, 1, 6, ""))
+        await destination.put_file("day=1/manifest.json", WrittenFile(aside, 1, 6, ""))
         assert reading.read() == b"new, and longer"
     assert path.read_bytes() == b"a file"
     await destination.close()

@@ -23,7 +23,7 @@ from free_port import free_port
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import ExportError
 from pricekeeper.export import Exporter
-from pricekeeper.export.files import Written
+from pricekeeper.export.files import WrittenFile
 from pricekeeper.export.manifest import FileEntry
 from pricekeeper.export.s3 import ATTEMPTS_MAX, S3Destination, encoded_path
 from pricekeeper.settings import S3Location
@@ -105,7 +105,7 @@ async def test_a_stopped_export_to_s3_goes_on(
     await bucket.put_bytes(f"day={day}/org={ORGS[1]}/totals.jsonl.gz", b"damaged")
     put_file = bucket.put_file
 
-    async def note_sent(path: str, written: Written) -> None:
+    async def note_sent(path: str, written: WrittenFile) -> None:
         sent.append(path)
         await put_file(path, written)
 

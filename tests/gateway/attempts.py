@@ -26,7 +26,13 @@ def signing_time(world: World) -> Iterator[None]:
 @contextmanager
 def bedrock_client(world: World, app: App, **config: Any) -> Iterator[Any]:
     """A client of botocore's whose every attempt is counted in ``client.attempts``."""
-    keys = app.aws_credentials()
+    with client_with(world, app.aws_credentials(), **config) as client:
+        yield client
+
+
+@contextmanager
+def client_with(world: World, keys: dict[str, str], **config: Any) -> Iterator[Any]:
+    """The same, with credentials that were fetched before."""
     client: Any = botocore.session.get_session().create_client(
         "bedrock-runtime",
         region_name="us-east-1",

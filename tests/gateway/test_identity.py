@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.attempts import bedrock_client
+from gateway.attempts import bedrock_client, client_with
 from gateway.models import write_deployment
 from gateway.world import App, ShiftedClock, World, claude_body, converse_body
 from http_fixtures import ENVIRONMENT, Reply
@@ -126,22 +126,26 @@ def end_by(world: World, app: App, end: str) -> None:
 
 def assert_ended_by(world: World, app: App, end: Callable[[], None]) -> None:
     """Three ways of calling work, and after the end none does."""
-    with bedrock_client(world, app, retries={"total_max_attempts": 1}) as client:
+    keys = app.aws_credentials()
 
-        def signed() -> int:
-            try:
-                client.converse(modelId="premium", **converse_body())
-            except client.exceptions.ClientError as error:
-                status: int = error.response["ResponseMetadata"]["HTTPStatusCode"]
-                return status
-            return 200
+    def statuses() -> list[int]:
+        signed = signed_by(world, keys)
+        return [signed, call(world, app.token).status, call(world, app.pair).status]
 
-        def statuses() -> list[int]:
-            return [signed(), call(world, app.token).status, call(world, app.pair).status]
+    assert statuses() == [200] * 3
+    end()
+    assert statuses() == [403] * 3
 
-        assert statuses() == [200] * 3
-        end()
-        assert statuses() == [403] * 3
+
+def signed_by(world: World, keys: dict[str, str]) -> int:
+    """The status of a call of botocore's with those credentials."""
+    with client_with(world, keys, retries={"total_max_attempts": 1}) as client:
+        try:
+            client.converse(modelId="premium", **converse_body())
+        except client.exceptions.ClientError as error:
+            status: int = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            return status
+        return 200
 
 
 @pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])

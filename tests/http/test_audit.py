@@ -9,6 +9,7 @@ import pytest
 
 from http_fixtures import KEY, ORG, Api, Reply, Tenant, usage
 from pricekeeper.http.app import OPERATIONS
+from pricekeeper.http.edge import read_patch
 from pricekeeper.http.operation import Operation
 from serving import Server
 from store_server import api, location, server
@@ -108,7 +109,7 @@ def perform(tenant: Tenant, operation: Operation, request_id: str) -> Reply:
         rotated = api.provision("POST", f"{tenant.app}/credentials/rotate", hours)
         body = {"token": rotated.json["secret_retrieval"]["token"]}
     path = path_of(operation, tenant.org_id, tenant.app_id, **known)
-    kind = "application/merge-patch+json" if operation.takes_patch else "application/json"
+    kind = "application/merge-patch+json" if operation.read is read_patch else "application/json"
     headers = {"x-request-id": request_id, "content-type": kind}
     return api.call(operation.method, path, body, key=KEY, headers=headers)
 

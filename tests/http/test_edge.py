@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pricekeeper.errors import FieldError, RequestRefusedError
-from pricekeeper.http.edge import (
-    parse_json,
-    strict_json,
-)
-from pricekeeper.shapes import convert
+from pricekeeper.http.edge import parse_json, strict_json
+from pricekeeper.shapes import convert, members_of
 from pricekeeper.usecases.wire.provisioning import OrgBody
 from pricekeeper.usecases.wire.runtime import UsageBody
 
@@ -31,6 +28,34 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
         list[Annotated[str, msgspec.Meta(max_length=2)]], msgspec.Meta(max_length=2)
     ] = []
     maybe: Limit | None = None
+
+
+class Several(msgspec.Struct, forbid_unknown_fields=True):
+    limits: Annotated[list[Limit], msgspec.Meta(min_length=1, max_length=2)]
+
+
+def test_the_members_of_a_batch_are_not_judged_with_it() -> None:
+    """A member that does not fit its type comes as it is: whoever reads it says so."""
+    members = [{"capacity": 1}, {"capacity": "none"}]
+    assert members_of({"limits": members}, Several) == members
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {"limits": []},
+        {"limits": [{"capacity": 1}] * 3},
+        {"limits": [{"capacity": 1}], "more": 1},
+        {"limits": {"capacity": 1}},
+        {"others": [{"capacity": 1}]},
+        [{"capacity": 1}],
+        None,
+    ],
+)
+def test_what_is_no_batch_as_a_whole_is_refused(plain: Any) -> None:
+    """By the name and the bounds of its declared type."""
+    with pytest.raises(RequestRefusedError):
+        members_of(plain, Several)
 
 
 def test_a_good_body_is_read() -> None:

@@ -295,7 +295,7 @@ def test_sizes_are_a_histogram(size: int, bound: str) -> None:
     meter = StoreMeter()
     metrics = Metrics(meter)
     for _ in range(2):
-        meter.committed(size)
+        meter.commit_sizes.note(size)
         metrics.carry_meters()
     samples = read_samples(metrics.render_exposition().decode())
     name = "pricekeeper_store_commit_operations"
@@ -304,7 +304,7 @@ def test_sizes_are_a_histogram(size: int, bound: str) -> None:
     assert samples[f"{name}_sum"] == 2 * size
     assert next(key for key, count in buckets.items() if count) == f'{name}_bucket{{le="{bound}"}}'
     assert set(buckets.values()) <= {0, 2}
-    assert (meter.commits, meter.committed_operations) == (2, 2 * size)
+    assert (meter.commit_sizes.count, meter.commit_sizes.total) == (2, 2 * size)
     assert meter.commit_sizes == Sizes(meter.commit_sizes.counts, 2 * size)
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, Api, Reply, Tenant
-from pricekeeper.http.batch import BATCH_BYTES_MAX
-from pricekeeper.http.edge import BODY_BYTES_MAX
-from pricekeeper.http.provisioning import SETTINGS_BYTES_MAX
+from pricekeeper.http.edge import BATCH_BYTES_MAX, BODY_BYTES_MAX, SETTINGS_BYTES_MAX
 from scraping import moves
 from serving import running_server
 

@@ -16,7 +16,7 @@ from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.http.election import Election
 from pricekeeper.http.metrics import Metrics
-from pricekeeper.http.spend import Owner, Series, SpendMetric, name_series, printable
+from pricekeeper.http.spend import ScopeOwner, Series, SpendMetric, name_series, printable
 from pricekeeper.metering import Account, Total, Usage, org_day
 from pricekeeper.metering.items import day_expires_at_epoch, total_put
 from pricekeeper.metering.spend import Spender
@@ -254,13 +254,13 @@ async def test_a_store_that_does_not_answer_changes_nothing(at: Instance) -> Non
 def test_names_are_unmistakable() -> None:
     """Equal names have their ids; so has a name that looks like that, or like the rest."""
     owners = {
-        "ORG#1#APP#a": Owner("Acme", "Web", "UTC"),
-        "ORG#1#APP#b": Owner("Acme", "Web", "UTC"),
-        "ORG#1#APP#c": Owner("Acme", "Chat (b)", "UTC"),
-        "ORG#2": Owner("Acme", None, "UTC"),
-        "ORG#3": Owner("Acme (2)", None, "UTC"),
-        "ORG#4": Owner("other", None, "UTC"),
-        "ORG#5#APP#a": Owner("Beta", "Web", "UTC"),
+        "ORG#1#APP#a": ScopeOwner("Acme", "Web", "UTC"),
+        "ORG#1#APP#b": ScopeOwner("Acme", "Web", "UTC"),
+        "ORG#1#APP#c": ScopeOwner("Acme", "Chat (b)", "UTC"),
+        "ORG#2": ScopeOwner("Acme", None, "UTC"),
+        "ORG#3": ScopeOwner("Acme (2)", None, "UTC"),
+        "ORG#4": ScopeOwner("other", None, "UTC"),
+        "ORG#5#APP#a": ScopeOwner("Beta", "Web", "UTC"),
     }
     lines = name_series(owners, [Spender(scope_key, "premium") for scope_key in owners])
     assert list(lines.values()) == [

@@ -49,7 +49,7 @@ def debit_of(tokens: dict[str, int]) -> Debit:
 
 def draft_of(bucket: Bucket | None, changes: list[dict[str, int]], now_ms: int) -> BucketDraft:
     """Draft these adjustments, each as far as the bucket can bear it."""
-    draft = BucketDraft(NOTHING, bucket, seen=True, told=True, reading_ms=now_ms)
+    draft = BucketDraft(NOTHING, bucket, seen=True, is_fresh=True, reading_ms=now_ms)
     for change in changes:
         taken = dict(change)
         for name, most in draft.bearable(debit_of(change)).items():

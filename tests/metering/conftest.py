@@ -9,7 +9,8 @@ import pytest
 
 from pricekeeper.clock import Clock
 from pricekeeper.metering import Metering, Usage
-from pricekeeper.pricing import Catalogue, Model, ModelRef, PriceBook, RateCard, normalise_model_id
+from pricekeeper.pricing import Catalogue, Model, ModelRef, PriceBook, normalise_model_id
+from pricekeeper.pricing.prices import RateCard
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, QuotaScope
 from pricekeeper.values import AppId, ModelLabel, OrgId

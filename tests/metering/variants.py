@@ -34,16 +34,9 @@ from pricekeeper.metering.journal import Address, is_full
 from pricekeeper.metering.journal_items import TICKS, Written, page_update
 from pricekeeper.metering.posting import Poster, Settle
 from pricekeeper.metering.submission import Submission
-from pricekeeper.pricing import (
-    PICOS_PER_MICRO,
-    Charge,
-    Component,
-    Model,
-    PriceBook,
-    Prices,
-    TokenUsage,
-    charge,
-)
+from pricekeeper.pricing import PICOS_PER_MICRO, Model, PriceBook, Prices, TokenUsage, charge
+from pricekeeper.pricing.cost import Charge
+from pricekeeper.pricing.prices import Component
 from pricekeeper.storage import Item, Key, Put, Store, Update, Write
 from pricekeeper.storage.tables import DAILY_TOTAL, REQUEST_DEDUP
 from pricekeeper.tenants import Policy

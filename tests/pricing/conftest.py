@@ -8,16 +8,9 @@ from typing import Any
 import pytest
 
 from pricekeeper.clock import Clock
-from pricekeeper.pricing import (
-    Catalogue,
-    Model,
-    ModelRef,
-    PriceTable,
-    Quote,
-    RateCard,
-    Unmatched,
-    normalise_model_id,
-)
+from pricekeeper.pricing import Catalogue, Model, ModelRef, normalise_model_id
+from pricekeeper.pricing.prices import PriceTable, RateCard
+from pricekeeper.pricing.quotes import Quote, Unmatched
 from pricekeeper.values import ModelLabel
 from stores import clock, location, meter, store, table_prefix
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pricekeeper.pricing import Component, RateScope, Variant
+from pricekeeper.pricing.model_ids import RateScope
+from pricekeeper.pricing.prices import Component, Variant
 from pricekeeper.pricing.sources.aws_meters import Meter, read_usage_type
 
 IN, OUT = Component.INPUT, Component.OUTPUT

@@ -16,7 +16,9 @@ from aiohttp.test_utils import TestServer
 
 from certificates import Certificate, make_certificate
 from pricekeeper.errors import PriceSourceError
-from pricekeeper.pricing import Model, PriceList, PriceTable, RateCard, Step, Unmatched
+from pricekeeper.pricing import Model
+from pricekeeper.pricing.prices import PriceTable, RateCard, Step
+from pricekeeper.pricing.quotes import PriceList, Unmatched
 from pricekeeper.pricing.sources import aws_price_list
 from pricekeeper.pricing.sources.aws_price_list import OFFERS, AwsPriceList, offer_urls
 from pricing.conftest import a_model

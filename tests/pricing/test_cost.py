@@ -17,14 +17,12 @@ from pricekeeper.pricing import (
     TOKENS_MAX,
     Model,
     Prices,
-    RateCard,
-    Step,
     TokenUsage,
-    Variant,
     charge,
     split_micros,
 )
 from pricekeeper.pricing.catalogue import VariantPricing
+from pricekeeper.pricing.prices import RateCard, Step, Variant
 from pricing.conftest import CARD, a_model
 
 LONG = Step(

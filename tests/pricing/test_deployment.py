@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 
 from pricekeeper.errors import DeploymentFileError
-from pricekeeper.pricing import (
-    Catalogue,
-    Component,
-    ModelRef,
-    RateCard,
-    RateScope,
-    Step,
-    load_catalogue,
-    parse_catalogue,
-)
+from pricekeeper.pricing import Catalogue, ModelRef, load_catalogue
+from pricekeeper.pricing.deployment import parse_catalogue
+from pricekeeper.pricing.model_ids import RateScope
+from pricekeeper.pricing.prices import Component, RateCard, Step
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.yaml"
 INPUT, OUTPUT = "input_price_usd_micros_per_1m", "output_price_usd_micros_per_1m"

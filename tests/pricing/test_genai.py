@@ -12,16 +12,9 @@ from aiohttp.test_utils import TestServer
 
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import PriceSourceError
-from pricekeeper.pricing import (
-    PriceList,
-    PriceTable,
-    Quote,
-    RateCard,
-    RegionalQuote,
-    Step,
-    Unmatched,
-    load_catalogue,
-)
+from pricekeeper.pricing import load_catalogue
+from pricekeeper.pricing.prices import PriceTable, RateCard, Step
+from pricekeeper.pricing.quotes import PriceList, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.refresh import check
 from pricekeeper.pricing.sources.genai import GenaiPrices
 from pricing.conftest import a_model

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.pricing import ModelRef, OpaqueId, RateScope, normalise_model_id
+from pricekeeper.pricing import ModelRef, OpaqueId, normalise_model_id
+from pricekeeper.pricing.model_ids import RateScope
 
 SONNET = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 ARN = "arn:aws:bedrock:us-east-1:111122223333:"

@@ -11,9 +11,10 @@ import pytest
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import StoreUnavailableError, UnpricedUsageError
-from pricekeeper.pricing import Model, PriceBook, PriceTable, RateCard, Step, Variant, service
+from pricekeeper.pricing import Model, PriceBook, service
 from pricekeeper.pricing.catalogue import VariantPricing
 from pricekeeper.pricing.items import StatedPrices, price_item, price_key
+from pricekeeper.pricing.prices import PriceTable, RateCard, Step, Variant
 from pricekeeper.storage import Item, Key, Put, Store, Table
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.telemetry import StoreMeter

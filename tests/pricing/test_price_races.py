@@ -9,7 +9,7 @@ from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.pricing import Model, PriceBook, service
 from pricekeeper.pricing.refresh import refresh
-from pricekeeper.pricing.reports import Change
+from pricekeeper.pricing.reports import PriceChange
 from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.telemetry import StoreMeter
 from pricing.conftest import Quotes, a_catalogue, quoted, utc_day
@@ -88,7 +88,7 @@ async def test_a_days_change_is_told_against_what_was_in_force_by_then(
 
     (update,) = report.updated
     assert update.day == day
-    assert update.changes == (Change("default.input", 3_000_000, 3_100_000),)
+    assert update.changes == (PriceChange("default.input", 3_000_000, 3_100_000),)
 
 
 async def test_an_answer_that_was_read_again_is_forgotten_last(

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.pricing import Prices, PriceTable, RateCard, Step
+from pricekeeper.pricing import Prices
 from pricekeeper.pricing.catalogue import VariantPricing
 from pricekeeper.pricing.prices import (
+    PriceTable,
+    RateCard,
+    Step,
     ceil_price,
     digest,
     flattened,

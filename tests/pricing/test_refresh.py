@@ -11,20 +11,13 @@ from structlog.testing import capture_logs
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, PriceSourceError, StoreError
-from pricekeeper.pricing import (
-    Model,
-    PriceBook,
-    PriceList,
-    PriceTable,
-    RateCard,
-    RefreshReport,
-    Step,
-    Unmatched,
-)
+from pricekeeper.pricing import Model, PriceBook, RefreshReport
 from pricekeeper.pricing.catalogue import VariantPricing
 from pricekeeper.pricing.items import price_key
+from pricekeeper.pricing.prices import PriceTable, RateCard, Step
+from pricekeeper.pricing.quotes import PriceList, Unmatched
 from pricekeeper.pricing.refresh import refresh
-from pricekeeper.pricing.reports import Change, Difference, Refusal, UnmatchedModel
+from pricekeeper.pricing.reports import PriceChange, PriceDifference, RefusedPrices, UnmatchedModel
 from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.telemetry import StoreMeter
@@ -70,7 +63,7 @@ async def test_three_days_are_filled(
         timedelta(0),
         timedelta(days=1),
     ]
-    change = Change("default.input", 3_000_000, 2_900_000)
+    change = PriceChange("default.input", 3_000_000, 2_900_000)
     assert [update.changes for update in report.updated] == [(change,)] * 3
     assert report.source == "quotes-1"
 
@@ -106,7 +99,7 @@ async def test_a_change_is_written_for_today_and_on(
     assert await inputs(store, model, day) == [2_900_000, 2_000_000, 2_000_000, None]
     assert [update.day for update in report.updated] == [day, day + timedelta(days=1)]
     assert {update.changes for update in report.updated} == {
-        (Change("default.input", 2_900_000, 2_000_000),)
+        (PriceChange("default.input", 2_900_000, 2_000_000),)
     }
 
 
@@ -178,18 +171,18 @@ async def test_what_the_source_does_not_have_is_reported_and_left_alone(
 @pytest.mark.parametrize(
     ("stated", "suspicious"),
     [
-        (quoted(input=0), Change("default.input", 3_000_000, 0)),
-        (quoted(output=0), Change("default.output", 15_000_000, 0)),
-        (quoted(cache_read=0), Change("default.cache_read", 300_000, 0)),
-        (quoted(input=30_000_000), Change("default.input", 3_000_000, 30_000_000)),
-        (quoted(input=15_000_000), Change("default.input", 3_000_000, 15_000_000)),
-        (quoted(input=600_000), Change("default.input", 3_000_000, 600_000)),
-        (quoted(cache_write_1h=600_000), Change("default.cache_write_1h", 6_000_000, 600_000)),
+        (quoted(input=0), PriceChange("default.input", 3_000_000, 0)),
+        (quoted(output=0), PriceChange("default.output", 15_000_000, 0)),
+        (quoted(cache_read=0), PriceChange("default.cache_read", 300_000, 0)),
+        (quoted(input=30_000_000), PriceChange("default.input", 3_000_000, 30_000_000)),
+        (quoted(input=15_000_000), PriceChange("default.input", 3_000_000, 15_000_000)),
+        (quoted(input=600_000), PriceChange("default.input", 3_000_000, 600_000)),
+        (quoted(cache_write_1h=600_000), PriceChange("default.cache_write_1h", 6_000_000, 600_000)),
         (
             PriceTable(
                 default=RateCard(input=3_000_000, output=15_000_000), batch=RateCard(input=0)
             ),
-            Change("batch.input", None, 0),
+            PriceChange("batch.input", None, 0),
         ),
     ],
 )
@@ -199,13 +192,13 @@ async def test_a_price_that_can_not_be_right_is_refused(
     model: Model,
     day: date,
     stated: PriceTable,
-    suspicious: Change,
+    suspicious: PriceChange,
 ) -> None:
     """Zero, or five times more or less: the whole model keeps its price, and it is told."""
     with capture_logs() as logs:
         report = await run(store, time, Quotes({"premium": stated}), model)
 
-    assert report.refused == (Refusal(model.label, model.bedrock_model_id, (suspicious,)),)
+    assert report.refused == (RefusedPrices(model.label, model.bedrock_model_id, (suspicious,)),)
     assert report.updated == ()
     assert await inputs(store, model, day) == [None] * 4
     assert [log["event"] for log in logs] == ["price_refused"]
@@ -428,13 +421,13 @@ async def test_a_check_compares_the_file_with_the_source(
 
     assert report.agreeing == ("same",)
     assert report.differing == (
-        Difference(
+        PriceDifference(
             other.label,
             other.bedrock_model_id,
             (
-                Change("default.input", 3_000_000, 800_000),
-                Change("default.over_200000.input", None, 6_000_000),
-                Change("default.over_200000.output", None, 22_500_000),
+                PriceChange("default.input", 3_000_000, 800_000),
+                PriceChange("default.over_200000.input", None, 6_000_000),
+                PriceChange("default.over_200000.output", None, 22_500_000),
             ),
         ),
     )

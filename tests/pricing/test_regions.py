@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pricekeeper.clock import ManualClock
-from pricekeeper.pricing import PriceBook, RateCard, Step
+from pricekeeper.pricing import PriceBook
 from pricekeeper.pricing.items import price_key
 from pricekeeper.pricing.model_ids import GEOGRAPHIES
+from pricekeeper.pricing.prices import RateCard, Step
 from pricekeeper.pricing.refresh import check, refresh
 from pricekeeper.pricing.regions import knows_regions, region_mismatch
 from pricekeeper.pricing.sources.aws_price_list import OFFERS, AwsPriceList

@@ -3,17 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.pricing import (
-    CacheWrite,
-    Prices,
-    PriceTable,
-    RateCard,
-    TokenUsage,
-    charge,
-    worst_case,
-    worst_rates,
-)
-from pricekeeper.pricing.prices import Step
+from pricekeeper.pricing import CacheWrite, Prices, TokenUsage, charge, worst_rates
+from pricekeeper.pricing.prices import PriceTable, RateCard, Step
 from pricing.conftest import a_model
 
 KINDS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
@@ -61,7 +52,8 @@ def test_no_usage_within_its_bounds_costs_more(
 ) -> None:
     """Whatever part of the prompt is fresh, read from the cache or written to it."""
     model, prices = a_model(), Prices.of(table, "config")
-    worst = worst_case(model, prices, input_tokens, cache_write=cache_write, service_tier=tier)
+    rates = worst_rates(model, prices, input_tokens, cache_write=cache_write, service_tier=tier)
+    worst = rates.of(input_tokens)
     read = input_tokens * read_pct // 100
     left = input_tokens - read
     written = 0 if cache_write is CacheWrite.NONE else left * written_pct // 100
@@ -88,7 +80,8 @@ def test_rates_are_the_same_for_every_prompt_that_they_cover(
     rates = worst_rates(model, prices, one, service_tier=tier, batch=batch)
     assert rates.covers(one)
     if rates.covers(other):
-        assert rates.of(other) == worst_case(model, prices, other, service_tier=tier, batch=batch)
+        alone = worst_rates(model, prices, other, service_tier=tier, batch=batch)
+        assert rates.of(other) == alone.of(other)
     else:
         low, high = sorted((one, other))
         assert any(low <= step < high for step in (100, 150, 200))

@@ -19,7 +19,8 @@ from pricekeeper.errors import (
 from pricekeeper.metering import Counters, Metering, Total, org_day
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import day_expires_at_epoch, total_put
-from pricekeeper.pricing import PICOS_PER_MICRO, PriceBook, parse_catalogue
+from pricekeeper.pricing import PICOS_PER_MICRO, PriceBook
+from pricekeeper.pricing.deployment import parse_catalogue
 from pricekeeper.selection import SelectionMeter, Selector
 from pricekeeper.storage import Item, Key, Store, Update, Write
 from pricekeeper.storage.tables import STICKY_STATE

@@ -8,8 +8,8 @@ import pytest
 
 from attribution import BY
 from pricekeeper.metering import Usage
-from pricekeeper.pricing import PriceTable, RateCard
 from pricekeeper.pricing.items import StatedPrices, price_item
+from pricekeeper.pricing.prices import PriceTable, RateCard
 from pricekeeper.selection.fallback import LabelRole, Reason, StickyState, choose
 from pricekeeper.storage import Put
 from pricekeeper.storage.tables import PRICING_CACHE

@@ -26,8 +26,7 @@ from pricekeeper.sessions.items import (
 from pricekeeper.sessions.refresh_token import derive, hash_of
 from pricekeeper.sessions.service import (
     OPEN_ATTEMPTS_MAX,
-    OPEN_BACKOFF_FIRST_MS,
-    OPEN_BACKOFF_MAX_MS,
+    OPEN_BACKOFF,
 )
 from pricekeeper.storage import ITEM_ABSENT, ITEM_EXISTS, Delete, Item, Put, Update, Write
 from pricekeeper.storage.tables import SESSIONS
@@ -256,7 +255,7 @@ async def test_pauses_between_attempts_are_drawn_from_growing_windows(client: Cl
             await sessions.open_session(client.login())
     rounds = [paused[start :: OPEN_ATTEMPTS_MAX - 1] for start in range(OPEN_ATTEMPTS_MAX - 1)]
     for number, pauses in enumerate(rounds):
-        window_ms = min(OPEN_BACKOFF_MAX_MS, OPEN_BACKOFF_FIRST_MS << number)
+        window_ms = min(OPEN_BACKOFF.longest_ms, OPEN_BACKOFF.first_ms << number)
         assert max(pauses) <= window_ms
         assert max(pauses) > window_ms // 2
         assert min(pauses) < window_ms // 2

@@ -7,9 +7,9 @@ import pytest
 
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import TypedItem
+from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.storage.values import DAMAGED, Foreign
-from pricekeeper.telemetry import STRANGE_ITEMS
 
 KEY = {"PK": "ORG#a", "SK": "ORG"}
 
@@ -60,12 +60,22 @@ def test_what_is_not_is_reported_with_its_key_and_raised(
         names=["a"],
         mixed=["a", 5],
     )
-    before = STRANGE_ITEMS.counts["Config"]
-    with pytest.raises(UnreadableItemError) as caught:
+    with StrangeItems() as strange, pytest.raises(UnreadableItemError) as caught:
         read(typed)
     assert str(caught.value) == f"the Config item ORG#a / ORG can't be read: {reason}"
-    assert STRANGE_ITEMS.counts["Config"] == before + 1
-    assert STRANGE_ITEMS.latest[-1] == f"Config ORG#a / ORG: {reason}"
+    assert strange.counts == {"Config": 1}
+    assert list(strange.latest) == [f"Config ORG#a / ORG: {reason}"]
+
+
+def test_what_is_strange_is_counted_by_whoever_counts_now() -> None:
+    """By each of several, until its end, and by nobody else: the counts are nobody's but theirs."""
+    with StrangeItems() as first:
+        with StrangeItems() as second, pytest.raises(UnreadableItemError):
+            item(number="5").whole("number")
+        with pytest.raises(UnreadableItemError):
+            item(number="5").whole("number")
+    assert (first.counts["Config"], second.counts["Config"]) == (2, 1)
+    assert StrangeItems().counts == {}
 
 
 def test_an_item_that_can_not_be_decoded_has_no_attributes_at_all() -> None:

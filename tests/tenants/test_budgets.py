@@ -16,9 +16,9 @@ from pricekeeper.tenants import (
     QuotaEnforcement,
     Tenants,
     Window,
-    items,
 )
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
+from pricekeeper.tenants.stored_settings import org_settings
 from pricekeeper.values import ModelLabel, OrgId
 from tenants.conftest import APP, LABELS, app_body, org_body
 
@@ -244,7 +244,7 @@ class TestStore:
         item = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
         assert item is not None
         assert (item.pop("budgets"), item.pop("quota_enforcement")) == ([], "ADVISORY")
-        read = items.org_settings(item)
+        read = org_settings(item)
         assert (read.budgets, read.quota_enforcement) == ((), QuotaEnforcement.ADVISORY)
 
     @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pricekeeper.credentials import Credentials, Peppers, Provisioning
 from pricekeeper.sessions import Lifetimes, Sessions
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Tenants
-from pricekeeper.tokens import Grant, Identity, Keys, dump_keyring, new_keyring
+from pricekeeper.tokens import Identity, Keys, TokenGrant, dump_keyring, new_keyring
 from pricekeeper.tokens.keyring import parse_keyring
 from stores import ShiftedClock, location, meter, store, table_prefix
 from tenants.conftest import LABELS, app_body, new_org_id, org_body
@@ -88,7 +88,7 @@ class Member:
         self.id = client.client_id
         self.secret = secret
 
-    async def login(self, at: Instance) -> Grant:
+    async def login(self, at: Instance) -> TokenGrant:
         if isinstance(at.clock, MovableClock):
             at.clock.pass_ms(1)  # so that no two logins are equally old
         return await at.identity.issue(self.id, self.secret)

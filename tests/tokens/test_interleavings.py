@@ -24,7 +24,7 @@ from pricekeeper.errors import (
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Client
-from pricekeeper.tokens import ACCESS_SECS, Grant
+from pricekeeper.tokens import ACCESS_SECS, TokenGrant
 from pricekeeper.tokens.access_token import generation_sid
 from tenants.conftest import new_org_id
 from tokens.conftest import LIMIT, Instance, Member
@@ -62,7 +62,7 @@ class Ended:
 class Story:
     """What everybody was told."""
 
-    grants: list[Grant] = field(default_factory=list)
+    grants: list[TokenGrant] = field(default_factory=list)
     ended: dict[str, Ended] = field(default_factory=dict)
     maybe_ended: set[str] = field(default_factory=set)
     """Access tokens that somebody began to revoke; nobody may have been told how it went."""
@@ -103,7 +103,7 @@ class World:
             else:
                 self.story.did[what] += 1
 
-    def _any(self) -> Grant | None:
+    def _any(self) -> TokenGrant | None:
         return self.turns.random.choice(self.story.grants) if self.story.grants else None
 
     def _mark(self, name: str, by: Instance | None) -> None:
@@ -117,7 +117,7 @@ class World:
         authenticated = await at.identity.authenticate(self.member.id, self.member.secret)
         made = at.identity.issue_outside_slots(authenticated)
         sid = generation_sid(authenticated.policy.token_generation)
-        self.story.grants.append(Grant(made.token, "", ACCESS_SECS, 0, "", sid))
+        self.story.grants.append(TokenGrant(made.token, "", ACCESS_SECS, 0, "", sid))
 
     async def _refresh(self, at: Instance) -> None:
         if grant := self._any():

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import KeyringError
 from pricekeeper.tokens import ACCESS_SECS, PUBLISH_AHEAD_SECS, KeyFile, Keyring, Keys
-from pricekeeper.tokens.access_token import Claims, Flaw, sign, verify
+from pricekeeper.tokens.access_token import Flaw, TokenClaims, sign, verify
 from pricekeeper.tokens.keyring import (
     KEYS_MAX,
     SKEW_SECS,
@@ -30,8 +30,8 @@ NOW = 1_768_000_000
 DAY = 86_400
 
 
-def claims(now_epoch: int = NOW) -> Claims:
-    return Claims(
+def claims(now_epoch: int = NOW) -> TokenClaims:
+    return TokenClaims(
         iss=ISSUER,
         sub="org-1",
         aud=AUDIENCE,
@@ -303,7 +303,7 @@ def test_an_unknown_key_is_looked_for_at_once(path: Path) -> None:
     assert there.signing_key().kid != known
     token = sign(claims(now), there.signing_key())
     read = verify(token, verifying, issuer=ISSUER, audience=AUDIENCE, now_epoch=now)
-    assert isinstance(read, Claims)
+    assert isinstance(read, TokenClaims)
     assert refreshing.find_refresh_key(there.current_refresh_key().id) is not None
 
 

@@ -23,6 +23,8 @@ INSTALL_SECS_MAX: Final = 900
 Kind = Literal["wrapped", "gateway"]
 Family = Literal["anthropic", "openai"]
 NODE: Final = "node"
+PORTKEY: Final = "portkey"
+LITELLM_PROXY: Final = "litellm-proxy"
 
 PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "boto3": ("boto3==1.44.0",),
@@ -38,8 +40,12 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "openai": ("openai==3.49.0",),
     "fastapi": ("fastapi==0.162.4", "aiobotocore==3.10.0"),
     NODE: ("@aws-sdk/client-bedrock-runtime@3.1162.0",),
+    LITELLM_PROXY: ("litellm[proxy]==1.106.0", "boto3==1.44.0"),
+    PORTKEY: ("@portkey-ai/gateway@1.15.2",),
 }
-"""What is installed in each environment; the first package is the one whose version is shown."""
+"""What is installed in each environment; the first package is the one whose version is shown. The
+last two are measured by ``bench/gateway.py``."""
+_OF_NPM: Final = frozenset({NODE, PORTKEY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,7 @@ def command_of(client: Client) -> list[str]:
 
 def interpreter(name: str) -> str:
     """What runs the scripts of an environment."""
-    return "node" if name == NODE else str(FOLDER / name / "bin" / "python")
+    return "node" if name in _OF_NPM else str(FOLDER / name / "bin" / "python")
 
 
 def prepare(name: str) -> None:
@@ -114,7 +120,7 @@ def prepare(name: str) -> None:
     print(f"clients: installing {PACKAGES[name][0]} in {folder.relative_to(CHECKOUT)}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if name == NODE:
+    if name in _OF_NPM:
         _run(
             "npm",
             "install",
@@ -129,13 +135,14 @@ def prepare(name: str) -> None:
         _run(sys.executable, "-m", "venv", folder)
         pip = (interpreter(name), "-m", "pip", "-qq", "--no-input", "--disable-pip-version-check")
         _run(*pip, "install", *PACKAGES[name], *_ours(name))
-        _run(*pip, "install", "--no-deps", "-e", CHECKOUT)
+        if name != LITELLM_PROXY:
+            _run(*pip, "install", "--no-deps", "-e", CHECKOUT)
     stamp.write_text(wanted, "utf-8")
 
 
 def _ours(name: str) -> list[str]:
     """What our client needs beside boto3, in the versions that we ship with."""
-    if name == NODE:
+    if name in _OF_NPM or name == LITELLM_PROXY:
         return []
     locked = (CHECKOUT / "requirements" / "run.txt").read_text("utf-8")
     return re.findall(r"^(?:aiohttp|msgspec)==\S+", locked, re.MULTILINE)

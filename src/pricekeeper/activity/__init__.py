@@ -1,6 +1,6 @@
 """What happened: events for those who watch, denials and flips for those who look back."""
 
-from pricekeeper.activity.denial import Denial, Kind, bounded_why
+from pricekeeper.activity.denial import Denial, DeniedKind, bounded_why
 from pricekeeper.activity.event import Alert, AuthorizationLine, Counted, Flip, GivenUp
 from pricekeeper.activity.service import Activity
 
@@ -10,8 +10,8 @@ __all__ = [
     "AuthorizationLine",
     "Counted",
     "Denial",
+    "DeniedKind",
     "Flip",
     "GivenUp",
-    "Kind",
     "bounded_why",
 ]

@@ -17,7 +17,7 @@ WHY_BYTES_MAX: Final = 8 * 1024
 _LEFT_OUT_FIRST: Final = ("considered", "tags")
 
 
-class Kind(StrEnum):
+class DeniedKind(StrEnum):
     """What was asked for and denied."""
 
     AUTHORIZATION = "AUTHORIZATION"
@@ -42,7 +42,7 @@ class Denial(NamedTuple):
 
     org_id: str
     app_id: str | None
-    kind: Kind
+    kind: DeniedKind
     model: str
     """As it was asked for: ``auto``, a label or an id."""
     code: str

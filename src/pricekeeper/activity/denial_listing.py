@@ -51,14 +51,14 @@ class Listed(NamedTuple):
     group: Group
 
 
-class Cursor(NamedTuple):
+class DenialCursor(NamedTuple):
     """Behind which group to go on; without one, behind the whole minute."""
 
     minute: int
     group: GroupName | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Cursor:
+    def parse(cls, text: str) -> DenialCursor:
         """The cursor that `text` is."""
         found = _CURSOR.fullmatch(text)
         if found is None:
@@ -78,7 +78,7 @@ class DenialPage(NamedTuple):
     """Some groups, and where to go on; ``None`` at the end."""
 
     groups: list[Listed]
-    after: Cursor | None
+    after: DenialCursor | None
 
 
 class DenialListing:
@@ -93,7 +93,7 @@ class DenialListing:
         first_ms: int,
         last_ms: int,
         app_id: str | None = None,
-        after: Cursor | None = None,
+        after: DenialCursor | None = None,
     ) -> DenialPage:
         """The next denials of an organisation, or of one of its apps. All ends are included."""
         minutes = minute_of(first_ms), minute_of(last_ms)
@@ -123,7 +123,7 @@ class DenialListing:
         covers: Callable[[str], bool],
         first_ms: int,
         last_ms: int,
-        after: Cursor | None = None,
+        after: DenialCursor | None = None,
     ) -> DenialPage:
         """The next denials of every organisation that is covered. All ends are included."""
         first, last = minute_of(first_ms), minute_of(last_ms)
@@ -145,7 +145,7 @@ class DenialListing:
         if len(named) > PAGE_MAX:
             return DenialPage(found, _behind(shown[-1]))
         is_end = len(hours) <= HOURS_MAX
-        return DenialPage(found, None if is_end else Cursor(hours[HOURS_MAX] * 60 + 60))
+        return DenialPage(found, None if is_end else DenialCursor(hours[HOURS_MAX] * 60 + 60))
 
     async def _read_hour(self, hour: int) -> list[DenialKey]:
         items = query_items(self._store, denied_query(hour))
@@ -181,8 +181,8 @@ def _name(key: DenialKey) -> GroupName:
     return GroupName(key.minute, key.org_id, key.digest)
 
 
-def _behind(name: GroupName) -> Cursor:
-    return Cursor(name.minute, name)
+def _behind(name: GroupName) -> DenialCursor:
+    return DenialCursor(name.minute, name)
 
 
 def _chunks(hours: range) -> Iterator[range]:

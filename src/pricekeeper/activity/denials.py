@@ -22,21 +22,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from pricekeeper.activity.denial import (
-    MINUTE_MS,
-    Denial,
-    Group,
-    GroupKey,
-    group_of,
-    minute_of,
-)
-from pricekeeper.activity.items import (
-    KEPT_DAYS,
-    SECS_PER_DAY,
-    DenialKey,
-    denials_put,
-    denied_put,
-)
+from pricekeeper.activity.denial import MINUTE_MS, Denial, Group, GroupKey, group_of, minute_of
+from pricekeeper.activity.items import KEPT_DAYS, SECS_PER_DAY, DenialKey, denials_put, denied_put
 from pricekeeper.activity.meter import DenialMeter
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreError

@@ -56,14 +56,14 @@ _POSITION: Final = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?")
 _log = structlog.get_logger(__name__)
 
 
-class Position(NamedTuple):
+class FeedPosition(NamedTuple):
     """How far a listener has come: all of a moment, or so many events of it."""
 
     number: int
     events: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Position:
+    def parse(cls, text: str) -> FeedPosition:
         """The position that ``text`` is."""
         found = _POSITION.fullmatch(text)
         if found is None:
@@ -76,10 +76,10 @@ class Position(NamedTuple):
         return str(self.number) if self.events is None else f"{self.number}.{self.events}"
 
 
-class Told(NamedTuple):
+class Arrived(NamedTuple):
     """An event, and the position behind it."""
 
-    position: Position
+    position: FeedPosition
     event: Event
 
 
@@ -90,23 +90,23 @@ MissedReason = Literal["TOO_LATE", "TOO_MUCH"]
 class Missed(NamedTuple):
     """Something is missing before this position."""
 
-    position: Position
+    position: FeedPosition
     reason: MissedReason
 
 
 class Quiet(NamedTuple):
     """Nothing has happened up to this position."""
 
-    position: Position
+    position: FeedPosition
 
 
-News: TypeAlias = Told | Missed | Quiet
+News: TypeAlias = Arrived | Missed | Quiet
 
 
 class Listener:
     """One who listens to a feed."""
 
-    def __init__(self, position: Position, streams: Counter[str]) -> None:
+    def __init__(self, position: FeedPosition, streams: Counter[str]) -> None:
         """``streams`` counts why listeners end."""
         self._position = position
         """How far it has been told."""
@@ -118,7 +118,7 @@ class Listener:
         """Why it gets nothing more; ``None`` as long as it does."""
 
     @property
-    def position(self) -> Position:
+    def position(self) -> FeedPosition:
         """How far it has been told."""
         return self._position
 
@@ -131,7 +131,7 @@ class Listener:
         if not self._waiting:
             self._put(Quiet(self._position))
 
-    def begin(self, position: Position, followed: list[FeedItem] | None) -> None:
+    def begin(self, position: FeedPosition, followed: list[FeedItem] | None) -> None:
         """Begin behind a position that was named, with that moment and those that followed it.
 
         Without these the position is gone. What was put meanwhile comes behind.
@@ -172,22 +172,24 @@ class Listener:
             self._wake.set()
 
     def _news_of(self, item: FeedItem) -> list[News]:
-        """What a moment is to this listener: nothing, if it has been told."""
-        number, told = self._position
-        if item.number < number or (item.number == number and told is None):
+        """What a moment is to this listener: nothing, if it has been sent."""
+        number, sent = self._position
+        if item.number < number or (item.number == number and sent is None):
             return []
-        is_gap = item.number > number + 1 or (item.number == number + 1 and told is not None)
-        told = told or 0 if item.number == number else 0
+        is_gap = item.number > number + 1 or (item.number == number + 1 and sent is not None)
+        sent = sent or 0 if item.number == number else 0
         news: list[News] = []
         if is_gap or not item.is_complete:
             reason: MissedReason = "TOO_LATE" if is_gap else "TOO_MUCH"
-            news.append(Missed(Position(item.number, told), reason))
+            news.append(Missed(FeedPosition(item.number, sent), reason))
         count = len(item.events)
-        for index in range(told, count):
+        for index in range(sent, count):
             is_last = index + 1 == count
-            position = Position(item.number) if is_last else Position(item.number, index + 1)
-            news.append(Told(position, item.events[index]))
-        self._position = Position(item.number)
+            position = (
+                FeedPosition(item.number) if is_last else FeedPosition(item.number, index + 1)
+            )
+            news.append(Arrived(position, item.events[index]))
+        self._position = FeedPosition(item.number)
         return news
 
 
@@ -225,7 +227,7 @@ class Listeners:
 
     @asynccontextmanager
     async def listen(
-        self, audience: str, caller: str, position: Position | None = None
+        self, audience: str, caller: str, position: FeedPosition | None = None
     ) -> AsyncIterator[Listener]:
         """Listen to a feed, from now on or from behind a position in it.
 
@@ -271,14 +273,14 @@ class Listeners:
         if not self._callers[caller]:
             del self._callers[caller]
 
-    async def _join(self, audience: str, position: Position | None) -> Listener:
+    async def _join(self, audience: str, position: FeedPosition | None) -> Listener:
         """Listen to the channel first, then read what followed the position: nothing is missed."""
         while True:  # ends: a channel is opened with somebody who listens, or is there
             channel = self._channels.get(audience)
             if channel is not None:
                 break
             await self._opening.run(audience, lambda: self._open(audience))
-        listener = Listener(Position(channel.number), self.meter.streams)
+        listener = Listener(FeedPosition(channel.number), self.meter.streams)
         channel.listeners.add(listener)
         if self._is_closed:  # meanwhile
             listener.close("closing")
@@ -350,7 +352,7 @@ class Listeners:
             for listener in channel.listeners:
                 listener.note_quiet()
 
-    async def _read_from(self, audience: str, position: Position) -> list[FeedItem] | None:
+    async def _read_from(self, audience: str, position: FeedPosition) -> list[FeedItem] | None:
         """That moment and those that followed it; ``None`` if it is gone, or they are too many."""
         found: list[FeedItem] = []
         room = RESUMED_BYTES_MAX

@@ -8,8 +8,8 @@ from pricekeeper.admin_keys.key import (
     is_key_id,
     parse_key_name,
 )
-from pricekeeper.admin_keys.listing import KeyPage, list_roots
-from pricekeeper.admin_keys.service import GRACE_HOURS_MAX, AdminKeys, IssuedKey, PresentedKey
+from pricekeeper.admin_keys.listing import list_roots
+from pricekeeper.admin_keys.service import GRACE_HOURS_MAX, AdminKeys, IssuedKey
 
 __all__ = [
     "GRACE_HOURS_MAX",
@@ -19,8 +19,6 @@ __all__ = [
     "AdminKey",
     "AdminKeys",
     "IssuedKey",
-    "KeyPage",
-    "PresentedKey",
     "WantedKey",
     "is_key_id",
     "list_roots",

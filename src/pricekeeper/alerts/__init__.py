@@ -1,26 +1,23 @@
 """Somebody is told: what should be known is found, decided once, and delivered."""
 
 from pricekeeper.alerts.addresses import Guard
-from pricekeeper.alerts.alert import Kind, Owner, State
+from pricekeeper.alerts.alert import AlertKind, DeliveryState, Owner
 from pricekeeper.alerts.channel import Channel, ChannelKind, ChannelRequest
 from pricekeeper.alerts.checking import Sources
-from pricekeeper.alerts.history import HistoryPage
 from pricekeeper.alerts.items import Delivery, StoredAlert
-from pricekeeper.alerts.service import Alerts, Trial, make_look
+from pricekeeper.alerts.service import Alerts, make_look
 
 __all__ = [
+    "AlertKind",
     "Alerts",
     "Channel",
     "ChannelKind",
     "ChannelRequest",
     "Delivery",
+    "DeliveryState",
     "Guard",
-    "HistoryPage",
-    "Kind",
     "Owner",
     "Sources",
-    "State",
     "StoredAlert",
-    "Trial",
     "make_look",
 ]

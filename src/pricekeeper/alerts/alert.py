@@ -19,7 +19,7 @@ _DIGEST_BYTES: Final = 16
 _encode_identity: Final = msgspec.msgpack.Encoder().encode
 
 
-class Kind(StrEnum):
+class AlertKind(StrEnum):
     """What an alert is about."""
 
     BUDGET = "BUDGET"
@@ -70,7 +70,7 @@ def owner_from(key: str) -> Owner:
 class Finding(msgspec.Struct, frozen=True):
     """Something that people should know, in words and as data."""
 
-    kind: Kind
+    kind: AlertKind
     owner: Owner
     identity: tuple[str | int, ...]
     title: str
@@ -100,7 +100,7 @@ class Alert(msgspec.Struct, frozen=True):
     finding: Finding
 
 
-class State(StrEnum):
+class DeliveryState(StrEnum):
     """What became of an alert at one channel, or at all of them together."""
 
     PENDING = "pending"
@@ -110,9 +110,12 @@ class State(StrEnum):
     """There was nobody to tell, or the channel had too many that waited."""
 
 
-def joined_state(states: list[State]) -> State:
+_WORST_FIRST: Final = tuple(map(DeliveryState, ("pending", "given_up", "unsent", "delivered")))
+
+
+def joined_state(states: list[DeliveryState]) -> DeliveryState:
     """The state of an alert by those of its deliveries: what is still to be done comes first."""
-    for state in (State.PENDING, State.GIVEN_UP, State.UNSENT, State.DELIVERED):
+    for state in _WORST_FIRST:
         if state in states:
             return state
-    return State.UNSENT
+    return DeliveryState.UNSENT

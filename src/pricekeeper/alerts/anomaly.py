@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from pricekeeper import showing
-from pricekeeper.alerts.alert import Finding, Kind, Owner
+from pricekeeper.alerts.alert import AlertKind, Finding, Owner
 from pricekeeper.alerts.wording import command, day_words, rfc3339
 from pricekeeper.days import date_of, day_of, day_start_ms, next_midnight_ms
 from pricekeeper.pricing import PICOS_PER_MICRO
@@ -80,7 +80,7 @@ def anomaly_findings(
     spent_micros, usual_micros = (-(-picos // PICOS_PER_MICRO) for picos in (spent, usual.by_then))
     times = f"{spent // usual.by_then} times" if usual.by_then else "more than nothing, which is"
     yield Finding(
-        kind=Kind.ANOMALY,
+        kind=AlertKind.ANOMALY,
         owner=Owner(policy.org_id, policy.org_incarnation),
         identity=(day,),
         title=f"{policy.org_name}: {showing.usd(spent_micros)} today, {times} what is usual",

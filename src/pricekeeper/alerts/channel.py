@@ -1,7 +1,7 @@
 """A channel: where alerts go, and which of them. No I/O, no clock.
 
-What is secret about a channel (the address of a webhook, the key that signs) is its `Address`,
-which is sealed where it rests; the rest may be shown.
+What is secret about a channel (the address of a webhook, the key that signs) is its
+`ChannelAddress`, which is sealed where it rests; the rest may be shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pricekeeper.alerts.addresses import Guard, server_of
-from pricekeeper.alerts.alert import Kind
+from pricekeeper.alerts.alert import AlertKind
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 
 CHANNELS_MAX: Final = 8
@@ -63,7 +63,7 @@ _WHERE: Final = {
 }
 
 
-class Address(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChannelAddress(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a channel is, and what it is called with. Some of it is secret."""
 
     url: str = ""
@@ -86,11 +86,11 @@ class Channel(msgspec.Struct, frozen=True):
     kind: ChannelKind
     shown: str
     """What of its address people may see."""
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[AlertKind, ...] = ()
     """Which alerts it gets; all of them if it is empty."""
     updated_at_epoch: int = 0
 
-    def takes(self, kind: Kind) -> bool:
+    def takes(self, kind: AlertKind) -> bool:
         """Whether alerts of that kind go there."""
         return not self.kinds or kind in self.kinds
 
@@ -104,7 +104,7 @@ class ChannelRequest(msgspec.Struct, frozen=True):
     kind: ChannelKind
     url: str | None = None
     secret: str | None = None
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[AlertKind, ...] = ()
     user: str | None = None
     sender: str | None = None
     recipients: tuple[str, ...] | None = None
@@ -115,11 +115,13 @@ def is_channel_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def address_of(request: ChannelRequest, before: Address | None, guard: Guard) -> Address:
+def address_of(
+    request: ChannelRequest, before: ChannelAddress | None, guard: Guard
+) -> ChannelAddress:
     """The address that is asked for, checked; raises with every mistake."""
-    asked = {name: getattr(request, name) for name in Address.__struct_fields__}
+    asked = {name: getattr(request, name) for name in ChannelAddress.__struct_fields__}
     said = {name: value for name, value in asked.items() if value is not None}
-    address = msgspec.structs.replace(before or Address(), **said)
+    address = msgspec.structs.replace(before or ChannelAddress(), **said)
     mistakes = [
         FieldError(name, f"is not for a channel of kind {request.kind}")
         for name in said
@@ -135,12 +137,11 @@ def address_of(request: ChannelRequest, before: Address | None, guard: Guard) ->
     if request.kind is ChannelKind.EMAIL:
         mistakes += _mail_mistakes(address)
     if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
+        raise RequestRefusedError.of(mistakes)
     return address
 
 
-def shown_address(kind: ChannelKind, address: Address) -> str:
+def shown_address(kind: ChannelKind, address: ChannelAddress) -> str:
     """What of the address people may see: where it is, and nothing that could be a secret."""
     if kind is ChannelKind.SNS:
         return address.url
@@ -175,7 +176,9 @@ def _url_mistakes(kind: ChannelKind, url: str, guard: Guard) -> list[FieldError]
     return []
 
 
-def _unsaid(before: Address | None, url: str, said: Mapping[str, object]) -> list[FieldError]:
+def _unsaid(
+    before: ChannelAddress | None, url: str, said: Mapping[str, object]
+) -> list[FieldError]:
     """What another server would be given, or sign with, though nobody has said it for that one.
 
     Whoever may change a channel could otherwise have its password sent to a server of theirs.
@@ -187,7 +190,7 @@ def _unsaid(before: Address | None, url: str, said: Mapping[str, object]) -> lis
     return [FieldError(name, message) for name in kept]
 
 
-def _mail_mistakes(address: Address) -> list[FieldError]:
+def _mail_mistakes(address: ChannelAddress) -> list[FieldError]:
     mistakes = list[FieldError]()
     if not _MAILBOX.fullmatch(address.sender):
         what = "must be" if address.sender else "is required:"

@@ -20,8 +20,8 @@ from pricekeeper.alerts.addresses import Guard
 from pricekeeper.alerts.alert import DEPLOYMENT, Finding, Owner
 from pricekeeper.alerts.channel import (
     CHANNELS_MAX,
-    Address,
     Channel,
+    ChannelAddress,
     ChannelRequest,
     address_of,
     is_channel_name,
@@ -72,10 +72,10 @@ class OpenChannel(NamedTuple):
     """A channel with its address."""
 
     channel: Channel
-    address: Address
+    address: ChannelAddress
 
 
-class Saved(NamedTuple):
+class SavedChannel(NamedTuple):
     """A channel as it is now."""
 
     channel: Channel
@@ -132,7 +132,9 @@ class Channels:
             return None
         return OpenChannel(found.channel, self._unseal(receiver, found.sealed))
 
-    async def put(self, owner: Owner, name: str, request: ChannelRequest, by: Attribution) -> Saved:
+    async def put(
+        self, owner: Owner, name: str, request: ChannelRequest, by: Attribution
+    ) -> SavedChannel:
         """Create a channel or change it."""
         if not is_channel_name(name):
             raise InvalidValueError("channel", "must be 1 to 32 of a-z 0-9 -, and not begin with -")
@@ -144,7 +146,7 @@ class Channels:
             made = self._make(Receiver(owner, name), request, before)
             change = _change(owner, name, "put", before, made)
             if await self._write(owner, stored, {**stored.channels, name: made}, change, by):
-                return Saved(made.channel, created=before is None)
+                return SavedChannel(made.channel, created=before is None)
         raise ContendedError("others kept changing these channels")
 
     async def remove(self, owner: Owner, name: str, by: Attribution) -> None:
@@ -180,11 +182,11 @@ class Channels:
         text = msgspec.json.encode(address).decode()
         return _StoredChannel(channel, self._require_sealer().seal(receiver.key, text))
 
-    def _unseal(self, receiver: Receiver, sealed: str) -> Address:
+    def _unseal(self, receiver: Receiver, sealed: str) -> ChannelAddress:
         text = self._require_sealer().unseal(receiver.key, sealed)
         if text is None:
             raise DeliveryError("its address can't be read with this pepper; set the channel anew")
-        return msgspec.json.decode(text, type=Address)
+        return msgspec.json.decode(text, type=ChannelAddress)
 
     def _require_sealer(self) -> Sealer:
         if self._sealer is None:
@@ -229,23 +231,19 @@ class Channels:
 
 
 def _change(
-    owner: Owner,
-    name: str,
-    verb: str,
-    before: _StoredChannel | None,
-    after: _StoredChannel | None,
+    owner: Owner, name: str, verb: str, before: _StoredChannel | None, after: _StoredChannel | None
 ) -> Change:
     """What is done to a channel, as the audit trail has it: without its address."""
     return Change(
         f"alert_channel.{verb}",
         f"alert-channel/{name}",
         owner.org_id,
-        None if before is None else _told(before.channel),
-        None if after is None else _told(after.channel),
+        None if before is None else _facts(before.channel),
+        None if after is None else _facts(after.channel),
     )
 
 
-def _told(channel: Channel) -> dict[str, Any]:
+def _facts(channel: Channel) -> dict[str, Any]:
     kinds = [kind.value for kind in channel.kinds]
     return {"kind": channel.kind.value, "address": channel.shown, "kinds": kinds}
 

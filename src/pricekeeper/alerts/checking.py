@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -24,7 +25,7 @@ from pricekeeper.alerts.items import claim_update
 from pricekeeper.alerts.rates import (
     DENIED_MS,
     UNSETTLED_MS,
-    Shares,
+    DeniedShares,
     denial_findings,
     unsettled_findings,
 )
@@ -36,6 +37,7 @@ from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError, 
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.tenants.listing import read_pages
 from pricekeeper.values import OrgId
 
 INTERVAL_MS: Final = 30_000
@@ -81,12 +83,12 @@ class Checks:
         self._past: BoundedCache[tuple[OrgId, str], tuple[dict[int, int], ...]] = BoundedCache(
             PAST_MAX
         )
-        self._told: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+        self._reported: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
         self._anomalies_at_ms = 0
         self._secrets_day = ""
-        self.denials: Shares[Client] = Shares(DENIED_MS)
+        self.denials: DeniedShares[Client] = DeniedShares(DENIED_MS)
         """Calls that apps have asked for, and of these the denied ones."""
-        self.unsettled: Shares[OrgId] = Shares(UNSETTLED_MS)
+        self.unsettled: DeniedShares[OrgId] = DeniedShares(UNSETTLED_MS)
         """Pico-dollars that organisations were charged, and of these those for unsettled calls."""
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
@@ -126,15 +128,15 @@ class Checks:
             (True, self._sources.estimated),
             (False, self._sources.unpriced),
         ):
-            told = self._told[is_estimated]
+            before = self._reported[is_estimated]
             seen = Counter(counts)
-            grown = {label: seen[label] - told[label] for label in seen}
+            grown = {label: seen[label] - before[label] for label in seen}
             await self._decider.decide(
                 price_finding(label, is_estimated=is_estimated, records=more, now_ms=now_ms)
                 for label, more in grown.items()
                 if more > 0
             )
-            self._told[is_estimated] = seen
+            self._reported[is_estimated] = seen
 
     async def _look_at_lag(self) -> None:
         caught_up_at_ms = await self._sources.read_caught_up_at_ms()
@@ -194,18 +196,14 @@ class Checks:
         self._secrets_day = day
 
     async def _look_at_secrets_of(self, org_id: OrgId) -> None:
-        now_ms, after = self._clock.now_ms(), None
+        now_ms = self._clock.now_ms()
         policy = await self._find_policy(Client(org_id))
         if policy is None or not policy.alerts.secret_days:
             return
         await self._decider.decide(secret_findings(policy, now_ms))
-        while True:  # every page begins behind the one before
-            page = await self._tenants.list_apps(org_id, after)
+        async for page in read_pages(partial(self._tenants.list_apps, org_id)):
             for app in page.policies:
                 await self._decider.decide(secret_findings(app, now_ms))
-            after = page.after
-            if after is None:
-                return
 
     async def _find_policy(self, client: Client) -> Policy | None:
         """The client's settings; ``None`` if it is gone, or if they can't be read."""

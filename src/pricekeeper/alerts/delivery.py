@@ -23,13 +23,13 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from pricekeeper.alerts import items
-from pricekeeper.alerts.alert import Owner, State
+from pricekeeper.alerts.alert import DeliveryState, Owner
 from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.alerts.channels import Channels, OpenChannel
 from pricekeeper.alerts.items import Delivery, Receiver, Waiting
 from pricekeeper.alerts.meter import AlertMeter
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
     ConditionFailedError,
     DeliveryError,
@@ -50,14 +50,13 @@ MARGIN_MS: Final = 15_000
 """How long before the end of its lease an instance begins no further attempt."""
 SENT_AT_ONCE: Final = 20
 """Alerts that are read at a time for one channel."""
-PAUSE_FIRST_MS: Final = 10_000
-PAUSE_MAX_MS: Final = 15 * 60_000
+BACKOFF: Final = Backoff(10_000, 15 * 60_000)
 GIVE_UP_MS: Final = 24 * 3_600_000
 
 _log = structlog.get_logger(__name__)
 
 
-class Destination(Protocol):
+class Carrier(Protocol):
     """Sends alerts to channels of one kind."""
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
@@ -82,7 +81,7 @@ class Courier:
         store: Store,
         clock: Clock,
         channels: Channels,
-        destinations: Mapping[ChannelKind, Destination],
+        destinations: Mapping[ChannelKind, Carrier],
         *,
         meter: AlertMeter | None = None,
         randomness: random.Random | None = None,
@@ -175,7 +174,7 @@ class Courier:
         now_ms, failures = self._clock.now_ms(), 0
         if done.failed:
             failures = waiting.failures + 1
-            now_ms += self._pause_ms(failures)
+            now_ms += BACKOFF.pause_ms(failures, self._random.randrange)
         update = items.release_update(
             waiting.receiver, lease, due_ms=now_ms, failures=failures, oldest_ms=done.oldest_ms
         )
@@ -185,14 +184,6 @@ class Courier:
                 await self._store.delete(items.emptied_delete(waiting.receiver))
         except ConditionFailedError:  # the lease has ended, or something came meanwhile
             return
-
-    def _pause_ms(self, failures: int) -> int:
-        return full_jitter_ms(
-            failures,
-            first_ms=PAUSE_FIRST_MS,
-            longest_ms=PAUSE_MAX_MS,
-            randbelow=self._random.randrange,
-        )
 
     async def _send_all(self, receiver: Receiver, until_ms: int) -> _Round:
         """Send what waits, the oldest first, until nothing does, it fails or time is up."""
@@ -234,29 +225,28 @@ class Courier:
         item = await self._store.get(ALERTS, items.alert_key(owner, alert_id))
         if item is None or channel is None:
             why = "the channel was removed" if channel is None else "the alert is gone"
-            await self._settle(receiver, owner, alert_id, State.GIVEN_UP, why)
+            await self._settle(receiver, owner, alert_id, DeliveryState.GIVEN_UP, why)
             return None
         kind = channel.channel.kind
         try:
             alert = items.alert_from(item)
             await self._destinations[kind].send(channel, alert_id, alert.body)
         except UnreadableItemError:  # it was reported
-            await self._settle(receiver, owner, alert_id, State.GIVEN_UP, "it can't be read")
+            await self._settle(
+                receiver, owner, alert_id, DeliveryState.GIVEN_UP, "it can't be read"
+            )
             return None
         except DeliveryError as error:
             self.meter.failed[kind.value] += 1
             _log.warning(
-                "alert_delivery_failed",
-                alert_id=alert_id,
-                channel=receiver.key,
-                error=str(error),
+                "alert_delivery_failed", alert_id=alert_id, channel=receiver.key, error=str(error)
             )
             if await self._give_up_if_old(receiver, owner, alert_id, error, kind):
                 return None
             return error
         self.meter.delivered[kind.value] += 1
         _log.info("alert_delivered", alert_id=alert_id, channel=receiver.key)
-        await self._settle(receiver, owner, alert_id, State.DELIVERED)
+        await self._settle(receiver, owner, alert_id, DeliveryState.DELIVERED)
         return None
 
     async def _give_up_if_old(
@@ -272,7 +262,7 @@ class Courier:
             return False
         self.meter.given_up["unknown" if kind is None else kind.value] += 1
         _log.error("alert_given_up", alert_id=alert_id, channel=receiver.key, error=str(error))
-        await self._settle(receiver, owner, alert_id, State.GIVEN_UP, str(error))
+        await self._settle(receiver, owner, alert_id, DeliveryState.GIVEN_UP, str(error))
         return True
 
     async def _settle(
@@ -280,7 +270,7 @@ class Courier:
         receiver: Receiver,
         owner: Owner,
         alert_id: str,
-        state: State,
+        state: DeliveryState,
         error: str | None = None,
     ) -> None:
         """Take an alert out of the queue. If the reply is lost, it may be delivered once more."""

@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pricekeeper.alerts.alert import Finding, Kind, Owner
-from pricekeeper.alerts.wording import (
-    client_words,
-    command,
-    day_words,
-    local_minute,
-    rfc3339,
-)
+from pricekeeper.alerts.alert import AlertKind, Finding, Owner
+from pricekeeper.alerts.wording import client_words, command, day_words, local_minute, rfc3339
 from pricekeeper.days import day_start_ms, next_midnight_ms
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.selection.fallback import StickyState
@@ -49,7 +43,7 @@ def fallback_findings(policy: Policy, day: str, sticky: StickyState | None) -> I
     left = ", ".join(given_up) or "the first choice"
     yield _finding(
         policy,
-        Kind.FALLBACK,
+        AlertKind.FALLBACK,
         day,
         (sticky.active_label, sticky.active_index),
         title=f"{whose}: {left} is spent, {sticky.active_label} takes over",
@@ -78,7 +72,7 @@ def exhausted_findings(
     quotas = tuple(policy.quotas.get(label, 0) for label in ordering)
     yield _finding(
         policy,
-        Kind.EXHAUSTED,
+        AlertKind.EXHAUSTED,
         day,
         (*ordering, *quotas),
         title=f"{whose}: every model is spent",
@@ -102,7 +96,7 @@ def exhausted_findings(
 
 def _finding(
     policy: Policy,
-    kind: Kind,
+    kind: AlertKind,
     day: str,
     identity: tuple[str | int, ...],
     *,

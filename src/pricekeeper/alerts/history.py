@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from pricekeeper.alerts import items
-from pricekeeper.alerts.alert import Kind, Owner, State
+from pricekeeper.alerts.alert import AlertKind, DeliveryState, Owner
 from pricekeeper.alerts.items import StoredAlert
 from pricekeeper.authority import ALL_ORGS, Coverage
 from pricekeeper.errors import UnreadableItemError
@@ -28,7 +28,7 @@ class HistoryPage(NamedTuple):
     after: str | None
 
 
-class History:
+class AlertHistory:
     """Lists alerts."""
 
     def __init__(self, store: Store) -> None:
@@ -39,8 +39,8 @@ class History:
         owner: Owner | None,
         coverage: Coverage = ALL_ORGS,
         *,
-        kind: Kind | None = None,
-        state: State | None = None,
+        kind: AlertKind | None = None,
+        state: DeliveryState | None = None,
         after: str = "",
     ) -> HistoryPage:
         """The alerts of an owner, or of all that are covered, of one kind or state or all.
@@ -68,7 +68,11 @@ class History:
 
 
 def _wanted(
-    found: Iterable[Item | None], kind: Kind | None, state: State | None, *, sees_all: bool
+    found: Iterable[Item | None],
+    kind: AlertKind | None,
+    state: DeliveryState | None,
+    *,
+    sees_all: bool,
 ) -> list[StoredAlert]:
     wanted: list[StoredAlert] = []
     for item in found:

@@ -21,7 +21,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.alerts.alert import Alert, Kind, Owner, State, joined_state, owner_from
+from pricekeeper.alerts.alert import (
+    Alert,
+    AlertKind,
+    DeliveryState,
+    Owner,
+    joined_state,
+    owner_from,
+)
 from pricekeeper.storage import (
     ITEM_ABSENT,
     ITEM_EXISTS,
@@ -78,7 +85,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     channel: str
     """Its name, behind ``org/`` if it is the organisation's own."""
-    state: State
+    state: DeliveryState
     at_ms: int | None = None
     error: str | None = None
 
@@ -88,7 +95,7 @@ class StoredAlert(NamedTuple):
 
     id: str
     owner: Owner
-    kind: Kind
+    kind: AlertKind
     body: bytes
     """JSON, the same bytes for every channel and every attempt."""
     deliveries: tuple[Delivery, ...] = ()
@@ -103,7 +110,7 @@ class StoredAlert(NamedTuple):
         return self._replace(deliveries=tuple(own))
 
     @property
-    def state(self) -> State:
+    def state(self) -> DeliveryState:
         """The state of all deliveries together."""
         return joined_state([delivery.state for delivery in self.deliveries])
 
@@ -150,8 +157,8 @@ def decision_writes(
         EXPIRY: expires,
     }
     receivers = list(receivers)
-    item |= {one.attribute: {"state": State.PENDING.value} for one in receivers}
-    item |= {one.attribute: {"state": State.UNSENT.value} for one in full}
+    item |= {one.attribute: {"state": DeliveryState.PENDING.value} for one in receivers}
+    item |= {one.attribute: {"state": DeliveryState.UNSENT.value} for one in full}
     writes: list[Write] = [
         Put(ALERTS, {"PK": key.pk, "SK": key.sk, _ALERT: alert.id, EXPIRY: lasts}, ITEM_ABSENT),
         Put(ALERTS, item),
@@ -168,10 +175,7 @@ def decision_writes(
 def claim_update(what: str, day: str) -> Update:
     """Be the one who does something on that day, if nobody has claimed it or a later one."""
     return Update(
-        ALERTS,
-        Key("CLAIMS", what),
-        (Set("day", day),),
-        attr("day").absent() | attr("day").lt(day),
+        ALERTS, Key("CLAIMS", what), (Set("day", day),), attr("day").absent() | attr("day").lt(day)
     )
 
 
@@ -269,11 +273,11 @@ def alert_from(item: Mapping[str, Any]) -> StoredAlert:
     """An alert as it is stored."""
     typed = TypedItem(ALERTS, item)
     kind, body = typed.text(_KIND), item.get(_BODY)
-    if kind not in set(Kind) or not isinstance(body, bytes):
+    if kind not in set(AlertKind) or not isinstance(body, bytes):
         raise typed.report_unreadable("it is no alert")
     deliveries = [_delivery(typed, name) for name in sorted(item) if name.startswith(_DELIVERY)]
     return StoredAlert(
-        typed.text("SK"), owner_from(typed.text("PK")), Kind(kind), body, tuple(deliveries)
+        typed.text("SK"), owner_from(typed.text("PK")), AlertKind(kind), body, tuple(deliveries)
     )
 
 

@@ -18,9 +18,9 @@ import structlog
 
 from pricekeeper.alerts.addresses import PORTS, Guard, GuardedResolver
 from pricekeeper.alerts.body import parse_body
-from pricekeeper.alerts.channel import Address
+from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
-from pricekeeper.alerts.smtp import LINE_BYTES_MAX, Envelope, Login, SmtpConnection
+from pricekeeper.alerts.smtp import LINE_BYTES_MAX, Envelope, SmtpConnection, SmtpLogin
 from pricekeeper.alerts.webhook import ATTEMPT_SECS
 from pricekeeper.clock import Clock
 from pricekeeper.errors import DeliveryError, InvalidValueError
@@ -62,7 +62,7 @@ class Mail:
             name = channel.channel.name
             _log.warning("alert_recipients_refused", channel=name, alert_id=alert_id, count=refused)
 
-    async def _send(self, server: SplitResult, address: Address, content: bytes) -> int:
+    async def _send(self, server: SplitResult, address: ChannelAddress, content: bytes) -> int:
         host = server.hostname or ""
         port = server.port or PORTS[server.scheme]
         found = await self._resolver.resolve(host, port)
@@ -79,7 +79,7 @@ class Mail:
             needs_tls = not self._guard.allows_plain(host)
             known = await connection.begin(host, trust=self._trust, needs_tls=needs_tls)
             if address.user:
-                await connection.login(Login(address.user, address.secret), known)
+                await connection.login(SmtpLogin(address.user, address.secret), known)
             envelope = Envelope(address.sender, address.recipients)
             refused = await connection.send(envelope, content)
             await connection.close()
@@ -88,7 +88,7 @@ class Mail:
         return refused
 
 
-def mail_of(address: Address, alert_id: str, body: bytes, now_epoch: int) -> bytes:
+def mail_of(address: ChannelAddress, alert_id: str, body: bytes, now_epoch: int) -> bytes:
     """An alert as a mail of plain ASCII lines; what it says can't become a header."""
     alert = parse_body(body)
     mail = EmailMessage(policy=SMTP)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.alerts.alert import Kind
+from pricekeeper.alerts.alert import AlertKind
 from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.telemetry import Family, counted
 
@@ -22,7 +22,7 @@ _DELIVERIES: Final = Family(
 class AlertMeter:
     """What one instance has decided and delivered, and what it last saw waiting."""
 
-    decided: Counter[str] = counted(_ALERTS, shown=tuple(Kind), factory=Counter)
+    decided: Counter[str] = counted(_ALERTS, shown=tuple(AlertKind), factory=Counter)
     """Alerts by kind; each was decided by one instance."""
     delivered: Counter[str] = counted(
         _DELIVERIES, "delivered", shown=tuple(ChannelKind), factory=Counter

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from pricekeeper import showing
-from pricekeeper.alerts.alert import Finding, Kind, Owner
+from pricekeeper.alerts.alert import AlertKind, Finding, Owner
 from pricekeeper.alerts.wording import client_words, command, rfc3339
 from pricekeeper.days import next_midnight_ms, org_day
 from pricekeeper.pricing import PICOS_PER_MICRO
@@ -57,7 +57,7 @@ class _Tally:
         self.part = self.times = self.whole = 0
 
 
-class Shares(Generic[K]):
+class DeniedShares(Generic[K]):
     """The shares of many in the present stretch of the clock."""
 
     def __init__(self, stretch_ms: int) -> None:
@@ -103,7 +103,7 @@ def denial_findings(policy: Policy, share: Share, now_ms: int) -> Iterator[Findi
     pct = share.part * 100 // share.whole
     hour_ms = now_ms // HOUR_MS * HOUR_MS
     yield Finding(
-        kind=Kind.DENIALS,
+        kind=AlertKind.DENIALS,
         owner=Owner(policy.org_id, policy.org_incarnation),
         identity=(policy.client_id, policy.incarnation, hour_ms),
         title=f"{whose}: {pct} % of its calls are denied",
@@ -132,7 +132,7 @@ def unsettled_findings(policy: Policy, share: Share, now_ms: int) -> Iterator[Fi
     part, whole = (-(-picos // PICOS_PER_MICRO) for picos in (share.part, share.whole))
     pct = share.part * 100 // share.whole
     yield Finding(
-        kind=Kind.UNSETTLED,
+        kind=AlertKind.UNSETTLED,
         owner=Owner(policy.org_id, policy.org_incarnation),
         identity=(org_day(policy.timezone, now_ms),),
         title=f"{policy.org_name}: {pct} % of what is charged was never settled",

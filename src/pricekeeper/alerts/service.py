@@ -16,8 +16,8 @@ from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.alerts.channels import Channels
 from pricekeeper.alerts.checking import Checks, Sources
 from pricekeeper.alerts.deciding import Decider, Observer
-from pricekeeper.alerts.delivery import Courier, Destination
-from pricekeeper.alerts.history import History
+from pricekeeper.alerts.delivery import Carrier, Courier
+from pricekeeper.alerts.history import AlertHistory
 from pricekeeper.alerts.items import Receiver
 from pricekeeper.alerts.mail import Mail
 from pricekeeper.alerts.meter import AlertMeter
@@ -66,7 +66,7 @@ class Alerts:
         self.meter = AlertMeter()
         self.channels = Channels(store, clock, tenants, trail=trail, sealer=sealer, guard=guard)
         self._http = HttpSender(self.channels.guard)
-        self._destinations: Mapping[ChannelKind, Destination] = {
+        self._destinations: Mapping[ChannelKind, Carrier] = {
             ChannelKind.WEBHOOK: Webhook(self._http, clock),
             ChannelKind.SLACK: Slack(self._http),
             ChannelKind.SNS: Topics(clock),
@@ -76,7 +76,7 @@ class Alerts:
         decider = Decider(store, clock, self.channels, self.meter, self._note_decided)
         self._watcher = Watcher(store, tenants, decider, ledger)
         self.checks = Checks(store, clock, tenants, decider, sources, self._watcher.active)
-        self.history = History(store)
+        self.history = AlertHistory(store)
 
     @property
     def look(self) -> Look:

@@ -24,7 +24,7 @@ _PERMANENT: Final = 500
 _HELLO: Final = "EHLO pricekeeper"
 
 
-class Reply(NamedTuple):
+class SmtpReply(NamedTuple):
     """What the server said."""
 
     code: int
@@ -36,7 +36,7 @@ class Reply(NamedTuple):
         return self.code < 400  # noqa: PLR2004 - RFC 5321, 4.2.1
 
 
-class Login(NamedTuple):
+class SmtpLogin(NamedTuple):
     """Who sends."""
 
     user: str
@@ -71,7 +71,7 @@ class SmtpConnection:
             raise DeliveryError("the mail server offers no TLS")
         return known
 
-    async def login(self, login: Login, known: frozenset[str]) -> None:
+    async def login(self, login: SmtpLogin, known: frozenset[str]) -> None:
         """Say who sends."""
         methods = next((one for one in known if one.startswith("AUTH ")), "").split()
         if "PLAIN" in methods:
@@ -113,12 +113,12 @@ class SmtpConnection:
         reply = _require(await self._ask(_HELLO), "was greeted")
         return frozenset(line.upper().strip() for line in reply.lines[1:])
 
-    async def _ask(self, line: str) -> Reply:
+    async def _ask(self, line: str) -> SmtpReply:
         self._writer.write(f"{line}\r\n".encode())
         await self._writer.drain()
         return await self._read()
 
-    async def _read(self) -> Reply:
+    async def _read(self) -> SmtpReply:
         lines: list[str] = []
         for _ in range(LINES_MAX):
             try:
@@ -130,11 +130,11 @@ class SmtpConnection:
                 break
             lines.append(found[3].decode("ascii", "replace"))
             if found[2] != b"-":
-                return Reply(int(found[1]), tuple(lines))
+                return SmtpReply(int(found[1]), tuple(lines))
         raise DeliveryError("the mail server does not speak SMTP")
 
 
-def _require(reply: Reply, when: str, *, may_refuse: bool = False) -> Reply:
+def _require(reply: SmtpReply, when: str, *, may_refuse: bool = False) -> SmtpReply:
     """The reply, if it is a good one. Only its code is told: its text may say anything."""
     if reply.is_good:
         return reply

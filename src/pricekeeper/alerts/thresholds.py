@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pricekeeper.alerts.alert import Finding, Kind, Owner
+from pricekeeper.alerts.alert import AlertKind, Finding, Owner
 from pricekeeper.alerts.use import Use, uses
 from pricekeeper.alerts.wording import budget_words, day_words, quota_words, rfc3339
 from pricekeeper.budgets import Balance, BudgetAccount, Scope
@@ -53,7 +53,7 @@ def _budget_finding(policy: Policy, account: BudgetAccount, budget: Budget, use:
         about["tag"] = dict([account.tag])
     words = budget_words(policy, account, use, is_hard=account.is_hard)
     return Finding(
-        kind=Kind.BUDGET,
+        kind=AlertKind.BUDGET,
         owner=Owner(policy.org_id, policy.org_incarnation),
         identity=(
             account.key.pk,
@@ -86,7 +86,7 @@ def quota_findings(
     for use in uses(charged_usd_picos, limit, policy.alerts.quota_at_pct):
         words = quota_words(policy, label, day, use, ends_at_ms)
         yield Finding(
-            kind=Kind.QUOTA,
+            kind=AlertKind.QUOTA,
             owner=Owner(policy.org_id, policy.org_incarnation),
             identity=(
                 policy.scope_key,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pricekeeper.alerts.alert import DEPLOYMENT, Finding, Kind, Owner
+from pricekeeper.alerts.alert import DEPLOYMENT, AlertKind, Finding, Owner
 from pricekeeper.alerts.wording import client_words, command, rfc3339
 from pricekeeper.days import MS_PER_DAY, org_day
 from pricekeeper.tenants import Policy
@@ -29,7 +29,7 @@ def price_finding(label: str, *, is_estimated: bool, records: int, now_ms: int) 
         title = f"The price of {label} is not known"
         effect = "was refused, because a kind of its tokens has no price"
     return Finding(
-        kind=Kind.PRICE,
+        kind=AlertKind.PRICE,
         owner=DEPLOYMENT,
         identity=(what, label, day),
         title=title,
@@ -48,7 +48,7 @@ def lag_findings(caught_up_at_ms: int, interval_secs: int, now_ms: int) -> Itera
     if lag_ms < bound_ms:
         return
     yield Finding(
-        kind=Kind.AGGREGATOR_LAG,
+        kind=AlertKind.AGGREGATOR_LAG,
         owner=DEPLOYMENT,
         identity=(caught_up_at_ms,),
         title="Totals are not up to date: the aggregator is behind",
@@ -77,7 +77,7 @@ def secret_findings(policy: Policy, now_ms: int) -> Iterator[Finding]:
     whose = client_words(policy, is_app=is_app)
     due_epoch = created + (age_days // days_max + 1) * days_max * _SECS_PER_DAY
     yield Finding(
-        kind=Kind.SECRET_AGE,
+        kind=AlertKind.SECRET_AGE,
         owner=Owner(policy.org_id, policy.org_incarnation),
         identity=(policy.client_id, policy.incarnation, created, age_days // days_max * days_max),
         title=f"{whose}: its secret is {age_days} days old",

@@ -55,7 +55,7 @@ class Moved(NamedTuple):
     tags: frozenset[tuple[str, str]]
 
 
-class Spend(NamedTuple):
+class WatchedSpend(NamedTuple):
     """What labels whose totals have moved have spent of their quotas on a day, in pico-dollars."""
 
     policy: Policy
@@ -126,7 +126,7 @@ class Watcher:
             found |= {app_id: policy for app_id, policy in read_now if policy is not None}
         return found
 
-    async def _look_at_models(self, spends: Sequence[Spend]) -> list[Finding]:
+    async def _look_at_models(self, spends: Sequence[WatchedSpend]) -> list[Finding]:
         """Whether a label has given way to another one, or all of them are spent."""
         doubtful = [one for one in spends if may_have_changed_model(one.policy, one.labels)]
         if not doubtful:
@@ -208,7 +208,7 @@ def budget_accounts(policy: Policy, moved: Moved) -> list[BudgetAccount]:
 
 def _spends(
     policies: Mapping[AppId | None, Policy], by_app: Mapping[AppId | None, Mapping[Facet, int]]
-) -> Iterator[Spend]:
+) -> Iterator[WatchedSpend]:
     """What has moved of quotas; where apps have their own, the organisation has none."""
     for app_id, policy in policies.items():
         if app_id is None and policy.quota_scope is QuotaScope.APP:
@@ -219,7 +219,7 @@ def _spends(
             if account is not None and account.scope_key == policy.scope_key:
                 by_day.setdefault(account.day, {})[account.label] = cost
         for day, labels in by_day.items():
-            yield Spend(policy, day, labels)
+            yield WatchedSpend(policy, day, labels)
 
 
 def _balances(

@@ -16,7 +16,7 @@ from pricekeeper.errors import InvalidValueError
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ExportedLine:
     """One line of an export."""
 
     number: int
@@ -25,17 +25,17 @@ class Line:
     entry: Entry
 
 
-def read_lines(lines: Iterable[bytes], now_epoch: int) -> Iterator[Line]:
+def read_lines(lines: Iterable[bytes], now_epoch: int) -> Iterator[ExportedLine]:
     """Each line with the entry that it is; raises `InvalidValueError` where the file has a gap.
 
     What had expired before the export is missing at the beginning of a chain, and by right.
     """
-    before: Line | None = None
+    before: ExportedLine | None = None
     chains = set[str]()
     for number, text in enumerate(lines, 1):
         if not (body := text.strip()):
             continue
-        line = Line(number, body, _parse(number, body))
+        line = ExportedLine(number, body, _parse(number, body))
         if before is not None and before.entry.chain == line.entry.chain:
             _check_next(before, line)
         elif line.entry.chain in chains:
@@ -49,7 +49,7 @@ def read_lines(lines: Iterable[bytes], now_epoch: int) -> Iterator[Line]:
         raise InvalidValueError("against", "is empty; name a file that `audit export` wrote")
 
 
-def _check_next(before: Line, line: Line) -> None:
+def _check_next(before: ExportedLine, line: ExportedLine) -> None:
     """Check that a line follows the one before it in their chain."""
     if line.entry.seq > before.entry.seq + 1:
         raise _missing(line)
@@ -59,7 +59,7 @@ def _check_next(before: Line, line: Line) -> None:
         raise _refusal(line.number, "it does not name the hash of the line before")
 
 
-def _missing(line: Line) -> InvalidValueError:
+def _missing(line: ExportedLine) -> InvalidValueError:
     text = f"entry {line.entry.seq - 1} of {line.entry.chain} is missing before it"
     return _refusal(line.number, text)
 

@@ -36,7 +36,7 @@ _SEQ_DIGITS: Final = 12
 _SORT_KEY: Final = re.compile(f"[0-9]{{{_SEQ_DIGITS}}}", re.ASCII)
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedEntry(msgspec.Struct, frozen=True):
     """What the timeline says of an entry."""
 
     id: str
@@ -179,10 +179,10 @@ def readable_entry(item: Item | None) -> Entry | None:
     return None
 
 
-def listed_from(item: Item) -> Listed:
+def listed_from(item: Item) -> ListedEntry:
     """What the timeline says."""
     typed = TypedItem(AUDIT_TRAIL, item)
-    return Listed(
+    return ListedEntry(
         str(item["SK"]),
         typed.text("chain"),
         typed.whole("seq", least=1),
@@ -191,7 +191,7 @@ def listed_from(item: Item) -> Listed:
     )
 
 
-def readable_listed(item: Item | None) -> Listed | None:
+def readable_listed(item: Item | None) -> ListedEntry | None:
     """What the timeline says, if it is there and can be read; what can't be is reported."""
     if item is not None:
         with contextlib.suppress(UnreadableItemError):

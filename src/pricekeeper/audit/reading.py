@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from pricekeeper.audit import items
 from pricekeeper.audit.entry import Entry, chain_of
-from pricekeeper.audit.items import Listed
+from pricekeeper.audit.items import ListedEntry
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Page, Store
 from pricekeeper.storage.tables import AUDIT_TRAIL
@@ -33,14 +33,14 @@ _CURSOR: Final = re.compile(CURSOR, re.ASCII)
 _NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 
 
-class Cursor(NamedTuple):
+class TrailCursor(NamedTuple):
     """Behind which entry to go on, by its id and by its number: each kind of list has its own."""
 
     id: str
     seq: int
 
     @classmethod
-    def parse(cls, text: str) -> Cursor:
+    def parse(cls, text: str) -> TrailCursor:
         """The cursor that `text` is."""
         found = _CURSOR.fullmatch(text)
         if found is None:
@@ -54,7 +54,7 @@ class Cursor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedEntries:
     """Which entries are wanted: by whom, of which kind, from when to before when."""
 
     actor: str | None = None
@@ -74,7 +74,7 @@ class EntryPage:
     """Some entries, and behind which one to go on; ``None`` at the end."""
 
     entries: tuple[Entry, ...]
-    after: Cursor | None = None
+    after: TrailCursor | None = None
 
 
 class TrailReader:
@@ -84,7 +84,7 @@ class TrailReader:
         self._store = store
 
     async def list_org(
-        self, org_id: OrgId, wanted: Wanted, after: Cursor | None, limit: int = PAGE_MAX
+        self, org_id: OrgId, wanted: WantedEntries, after: TrailCursor | None, limit: int = PAGE_MAX
     ) -> EntryPage:
         """The entries of one organisation, also of one that was deleted."""
         chain, found, looked_at = chain_of(org_id), list[Entry](), 0
@@ -100,7 +100,7 @@ class TrailReader:
                 if entry is not None and _is_wanted(entry, wanted):
                     found.append(entry)
                 if len(found) == limit or looked_at == LOOKED_AT_MAX:
-                    cursor = Cursor(_NO_ID if entry is None else entry.id, seq)
+                    cursor = TrailCursor(_NO_ID if entry is None else entry.id, seq)
                     is_last = item is page.items[-1] and not page.after
                     return EntryPage(tuple(found), None if is_last else cursor)
             if not page.after:
@@ -109,8 +109,8 @@ class TrailReader:
 
     async def list_all(
         self,
-        wanted: Wanted,
-        after: Cursor | None,
+        wanted: WantedEntries,
+        after: TrailCursor | None,
         limit: int = PAGE_MAX,
         *,
         covered: Collection[OrgId] | None = None,
@@ -118,7 +118,7 @@ class TrailReader:
         """The entries of all chains, or of those of the organisations that are covered."""
         chains = None if covered is None else {chain_of(org_id) for org_id in covered}
         behind = "" if after is None else after.id
-        found, looked_at = list[Listed](), 0
+        found, looked_at = list[ListedEntry](), 0
         while True:
             page = await self._query_timeline(wanted, behind)
             for item in page.items:
@@ -127,26 +127,26 @@ class TrailReader:
                 if listed is not None and wanted.fits(listed.actor, listed.action):
                     found += [listed] if chains is None or listed.chain in chains else []
                 if len(found) == limit or looked_at == LOOKED_AT_MAX:
-                    cursor = Cursor(item["SK"], 1 if listed is None else listed.seq)
+                    cursor = TrailCursor(item["SK"], 1 if listed is None else listed.seq)
                     is_last = item is page.items[-1] and not page.after
                     return await self._read_listed(found, None if is_last else cursor)
             if not page.after:
                 return await self._read_listed(found, None)
             behind = page.after
 
-    async def _query_timeline(self, wanted: Wanted, behind: str) -> Page:
+    async def _query_timeline(self, wanted: WantedEntries, behind: str) -> Page:
         query = items.timeline_query(
             wanted.first_ms, wanted.end_ms, after=behind, limit=PAGE_MAX, descending=True
         )
         return await self._store.query(query)
 
-    async def _read_listed(self, listed: list[Listed], after: Cursor | None) -> EntryPage:
+    async def _read_listed(self, listed: list[ListedEntry], after: TrailCursor | None) -> EntryPage:
         keys = [(AUDIT_TRAIL, items.entry_key(one.chain, one.seq)) for one in listed]
         found = map(items.readable_entry, await self._store.batch_get(keys))
         return EntryPage(tuple(entry for entry in found if entry is not None), after)
 
 
-def _is_wanted(entry: Entry, wanted: Wanted) -> bool:
+def _is_wanted(entry: Entry, wanted: WantedEntries) -> bool:
     is_in_time = wanted.first_ms <= entry.at_ms < wanted.end_ms
     return is_in_time and wanted.fits(entry.actor, entry.action)
 

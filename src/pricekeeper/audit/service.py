@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from pricekeeper.audit import items
 from pricekeeper.audit.entry import Change, Entry, Head
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -45,8 +45,7 @@ ATTEMPTS_MAX: Final = 24
 """How often others may move the head of the chain before a change gives up."""
 SENDINGS_MAX: Final = 3
 """How often a transaction is sent whose reply is lost."""
-PAUSE_FIRST_MS: Final = 5
-PAUSE_MAX_MS: Final = 100
+_BACKOFF: Final = Backoff(5, 100)
 _DAY_SECS: Final = 86_400
 
 
@@ -121,11 +120,7 @@ class AuditTrail:
         return (items.beginning_put(chain),)
 
     async def _send(
-        self,
-        entry: Entry,
-        head: Head,
-        operations: tuple[Write, ...],
-        beginning: tuple[Write, ...],
+        self, entry: Entry, head: Head, operations: tuple[Write, ...], beginning: tuple[Write, ...]
     ) -> Head | None:
         """Send the change; returns the head that somebody else has put meanwhile, if one has.
 
@@ -166,13 +161,7 @@ class AuditTrail:
     async def _pause(self, failures: int) -> None:
         """Let others go on, or the store recover, before another attempt."""
         if failures:
-            pause_ms = full_jitter_ms(
-                failures,
-                first_ms=PAUSE_FIRST_MS,
-                longest_ms=PAUSE_MAX_MS,
-                randbelow=secrets.randbelow,
-            )
-            await self._clock.sleep_ms(pause_ms)
+            await self._clock.sleep_ms(_BACKOFF.pause_ms(failures, secrets.randbelow))
 
 
 def _head_of_others(

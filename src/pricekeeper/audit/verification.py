@@ -20,7 +20,7 @@ from typing import Final
 from pricekeeper.audit import items
 from pricekeeper.audit.entry import Entry, Head, hash_of
 from pricekeeper.audit.exported import read_lines
-from pricekeeper.audit.items import Listed
+from pricekeeper.audit.items import ListedEntry
 from pricekeeper.audit.reading import END_MS
 from pricekeeper.clock import Clock
 from pricekeeper.errors import UnreadableItemError
@@ -35,7 +35,7 @@ _QUERY_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TrailFinding:
     """Something that is not as it was written."""
 
     chain: str
@@ -55,13 +55,13 @@ class ChainReport:
     last_seq: int = 0
     last_hash: str = ""
     """To be kept elsewhere: a later chain must still have it under that number."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[TrailFinding] = field(default_factory=list)
     findings_more: int = 0
 
     def add(self, seq: int, problem: str) -> None:
         """Add a finding."""
         if len(self.findings) < FINDINGS_MAX:
-            self.findings.append(Finding(self.chain, seq, problem))
+            self.findings.append(TrailFinding(self.chain, seq, problem))
         else:
             self.findings_more += 1
 
@@ -72,7 +72,7 @@ class Comparison:
 
     lines: int
     """Lines of the export that were held against them."""
-    findings: list[Finding]
+    findings: list[TrailFinding]
 
 
 class TrailVerifier:
@@ -107,7 +107,7 @@ class TrailVerifier:
         What has expired since need not be there. Raises `InvalidValueError` if the lines are none,
         or lines were taken out of them.
         """
-        findings, count = list[Finding](), 0
+        findings, count = list[TrailFinding](), 0
         pending = read_lines(lines, self._now_epoch())
         while some := list(islice(pending, _AT_ONCE)):
             entries = [line.entry for line in some]
@@ -116,9 +116,11 @@ class TrailVerifier:
             now_epoch = self._now_epoch()
             for line, entry, item in zip(some, entries, stored, strict=True):
                 if item is None and entry.expires_at_epoch > now_epoch:
-                    findings.append(Finding(entry.chain, entry.seq, "was removed"))
+                    findings.append(TrailFinding(entry.chain, entry.seq, "was removed"))
                 elif item is not None and _body(item) != line.body:
-                    findings.append(Finding(entry.chain, entry.seq, "is not what was exported"))
+                    findings.append(
+                        TrailFinding(entry.chain, entry.seq, "is not what was exported")
+                    )
             count += len(some)
             if len(findings) > FINDINGS_MAX:
                 break
@@ -229,7 +231,7 @@ class TrailVerifier:
             if listed.seq > report.last_seq and not await self._is_there(listed, item):
                 report.add(listed.seq, "was removed, and the list of all changes still names it")
 
-    async def _is_there(self, listed: Listed, item: Item) -> bool:
+    async def _is_there(self, listed: ListedEntry, item: Item) -> bool:
         """Whether the entry was appended meanwhile, or has expired by now."""
         key = items.entry_key(listed.chain, listed.seq)
         if await self._store.get(AUDIT_TRAIL, key) is not None:

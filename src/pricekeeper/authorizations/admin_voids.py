@@ -42,6 +42,7 @@ class AdminVoids:
         settled = await command.future
         if not settled.changed:
             await self._trail.apply(by, _repetition(org_id, settled.authorization), ())
+        await self._desk.return_tokens(action, settled)
         return settled.authorization
 
 

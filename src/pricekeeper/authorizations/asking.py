@@ -36,6 +36,8 @@ class Asking:
         self._claim = None if place is None else Claim(place)
         self._speeds: dict[int, Speed] = {}
         self._granted: Granted | None = None
+        self._is_submitted = False
+        """Whether it is being decided: then `_end` is told what becomes of it, in any case."""
         self._has_left = False
         """Whether nobody waits for the answer any more."""
 
@@ -84,11 +86,12 @@ class Asking:
             on_end=self._end,
         )
         self._desk.ledger.submit(self._wanted.org_id, command)
+        self._is_submitted = True
         return await command.future
 
     def _end(self, answer: Answer | None, book: Book | None) -> None:
         """The call was decided, or could not be: settle its tokens."""
-        org_id = self._wanted.org_id
+        org_id, self._is_submitted = self._wanted.org_id, False
         if isinstance(answer, Wants) and not self._has_left:
             return
         if not isinstance(answer, Granted) or book is None:
@@ -108,6 +111,8 @@ class Asking:
     def _leave(self) -> None:
         """The caller is told nothing: what it would have got goes back, now or when it is there."""
         self._has_left = True
+        if self._is_submitted:
+            return  # it may be granted yet, with the tokens that it has
         if self._granted is None:
             self._give_all_back()
         elif not self._wanted.asked_as:

@@ -105,7 +105,7 @@ class _Chain(NamedTuple):
     buckets: tuple[BucketLimits, ...]
     terms: GrantTerms
     stored_terms: StoredTerms
-    keys: frozenset[Key]
+    keys: tuple[Key, ...]
     alone: tuple[Considered, ...]
 
 
@@ -294,7 +294,7 @@ class Candidates:
                 buckets,
                 terms,
                 store_terms(policy.org_id, terms),
-                frozenset(account.key for account in accounts),
+                tuple(dict.fromkeys(account.key for account in accounts)),
                 (Considered(label),),
             )
             self._chains.put(key, chain)

@@ -5,7 +5,9 @@ the place where a usage record of that id would be is **claimed**: on its page, 
 receipt. From then on a usage record of that id is refused there, and whoever reports one looks into
 the log. The claim says about where in the log to look: the authorization is on the sheet that it
 names, or on one of the next `CLAIM_SHEETS` of that chapter. A claim without an authorization is
-that of a call which was not granted in the end; whoever asks under the same id goes on with it.
+that of a call which was not granted in the end; whoever asks under the same id goes on with it. If
+the log has gone on too far for that, it looks what was granted behind the claim, and then moves it:
+nothing more can be granted there.
 
 That an id is granted once is the log's own business: its sheets name the ids, in one order.
 
@@ -74,11 +76,6 @@ class Claim:
         between = None if self.text is None else sheets_between(self.text, position)
         return between is not None and 0 <= between < CLAIM_SHEETS
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing more is to be claimed."""
-        return self.text == self.wanted or self.existing is not None or self.failure is not None
-
 
 class Claims:
     """Claims places for calls of all organisations."""
@@ -92,6 +89,8 @@ class Claims:
         pages: dict[str, list[Claim]] = {}
         for claim in claims:
             address = claim.place.address
+            if claim.text is not None and not await self._may_move(org_id, claim, claim.text):
+                continue
             if address is None:
                 await self._claim_receipt(org_id, claim)
             else:
@@ -116,9 +115,7 @@ class Claims:
                 for one in left:
                     one.text = one.wanted
                 return
-            for one in left:
-                await self._learn(org_id, one, _held(page, _address(one).name))
-            left = [one for one in left if not one.is_settled]
+            left = [one for one in left if not _learn(one, _held(page, _address(one).name))]
             missing = [one for one in left if _address(one).name not in page]
             if missing and is_full(page) and depth < ID_DIGITS:
                 await self._descend(org_id, missing, depth + 1)
@@ -152,21 +149,17 @@ class Claims:
                 claim.text = claim.wanted
                 return
             taken = receipt_taken_for(item)
-            await self._learn(org_id, claim, _Held(bool(item) and taken is None, taken))
-            if claim.is_settled:
+            if _learn(claim, _Held(bool(item) and taken is None, taken)):
                 return
         raise ContendedError("others kept claiming the same id")
 
-    async def _learn(self, org_id: str, claim: Claim, held: _Held) -> None:
-        """Find out what the id stands for, from what stands at its place."""
-        if held.is_record:
-            message = "is that of a usage record"
-            claim.failure = ConflictError("authorization_id", message)
-        elif held.claim is not None and held.claim != claim.text:
-            claim.text = held.claim
-            if held.claim != claim.wanted:
-                name = claim.place.request_id
-                claim.existing = await self._reader.find_named(org_id, name, held.claim)
+    async def _may_move(self, org_id: str, claim: Claim, text: str) -> bool:
+        """Whether nothing was granted by a claim, and it is to be moved on, not back.
+
+        Whoever wants to move one back has not read the log as far as others have; now it has.
+        """
+        claim.existing = await self._reader.find_named(org_id, claim.place.request_id, text)
+        return claim.existing is None and claim.wanted > text
 
 
 class _Held(NamedTuple):
@@ -174,6 +167,17 @@ class _Held(NamedTuple):
 
     is_record: bool
     claim: str | None
+
+
+def _learn(claim: Claim, held: _Held) -> bool:
+    """Learn what stands at the place of an id; whether that is anything new."""
+    if held.is_record:
+        claim.failure = ConflictError("authorization_id", "is that of a usage record")
+        return True
+    if held.claim is None or held.claim == claim.text:
+        return False
+    claim.text = held.claim
+    return True
 
 
 def _held(page: Mapping[str, Any], name: str) -> _Held:

@@ -90,7 +90,9 @@ class Authorize(Command[Answer]):
         """
         super().__init__()
         first, *others = wanted.candidates
-        self.keys = first.keys.union(*(one.keys for one in others)) if others else first.keys
+        self.keys = first.keys
+        if others:
+            self.keys = dict.fromkeys(key for one in wanted.candidates for key in one.keys)
         self.name = wanted.asked_as
         self._wanted = wanted
         self._speeds = speeds
@@ -314,7 +316,7 @@ class RecordClaimed(Command[RecordedAt | Existing]):
         claim_all: ClaimAll,
     ) -> None:
         super().__init__()
-        self.keys = {account.key for account in submission.accounts}
+        self.keys = dict.fromkeys(account.key for account in submission.accounts)
         self.name = submission.request_id
         self._org_id = org_id
         self._submission = submission

@@ -90,7 +90,7 @@ class Desk:
         """Give back what was granted to a caller that has left and does not know its id."""
         due = self.open.find(granted.id)
         if due is not None:
-            self.submit(due.org_id, Void("its caller has left"), self.seen(due))
+            self.submit(due.org_id, Void("its caller has left"), self.seen(due), follows=True)
 
     async def settle(
         self,
@@ -115,6 +115,7 @@ class Desk:
         submission: Submission | None = None,
         since: tuple[HeldAccount, ...] = (),
         send: Send | None = None,
+        follows: bool = False,
     ) -> Settle:
         """Have an authorization settled, whether anybody waits for that or not."""
         command = Settle(
@@ -128,8 +129,13 @@ class Desk:
             send=send,
             on_end=lambda settled: self._note_settled(org_id, action, settled),
         )
-        self.ledger.submit(org_id, command)
+        self.ledger.submit(org_id, command, follows=follows)
         return command
+
+    async def return_tokens(self, void: Void, settled: Settled) -> None:
+        """Have the tokens of a void in their buckets before it is answered."""
+        if settled.changed:
+            await self.tokens.give_back_now(tokens_beyond(void, settled.authorization))
 
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""

@@ -154,7 +154,7 @@ def authorization_on(sheet: Mapping[str, Any], number: int) -> Authorization | N
     try:
         org_id, sort_key = str(sheet["PK"]).split("#", 2)[1], str(sheet["SK"])
         stored = _decode_grant(data)
-        written_at_ms = typed.whole(WRITTEN, None)
+        written_at_ms = typed.moment_ms(WRITTEN, None)
         began_ms = int(sort_key[1:13], 16) if written_at_ms is None else written_at_ms
         grant = _grant_of(org_id, sheet, stored, began_ms)
         granted = Authorization(

@@ -21,10 +21,9 @@ import msgspec
 from pricekeeper.authorizations.authorization import Authorization, Settlement, State
 from pricekeeper.authorizations.grants import settlement_of
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.ledger.items import sheet_partition
+from pricekeeper.ledger.items import prefix_query
 from pricekeeper.metering.journal import Record, entry_on, private_name
 from pricekeeper.storage import Query
-from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.ticks import REGION_DIGITS
 
 _OPEN, _UNSETTLED, _CAPTURED, _VOIDED = "o", "u", "c", "v"
@@ -45,8 +44,7 @@ class RecordPlace(NamedTuple):
 
     def query(self, org_id: str) -> Query:
         """Finds the sheet."""
-        pk = sheet_partition(org_id, self.region)
-        return Query(USAGE_AGG_SHARDED, pk, prefix=self.prefix, limit=1)
+        return prefix_query(org_id, self.prefix)
 
     def record_on(self, sheet: Mapping[str, Any]) -> Record | None:
         """The record, if it is on that sheet."""

@@ -15,7 +15,13 @@ from pricekeeper.authorizations.grants import authorizations_on, find_on
 from pricekeeper.authorizations.outcomes import record_place, with_outcome
 from pricekeeper.errors import ContendedError, UnreadableItemError
 from pricekeeper.ledger import Ledger
-from pricekeeper.ledger.items import behind_query, outcomes_key, sheet_key, sheet_partition
+from pricekeeper.ledger.items import (
+    behind_query,
+    outcomes_key,
+    prefix_query,
+    sheet_key,
+    sheet_partition,
+)
 from pricekeeper.ledger.position import (
     OUTCOMES,
     SHEET,
@@ -23,8 +29,9 @@ from pricekeeper.ledger.position import (
     outcome_name,
     outcomes_sort_key,
     sheet_number,
+    sheet_sort_key,
 )
-from pricekeeper.ledger.sheet import names_on
+from pricekeeper.ledger.sheet import names_on, parse_filed, readable_sheet
 from pricekeeper.metering.journal import Record, entry_on, private_name
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -61,7 +68,7 @@ class AuthorizationReader:
             granted = find_on(sheet, own_id)
             if granted is None:
                 return None
-            outcome = book.outcome(own_id) or _filed(filed, own_id)
+            outcome = book.outcome(own_id) or await self._read_filed(org_id, own_id, filed)
             place = record_place(outcome)
             record = None
             if place is not None:
@@ -77,7 +84,7 @@ class AuthorizationReader:
         """
         book = await self._ledger.read_book(org_id)
         own_id = book.named(name)
-        if own_id is not None:
+        if own_id is not None or book.has_chapter_of(sheet_sort_key(claim)):
             return own_id
         page = await self._store.query(behind_query(org_id, claim, CLAIM_SHEETS))
         for sheet in page.items:
@@ -98,7 +105,7 @@ class AuthorizationReader:
     async def read_region(self, org_id: str, region: str) -> AsyncIterator[Seen]:
         """The authorizations of a region, without the settlements of those that were captured.
 
-        One that can't be read is reported and left out.
+        Reasons of voids may be cut. One that can't be read is reported and left out.
         """
         book = await self._ledger.read_book(org_id)
         for _ in range(READINGS_MAX):
@@ -113,7 +120,7 @@ class AuthorizationReader:
                 else:
                     found += authorizations_on(item)
             outcomes = [
-                book.outcome(one.id) or _filed(filed.get(outcomes_sort_key(one.id)), one.id)
+                book.outcome(one.id) or _filed(filed.get(outcomes_sort_key(one.id)), one.id)[0]
                 for one in found
             ]
             if book.generation == generation:
@@ -121,6 +128,15 @@ class AuthorizationReader:
                     yield Seen(with_outcome(granted, outcome), generation)
                 return
         raise ContendedError("chapters were filed while a region was read")
+
+    async def _read_filed(self, org_id: str, own_id: str, filed: Item | None) -> str:
+        """What is filed about an authorization; what is long is read where it was said."""
+        outcome, place = _filed(filed, own_id)
+        if place:
+            page = await self._store.query(prefix_query(org_id, place))
+            for item in page.items:
+                return readable_sheet(org_id, item).outcomes.get(own_id, outcome)
+        return outcome
 
     async def _read_record(self, org_id: str, outcome: str) -> Record:
         place = record_place(outcome)
@@ -132,7 +148,7 @@ class AuthorizationReader:
         raise UnreadableItemError(f"the record of {outcome[:40]!r} is not there")
 
 
-def _filed(item: Item | None, authorization_id: str) -> str:
-    """What is filed about an authorization; empty if nothing."""
+def _filed(item: Item | None, authorization_id: str) -> tuple[str, str]:
+    """What is filed about an authorization, empty if nothing; and where all of it is, if not."""
     text = "" if item is None else item.get(outcome_name(authorization_id), "")
-    return text if isinstance(text, str) else ""
+    return parse_filed(text if isinstance(text, str) else "")

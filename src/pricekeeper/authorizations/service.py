@@ -258,9 +258,10 @@ class Authorizations:
 
     async def void(self, policy: Policy, authorization_id: str, reason: str | None) -> None:
         """Give everything back: the model was never reached."""
-        text = "" if reason is None else parse_reason(reason)
+        void = Void("" if reason is None else parse_reason(reason))
         seen = await self._find_open(policy, authorization_id)
-        await self._desk.settle(policy.org_id, Void(text), seen)
+        settled = await self._desk.settle(policy.org_id, void, seen)
+        await self._desk.return_tokens(void, settled)
 
     async def void_for_admin(
         self, org: Policy, authorization_id: str, by: Attribution
@@ -392,7 +393,7 @@ class Authorizations:
 
     async def _try(self, policy: Policy, wanted: Wanted, now_ms: int) -> Authorized:
         """Decide on what the store has now, and take nothing."""
-        accounts = {account for one in wanted.candidates for account in one.accounts}
+        accounts = dict.fromkeys(one for some in wanted.candidates for one in some.accounts)
         balances = _Balances(await self._ledger.read_open(accounts))
         speeds: dict[int, Speed] = {}
         for rank, candidate in enumerate(wanted.candidates):

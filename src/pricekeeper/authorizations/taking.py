@@ -145,7 +145,7 @@ class TokenTaker:
     async def look(self, wanted: Wanted, candidate: Candidate) -> Room | Lacking:
         """What would be in the way of a candidate, from its buckets as they are; takes nothing."""
         debits = wanted.debits(candidate, wanted.max_output_tokens)
-        keys = {_key(debit) for debit in debits}
+        keys = dict.fromkeys(map(_key, debits))
         await self._return(keys)
         await self._read(keys)
         now_ms = self._clock.now_ms()
@@ -168,6 +168,10 @@ class TokenTaker:
         if self._owed:
             self._return_soon()
 
+    async def give_back_now(self, debits: Iterable[Debit]) -> None:
+        """Have what is owed to the buckets of these written before this returns."""
+        await self._return({_key(debit) for debit in debits})
+
     async def close(self) -> None:
         """Take what was asked for, and give back what is owed."""
         while self._tasks:
@@ -175,7 +179,7 @@ class TokenTaker:
         if self._returning is not None:
             self._returning.cancel()
             await asyncio.wait([self._returning])
-        await self._return(self._blocks.keys() | self._owed.keys())
+        await self._return({**self._blocks, **self._owed})
 
     async def _submit(self, org_id: str, debits: tuple[Debit, ...]) -> _Answer:
         waiting = self._waiting.get(org_id)
@@ -223,7 +227,7 @@ class TokenTaker:
     async def _take_once(self, left: Sequence[_Request]) -> None:
         """Take what can be taken; whoever is denied by what is not old is told so."""
         fresh: set[BucketKey] = set()
-        keys = {_key(debit) for request in left for debit in request.missing}
+        keys = dict.fromkeys(_key(debit) for one in left for debit in one.missing)
         unseen = [key for key in keys if self._buckets.get(key) is None]
         if unseen:
             await self._read(unseen)
@@ -242,9 +246,9 @@ class TokenTaker:
 
     async def _deny_lacking(self, lacking: Sequence[_Request], fresh: set[BucketKey]) -> None:
         """Deny those that there is too little for, by buckets that are not old."""
-        keys = {_key(debit) for one in lacking for debit in one.missing}
+        keys = dict.fromkeys(_key(debit) for one in lacking for debit in one.missing)
         returned = await self._return(keys)
-        await self._read((keys - fresh) | returned)
+        await self._read([key for key in keys if key not in fresh or key in returned])
         now_ms, lines = self._clock.now_ms(), dict[BucketKey, BucketLine]()
         denied = [one for one in lacking if not self._has_room(one, lines, now_ms)]
         await self._deny_all(denied, now_ms)
@@ -301,12 +305,15 @@ class TokenTaker:
         done = await asyncio.gather(*(self._write(key, lines[key]) for key in keys))
         outcomes = dict(zip(keys, done, strict=True))
         for request in admitted:
+            failure: StoreError | None = None
             for debit in list(request.missing):
                 outcome = outcomes[_key(debit)]
                 if outcome is True:
                     request.missing.remove(debit)
                 elif isinstance(outcome, StoreError):
-                    self._fail(request, outcome)
+                    failure = outcome
+            if failure is not None:
+                self._fail(request, failure)
             if request.future.cancelled():
                 self.give_back(negated(request.given))
             elif not request.missing and not request.future.done():
@@ -414,8 +421,9 @@ class TokenTaker:
             while self._owed or self._blocks:
                 await self._clock.sleep_ms(GIVE_BACK_MS)
                 now_ms = self._clock.monotonic_ms()
-                spent = {key for key, one in self._blocks.items() if now_ms >= one.expires_ms}
-                await self._return(spent | self._owed.keys() - self._blocks.keys())
+                spent = [key for key, one in self._blocks.items() if now_ms >= one.expires_ms]
+                owed = [key for key in self._owed if key not in self._blocks]
+                await self._return(spent + owed)
         finally:
             self._returning = None
 

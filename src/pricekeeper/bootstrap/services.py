@@ -19,16 +19,9 @@ from pricekeeper.alerts import Alerts, Guard, Sources
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
-from pricekeeper.bootstrap.telling import Teller
+from pricekeeper.bootstrap.telling import NewsTeller
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
-from pricekeeper.containment import Containment
-from pricekeeper.credentials import (
-    Credentials,
-    Provisioning,
-    ProvisioningKeys,
-    Sealer,
-    Verifier,
-)
+from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Sealer, Verifier
 from pricekeeper.export import DailyExports
 from pricekeeper.forecast import SpendHistory
 from pricekeeper.ledger import Ledger
@@ -40,6 +33,7 @@ from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
 from pricekeeper.settings import Settings
 from pricekeeper.storage import Store, open_store
+from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, KeysMeter, KeyWatcher
@@ -59,6 +53,7 @@ class Services:
     settings: Settings
     clock: TrustedClock
     meter: StoreMeter
+    strange_items: StrangeItems
     store: Store
     trail: AuditTrail
     tenants: Tenants
@@ -79,7 +74,6 @@ class Services:
     recounts: Recounts
     authorizations: Authorizations
     limiter: Limiter
-    containment: Containment
     exports: DailyExports
     spend_history: SpendHistory
     alerts: Alerts
@@ -99,6 +93,7 @@ async def open_services(
     catalogue = load_catalogue(settings.config_path)
     peppers = await read_peppers(settings, clock)
     async with AsyncExitStack() as closing:
+        strange_items = closing.enter_context(StrangeItems())
         store = await open_store(
             settings.store, clock=clock, meter=meter, start_wait_ms=store_wait_ms
         )
@@ -122,7 +117,7 @@ async def open_services(
         prices = PriceBook(store, clock, catalogue)
         activity = Activity(store, clock, listeners_max=settings.event_listeners_max)
         closing.push_async_callback(activity.close)
-        teller = Teller(activity.feed)
+        teller = NewsTeller(activity.feed)
         measure = WindowSpend(store, clock).measure
         ledger = Ledger(store, clock, measure, retention_days=settings.retention_days)
         closing.push_async_callback(ledger.close)
@@ -179,6 +174,7 @@ async def open_services(
             settings=settings,
             clock=clock,
             meter=meter,
+            strange_items=strange_items,
             store=store,
             trail=trail,
             tenants=tenants,
@@ -202,7 +198,6 @@ async def open_services(
             recounts=Recounts(store, clock, tenants, measure, ledger),
             authorizations=authorizations,
             limiter=limiter,
-            containment=Containment(trail, tenants, credentials, identity, limiter),
             exports=DailyExports(store, clock, settings),
             spend_history=SpendHistory(store, clock),
             alerts=alerts,

@@ -23,7 +23,7 @@ _STATUSES: Final[Mapping[State, AuthorizationStatus]] = {
 }
 
 
-class Teller:
+class NewsTeller:
     """Notes for the feed what features tell it."""
 
     def __init__(self, feed: Feed) -> None:
@@ -72,5 +72,5 @@ class Teller:
         if not self._feed.is_on:
             return
         finding = alert.finding
-        told = msgspec.json.decode(alert_body(alert))
-        self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, told))
+        body = msgspec.json.decode(alert_body(alert))
+        self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, body))

@@ -29,6 +29,7 @@ from pricekeeper.storage import (
     Add,
     Item,
     Key,
+    Put,
     Query,
     Remove,
     Set,
@@ -152,6 +153,34 @@ def file_update(
                 actions.append(Add(prefix + account_id, picos))
     through = attr(_THROUGH)
     return Update(RATE_BUCKETS, key, tuple(actions), through.absent() | through.lt(chapter))
+
+
+def file_put(
+    key: Key,
+    item: Item | None,
+    changes: Mapping[str, Balance],
+    mends: int,
+    chapter: str,
+    now_ms: int,
+) -> Put:
+    """The same as a put of the whole item, if no other chapter was filed since it was read.
+
+    An account that can't be read stays as it is.
+    """
+    after: Item = {**(item or {}), "PK": key.pk, "SK": key.sk or ""}
+    after |= {EXPIRY: now_ms // 1000 + LIFE_SECS, _THROUGH: chapter}
+    if mends:
+        after[_MENDS] = mends + (0 if item is None else mends_of(item))
+    found = balances_of(item) or {}
+    for account_id, change in changes.items():
+        have = found.get(account_id, NOTHING)
+        if isinstance(have, Balance):
+            sums = have + change
+            after[USED + account_id] = sums.used
+            after[HELD + account_id], after[UNSETTLED + account_id] = sums.held, sums.unsettled
+    before = "" if item is None else filed_through(item)
+    through = attr(_THROUGH)
+    return Put(RATE_BUCKETS, after, through.eq(before) if before else through.absent())
 
 
 def filed_through(item: Mapping[str, Any]) -> str:

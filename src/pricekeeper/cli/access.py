@@ -15,6 +15,7 @@ from pricekeeper.cli.command import Outcome, backend_command, either_command
 from pricekeeper.cli.drawing import claim_hint, done, minute, moment, page, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import argument, option
 from pricekeeper.settings import RETRIEVAL_TOKEN
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
@@ -25,14 +26,9 @@ credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations a
 overrides = typer.Typer(no_args_is_help=True, help="A model set by hand, until midnight.")
 sessions = typer.Typer(no_args_is_help=True, help="Live sessions of a client.")
 
-OptionalOrg = Annotated[
-    str | None, typer.Argument(metavar="ORG", help="The organisation's UUID; else --client.")
-]
+OptionalOrg = Annotated[str | None, argument("ORG", "The organisation's UUID; else --client.")]
 ClientOption = Annotated[
-    str | None,
-    typer.Option(
-        "--client", metavar="ID", help="As an administrator: org-ORG-app-APP, or org-ORG."
-    ),
+    str | None, option("--client ID", "As an administrator: org-ORG-app-APP, or org-ORG.")
 ]
 
 
@@ -43,8 +39,7 @@ async def rotate(
     app: OptionalApp = None,
     *,
     grace_hours: Annotated[
-        int,
-        typer.Option("--grace-hours", min=0, max=168, help="How long the old secret lives on."),
+        int, option("--grace-hours", "How long the old secret lives on.", min=0, max=168)
     ] = 24,
 ) -> Outcome:
     """Let a new secret be claimed; the old one works until then, and for the grace.
@@ -63,9 +58,9 @@ async def claim(
     backend: Backend,
     token: Annotated[
         str | None,
-        typer.Argument(
-            metavar="TOKEN",
-            help=f"The retrieval token, pkr_...; {secret_input.HELP}; else ${RETRIEVAL_TOKEN}.",
+        argument(
+            "TOKEN",
+            f"The retrieval token, pkr_...; {secret_input.HELP}; else ${RETRIEVAL_TOKEN}.",
             parser=secret_input.read_secret,
         ),
     ] = None,
@@ -98,7 +93,7 @@ async def provisioning_key(
     org: OrgArgument,
     *,
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Stop the key that it has from working.")
+        bool, option("--withdraw", "Stop the key that it has from working.")
     ] = False,
 ) -> Outcome:
     """Give an organisation a key that provisions it and its apps; the one it had stops working.
@@ -123,7 +118,7 @@ async def provisioning_key(
 async def set_override(
     backend: Backend,
     org: OrgArgument,
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="The model label to use.")],
+    label: Annotated[str, argument("LABEL", "The model label to use.")],
     app: OptionalApp = None,
 ) -> Outcome:
     """Have one model used until the end of the organisation's day, whatever was spent.
@@ -189,14 +184,11 @@ async def end_session(
     org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
-    session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="The one to end.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="End all of them.")] = False,
+    session: Annotated[str | None, option("--session ID", "The one to end.")] = None,
+    everything: Annotated[bool, option("--all", "End all of them.")] = False,
     client: ClientOption = None,
     reason: Annotated[
-        str | None,
-        typer.Option("--reason", metavar="TEXT", help="Why, with --client: it is logged."),
+        str | None, option("--reason TEXT", "Why, with --client: it is logged.")
     ] = None,
 ) -> Outcome:
     """End one session, or all: their tokens stop working.

@@ -15,37 +15,36 @@ from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.drawing import done, facts, minute, moment, page, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import argument, option
 from pricekeeper.settings import ADMIN_KEY
 
 admin_keys = typer.Typer(no_args_is_help=True, help="Named keys of administrators, with roles.")
 
 _WHICH: Final = "'pricekeeper admin-keys list' shows the keys that there are"
-KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As 'admin-keys list' shows it.")]
+KeyId = Annotated[str, argument("KEY_ID", "As 'admin-keys list' shows it.")]
 
 
 @backend_command(admin_keys, "create", may_create=True)
 async def create(
     backend: Backend,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is: for people.")],
+    name: Annotated[str, argument("NAME", "Whose key it is: for people.")],
     *,
     role: Annotated[
         Literal["VIEWER", "OPERATOR", "ADMIN"],
-        typer.Option(
+        option(
             "--role",
+            "VIEWER reads; OPERATOR also contains, overrides and rotates; ADMIN does all.",
             case_sensitive=False,
-            help="VIEWER reads; OPERATOR also contains, overrides and rotates; ADMIN does all.",
         ),
     ],
     org: Annotated[
-        list[str] | None,
-        typer.Option("--org", metavar="ORG", help="It covers this one; repeatable. Else all."),
+        list[str] | None, option("--org ORG", "It covers this one; repeatable. Else all.")
     ] = None,
     days: Annotated[
-        int | None, typer.Option("--days", min=1, max=3650, help="It counts for so many days.")
+        int | None, option("--days", "It counts for so many days.", min=1, max=3650)
     ] = None,
     expires_at: Annotated[
-        str | None,
-        typer.Option("--expires-at", metavar="TIME", help="Until then: 2027-01-31T00:00:00Z."),
+        str | None, option("--expires-at TIME", "Until then: 2027-01-31T00:00:00Z.")
     ] = None,
 ) -> Outcome:
     """Make a key: this is the only time that anybody sees it.
@@ -95,8 +94,7 @@ async def rotate(
     key_id: KeyId,
     *,
     grace_hours: Annotated[
-        int,
-        typer.Option("--grace-hours", min=0, max=168, help="How long the old text lives on."),
+        int, option("--grace-hours", "How long the old text lives on.", min=0, max=168)
     ] = 24,
 ) -> Outcome:
     """Replace the text of a key; the one in use works for the grace. Name and role stay.

@@ -15,6 +15,7 @@ from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.drawing import done, minute, moment, page
 from pricekeeper.cli.exits import hint_if_missing
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.secret_input import HELP, read_secret
 from pricekeeper.cli.terminal import harmless
 
@@ -22,10 +23,8 @@ alerts = typer.Typer(no_args_is_help=True, help="Who is told of what, and what w
 
 _STYLES: Final = {"delivered": "green", "pending": "yellow", "given_up": "red", "unsent": "dim"}
 _HINT: Final = "'pricekeeper alerts channels' shows what there is"
-OrgOption = Annotated[
-    str | None, typer.Option("--org", metavar="ORG", help="Of this organisation.")
-]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The channel's name.")]
+OrgOption = Annotated[str | None, option("--org ORG", "Of this organisation.")]
+NameArgument = Annotated[str, argument("NAME", "The channel's name.")]
 
 
 @backend_command(alerts, "list")
@@ -33,14 +32,11 @@ async def list_alerts(
     backend: Backend,
     *,
     org: OrgOption = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="Of this kind.")] = None,
+    kind: Annotated[str | None, option("--kind", "Of this kind.")] = None,
     state: Annotated[
-        str | None,
-        typer.Option("--state", help="Only those: pending, delivered, given_up or unsent."),
+        str | None, option("--state", "Only those: pending, delivered, given_up or unsent.")
     ] = None,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="Go on behind that page.")
-    ] = None,
+    after: Annotated[str | None, option("--after ID", "Go on behind that page.")] = None,
 ) -> Outcome:
     """Show what people were told, the newest first, and whether it has arrived.
 
@@ -85,39 +81,22 @@ async def set_channel(
     *,
     org: OrgOption = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="webhook (the default), slack, sns or email.")
+        str | None, option("--kind", "webhook (the default), slack, sns or email.")
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            metavar="URL",
-            parser=read_secret,
-            help=f"Its URL, topic or mail server; {HELP}.",
-        ),
+        option("--to URL", f"Its URL, topic or mail server; {HELP}.", parser=read_secret),
     ] = None,
     secret: Annotated[
         str | None,
-        typer.Option(
-            "--secret",
-            metavar="TEXT",
-            parser=read_secret,
-            help=f"What signs, or a password; {HELP}.",
-        ),
+        option("--secret TEXT", f"What signs, or a password; {HELP}.", parser=read_secret),
     ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", help="Who logs in at the mail server.")
-    ] = None,
-    sender: Annotated[
-        str | None, typer.Option("--from", metavar="ADDRESS", help="Who mails are from.")
-    ] = None,
+    user: Annotated[str | None, option("--user", "Who logs in at the mail server.")] = None,
+    sender: Annotated[str | None, option("--from ADDRESS", "Who mails are from.")] = None,
     recipients: Annotated[
-        str | None,
-        typer.Option("--mail-to", metavar="ADDRESSES", help="Who gets mails, with commas."),
+        str | None, option("--mail-to ADDRESSES", "Who gets mails, with commas.")
     ] = None,
-    kinds: Annotated[
-        str | None, typer.Option("--kinds", metavar="KINDS", help="Only these, with commas.")
-    ] = None,
+    kinds: Annotated[str | None, option("--kinds KINDS", "Only these, with commas.")] = None,
 ) -> Outcome:
     """Create a channel or change it; what a change does not say stays as it is.
 
@@ -162,9 +141,7 @@ async def try_channels(
     backend: Backend,
     *,
     org: OrgOption = None,
-    channel: Annotated[
-        str | None, typer.Option("--channel", metavar="NAME", help="This one alone.")
-    ] = None,
+    channel: Annotated[str | None, option("--channel NAME", "This one alone.")] = None,
 ) -> Outcome:
     """Send a marked test through each channel, and say what happened; exit 1 if one failed.
 

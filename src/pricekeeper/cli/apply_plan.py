@@ -17,8 +17,8 @@ from rich.text import Text
 from pricekeeper.cli.declarations import DeclaredClient
 from pricekeeper.cli.differences import (
     INHERITED,
-    Change,
     Line,
+    LineChange,
     differences,
     drawn_changes,
     effective_fields,
@@ -39,12 +39,12 @@ _SIGNS: Final[Mapping[Action, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """What has to be done for one organisation or app."""
 
     declared: DeclaredClient
     action: Action
-    changes: Sequence[Change] = ()
+    changes: Sequence[LineChange] = ()
     patch: Mapping[str, Any] | None = None
     """The merge patch of what differs; if there is none, the whole body is put."""
 
@@ -77,10 +77,10 @@ class Step:
 
 def plan_step(
     declared: DeclaredClient, current: Mapping[str, Any] | None, org: DeclaredClient
-) -> Step:
+) -> PlanStep:
     """What to do, by what the service says that there is; ``org`` is the app's organisation."""
     if current is None:
-        return Step(declared, "create", differences({}, lines_of(declared.fields)))
+        return PlanStep(declared, "create", differences({}, lines_of(declared.fields)))
     _require_same_shards(declared, current)
     scopes = current["configuration"]["quota_scope"], org.fields["quota_scope"]
     if declared.app_id is not None and scopes == ("ORG", "APP"):
@@ -88,13 +88,13 @@ def plan_step(
     wanted, stated = _comparable(declared.fields), _comparable(stated_fields(current))
     patch = _merge_patch(stated, wanted)
     if not patch:
-        return Step(declared, "unchanged")
+        return PlanStep(declared, "unchanged")
     before = lines_in_force(current)
     after = _lines_after(declared, current, before)
-    return Step(declared, "change", differences(before, after), patch)
+    return PlanStep(declared, "change", differences(before, after), patch)
 
 
-def _step_out_of_scope(declared: DeclaredClient, current: Mapping[str, Any]) -> Step:
+def _step_out_of_scope(declared: DeclaredClient, current: Mapping[str, Any]) -> PlanStep:
     """What to do for an app whose organisation stops sharing its quotas.
 
     Nobody can see whether the app has quotas of its own, so whatever it has is replaced.
@@ -102,8 +102,8 @@ def _step_out_of_scope(declared: DeclaredClient, current: Mapping[str, Any]) -> 
     before = lines_in_force(current)
     after = _lines_after(declared, current, before)
     own = "its own" if "quotas" in declared.fields else INHERITED
-    changes = [Change(("quotas", "quotas"), "its organisation's", own)]
-    return Step(declared, "change", [*changes, *differences(before, after)])
+    changes = [LineChange(("quotas", "quotas"), "its organisation's", own)]
+    return PlanStep(declared, "change", [*changes, *differences(before, after)])
 
 
 def stated_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def stated_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def drawn_plan(steps: Sequence[Step], undeclared: Sequence[str]) -> RenderableType:
+def drawn_plan(steps: Sequence[PlanStep], undeclared: Sequence[str]) -> RenderableType:
     """The plan as people read it."""
     counts = {action: sum(step.action == action for step in steps) for action in _SIGNS}
     heading = Text(
@@ -127,7 +127,7 @@ def drawn_plan(steps: Sequence[Step], undeclared: Sequence[str]) -> RenderableTy
     return page(heading, *_drawn_steps(steps), *drawn_undeclared(undeclared))
 
 
-def drawn_step(step: Step, sign: str, style: str, more: str = "") -> Text:
+def drawn_step(step: PlanStep, sign: str, style: str, more: str = "") -> Text:
     """One line about an organisation or app."""
     name = harmless(step.declared.name)
     line = Text.assemble((f"{sign} ", style), (name, "bold"), f"  {harmless(step.words)}")
@@ -143,7 +143,7 @@ def drawn_undeclared(undeclared: Sequence[str]) -> Iterator[RenderableType]:
         yield Text(f"left alone, because no file declares it: {names}", "dim")
 
 
-def _drawn_steps(steps: Sequence[Step]) -> Iterator[RenderableType]:
+def _drawn_steps(steps: Sequence[PlanStep]) -> Iterator[RenderableType]:
     for step in steps:
         line = drawn_step(step, *_SIGNS[step.action], more=step.declared.file)
         yield page(line, drawn_changes(step.changes)) if step.changes else line

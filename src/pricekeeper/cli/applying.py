@@ -11,11 +11,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.apply_plan import Step, drawn_plan, drawn_step, drawn_undeclared, plan_step
+from pricekeeper.cli.apply_plan import PlanStep, drawn_plan, drawn_step, drawn_undeclared, plan_step
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Outcome, Proposal, proposing_command
 from pricekeeper.cli.declarations import Declarations, read_declarations
 from pricekeeper.cli.drawing import page
+from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.errors import PriceKeeperError
 
@@ -38,14 +39,14 @@ _SURELY_NOT_DONE: Final = ("CONFLICT", "RATE_LIMIT_EXCEEDED", "UNREACHABLE")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ApplyPlan:
     """Everything that is declared, and what no file declares."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     undeclared: tuple[Mapping[str, str], ...]
 
     @property
-    def open_steps(self) -> tuple[Step, ...]:
+    def open_steps(self) -> tuple[PlanStep, ...]:
         """Those that change something."""
         return tuple(step for step in self.steps if step.action != "unchanged")
 
@@ -66,15 +67,13 @@ async def apply(
     backend: Backend,
     declarations: Annotated[
         Declarations,
-        typer.Argument(
-            metavar="FILE|FOLDER",
-            help="A YAML or JSON file, or a folder of them.",
-            parser=read_declarations,
+        argument(
+            "FILE|FOLDER", "A YAML or JSON file, or a folder of them.", parser=read_declarations
         ),
     ],
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+        bool, option("--dry-run", "Show what would change, and change nothing.")
     ] = False,
 ) -> Outcome | Proposal:
     """Make organisations and apps what files declare, after showing what that changes.
@@ -96,8 +95,8 @@ async def apply(
     return Proposal(picture, question, lambda backend: _carry_out(backend.admin, plan))
 
 
-async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> Plan:
-    steps: list[Step] = []
+async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> ApplyPlan:
+    steps: list[PlanStep] = []
     undeclared: list[Mapping[str, str]] = []
     for org in declarations.orgs:
         org_id = org.client.org_id
@@ -111,7 +110,7 @@ async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> Plan:
         known = {org.client.org_id for org in declarations.orgs}
         found = [org["org_id"] for org in await admin.list_orgs()]
         undeclared += [{"org_id": org_id} for org_id in found if org_id not in known]
-    return Plan(tuple(steps), tuple(undeclared))
+    return ApplyPlan(tuple(steps), tuple(undeclared))
 
 
 async def _find_org(admin: AnyAdmin, org_id: str) -> Mapping[str, Any] | None:
@@ -123,7 +122,7 @@ async def _find_org(admin: AnyAdmin, org_id: str) -> Mapping[str, Any] | None:
         raise
 
 
-async def _carry_out(admin: AnyAdmin, plan: Plan) -> Outcome:
+async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Outcome:
     """Do one step after the other; the first that fails is the last that is tried."""
     outcomes: list[dict[str, Any]] = []
     failure: PriceKeeperError | None = None
@@ -144,7 +143,7 @@ async def _carry_out(admin: AnyAdmin, plan: Plan) -> Outcome:
     return Outcome(answer, picture, exits.OK if failure is None else exits.FAILED)
 
 
-async def _do(admin: AnyAdmin, step: Step) -> None:
+async def _do(admin: AnyAdmin, step: PlanStep) -> None:
     """Create what is not there; of what is there, change what differs and nothing else."""
     client = step.declared
     if client.app_id is None:
@@ -164,13 +163,13 @@ def _came_of(error: PriceKeeperError) -> str:
     return FAILED if refused or error.code in _SURELY_NOT_DONE else UNKNOWN
 
 
-def _nothing_to_do(plan: Plan) -> RenderableType:
+def _nothing_to_do(plan: ApplyPlan) -> RenderableType:
     heading = Text.assemble(("✓ ", "green"), f"nothing to do: {len(plan.steps)} as declared")
     return page(heading, *drawn_undeclared(plan.undeclared_names))
 
 
 def _picture(
-    plan: Plan, outcomes: Sequence[str], failure: PriceKeeperError | None
+    plan: ApplyPlan, outcomes: Sequence[str], failure: PriceKeeperError | None
 ) -> RenderableType:
     """What was done, what was not, and what to do next."""
     done = outcomes.count(DONE)
@@ -179,13 +178,13 @@ def _picture(
     else:
         heading = Text.assemble(("✗ ", "red"), f"{done} of {len(outcomes)} are done")
     lines = [
-        drawn_step(step, *_SIGNS[outcome], more=_told(step, outcome, failure))
+        drawn_step(step, *_SIGNS[outcome], more=_remark(step, outcome, failure))
         for step, outcome in zip(plan.open_steps, outcomes, strict=True)
     ]
     return page(heading, *lines, *_next_steps(plan, outcomes, failure))
 
 
-def _told(step: Step, outcome: str, failure: PriceKeeperError | None) -> str:
+def _remark(step: PlanStep, outcome: str, failure: PriceKeeperError | None) -> str:
     if outcome == DONE:
         return "created" if step.action == "create" else "changed"
     if outcome == NOT_DONE or failure is None:
@@ -196,7 +195,7 @@ def _told(step: Step, outcome: str, failure: PriceKeeperError | None) -> str:
 
 
 def _next_steps(
-    plan: Plan, outcomes: Sequence[str], failure: PriceKeeperError | None
+    plan: ApplyPlan, outcomes: Sequence[str], failure: PriceKeeperError | None
 ) -> Iterator[RenderableType]:
     created = [
         step

@@ -18,12 +18,13 @@ from pricekeeper.cli.command import Outcome, backend_command, store_command
 from pricekeeper.cli.drawing import done, moment, page
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import option
 from pricekeeper.cli.stores import store_name
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # they bring a store with them
-    from pricekeeper.audit.verification import ChainReport, Comparison, Finding
+    from pricekeeper.audit.verification import ChainReport, Comparison, TrailFinding
 
 audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from where and why.")
 
@@ -41,26 +42,19 @@ async def list_audit(
     org: OptionalOrg = None,
     *,
     actor: Annotated[
-        str | None,
-        typer.Option("--actor", metavar="WHO", help="By this actor; 'cli' is everybody there."),
+        str | None, option("--actor WHO", "By this actor; 'cli' is everybody there.")
     ] = None,
     action: Annotated[
-        str | None,
-        typer.Option("--action", metavar="WHAT", help="Of this kind: freeze, credentials ..."),
+        str | None, option("--action WHAT", "Of this kind: freeze, credentials ...")
     ] = None,
     first: Annotated[
-        str | None,
-        typer.Option("--from", metavar="DATE", help="The first day (UTC), or the first moment."),
+        str | None, option("--from DATE", "The first day (UTC), or the first moment.")
     ] = None,
-    last: Annotated[
-        str | None, typer.Option("--to", metavar="DATE", help="The last day, or before a moment.")
-    ] = None,
+    last: Annotated[str | None, option("--to DATE", "The last day, or before a moment.")] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=ENTRIES_MAX, help="So many at the most.")
+        int, option("--limit", "So many at the most.", min=1, max=ENTRIES_MAX)
     ] = ENTRIES_DEFAULT,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="NEXT", help="Go on behind an earlier list.")
-    ] = None,
+    after: Annotated[str | None, option("--after NEXT", "Go on behind an earlier list.")] = None,
 ) -> Outcome:
     """List changes that people and keys have made, the newest first.
 
@@ -91,12 +85,8 @@ async def verify_audit(
     *,
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Hold it against an earlier export, too.",
+        option(
+            "--against FILE", "Hold it against an earlier export, too.", exists=True, dir_okay=False
         ),
     ] = None,
 ) -> Outcome:
@@ -111,7 +101,7 @@ async def verify_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tenants.listing import list_org_ids  # noqa: PLC0415
 
@@ -143,7 +133,7 @@ async def export_audit(
     settings: Settings,
     org: OptionalOrg = None,
     *,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The file to write.")],
+    to: Annotated[Path, option("--to FILE", "The file to write.")],
 ) -> Outcome:
     """Write every entry to a file, as JSON lines; each line names the SHA-256 of the one before.
 
@@ -154,7 +144,7 @@ async def export_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     chain = None if org is None else chain_of(parse_org_id(org))
@@ -199,17 +189,17 @@ def _entries(answer: Mapping[str, Any]) -> RenderableType:
 def _what(entry: Mapping[str, Any]) -> str:
     """What differs, in a line, and why."""
     before, after = _flat(entry.get("before", {})), _flat(entry.get("after", {}))
-    told = []
+    parts = []
     for name in dict.fromkeys([*before, *after]):
         if name not in before:
-            told.append(f"{name}: {after[name]}")
+            parts.append(f"{name}: {after[name]}")
         elif name not in after:
-            told.append(f"{name}: {before[name]}" if not after else f"{name}: {before[name]} -> -")
+            parts.append(f"{name}: {before[name]}" if not after else f"{name}: {before[name]} -> -")
         else:
-            told.append(f"{name}: {before[name]} -> {after[name]}")
+            parts.append(f"{name}: {before[name]} -> {after[name]}")
     if "reason" in entry:
-        told.append(f"because: {entry['reason']}")
-    return ", ".join(told)
+        parts.append(f"because: {entry['reason']}")
+    return ", ".join(parts)
 
 
 def _flat(side: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -237,7 +227,7 @@ def _against(file: Path | None, compared: Comparison) -> dict[str, Any]:
     return {"file": str(file), "lines": compared.lines}
 
 
-def _verified(answer: Mapping[str, Any], found: Sequence[Finding]) -> RenderableType:
+def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> RenderableType:
     entries = sum(chain["entries"] for chain in answer["chains"])
     store, against = Text(f"the store is {answer['store']}", "dim"), answer.get("against")
     if not found:

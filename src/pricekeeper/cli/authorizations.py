@@ -25,6 +25,7 @@ from pricekeeper.cli.drawing import (
 )
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import argument, option
 
 authorizations = typer.Typer(no_args_is_help=True, help="Calls that money is held for.")
 top = typer.Typer()
@@ -34,7 +35,7 @@ BAR_WIDTH: Final = 10
 _STYLES: Final = {"open": "green", "unsettled": "red"}
 _UNFINISHED: Final = ("open", "unsettled")
 _HINT: Final = "'pricekeeper authorizations list' shows those that are open or unsettled"
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The authorization's id.")]
+IdArgument = Annotated[str, argument("ID", "The authorization's id.")]
 
 
 @either_command(authorizations, "list")
@@ -43,12 +44,8 @@ async def list_authorizations(
     org: OrgArgument,
     app: AppArgument,
     *,
-    status: Annotated[
-        str | None, typer.Option("--status", help="Only those: open or unsettled.")
-    ] = None,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="Go on behind that page.")
-    ] = None,
+    status: Annotated[str | None, option("--status", "Only those: open or unsettled.")] = None,
+    after: Annotated[str | None, option("--after ID", "Go on behind that page.")] = None,
 ) -> Outcome:
     """Show the authorizations of an app that are open, or that nobody has settled in time.
 
@@ -101,9 +98,7 @@ async def void_authorization(
     app: AppArgument,
     authorization_id: IdArgument,
     *,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is kept and shown.")
-    ] = None,
+    reason: Annotated[str | None, option("--reason TEXT", "Why; it is kept and shown.")] = None,
 ) -> Outcome:
     """Give everything back that an authorization holds: the model was never reached.
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import option
 from pricekeeper.cli.usage import limits
 from pricekeeper.settings import Settings
 
-if TYPE_CHECKING:  # it brings every feature with it
-    from pricekeeper.tenants import Policy, Tenants
-
 __all__ = ["limits"]
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be changed.")]
+DryRun = Annotated[bool, option("--dry-run", "Only tell what would be changed.")]
 
 
 @store_command(limits, "repair")
@@ -34,7 +30,7 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.limiter import Limiter  # noqa: PLC0415
     from pricekeeper.storage import forget_moments_ahead  # noqa: PLC0415
@@ -44,7 +40,7 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
     async with open_local_store(settings) as store:
         clock = SystemClock()
         limiter = Limiter(store, clock=clock)
-        async for policy in _read_declarations(Tenants(store, clock, ())):
+        async for policy in Tenants(store, clock, ()).read_all():
             clients += 1
             buckets += [
                 {
@@ -58,26 +54,6 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
     ahead = forget_moments_ahead(settings.store, now_ms=now_ms, dry_run=dry_run)
     answer = {"dry_run": dry_run, "clients": clients, "buckets": buckets, "store_ahead": ahead}
     return Outcome(answer, _picture(answer))
-
-
-async def _read_declarations(tenants: Tenants) -> AsyncIterator[Policy]:
-    """Every organisation, each followed by its apps."""
-    after = None
-    while True:
-        orgs = await tenants.list_orgs(after)
-        for org in orgs.policies:
-            yield org
-            behind = None
-            while True:
-                apps = await tenants.list_apps(org.org_id, behind)
-                for app in apps.policies:
-                    yield app
-                behind = apps.after
-                if behind is None:
-                    break
-        after = orgs.after
-        if after is None:
-            return
 
 
 def _picture(answer: dict[str, Any]) -> RenderableType:

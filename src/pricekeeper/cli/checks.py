@@ -9,7 +9,6 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
@@ -23,14 +22,12 @@ from pricekeeper.cli.checks_keys import (
 )
 from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
-from pricekeeper.cli.local import open_local_store
+from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
-from pricekeeper.credentials.strength import (
-    HOW_TO_MAKE_A_TOKEN,
-)
+from pricekeeper.credentials.strength import HOW_TO_MAKE_A_TOKEN
 from pricekeeper.errors import PriceKeeperError, StoreMisconfiguredError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
@@ -52,8 +49,8 @@ from pricekeeper.storage import (
     find_tables_without_expiry,
     read_leap_ms,
 )
+from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.storage.tables import REVOKED_TOKENS
-from pricekeeper.telemetry import STRANGE_ITEMS
 
 AGGREGATION_AGE_MS_MAX: Final = 15 * 60_000
 DAMAGE_MS_MAX: Final = 20_000
@@ -173,11 +170,11 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
             yield Check("tables", "OK", f"all {len(found)} are there")
             yield await _check_expiry(settings, clock)
             yield await _check_writable(store, clock)
-            before = Counter(STRANGE_ITEMS.counts)
-            yield await _check_aggregation(store, clock)
-            yield await administrators_check(settings, store, clock)
-            yield secrets_check(await read_stored_secrets(store, clock))
-            yield _stored_items(STRANGE_ITEMS.counts - before)
+            with StrangeItems() as strange:
+                yield await _check_aggregation(store, clock)
+                yield await administrators_check(settings, store, clock)
+                yield secrets_check(await read_stored_secrets(store, clock))
+            yield _stored_items(strange)
             yield _store_time(settings, clock)
     except PriceKeeperError as error:
         yield Check("store", "FAIL", str(error), "check where it is, permissions and credentials")
@@ -270,13 +267,11 @@ def secrets_check(ages: Ages) -> Check:
     )
 
 
-def _stored_items(strange: Counter[str]) -> Check:
+def _stored_items(strange: StrangeItems) -> Check:
     """Whether what was looked at, every client and the aggregator's mark, could be read."""
-    if not strange:
+    if not strange.counts:
         return Check("stored items", "OK", "every client and the aggregator's mark can be read")
-    count = strange.total()
-    named = list(STRANGE_ITEMS.latest)[-count:]
-    text = f"{count} can't be read: {'; '.join(named)}"
+    text = f"{strange.counts.total()} can't be read: {'; '.join(strange.latest)}"
     return Check("stored items", "WARN", text, "correct or remove each: it stops its client alone")
 
 

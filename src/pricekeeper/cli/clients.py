@@ -23,6 +23,7 @@ from pricekeeper.cli.drawing import (
     usd,
 )
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.settings_input import (
     AdvisoryOption,
     BudgetOption,
@@ -54,25 +55,17 @@ apps = typer.Typer(no_args_is_help=True, help="Apps of an organisation.")
 
 NEW = "new"
 FROZEN = "frozen"
-OrgArgument = Annotated[str, typer.Argument(metavar="ORG", help="The organisation's UUID.")]
-OptionalOrg = Annotated[str | None, typer.Argument(metavar="ORG", help="The organisation's UUID.")]
-NewOrgArgument = Annotated[
-    str, typer.Argument(metavar="ORG", help="The organisation's UUID; 'new' makes one.")
-]
-AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The app's id.")]
-OptionalApp = Annotated[
-    str | None, typer.Argument(metavar="APP", help="The app; else the organisation itself.")
-]
-NameOption = Annotated[str | None, typer.Option("--name", help="What people call it.")]
+OrgArgument = Annotated[str, argument("ORG", "The organisation's UUID.")]
+OptionalOrg = Annotated[str | None, argument("ORG", "The organisation's UUID.")]
+NewOrgArgument = Annotated[str, argument("ORG", "The organisation's UUID; 'new' makes one.")]
+AppArgument = Annotated[str, argument("APP", "The app's id.")]
+OptionalApp = Annotated[str | None, argument("APP", "The app; else the organisation itself.")]
+NameOption = Annotated[str | None, option("--name", "What people call it.")]
 TimezoneOption = Annotated[
-    str | None, typer.Option("--timezone", help="IANA name; its midnight resets the quotas.")
+    str | None, option("--timezone", "IANA name; its midnight resets the quotas.")
 ]
-ScopeOption = Annotated[
-    str | None, typer.Option("--scope", metavar="ORG|APP", help="Whether apps share the quotas.")
-]
-YamlOption = Annotated[
-    bool, typer.Option("--yaml", help="Print a file that 'put --file' takes again.")
-]
+ScopeOption = Annotated[str | None, option("--scope ORG|APP", "Whether apps share the quotas.")]
+YamlOption = Annotated[bool, option("--yaml", "Print a file that 'put --file' takes again.")]
 
 
 @backend_command(orgs, "put", may_create=True)

@@ -22,47 +22,37 @@ from rich.console import RenderableType
 
 from pricekeeper.cli import exits, secret_input
 from pricekeeper.cli.backends import Target, open_backend, quiet_logs
+from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import harmless, harmless_json, make_console
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import ADMIN_KEY, CLIENT_ID, CLIENT_SECRET, CONFIG, STORE, URL
 
 
-def _where(flag: str, metavar: str, text: str, variable: str) -> Any:
+def _where(spelling: str, text: str, variable: str, **more: Any) -> Any:
     """An option about where to work."""
-    help_text = f"{text}; else ${variable}."
-    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel="Where")
+    return option(spelling, f"{text}; else ${variable}.", rich_help_panel="Where", **more)
 
 
-def _secret_where(flag: str, metavar: str, text: str, variable: str) -> Any:
+def _secret_where(spelling: str, text: str, variable: str) -> Any:
     """The same for a secret, which may also come from stdin or a file."""
-    help_text = f"{text}; {secret_input.HELP}; else ${variable}."
-    return typer.Option(
-        flag,
-        metavar=metavar,
-        help=help_text,
-        parser=secret_input.read_secret,
-        rich_help_panel="Where",
-    )
+    parser = secret_input.read_secret
+    return _where(spelling, f"{text}; {secret_input.HELP}", variable, parser=parser)
 
 
 HELP_WIDTH_MIN: Final = 80
 """For less Typer would cut words. A narrower terminal breaks the lines, and cuts nothing."""
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")]
-StoreOption = Annotated[str | None, _where("--store", "URL", "The store", STORE)]
-ConfigOption = Annotated[str | None, _where("--config", "FILE", "The deployment file", CONFIG)]
+YesOption = Annotated[bool, option("--yes -y", "Do not ask.")]
+Json = Annotated[bool, option("--json", "Print the answer as JSON, and nothing else.")]
+StoreOption = Annotated[str | None, _where("--store URL", "The store", STORE)]
+ConfigOption = Annotated[str | None, _where("--config FILE", "The deployment file", CONFIG)]
 UrlOption = Annotated[
-    str | None, _where("--url", "URL", "A running service instead of the store", URL)
+    str | None, _where("--url URL", "A running service instead of the store", URL)
 ]
-KeyOption = Annotated[
-    str | None, _secret_where("--key", "KEY", "An administrator's key", ADMIN_KEY)
-]
-ClientIdOption = Annotated[
-    str | None, _where("--client-id", "ID", "The client to act as", CLIENT_ID)
-]
+KeyOption = Annotated[str | None, _secret_where("--key KEY", "An administrator's key", ADMIN_KEY)]
+ClientIdOption = Annotated[str | None, _where("--client-id ID", "The client to act as", CLIENT_ID)]
 ClientSecretOption = Annotated[
-    str | None, _secret_where("--client-secret", "SECRET", "Its secret", CLIENT_SECRET)
+    str | None, _secret_where("--client-secret SECRET", "Its secret", CLIENT_SECRET)
 ]
 
 _STORE_OPTIONS: Final[Mapping[str, Any]] = {"store": StoreOption, "config": ConfigOption}

@@ -33,6 +33,7 @@ from pricekeeper.cli import (
 )
 from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
 from pricekeeper.cli.exits import tell_unknown_settings
+from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.version import __version__
 
@@ -60,12 +61,7 @@ def pricekeeper(
     *,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version",
-            is_eager=True,
-            callback=_tell_version,
-            help="Print the version, and exit.",
-        ),
+        option("--version", "Print the version, and exit.", is_eager=True, callback=_tell_version),
     ] = False,
 ) -> None:
     """Keep the LLM spend of many organisations and apps under control on Amazon Bedrock.
@@ -86,21 +82,18 @@ def serve(
     port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8080,
     metrics_port: Annotated[
         str | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="[ADDRESS:]PORT",
-            help="A listener for metrics and health alone; a port alone is one of 127.0.0.1.",
+        option(
+            "--metrics-port [ADDRESS:]PORT",
+            "A listener for metrics and health alone; a port alone is one of 127.0.0.1.",
         ),
     ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     workers: Annotated[int, typer.Option(help="How many processes.", min=1, max=64)] = 1,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Bring a demo organisation and a key for it.")
-    ] = False,
+    demo: Annotated[bool, option("--demo", "Bring a demo organisation and a key for it.")] = False,
     only: Annotated[
         Literal["api", "gateway"] | None,
-        typer.Option("--only", help="Serve one part alone; both, if there is an upstream."),
+        option("--only", "Serve one part alone; both, if there is an upstream."),
     ] = None,
 ) -> None:
     """Run the service, with the gateway to Bedrock if it has an upstream.
@@ -129,16 +122,13 @@ def serve(
 @app.command("demo")
 def run_demo(
     *,
-    secs: Annotated[
-        int, typer.Option("--secs", min=2, max=600, help="How long the day shall take.")
-    ] = 22,
+    secs: Annotated[int, option("--secs", "How long the day shall take.", min=2, max=600)] = 22,
     calls: Annotated[
-        int, typer.Option("--calls", min=60, max=100_000, help="How many model calls it has.")
+        int, option("--calls", "How many model calls it has.", min=60, max=100_000)
     ] = 2_000,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed is another day.")] = 1,
+    seed: Annotated[int, option("--seed", "Another seed is another day.")] = 1,
     keep: Annotated[
-        str | None,
-        typer.Option("--keep", metavar="FOLDER", help="Keep the store there, to look at it."),
+        str | None, option("--keep FOLDER", "Keep the store there, to look at it.")
     ] = None,
     as_json: Json = False,
 ) -> None:

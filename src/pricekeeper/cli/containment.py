@@ -15,16 +15,13 @@ from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument
 from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.drawing import done
+from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.usage import limits, usage
 
 top = typer.Typer()
-RequestArgument = Annotated[
-    str, typer.Argument(metavar="REQUEST_ID", help="The id of a usage record.")
-]
+RequestArgument = Annotated[str, argument("REQUEST_ID", "The id of a usage record.")]
 
-Reason = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why: it is logged, and a freeze shows it.")
-]
+Reason = Annotated[str, option("--reason TEXT", "Why: it is logged, and a freeze shows it.")]
 
 
 def _question(given: Mapping[str, Any]) -> str:
@@ -43,9 +40,7 @@ async def revoke(
     reason: Reason,
     previous: Annotated[
         bool,
-        typer.Option(
-            "--previous", help="Spare the present secret: only the one before it, in its grace."
-        ),
+        option("--previous", "Spare the present secret: only the one before it, in its grace."),
     ] = False,
 ) -> Outcome:
     """Stop the secrets, sessions and tokens of a client at once; rotate gives it a secret again.

@@ -121,10 +121,7 @@ def _files(path: Path) -> list[Path]:
 
 def _load(file: Path) -> Any:
     """What the file says, as plain values."""
-    from pricekeeper.pricing.strict_yaml import (  # noqa: PLC0415
-        InvalidYamlError,
-        load_strict_yaml,
-    )
+    from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml  # noqa: PLC0415
 
     try:
         with file.open("rb") as opened:

@@ -44,7 +44,7 @@ _UNITS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LineChange:
     """One line that differs."""
 
     line: Line
@@ -79,16 +79,16 @@ def effective_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: answer[name], **fields}
 
 
-def differences(before: Lines, after: Lines) -> list[Change]:
+def differences(before: Lines, after: Lines) -> list[LineChange]:
     """Every line that is not the same, in the order of what was before."""
     return [
-        Change(line, before.get(line, NONE), after.get(line, NONE))
+        LineChange(line, before.get(line, NONE), after.get(line, NONE))
         for line in dict.fromkeys((*before, *after))
         if before.get(line, NONE) != after.get(line, NONE)
     ]
 
 
-def drawn_changes(changes: Sequence[Change]) -> Facts:
+def drawn_changes(changes: Sequence[LineChange]) -> Facts:
     """A line for each: before -> after."""
     return facts(
         {

@@ -30,11 +30,7 @@ PROGRAM: Final = "pricekeeper"
 
 WINDOWS: Final = {"HOUR": "an hour", "DAY": "a day", "WEEK": "a week", "MONTH": "a month"}
 
-STATUS_STYLES: Final[Mapping[str, str]] = {
-    "NORMAL": "green",
-    "TIGHT": "yellow",
-    "EXCEEDED": "red",
-}
+STATUS_STYLES: Final[Mapping[str, str]] = {"NORMAL": "green", "TIGHT": "yellow", "EXCEEDED": "red"}
 
 
 def pct_bar(pct: float, style: str, width: int = BAR_WIDTH) -> ProgressBar:

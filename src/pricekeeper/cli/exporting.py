@@ -16,7 +16,9 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import usd
 from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import make_console
+from pricekeeper.days import dashed
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import EXPORT_TO, ExportLocation, Settings, parse_export_location
 
@@ -42,26 +44,19 @@ class Format(StrEnum):
 async def export(
     settings: Settings,
     *,
-    day: Annotated[datetime | None, typer.Option("--day", formats=_DAY, help="The day.")] = None,
+    day: Annotated[datetime | None, option("--day", "The day.", formats=_DAY)] = None,
     first: Annotated[
-        datetime | None, typer.Option("--from", formats=_DAY, help="The first day of several.")
+        datetime | None, option("--from", "The first day of several.", formats=_DAY)
     ] = None,
     last: Annotated[
-        datetime | None, typer.Option("--to", formats=_DAY, help="The last day of several.")
+        datetime | None, option("--to", "The last day of several.", formats=_DAY)
     ] = None,
-    org_id: Annotated[
-        str | None, typer.Option("--org", metavar="ID", help="One organisation alone.")
-    ] = None,
+    org_id: Annotated[str | None, option("--org ID", "One organisation alone.")] = None,
     into: Annotated[
-        str | None,
-        typer.Option(
-            "--into",
-            metavar="FOLDER|s3://BUCKET/PREFIX",
-            help=f"Where to; else ${EXPORT_TO}.",
-        ),
+        str | None, option("--into FOLDER|s3://BUCKET/PREFIX", f"Where to; else ${EXPORT_TO}.")
     ] = None,
     file_format: Annotated[
-        Format, typer.Option("--format", help="Gzipped JSON lines, or Parquet (needs pyarrow).")
+        Format, option("--format", "Gzipped JSON lines, or Parquet (needs pyarrow).")
     ] = Format.JSONL,
 ) -> Outcome:
     """Write records and totals of days to files, by day and organisation; exit 1 if they differ.
@@ -73,7 +68,7 @@ async def export(
 
     [dim]pricekeeper export --from 2026-01-01 --to 2026-01-31 --into s3://bucket/usage[/dim]
     """
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.export import Exporter, FileFormat, open_destination  # noqa: PLC0415
     from pricekeeper.values import parse_org_id  # noqa: PLC0415
@@ -85,7 +80,7 @@ async def export(
     async with open_local_store(settings) as store:
         destination = await open_destination(location, clock, s3_endpoint=settings.s3_endpoint)
         try:
-            with _progress_shown() as observe:
+            with _progressdashed() as observe:
                 exporter = Exporter(
                     store,
                     clock,
@@ -146,7 +141,7 @@ def _name(location: ExportLocation) -> str:
 
 
 @contextmanager
-def _progress_shown() -> Iterator[Observe]:
+def _progressdashed() -> Iterator[Observe]:
     """Show how far it is, on one line of a terminal; nothing where nobody looks."""
     if not sys.stderr.isatty():
 
@@ -159,7 +154,7 @@ def _progress_shown() -> Iterator[Observe]:
 
         async def show(progress: Progress) -> None:
             status.update(
-                f"{_shown(progress.day)}: organisation {progress.org_number} of "
+                f"{dashed(progress.day)}: organisation {progress.org_number} of "
                 f"{progress.org_count}, {_counted(progress.records, 'record')}"
             )
 
@@ -177,7 +172,7 @@ def _outcome(manifests: list[Manifest], into: str) -> Outcome:
 def _answer(manifest: Manifest) -> dict[str, Any]:
     files = [file for entry in manifest.organisations for file in entry.files]
     return {
-        "day": _shown(manifest.day),
+        "day": dashed(manifest.day),
         "is_final": manifest.is_final,
         "organisations": len(manifest.organisations),
         "records": manifest.records,
@@ -194,7 +189,7 @@ def _line(manifest: Manifest) -> Text:
     sums = manifest.record_sums
     line = Text.assemble(
         ("✓ ", "green") if manifest.totals_equal_records else ("✗ ", "red"),
-        f"{_shown(manifest.day)}  {_counted(manifest.records, 'record')} of "
+        f"{dashed(manifest.day)}  {_counted(manifest.records, 'record')} of "
         f"{_counted(len(manifest.organisations), 'organisation')}, {usd(sums.cost_usd_micros)}",
     )
     if not manifest.totals_equal_records:
@@ -212,7 +207,3 @@ def _counted(number: int, noun: str) -> str:
 
 def _differing(manifest: Manifest) -> int:
     return sum(entry.differing_accounts for entry in manifest.organisations)
-
-
-def _shown(day: str) -> str:
-    return f"{day[:4]}-{day[4:6]}-{day[6:]}"

@@ -14,13 +14,14 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page, usd
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import option
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # it brings every feature with it
     from pricekeeper.authorizations import Finding
     from pricekeeper.budgets import Balance
-    from pricekeeper.metering.aggregation_report import Change, RebuildReport
+    from pricekeeper.metering.aggregation_report import RebuildReport, TotalChange
 
 ledger = typer.Typer(no_args_is_help=True, help="The journal that totals are made from.")
 
@@ -31,16 +32,13 @@ async def rebuild(
     *,
     day: Annotated[
         datetime,
-        typer.Option(
-            "--day",
+        option(
+            "--day YYYYMMDD",
+            "The day, in the calendar of whoever it is about.",
             formats=["%Y%m%d", "%Y-%m-%d"],
-            metavar="YYYYMMDD",
-            help="The day, in the calendar of whoever it is about.",
         ),
     ],
-    org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="This organisation; else everybody.")
-    ] = None,
+    org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
 ) -> Outcome:
     """Make the totals of a day anew from the journal, and show what has changed; none goes back.
 
@@ -48,7 +46,7 @@ async def rebuild(
 
     [dim]pricekeeper ledger rebuild --day 20260123 --org $ORG --json[/dim]
     """
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
@@ -64,10 +62,8 @@ async def rebuild(
 async def check(
     settings: Settings,
     *,
-    org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="This organisation; else everybody.")
-    ] = None,
-    mend: Annotated[bool, typer.Option("--mend", help="Set right what differs.")] = False,
+    org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
+    mend: Annotated[bool, option("--mend", "Set right what differs.")] = False,
 ) -> Outcome:
     """Hold every budget against its records, its holds and what is unsettled, to the pico-dollar.
 
@@ -76,7 +72,7 @@ async def check(
     [dim]pricekeeper ledger check --org $ORG --mend --json[/dim]
     """
     from pricekeeper.authorizations import LedgerCheck  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
@@ -170,13 +166,13 @@ def _picture(report: RebuildReport) -> RenderableType:
         heading = Text(f"{len(report.changes)} totals have changed", "bold yellow")
     if report.failed or report.unreadable:
         heading = Text("not every total could be made anew", "bold red")
-    told = f"{report.day}, {report.orgs} organisations have posted"
-    parts: list[RenderableType] = [Text(told), *_changes(report.changes)]
+    about = f"{report.day}, {report.orgs} organisations have posted"
+    parts: list[RenderableType] = [Text(about), *_changes(report.changes)]
     parts += [Text(text, "red") for text in report.errors]
     return page(heading, *parts)
 
 
-def _changes(changes: Sequence[Change]) -> list[RenderableType]:
+def _changes(changes: Sequence[TotalChange]) -> list[RenderableType]:
     """A line for each account; its hours and tags follow from it."""
     rows = table(
         "account", "calls", "were", "spent", "was", numbers=["calls", "were", "spent", "was"]

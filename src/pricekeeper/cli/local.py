@@ -10,24 +10,19 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
+from contextlib import asynccontextmanager
 from datetime import date
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import msgspec
 
 from pricekeeper.authority import ALL_ORGS, DEPLOYMENT
-from pricekeeper.bootstrap import Services, open_services
-from pricekeeper.cli.stores import is_missing_file, store_name
-from pricekeeper.clock import Clock, SystemClock
-from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
-from pricekeeper.errors import SettingsError, StoreMisconfiguredError
+from pricekeeper.bootstrap import Services
+from pricekeeper.cli.opening import has_pepper, open_local_services
+from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.errors import SettingsError
 from pricekeeper.settings import DATA_DIR, PEPPER, Settings
 from pricekeeper.shapes import convert
-from pricekeeper.storage import Store, open_store
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.tenants.listing import PAGE_MAX
 from pricekeeper.usecases import (
@@ -174,7 +169,7 @@ class LocalAdmin:
         await containment.end_sessions(self._services, client, by)
 
     async def freeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> Json:
-        by = _by(convert({"reason": reason}, ReasonBody).reason)
+        by = _by_reason(reason)
         return plain(await containment.freeze(self._services, _client(org_id, app_id), by))
 
     async def unfreeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
@@ -182,16 +177,16 @@ class LocalAdmin:
         await containment.unfreeze(self._services, client, by)
 
     async def reset_limits(self, org_id: str, app_id: str | None = None, *, reason: str) -> Json:
-        by = _by(convert({"reason": reason}, ReasonBody).reason)
+        by = _by_reason(reason)
         return plain(await containment.reset_limits(self._services, _client(org_id, app_id), by))
 
     async def void_usage(self, org_id: str, request_id: str, *, reason: str) -> Json:
-        by = _by(convert({"reason": reason}, ReasonBody).reason)
+        by = _by_reason(reason)
         org = _client(org_id, None)
         return plain(await containment.void_usage(self._services, org, request_id, by))
 
     async def void_authorization(self, org_id: str, authorization_id: str, *, reason: str) -> Json:
-        by = _by(convert({"reason": reason}, ReasonBody).reason)
+        by = _by_reason(reason)
         org = _client(org_id, None)
         return plain(
             await containment.void_authorization(self._services, org, authorization_id, by)
@@ -379,54 +374,9 @@ class LocalBackend:
 @asynccontextmanager
 async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[LocalBackend]:
     """Open the store for commands; secrets can be claimed where the service's pepper is."""
-    has_pepper = is_missing_file(settings) or _has_pepper(settings)
+    has_pepper_here = is_missing_file(settings) or has_pepper(settings)
     async with open_local_services(settings, may_create=may_create) as services:
-        yield LocalBackend(services, has_pepper=has_pepper)
-
-
-@asynccontextmanager
-async def open_local_services(
-    settings: Settings, *, may_create: bool = False
-) -> AsyncIterator[Services]:
-    """Open everything that the service would open, and leave no keys where it has none.
-
-    A new store gets new keys and a new pepper, as at a first start. But a store that is there
-    already has a service somewhere with its own, and whatever were made here beside it would
-    be taken for those later.
-    """
-    is_new = is_missing_file(settings)
-    if not may_create:
-        _require_store(settings)
-    with ExitStack() as closing:
-        if not is_new and not _has_pepper(settings):
-            folder = closing.enter_context(TemporaryDirectory(prefix="pricekeeper-"))
-            settings = replace(settings, data_dir=Path(folder))
-        async with open_services(settings) as services:
-            yield services
-
-
-def _has_pepper(settings: Settings) -> bool:
-    """Whether the service's own pepper is at hand: in the data folder, or where a setting says."""
-    return settings.pepper is not None or (settings.data_dir / PEPPER_FILE).exists()
-
-
-@asynccontextmanager
-async def open_local_store(
-    settings: Settings, *, may_create: bool = False, clock: Clock | None = None
-) -> AsyncIterator[Store]:
-    """Open the store alone, for what needs neither keys nor prices; create nothing in it."""
-    if not may_create:
-        _require_store(settings)
-    store = await open_store(settings.store, clock=clock or SystemClock())
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def _require_store(settings: Settings) -> None:
-    if is_missing_file(settings):
-        raise StoreMisconfiguredError(f"there is no store: {store_name(settings)} is missing")
+        yield LocalBackend(services, has_pepper=has_pepper_here)
 
 
 def plain(answer: Any) -> Json:
@@ -460,6 +410,11 @@ def _client(org_id: str, app_id: str | None) -> Client:
 def _by(reason: str | None = None) -> Attribution:
     """Who works on the store, and why."""
     return Attribution(local_actor(), "local", "local", reason)
+
+
+def _by_reason(reason: str) -> Attribution:
+    """The same for what takes a reason: it is checked as a service would."""
+    return _by(convert({"reason": reason}, ReasonBody).reason)
 
 
 def local_actor() -> str:

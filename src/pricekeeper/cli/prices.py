@@ -15,18 +15,18 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page
 from pricekeeper.cli.listing import Listing, table
+from pricekeeper.cli.options import option
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
 
 if TYPE_CHECKING:  # they bring every feature with them
     from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
-    from pricekeeper.pricing.reports import Change, LeftAlone
+    from pricekeeper.pricing.reports import LeftAlone, PriceChange
 
 prices = typer.Typer(no_args_is_help=True, help="What models cost. Works on the store.")
 
 SourceOption = Annotated[
-    str | None,
-    typer.Option("--source", help=f"genai-prices, or aws:REGION[:FILE]; else ${PRICE_SOURCE}."),
+    str | None, option("--source", f"genai-prices, or aws:REGION[:FILE]; else ${PRICE_SOURCE}.")
 ]
 
 
@@ -35,14 +35,14 @@ async def show_prices(
     settings: Settings,
     *,
     day: Annotated[
-        datetime | None, typer.Option("--day", formats=["%Y-%m-%d"], help="Else today, in UTC.")
+        datetime | None, option("--day", "Else today, in UTC.", formats=["%Y-%m-%d"])
     ] = None,
 ) -> Outcome:
     """Show the prices in force, in dollars per million tokens, and where each comes from.
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
-    from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
     from pricekeeper.days import date_of, org_day  # noqa: PLC0415
     from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
 
@@ -76,8 +76,7 @@ async def refresh_prices(
     *,
     source: SourceOption = None,
     accept: Annotated[
-        list[str] | None,
-        typer.Option("--accept", metavar="LABEL", help="Believe a suspicious price; repeatable."),
+        list[str] | None, option("--accept LABEL", "Believe a suspicious price; repeatable.")
     ] = None,
 ) -> Outcome:
     """Write what the source says for yesterday, today and tomorrow; exit 1 if it is not believed.
@@ -86,7 +85,7 @@ async def refresh_prices(
 
     [dim]pricekeeper prices refresh --source aws:us-east-1 --accept premium[/dim]
     """
-    from pricekeeper.cli.local import open_local_services  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
     from pricekeeper.values import parse_model_label  # noqa: PLC0415
 
     labels = [parse_model_label(label, "--accept") for label in accept or ()]
@@ -165,7 +164,7 @@ def _changes_table(old: str, new: str) -> Listing:
     return table("model", "price", old, new, numbers=[old, new], wraps=["price"])
 
 
-def _add_changes(rows: Listing, label: str, changes: Sequence[Change], without: str) -> None:
+def _add_changes(rows: Listing, label: str, changes: Sequence[PriceChange], without: str) -> None:
     if not changes:
         rows.add_row(label, without, "", "")
     for change in changes:

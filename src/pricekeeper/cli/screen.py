@@ -46,19 +46,19 @@ class Event:
     at: datetime
     who: str
     kind: str
-    told: str
+    text: str
 
     def line(self) -> Text:
         """It, on one line."""
         mark, style = _MARKS.get(self.kind, ("·", "dim"))
         who = harmless(f"{self.who:<14} ")
         return Text.assemble(
-            (f"{self.at:%H:%M} ", "dim"), (f"{mark} ", style), (who, "bold"), harmless(self.told)
+            (f"{self.at:%H:%M} ", "dim"), (f"{mark} ", style), (who, "bold"), harmless(self.text)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScreenRow:
     """One app, or an organisation whose apps share the quotas."""
 
     who: str
@@ -80,7 +80,7 @@ class Frame:
     now: datetime
     day_pct: float
     spent_usd_micros: int
-    rows: Sequence[Row]
+    rows: Sequence[ScreenRow]
     events: Sequence[Event] = ()
 
     @property

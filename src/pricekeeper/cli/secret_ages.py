@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -53,11 +53,11 @@ class Ages:
 async def read_stored_secrets(store: Store, clock: Clock) -> Ages:
     """Look at every client in the store."""
     ages, tenants = Ages(clock.now_ms() // 1000), Tenants(store, clock, ())
-    async for client_id, created_at_epoch in _read_clients(tenants):
+    async for policy in tenants.read_all():
         if ages.seen == CLIENTS_MAX:
             ages.is_complete = False
             break
-        ages.note(client_id, created_at_epoch)
+        ages.note(policy.client_id, policy.client_secret_created_at_epoch)
     return ages
 
 
@@ -71,24 +71,6 @@ async def read_served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: C
         for app in await admin.list_apps(org["org_id"]):
             ages.note(app["client_id"], _created_at_epoch(app))
     return ages
-
-
-async def _read_clients(tenants: Tenants) -> AsyncIterator[tuple[str, int | None]]:
-    """Every client, and when its secret was claimed; the pages end with the store."""
-    orgs = await tenants.list_orgs()
-    while True:
-        for org in orgs.policies:
-            yield org.client_id, org.client_secret_created_at_epoch
-            apps = await tenants.list_apps(org.org_id)
-            while True:
-                for app in apps.policies:
-                    yield app.client_id, app.client_secret_created_at_epoch
-                if apps.after is None:
-                    break
-                apps = await tenants.list_apps(org.org_id, apps.after)
-        if orgs.after is None:
-            return
-        orgs = await tenants.list_orgs(orgs.after)
 
 
 def _created_at_epoch(answer: Mapping[str, Any]) -> int | None:

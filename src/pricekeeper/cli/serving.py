@@ -147,8 +147,7 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
     except OSError as error:
         made.close()
         raise SettingsError(
-            setting,
-            f"can't serve on {host}, port {port} ({error.strerror}); choose another",
+            setting, f"can't serve on {host}, port {port} ({error.strerror}); choose another"
         ) from error
     return made
 
@@ -163,18 +162,18 @@ def _tell_page(settings: Settings, url: str, console: Console) -> None:
     if not settings.serves_api:
         return
     if is_built():
-        told = Text.assemble("the dashboard: ", (f"{url}/", "bold"))
+        line = Text.assemble("the dashboard: ", (f"{url}/", "bold"))
     else:
-        told = Text("the dashboard was not built: make dashboard builds it, with npm")
-    console.print(told, soft_wrap=True)
+        line = Text("the dashboard was not built: make dashboard builds it, with npm")
+    console.print(line, soft_wrap=True)
 
 
 def _tell_gateway(settings: Settings, url: str, console: Console) -> None:
     """Say where Bedrock's clients may be pointed at, and where their calls go."""
     if settings.bedrock is not None and settings.serves_gateway:
         where = f"{url}/bedrock"
-        told = Text.assemble("the gateway: ", (where, "bold"), f" to {settings.bedrock.url}")
-        console.print(told, soft_wrap=True)
+        line = Text.assemble("the gateway: ", (where, "bold"), f" to {settings.bedrock.url}")
+        console.print(line, soft_wrap=True)
 
 
 def _tell_metrics(
@@ -259,10 +258,7 @@ def _run_several(
     os.environ[MULTIPROCESS] = str(folder)
     listening.set_inheritable(True)
     config = server_config(
-        application,
-        factory=True,
-        workers=workers,
-        trusted_proxies=settings.trusted_proxies or "",
+        application, factory=True, workers=workers, trusted_proxies=settings.trusted_proxies or ""
     )
     supervisor = Multiprocess(config, sockets=accepting_sockets(listening))
 
@@ -278,10 +274,7 @@ def _run_several(
 
 @contextmanager
 def _serve_metrics(
-    settings: Settings,
-    watched: Watched,
-    listening: socket.socket,
-    watching: socket.socket | None,
+    settings: Settings, watched: Watched, listening: socket.socket, watching: socket.socket | None
 ) -> Iterator[None]:
     """Let metrics and health be asked for on their own socket, from a thread of their own."""
     if watching is None:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import PIPE_WIDTH, is_harmless
 
 STDIN: Final = "-"
@@ -43,10 +44,7 @@ class SettingsFile:
 
 def read_settings_file(path: str) -> SettingsFile:
     """Read the file, or stdin."""
-    from pricekeeper.pricing.strict_yaml import (  # noqa: PLC0415  # --help needs none
-        InvalidYamlError,
-        load_strict_yaml,
-    )
+    from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml  # noqa: PLC0415
 
     try:
         text = _read_stdin() if path == STDIN else Path(path).read_text(encoding="utf-8")
@@ -69,81 +67,62 @@ def _read_stdin() -> str:
 # Read while the command line is parsed: in the event loop the first ctrl-c would go unheard.
 FileOption = Annotated[
     SettingsFile | None,
-    typer.Option(
-        "--file",
-        "-f",
-        metavar="FILE",
-        help="Settings in YAML; - reads stdin.",
-        parser=read_settings_file,
-    ),
+    option("--file -f FILE", "Settings in YAML; - reads stdin.", parser=read_settings_file),
 ]
 OrderOption = Annotated[
-    str | None,
-    typer.Option("--order", metavar="LABELS", help="Model labels, first choice first: a,b,c."),
+    str | None, option("--order LABELS", "Model labels, first choice first: a,b,c.")
 ]
 QuotaOption = Annotated[
-    list[str] | None,
-    typer.Option("--quota", metavar="LABEL=USD", help="Dollars a day for a label; repeatable."),
+    list[str] | None, option("--quota LABEL=USD", "Dollars a day for a label; repeatable.")
 ]
 RateLimitOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--rate-limit",
-        metavar="LABEL:NAME=N/PERIOD",
-        help="A token bucket, such as '*:rpm=60/1m' or 'premium:tpm=9000/1m/20000' "
+    option(
+        "--rate-limit LABEL:NAME=N/PERIOD",
+        "A token bucket, such as '*:rpm=60/1m' or 'premium:tpm=9000/1m/20000' "
         "(the last number is the capacity); repeatable.",
     ),
 ]
 BudgetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--budget",
-        metavar="NAME=WINDOW:USD",
-        help="Dollars for each HOUR, DAY, WEEK or MONTH, such as monthly=MONTH:200; "
+    option(
+        "--budget NAME=WINDOW:USD",
+        "Dollars for each HOUR, DAY, WEEK or MONTH, such as monthly=MONTH:200; "
         "with :soft behind it, nothing is refused; repeatable.",
     ),
 ]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Make the daily quotas hard budgets, too.")
-]
+StrictOption = Annotated[bool, option("--strict", "Make the daily quotas hard budgets, too.")]
 AdvisoryOption = Annotated[
-    bool, typer.Option("--advisory", help="Let the daily quotas only guide the choice of a model.")
+    bool, option("--advisory", "Let the daily quotas only guide the choice of a model.")
 ]
 TagKeysOption = Annotated[
     str | None,
-    typer.Option(
-        "--tag-keys",
-        metavar="NAMES",
-        help="Tags by whose values spend is totalled too, at most 4: team,feature.",
+    option(
+        "--tag-keys NAMES", "Tags by whose values spend is totalled too, at most 4: team,feature."
     ),
 ]
 SessionLimitOption = Annotated[
-    int | None,
-    typer.Option("--session-limit", help="Live sessions at most, 1 to 100; twice its processes."),
+    int | None, option("--session-limit", "Live sessions at most, 1 to 100; twice its processes.")
 ]
 TightOption = Annotated[
-    int | None, typer.Option("--tight-pct", help="TIGHT from this percentage on, 50 to 100.")
+    int | None, option("--tight-pct", "TIGHT from this percentage on, 50 to 100.")
 ]
 UnsetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--unset",
-        metavar="FIELD",
-        help="A field to remove, such as session_limit: an app inherits it again, an "
+    option(
+        "--unset FIELD",
+        "A field to remove, such as session_limit: an app inherits it again, an "
         "organisation has its default; repeatable.",
     ),
 ]
 NoQuotaOption = Annotated[
-    list[str] | None,
-    typer.Option("--no-quota", metavar="LABEL", help="A label to have no quota; repeatable."),
+    list[str] | None, option("--no-quota LABEL", "A label to have no quota; repeatable.")
 ]
 NoRateLimitOption = Annotated[
-    list[str] | None,
-    typer.Option("--no-rate-limit", metavar="LABEL:NAME", help="A limit to remove; repeatable."),
+    list[str] | None, option("--no-rate-limit LABEL:NAME", "A limit to remove; repeatable.")
 ]
 NoBudgetOption = Annotated[
-    list[str] | None,
-    typer.Option("--no-budget", metavar="NAME", help="A budget to remove; repeatable."),
+    list[str] | None, option("--no-budget NAME", "A budget to remove; repeatable.")
 ]
 
 
@@ -204,15 +183,15 @@ def _gone_quotas(quotas: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
 
 
 def _gone_limits(
-    limits: Mapping[str, Mapping[str, Any]], places: Sequence[str], kept: Collection[str]
+    limits: Mapping[str, Mapping[str, Any]], wanted: Sequence[str], kept: Collection[str]
 ) -> dict[str, dict[str, None] | None]:
     """The limits to remove, by label; the label with its last one, unless it is to be kept."""
     there = [f"{label}:{name}" for label, named in limits.items() for name in named]
     gone: dict[str, dict[str, None]] = {}
-    for place in places:
-        if place not in there:
-            raise _absent("--no-rate-limit", place, there)
-        label, _, name = place.rpartition(":")
+    for spelt in wanted:
+        if spelt not in there:
+            raise _absent("--no-rate-limit", spelt, there)
+        label, _, name = spelt.rpartition(":")
         gone.setdefault(label, {})[name] = None
     return {
         label: None if label not in kept and names.keys() == limits[label].keys() else names

@@ -10,6 +10,7 @@ import typer
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import done, to_paste
 from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.options import option
 from pricekeeper.settings import SIGNING_KEYS, Settings
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
@@ -18,7 +19,7 @@ if TYPE_CHECKING:  # a command that only explains itself imports none of this
 keys = typer.Typer(no_args_is_help=True, help="The keys that sign tokens, and the pepper.")
 
 DropOld = Annotated[
-    bool, typer.Option("--drop-old", help="Somebody has seen them: end every token and session.")
+    bool, option("--drop-old", "Somebody has seen them: end every token and session.")
 ]
 
 
@@ -28,8 +29,7 @@ async def rotate_keys(
     *,
     drop_old: DropOld = False,
     to_stdout: Annotated[
-        bool,
-        typer.Option("--print", help="Print the new keyring, for wherever it is kept."),
+        bool, option("--print", "Print the new keyring, for wherever it is kept.")
     ] = False,
 ) -> Outcome:
     """Add a signing key, published five minutes before it signs; no restart, nobody logs in again.

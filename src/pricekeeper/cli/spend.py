@@ -14,6 +14,7 @@ from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, backend_command, either_command
 from pricekeeper.cli.drawing import FULL_PCT, moment, page, pct_bar, usd
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.cli.usage import usage
 
@@ -28,20 +29,14 @@ _END_HELP: Final = "2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
 async def show_spend(
     backend: Backend,
     *,
-    first: Annotated[
-        str, typer.Option("--from", metavar="WHEN", help=f"The first day: {_END_HELP}.")
-    ],
+    first: Annotated[str, option("--from WHEN", f"The first day: {_END_HELP}.")],
     last: Annotated[
-        str | None,
-        typer.Option("--to", metavar="WHEN", help="The last day, else the first; or an hour."),
+        str | None, option("--to WHEN", "The last day, else the first; or an hour.")
     ] = None,
     group_by: Annotated[
-        str,
-        typer.Option(
-            "--group-by", metavar="NAMES", help="Any of org,app,label,day,hour and one tag:KEY."
-        ),
+        str, option("--group-by NAMES", "Any of org,app,label,day,hour and one tag:KEY.")
     ] = "org",
-    csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
+    csv: Annotated[bool, option("--csv", "Print the rows as CSV.")] = False,
 ) -> Outcome:
     """Show what everybody has spent, by organisation, app, model, day, hour or the value of a tag.
 
@@ -62,20 +57,13 @@ async def list_usage(
     org: OrgArgument,
     app: OptionalApp = None,
     *,
-    first: Annotated[
-        str | None, typer.Option("--from", metavar="WHEN", help=f"The first day: {_END_HELP}.")
-    ] = None,
-    last: Annotated[
-        str | None, typer.Option("--to", metavar="WHEN", help="The last day; or an hour.")
-    ] = None,
-    label: Annotated[str | None, typer.Option("--label", help="Of this model label.")] = None,
+    first: Annotated[str | None, option("--from WHEN", f"The first day: {_END_HELP}.")] = None,
+    last: Annotated[str | None, option("--to WHEN", "The last day; or an hour.")] = None,
+    label: Annotated[str | None, option("--label", "Of this model label.")] = None,
     tag: Annotated[
-        str | None,
-        typer.Option("--tag", metavar="KEY:VALUE", help="With this tag; KEY: is without it."),
+        str | None, option("--tag KEY:VALUE", "With this tag; KEY: is without it.")
     ] = None,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="NEXT", help="Behind the page before.")
-    ] = None,
+    after: Annotated[str | None, option("--after NEXT", "Behind the page before.")] = None,
 ) -> Outcome:
     """Show single usage records, the newest first, up to a hundred.
 
@@ -111,8 +99,8 @@ def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> Renderable
         ends = ["in all", *[""] * (len(names) - 1)]
         rows.add_row(*ends, usd(whole["cost_usd_micros"]), "", *_counts(whole))
     updated = answer["as_of"]
-    told = f"as of {moment(updated)}" if updated else "nothing was aggregated yet"
-    return page(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(told, "dim"))
+    age = f"as of {moment(updated)}" if updated else "nothing was aggregated yet"
+    return page(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(age, "dim"))
 
 
 def _counts(row: Mapping[str, Any]) -> list[str]:

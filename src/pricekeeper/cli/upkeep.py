@@ -33,7 +33,7 @@ async def aggregate(settings: Settings) -> Outcome:
     """
     from pricekeeper.alerts import make_look  # noqa: PLC0415
     from pricekeeper.cli.aggregation import aggregate_and_sweep  # noqa: PLC0415
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     async with open_local_store(settings) as store:
@@ -70,7 +70,7 @@ async def create_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables create --store "dynamodb://eu-central-1?prefix=prod-"[/dim]
     """
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.storage import enable_expiry  # noqa: PLC0415
 
@@ -87,7 +87,7 @@ async def show_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables status[/dim]
     """
-    from pricekeeper.cli.local import open_local_store  # noqa: PLC0415
+    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
 
     if is_missing_file(settings):

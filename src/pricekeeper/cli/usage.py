@@ -11,17 +11,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.clients import (
-    AppArgument,
-    OptionalApp,
-    OptionalOrg,
-    OrgArgument,
-    client_of,
-)
+from pricekeeper.cli.clients import AppArgument, OptionalApp, OptionalOrg, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, either_command
 from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, minute, moment, page, pct_bar, usd
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.options import option
 from pricekeeper.cli.overview import ORGS_DEFAULT, ORGS_MAX, draw_overview, read_overview
 
 usage = typer.Typer(no_args_is_help=True, help="What was spent.")
@@ -36,22 +31,18 @@ async def show_usage(
     org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
-    everybody: Annotated[
-        bool, typer.Option("--all", help="Today, of every organisation and app.")
-    ] = False,
+    everybody: Annotated[bool, option("--all", "Today, of every organisation and app.")] = False,
     limit: Annotated[
-        int,
-        typer.Option("--limit", min=1, max=ORGS_MAX, help="With --all: so many organisations."),
+        int, option("--limit", "With --all: so many organisations.", min=1, max=ORGS_MAX)
     ] = ORGS_DEFAULT,
     after: Annotated[
-        str | None,
-        typer.Option("--after", metavar="ORG", help="With --all: those behind this one."),
+        str | None, option("--after ORG", "With --all: those behind this one.")
     ] = None,
     first: Annotated[
-        datetime | None, typer.Option("--from", formats=_DAY, help="The first day; else today.")
+        datetime | None, option("--from", "The first day; else today.", formats=_DAY)
     ] = None,
     last: Annotated[
-        datetime | None, typer.Option("--to", formats=_DAY, help="The last day; else the first.")
+        datetime | None, option("--to", "The last day; else the first.", formats=_DAY)
     ] = None,
 ) -> Outcome:
     """Show what an organisation or app spent: today, a day, or each day of a range.

@@ -28,7 +28,8 @@ from pricekeeper.cli.command import (
     UrlOption,
 )
 from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES
-from pricekeeper.cli.screen import EVENTS_SHOWN, Event, Frame, Row, draw_over, make_room
+from pricekeeper.cli.options import option
+from pricekeeper.cli.screen import EVENTS_SHOWN, Event, Frame, ScreenRow, draw_over, make_room
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import PriceKeeperError
@@ -47,9 +48,9 @@ def watch(
     org: OrgArgument,
     *,
     every_secs: Annotated[
-        int, typer.Option("--every", min=1, max=3_600, help="Seconds from one frame to the next.")
+        int, option("--every", "Seconds from one frame to the next.", min=1, max=3_600)
     ] = 2,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame, and end.")] = False,
+    once: Annotated[bool, option("--once", "Print one frame, and end.")] = False,
     as_json: Json = False,
     url: UrlOption = None,
     client_id: ClientIdOption = None,
@@ -152,7 +153,7 @@ def _frame(answer: Mapping[str, Any], now: datetime, events: Sequence[Event]) ->
     )
 
 
-def _row(who: str, day: Mapping[str, Any]) -> Row:
+def _row(who: str, day: Mapping[str, Any]) -> ScreenRow:
     models = day["models"]
     left = [
         (limit["remaining"] / limit["capacity"], label, name, limit)
@@ -163,7 +164,7 @@ def _row(who: str, day: Mapping[str, Any]) -> Row:
     if left:
         _, label, name, limit = min(left, key=lambda one: one[:3])
         limits = f"{label}:{name} {limit['remaining']:,} of {limit['capacity']:,}"
-    return Row(
+    return ScreenRow(
         who,
         day["current_active_model"] or "none",
         {

@@ -11,14 +11,7 @@ contract as they are. Errors are in `client.errors`.
 """
 
 from pricekeeper.client.admin import Admin
-from pricekeeper.client.answers import (
-    Authorization,
-    Captured,
-    Lease,
-    Recorded,
-    Selection,
-    Settled,
-)
+from pricekeeper.client.answers import Authorization, Captured, Lease, Recorded, Selection, Settled
 from pricekeeper.client.api import Api
 from pricekeeper.client.calls import ModelCall
 from pricekeeper.client.errors import (

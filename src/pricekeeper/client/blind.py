@@ -23,6 +23,7 @@ from pricekeeper.client.snapshot import Snapshot, is_model_id
 from pricekeeper.client.spool import Entry
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
+from pricekeeper.settings import CLIENT_UNAVAILABLE_MODELS
 from pricekeeper.values import new_request_id
 
 BLIND_TAG: Final = "pricekeeper-blind"
@@ -147,9 +148,10 @@ class BlindCalls:
         until then the id stands for it.
         """
         found = None if snapshot is None else snapshot.find(model)
-        if found is None and is_model_id(model):
-            return self._labels.get(model) or model, model
-        return found
+        if found is not None:
+            return found
+        model = self._configuration.unavailable_models.get(model, model)
+        return (self._labels.get(model) or model, model) if is_model_id(model) else None
 
     def _allowed(self, label: str, model_id: str, max_output_tokens: int) -> Authorization:
         return Authorization(
@@ -215,8 +217,9 @@ class BlindCalls:
             self._has_explained = True
             _log.warning(
                 "calls of %r can't be allowed without the price keeper: no process of this app has "
-                "reached it yet, so nobody knows which model that is; name a model id",
+                "reached it yet, so nobody knows which model that is; name a model id, or set %s",
                 model,
+                CLIENT_UNAVAILABLE_MODELS,
             )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, get_args
 from urllib.parse import urlsplit
 
+from pricekeeper.client.snapshot import is_model_id
 from pricekeeper.client_ids import Client, parse_client_id
 from pricekeeper.errors import InvalidValueError, SettingsError
 from pricekeeper.settings import (
@@ -18,6 +20,7 @@ from pricekeeper.settings import (
     CLIENT_ON_UNAVAILABLE,
     CLIENT_SECRET,
     CLIENT_SPOOL,
+    CLIENT_UNAVAILABLE_MODELS,
     URL,
 )
 from pricekeeper.values import parse_app_id
@@ -54,6 +57,8 @@ class Configuration:
     spool_dir: str | None = None
     max_output_tokens: int = MAX_OUTPUT_TOKENS
     """The longest answer of a call that does not say one."""
+    unavailable_models: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    """For ``allow``: the model id that ``auto`` or a label is as long as nobody has learnt it."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -71,6 +76,11 @@ class Configuration:
         _check_range("max_output_tokens", self.max_output_tokens, 1_000_000)
         if self.allowance_usd_micros is not None:
             _check_range("allowance_usd_micros", self.allowance_usd_micros, ALLOWANCE_MAX)
+        for name, model_id in self.unavailable_models.items():
+            if not (name and is_model_id(model_id)):
+                raise InvalidValueError(
+                    "unavailable_models", f"{model_id!r} for {name!r} is no model id of Bedrock's"
+                )
         self.client  # noqa: B018 - raises if it is none
 
     @property
@@ -99,6 +109,8 @@ class Configuration:
         for field, name in _NUMBERS.items():
             if field not in values and surroundings.get(name):
                 values[field] = _whole(name, surroundings[name])
+        if "unavailable_models" not in values and surroundings.get(CLIENT_UNAVAILABLE_MODELS):
+            values["unavailable_models"] = _pairs(surroundings[CLIENT_UNAVAILABLE_MODELS])
         return cls(**values)
 
     def __repr__(self) -> str:
@@ -112,6 +124,13 @@ class Configuration:
 def _check_range(field: str, value: int, most: int) -> None:
     if type(value) is not int or not 1 <= value <= most:
         raise InvalidValueError(field, f"must be a whole number from 1 to {most}")
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(separator for _, separator, _ in pairs):
+        raise SettingsError(CLIENT_UNAVAILABLE_MODELS, "must be auto=ID,LABEL=ID")
+    return {name.strip(): model_id.strip() for name, _, model_id in pairs}
 
 
 def _whole(name: str, text: str) -> int:

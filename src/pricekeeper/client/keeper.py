@@ -12,7 +12,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
@@ -51,6 +51,7 @@ class Keeper:
         allowance_usd_micros: int | None = None,
         spool_dir: str | os.PathLike[str] | None = None,
         max_output_tokens: int | None = None,
+        unavailable_models: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.configuration = Configuration.read(
@@ -64,6 +65,7 @@ class Keeper:
                 "allowance_usd_micros": allowance_usd_micros,
                 "spool_dir": None if spool_dir is None else os.fspath(spool_dir),
                 "max_output_tokens": max_output_tokens,
+                "unavailable_models": unavailable_models,
             }
         )
         self._clock = clock

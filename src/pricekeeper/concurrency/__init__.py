@@ -5,7 +5,7 @@ executions that follow each other, and queues that are fair. They know nothing o
 for, and read no clock.
 """
 
-from pricekeeper.concurrency.backoff import full_jitter_ms
+from pricekeeper.concurrency.backoff import Backoff, full_jitter_ms
 from pricekeeper.concurrency.cache import BoundedCache
 from pricekeeper.concurrency.error_copies import error_copy
 from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
@@ -15,6 +15,7 @@ from pricekeeper.concurrency.shared_readings import Read, SharedReadings
 from pricekeeper.concurrency.single_flight import SingleFlight
 
 __all__ = [
+    "Backoff",
     "BoundedCache",
     "FairLine",
     "FairSlots",

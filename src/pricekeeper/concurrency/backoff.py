@@ -7,6 +7,7 @@ failed together do not come back together, and the store or the service gets roo
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 _DOUBLINGS_MAX = 62
 """Beyond this the bound is the longest wait anyway; it keeps the number small."""
@@ -21,3 +22,14 @@ def full_jitter_ms(
     """
     doublings = min(failures - 1, _DOUBLINGS_MAX)
     return randbelow(min(longest_ms, first_ms << doublings) + 1)
+
+
+class Backoff(NamedTuple):
+    """The bounds of the waits before further attempts: of the first one, and of all."""
+
+    first_ms: int
+    longest_ms: int
+
+    def pause_ms(self, failures: int, randbelow: Callable[[int], int]) -> int:
+        """The wait after so many failures, with full jitter."""
+        return full_jitter_ms(failures, **self._asdict(), randbelow=randbelow)

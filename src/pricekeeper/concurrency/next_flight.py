@@ -36,10 +36,7 @@ class NextFlight(Generic[K, T]):
         return await asyncio.shield(flight)
 
     async def _run_after(
-        self,
-        key: K,
-        work: Callable[[], Coroutine[Any, Any, T]],
-        before: asyncio.Task[T] | None,
+        self, key: K, work: Callable[[], Coroutine[Any, Any, T]], before: asyncio.Task[T] | None
     ) -> T:
         if before is not None:
             await asyncio.wait([before])

@@ -90,7 +90,7 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SecretClaim:
     """A retrieval token that was found, and nobody has used yet."""
 
     key: str = field(repr=False)
@@ -226,7 +226,7 @@ class Credentials:
         """
         return await self.complete_claim(await self.find_claim(token), by)
 
-    async def find_claim(self, token: str) -> Claim:
+    async def find_claim(self, token: str) -> SecretClaim:
         """Read what can be claimed with the retrieval token: one read."""
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
@@ -237,9 +237,9 @@ class Credentials:
             claimable = None
         if claimable is None:
             raise self._not_claimable("unknown, expired or used")
-        return Claim(key, claimable)
+        return SecretClaim(key, claimable)
 
-    async def complete_claim(self, claim: Claim, by: Attribution) -> ClaimedSecret:
+    async def complete_claim(self, claim: SecretClaim, by: Attribution) -> ClaimedSecret:
         """Mint the secret, unless somebody else was faster: one transaction.
 
         Without a grace, every token that the replaced secret was exchanged for ends with this.
@@ -284,8 +284,8 @@ class Credentials:
         nobody can tell by which of the two it was got. Repeating it does no harm.
         """
         also = items.GRACE_ENDED if previous_only else items.REVOKED
-        told = {"secrets": "PREVIOUS" if previous_only else "ALL"}
-        change = Change("credentials.revoke", client.client_id, client.org_id, after=told)
+        details = {"secrets": "PREVIOUS" if previous_only else "ALL"}
+        change = Change("credentials.revoke", client.client_id, client.org_id, after=details)
         await self._tenants.end_tokens_issued_before_now(client, also=also, audited=(by, change))
         self.meter.revoked += 1
         _log.info("secrets_revoked", client_id=client.client_id, previous_only=previous_only)
@@ -303,8 +303,8 @@ class Credentials:
         )
         put = items.retrieval_put(key, claimable, now_epoch)
         operations: list[Write] = [put, point, *items.org_checks(client)]
-        told = {"grace_period_hours": claimable.grace_period_hours}
-        change = Change("credentials.rotate", client.client_id, client.org_id, after=told)
+        details = {"grace_period_hours": claimable.grace_period_hours}
+        change = Change("credentials.rotate", client.client_id, client.org_id, after=details)
         try:
             await self._trail.apply(by, change, operations)
         except TransactionCancelledError:
@@ -329,8 +329,10 @@ class Credentials:
 def _claimed(claimable: Claimable, old_ends_at_epoch: int | None) -> Change:
     """The claim as the audit trail has it."""
     client = claimable.client
-    told = {} if old_ends_at_epoch is None else {"old_secret_expires_at_epoch": old_ends_at_epoch}
-    return Change("credentials.claim", client.client_id, client.org_id, after=told or None)
+    details = (
+        {} if old_ends_at_epoch is None else {"old_secret_expires_at_epoch": old_ends_at_epoch}
+    )
+    return Change("credentials.claim", client.client_id, client.org_id, after=details or None)
 
 
 def _impossible(secret: str) -> bool:

@@ -124,14 +124,14 @@ class DailyExports:
 
 
 def _tell(manifest: Manifest) -> None:
-    told = {
+    facts = {
         "day": manifest.day,
         "organisations": len(manifest.organisations),
         "records": manifest.records,
         "cost_usd_picos": manifest.record_sums.cost_usd_picos,
     }
     if manifest.totals_equal_records:
-        _log.info("exported", **told)
+        _log.info("exported", **facts)
         return
     differing = sum(one.differing_accounts for one in manifest.organisations)
-    _log.warning("exported_totals_differ", differing_accounts=differing, **told)
+    _log.warning("exported_totals_differ", differing_accounts=differing, **facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from pricekeeper.export.files import Written
+from pricekeeper.export.files import WrittenFile
 from pricekeeper.export.manifest import FileEntry
 
 
@@ -17,7 +17,7 @@ class Destination(Protocol):
         """A folder for files that are not finished; it ends with this object."""
         ...
 
-    async def put_file(self, path: str, written: Written) -> None:
+    async def put_file(self, path: str, written: WrittenFile) -> None:
         """Put a file of the scratch folder there, in place of what was there."""
         ...
 

@@ -26,7 +26,7 @@ _MISSING: Final = (
 )
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that was written."""
 
     path: Path
@@ -36,18 +36,15 @@ class Written(NamedTuple):
 
 
 def write_rows(
-    path: Path,
-    file_format: FileFormat,
-    kind: type[RecordRow | TotalRow],
-    lines: Iterator[bytes],
-) -> Written:
+    path: Path, file_format: FileFormat, kind: type[RecordRow | TotalRow], lines: Iterator[bytes]
+) -> WrittenFile:
     """Write these lines of JSON; they are on the disk when this returns."""
     with path.open("wb") as file:
         writer = _write_jsonl if file_format is FileFormat.JSONL else _write_parquet
         rows = writer(file, kind, lines)
         file.flush()
         os.fsync(file.fileno())
-    return Written(path, rows, path.stat().st_size, sha256_of(path))
+    return WrittenFile(path, rows, path.stat().st_size, sha256_of(path))
 
 
 def sha256_of(path: Path) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pricekeeper.errors import ExportError
-from pricekeeper.export.files import Written, sha256_of
+from pricekeeper.export.files import WrittenFile, sha256_of
 from pricekeeper.export.manifest import FileEntry
 
 _SCRATCH: Final = ".scratch-"
@@ -54,7 +54,7 @@ class FolderDestination:
         """Where files are written before they are moved."""
         return self._scratch.path
 
-    async def put_file(self, path: str, written: Written) -> None:
+    async def put_file(self, path: str, written: WrittenFile) -> None:
         """Move a file of the scratch folder there."""
         await self._run(self._move, written.path, path)
 

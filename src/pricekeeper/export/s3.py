@@ -20,9 +20,9 @@ import aiohttp
 import yarl
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import ExportError, StoreMisconfiguredError, StoreUnavailableError
-from pricekeeper.export.files import Written
+from pricekeeper.export.files import WrittenFile
 from pricekeeper.export.folder import ScratchFolder
 from pricekeeper.export.manifest import FileEntry
 from pricekeeper.settings import S3Location
@@ -30,8 +30,7 @@ from pricekeeper.sigv4 import signed_headers
 from pricekeeper.storage.dynamodb.credentials import CredentialSource
 
 ATTEMPTS_MAX: Final = 5
-PAUSE_FIRST_MS: Final = 200
-PAUSE_MAX_MS: Final = 5_000
+_BACKOFF: Final = Backoff(200, 5_000)
 CONNECT_SECS: Final = 5
 SILENCE_SECS: Final = 60
 """How long nothing may arrive; how long a large file takes depends on its size."""
@@ -92,7 +91,7 @@ class S3Destination:
         """Where files are written before they are sent."""
         return self._scratch.path
 
-    async def put_file(self, path: str, written: Written) -> None:
+    async def put_file(self, path: str, written: WrittenFile) -> None:
         """Send a file of the scratch folder, and remove it there."""
         if written.bytes > BYTES_MAX:
             raise ExportError(f"{path} has {written.bytes} bytes, and one PUT carries {BYTES_MAX}")
@@ -154,7 +153,7 @@ class S3Destination:
                     raise self._refused(method, path, answer)
                 problem = f"HTTP {answer.status}"
             if attempt < ATTEMPTS_MAX:
-                await self._clock.sleep_ms(self._pause_ms(attempt))
+                await self._clock.sleep_ms(_BACKOFF.pause_ms(attempt, self._random.randrange))
         raise ExportError(f"{method} of {path} at {self._origin} failed: {problem}")
 
     async def _send(
@@ -185,14 +184,6 @@ class S3Destination:
         finally:
             if not isinstance(data, bytes):
                 data.close()
-
-    def _pause_ms(self, failures: int) -> int:
-        return full_jitter_ms(
-            failures,
-            first_ms=PAUSE_FIRST_MS,
-            longest_ms=PAUSE_MAX_MS,
-            randbelow=self._random.randrange,
-        )
 
     def _refused(self, method: str, path: str, answer: _Answer) -> ExportError:
         text = " ".join(answer.content[:_TEXT_MAX].decode("utf-8", "replace").split())

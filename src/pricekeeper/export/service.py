@@ -73,7 +73,7 @@ async def _observe_nothing(_: Progress) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExportPlan:
     """What there is to export of a day."""
 
     day: str
@@ -118,7 +118,7 @@ class Exporter:
         closed = closed_tick_from(await self._store.get(*CHECKPOINT))
         return closed is not None and closed >= tick_of(final_at_ms(day))
 
-    async def plan(self, day: str, org_id: str | None = None) -> Plan:
+    async def plan(self, day: str, org_id: str | None = None) -> ExportPlan:
         """Find what there is to export of a day."""
         is_final = await self.is_final(day)
         regions: dict[str, array[int]] = defaultdict(lambda: array("Q"))
@@ -132,7 +132,7 @@ class Exporter:
             owner = owner_of(account.scope_key)[0]
             if org_id is None or owner == org_id:
                 accounts[owner].append(account)
-        return Plan(day, is_final, regions, accounts)
+        return ExportPlan(day, is_final, regions, accounts)
 
     async def export_day(self, day: str, org_id: str | None = None) -> Manifest:
         """Write everything of a day, or what one organisation has of it.
@@ -141,7 +141,7 @@ class Exporter:
         """
         return await self.export(await self.plan(day, org_id), org_id)
 
-    async def export(self, plan: Plan, org_id: str | None = None) -> Manifest:
+    async def export(self, plan: ExportPlan, org_id: str | None = None) -> Manifest:
         """Write what was found."""
         org_ids, entries, records = plan.org_ids, list[OrgEntry](), 0
         for number, one in enumerate(org_ids, 1):
@@ -157,7 +157,7 @@ class Exporter:
             await self._to.remove(note_path(plan.day, entry.org_id, self._format))
         return manifest
 
-    async def _find_done(self, plan: Plan, org_id: str) -> OrgEntry | None:
+    async def _find_done(self, plan: ExportPlan, org_id: str) -> OrgEntry | None:
         """What an export that was stopped has done; it notes that of final days alone."""
         entry = entry_from_note(await self._to.read(note_path(plan.day, org_id, self._format)))
         if entry is None or entry.org_id != org_id:
@@ -167,7 +167,7 @@ class Exporter:
                 return None
         return entry
 
-    async def _export_org(self, plan: Plan, org_id: str, so_far: Progress) -> OrgEntry:
+    async def _export_org(self, plan: ExportPlan, org_id: str, so_far: Progress) -> OrgEntry:
         day, sums = plan.day, dict[Account, Counters]()
         lines = SortedLines(self._to.scratch, run_lines=self._run_lines)
         try:
@@ -188,7 +188,7 @@ class Exporter:
 
     async def _read_records(
         self,
-        plan: Plan,
+        plan: ExportPlan,
         org_id: str,
         so_far: Progress,
         lines: SortedLines,
@@ -207,7 +207,7 @@ class Exporter:
                 await asyncio.to_thread(lines.spill)
                 await self._observe(so_far._replace(records=so_far.records + lines.count))
 
-    async def _read_totals(self, plan: Plan, org_id: str) -> dict[Account, Counters]:
+    async def _read_totals(self, plan: ExportPlan, org_id: str) -> dict[Account, Counters]:
         """Read the organisation's totals of that day; one of nothing is none."""
         accounts = plan.accounts.get(org_id, [])
         if not accounts:
@@ -227,12 +227,7 @@ class Exporter:
         return await self._put(day, org_id, "totals", TotalRow, lines)
 
     async def _put(
-        self,
-        day: str,
-        org_id: str,
-        name: str,
-        kind: type[RecordRow | TotalRow],
-        lines: SortedLines,
+        self, day: str, org_id: str, name: str, kind: type[RecordRow | TotalRow], lines: SortedLines
     ) -> FileEntry:
         path = f"{org_path(day, org_id)}/{name}{self._format.suffix}"
         aside = self._to.scratch / f"{name}{self._format.suffix}"

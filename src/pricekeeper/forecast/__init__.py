@@ -3,7 +3,7 @@
 Nothing here is accounting: the numbers are estimates, made from exact ones.
 """
 
-from pricekeeper.forecast.forecast import Forecast, Hourly, Method, Stretch, forecast
+from pricekeeper.forecast.forecast import Forecast, Hourly, Stretch, forecast
 from pricekeeper.forecast.service import RecordedHours, SpendHistory
 
-__all__ = ["Forecast", "Hourly", "Method", "RecordedHours", "SpendHistory", "Stretch", "forecast"]
+__all__ = ["Forecast", "Hourly", "RecordedHours", "SpendHistory", "Stretch", "forecast"]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.activity import Kind
+from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import Authorization, AuthorizationRequest, find_label
 from pricekeeper.bedrock import (
     CallBounds,
@@ -144,7 +144,7 @@ async def authorize(services: Services, policy: Policy, plan: Plan) -> Authoriza
     try:
         authorized = await services.authorizations.authorize(policy, request)
     except DENIALS as denied:
-        note_denial(services, policy, Kind.GATEWAY, plan.model, plan.tags, denied)
+        note_denial(services, policy, DeniedKind.GATEWAY, plan.model, plan.tags, denied)
         raise
     return authorized.authorization
 

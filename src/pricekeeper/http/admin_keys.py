@@ -10,7 +10,7 @@ from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.http.gate import attribution_of, authority_of
 from pricekeeper.http.oauth import NO_STORE
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import AFTER, Access, Answer, Call, Operation
 from pricekeeper.http.provisioning import LIMIT, page_of
 from pricekeeper.usecases import admin_keys as cases
 from pricekeeper.usecases.wire import admin_keys as wire
@@ -18,10 +18,7 @@ from pricekeeper.usecases.wire import admin_keys as wire
 _KEYS: Final = "/api/v1/admin-keys"
 _ONE: Final = "/api/v1/admin-keys/{key_id}"
 KEY_ID: Final = "^[A-Za-z0-9]{12}$"
-_PAGES: Final = (
-    Parameter("after", "The `next` of the page before.", {"type": "string", "pattern": KEY_ID}),
-    LIMIT,
-)
+_PAGES: Final = (AFTER({"type": "string", "pattern": KEY_ID}), LIMIT)
 
 
 async def create_key(call: Call) -> Answer:

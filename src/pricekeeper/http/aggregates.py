@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import date
 from functools import partial
@@ -11,17 +10,15 @@ from typing import Final
 from pricekeeper.authority import Role
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.http.caching import cached
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation, Parameter
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases import aggregates as cases
+from pricekeeper.usecases.queries import parse_date
 from pricekeeper.usecases.wire import aggregates as wire
 
 PAST_DAY_SECS: Final = 300
 
-_ORG: Final = "/api/v1/orgs/{org_id}"
-_APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DATE: Final = {"type": "string", "format": "date"}
 _RANGE: Final = (
     Parameter("from", "The first day, yyyy-mm-dd.", _DATE, required=True),
@@ -71,16 +68,13 @@ def _ends(query: Mapping[str, str]) -> tuple[date, date]:
             message = error.message if end in query else "is required: yyyy-mm-dd"
             mistakes.append(FieldError(end, message))
     if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
+        raise RequestRefusedError.of(mistakes)
     return days[0], days[1]
 
 
 def _date(field: str, text: str) -> date:
     try:
-        if not _YYYY_MM_DD.fullmatch(text):
-            raise ValueError
-        return date.fromisoformat(text)
+        return parse_date(text)
     except ValueError:
         raise InvalidValueError(field, "must be a date such as 2026-01-23") from None
 
@@ -105,7 +99,4 @@ def _operations(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
     )
 
 
-OPERATIONS: Final = (
-    *_operations("app", _APP, Access.APP),
-    *_operations("org", _ORG, Access.ORG),
-)
+OPERATIONS: Final = (*_operations("app", APP, Access.APP), *_operations("org", ORG, Access.ORG))

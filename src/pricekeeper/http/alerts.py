@@ -5,51 +5,58 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from pricekeeper.alerts import Kind, State
+from pricekeeper.alerts import AlertKind, DeliveryState
 from pricekeeper.authority import Role
 from pricekeeper.errors import NotFoundError
 from pricekeeper.http.gate import attribution_of
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import (
+    AFTER,
+    NO_STORE,
+    ORG,
+    Access,
+    Answer,
+    Call,
+    Operation,
+    Parameter,
+)
 from pricekeeper.http.problems import WrongAudienceError
 from pricekeeper.usecases import alerts as cases
 from pricekeeper.usecases.wire import alerts as wire
 from pricekeeper.values import OrgId
 
-_NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _UUID: Final = {"type": "string", "format": "uuid"}
 _QUERY: Final = (
     Parameter("org_id", "Alerts of this organisation alone.", _UUID),
-    Parameter("kind", "Alerts of this kind alone.", {"type": "string", "enum": list(Kind)}),
+    Parameter("kind", "Alerts of this kind alone.", {"type": "string", "enum": list(AlertKind)}),
     Parameter(
         "state",
         "Alerts with this state of delivery alone.",
-        {"type": "string", "enum": list(State)},
+        {"type": "string", "enum": list(DeliveryState)},
     ),
-    Parameter("after", "The `next` of the page before.", _UUID),
+    AFTER(_UUID),
 )
 
 
 async def list_alerts(call: Call) -> Answer:
     """Alerts that were decided, the newest first; a page may be empty and have a next."""
-    names = [parameter.name for parameter in _QUERY]
-    request = cases.parse_request(call.request.query_once(names))
+    request = cases.parse_request(call.query)
     if call.principal is not None and call.principal.app_id is not None:
         raise WrongAudienceError("an app's token does not read what is the organisation's")
     if request.org_id is not None and request.org_id not in call.coverage:
         raise NotFoundError("org")
-    return Answer(200, await cases.list_alerts(call.services, request, call.coverage), _NO_STORE)
+    return Answer(200, await cases.list_alerts(call.services, request, call.coverage), NO_STORE)
 
 
 async def list_channels(call: Call) -> Answer:
     """The channels that alerts go to, without their secrets."""
-    return Answer(200, await cases.list_channels(call.services, _org_of(call)), _NO_STORE)
+    return Answer(200, await cases.list_channels(call.services, _org_of(call)), NO_STORE)
 
 
 async def put_channel(call: Call) -> Answer:
     """Create a channel for alerts or change it; its address and its secret are never shown."""
     name, by = call.path["channel"], attribution_of(call)
     saved = await cases.put_channel(call.services, _org_of(call), name, call.body, by)
-    return Answer(201 if saved.status == "created" else 200, saved, _NO_STORE)
+    return Answer(201 if saved.status == "created" else 200, saved, NO_STORE)
 
 
 async def delete_channel(call: Call) -> Answer:
@@ -63,7 +70,7 @@ async def try_channel(call: Call) -> Answer:
     """Send a test through a channel now, and say what came of it."""
     name, by = call.path["channel"], attribution_of(call)
     trial = await cases.try_channel(call.services, _org_of(call), name, by)
-    return Answer(200, trial, _NO_STORE)
+    return Answer(200, trial, NO_STORE)
 
 
 def _org_of(call: Call) -> OrgId | None:
@@ -75,15 +82,11 @@ def _org_of(call: Call) -> OrgId | None:
     return None
 
 
+_row: Final = partial(Operation, tag="alerts")
+
+
 def _channels(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
-    row = partial(
-        Operation,
-        access=access,
-        role=Role.ADMIN,
-        tag="alerts",
-        limit="provisioning",
-        problems=(404,),
-    )
+    row = partial(_row, access=access, role=Role.ADMIN, limit="provisioning", problems=(404,))
     one = f"{base}/{{channel}}"
     saved = {200: wire.ChannelAnswer, 201: wire.ChannelAnswer}
     return (
@@ -98,19 +101,9 @@ def _channels(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
 
 
 OPERATIONS: Final = (
-    Operation(
-        "GET",
-        "/api/v1/alerts",
-        "listAlerts",
-        list_alerts,
-        {200: wire.AlertList},
-        Access.ANY_CLIENT,
-        query=_QUERY,
-        limit="aggregates",
-        tag="alerts",
-        role=Role.VIEWER,
-        problems=(403, 404),
-    ),
+    _row("GET", "/api/v1/alerts", "listAlerts", list_alerts, {200: wire.AlertList},
+         Access.ANY_CLIENT, query=_QUERY, limit="aggregates", role=Role.VIEWER,
+         problems=(403, 404)),
     *_channels("Deployment", "/api/v1/alert-channels", Access.DEPLOYMENT),
-    *_channels("Org", "/api/v1/orgs/{org_id}/alert-channels", Access.PROVISIONING),
-)
+    *_channels("Org", f"{ORG}/alert-channels", Access.PROVISIONING),
+)  # fmt: skip

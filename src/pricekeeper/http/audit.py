@@ -6,11 +6,10 @@ from typing import Final
 
 from pricekeeper.audit.reading import CURSOR, PAGE_MAX
 from pricekeeper.authority import Role
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import AFTER, NO_STORE, Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import audit as cases
 from pricekeeper.usecases.wire import audit as wire
 
-_NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _END: Final = {
     "type": "string",
     "anyOf": [{"format": "date"}, {"format": "date-time"}],
@@ -27,32 +26,19 @@ _QUERY: Final = (
     Parameter("action", "Of this kind, or all that have this before a dot.", _FILTER),
     Parameter("from", "The first day in UTC, or the first moment.", _END),
     Parameter("to", "The last day in UTC, or the moment before which it ends.", _END),
-    Parameter(
-        "after", "The `next` of the page before.", {"type": "string", "pattern": f"^{CURSOR}$"}
-    ),
+    AFTER({"type": "string", "pattern": f"^{CURSOR}$"}),
     Parameter("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": PAGE_MAX}),
 )
 
 
 async def list_audit(call: Call) -> Answer:
     """Every change by a person or key, the newest first; a page may be empty and have a next."""
-    query = call.request.query_once([parameter.name for parameter in _QUERY])
-    request = cases.parse_request(query)
-    return Answer(200, await cases.list_entries(call.services, request, call.coverage), _NO_STORE)
+    request = cases.parse_request(call.query)
+    return Answer(200, await cases.list_entries(call.services, request, call.coverage), NO_STORE)
 
 
 OPERATIONS: Final = (
-    Operation(
-        "GET",
-        "/api/v1/audit",
-        "listAudit",
-        list_audit,
-        {200: wire.AuditList},
-        Access.PROVISIONING,
-        role=Role.VIEWER,
-        query=_QUERY,
-        limit="provisioning",
-        tag="audit",
-        problems=(404,),
-    ),
-)
+    Operation("GET", "/api/v1/audit", "listAudit", list_audit, {200: wire.AuditList},
+              Access.PROVISIONING, role=Role.VIEWER, query=_QUERY, limit="provisioning",
+              tag="audit", problems=(404,)),
+)  # fmt: skip

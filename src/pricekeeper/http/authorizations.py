@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from pricekeeper.authority import Role
-from pricekeeper.authorizations.service import CAPTURES_MAX
 from pricekeeper.errors import (
     AuthorizationDeniedError,
     InvalidValueError,
@@ -15,23 +13,21 @@ from pricekeeper.errors import (
     PriceKeeperError,
     RequestRefusedError,
 )
-from pricekeeper.http.batch import BATCH_BYTES_MAX, passes
-from pricekeeper.http.edge import parse_json, read_body, strict_json
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.problems import RETRY_SECS, problem_of
+from pricekeeper.http.batch import claimed_id, parts_answer, passing_errors
+from pricekeeper.http.edge import read_json_if_any, read_members
+from pricekeeper.http.operation import AFTER, APP, ORG, Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.problems import problem_of
 from pricekeeper.shapes import convert
 from pricekeeper.usecases import authorizations as cases
 from pricekeeper.usecases import budgets
 from pricekeeper.usecases.wire import authorizations as wire
 
-_ORG: Final = "/api/v1/orgs/{org_id}"
-_APP: Final = f"{_ORG}/apps/{{app_id}}"
-_ONE: Final = f"{_APP}/authorizations/{{authorization_id}}"
+_ONE: Final = f"{APP}/authorizations/{{authorization_id}}"
 _LIST: Final = (
     Parameter(
         "status", "Only these; by default both.", {"type": "string", "enum": ["open", "unsettled"]}
     ),
-    Parameter("after", "The `next` of the page before.", {"type": "string", "format": "uuid"}),
+    AFTER({"type": "string", "format": "uuid"}),
 )
 _OUTCOMES: Final = ("captured", "duplicate", "failed")
 
@@ -57,33 +53,21 @@ async def capture(call: Call) -> Answer:
 
 async def capture_many(call: Call) -> Answer:
     """Capture up to a hundred calls; one bad capture never spoils the rest."""
-    call.note_change(begins=False)
-    body = await read_body(call.request, BATCH_BYTES_MAX)
-    policy = await call.read_policy()
-    given = _captures(body)
-    parsed = [_parsed(one) for one in given]
-    call.note_change()
+    parsed = [_parsed(one) for one in call.body]
     good = [one for one in parsed if isinstance(one, wire.CaptureOne)]
-    outcomes = iter(await cases.capture_each(call.services, policy, good))
+    outcomes = iter(await cases.capture_each(call.services, call.policy, good))
     judged = [next(outcomes) if isinstance(one, wire.CaptureOne) else one for one in parsed]
-    passing = [one for one in judged if isinstance(one, PriceKeeperError) and passes(one)]
-    if len(passing) == len(judged):
-        raise passing[0]
+    passing = passing_errors(judged)
     results = [
-        _result(_claimed_id(one), outcome) for one, outcome in zip(given, judged, strict=True)
+        _result(claimed_id(one, "authorization_id"), outcome)
+        for one, outcome in zip(call.body, judged, strict=True)
     ]
-    captured, duplicates, failed = (
-        sum(result.status == status for result in results) for status in _OUTCOMES
-    )
-    headers = ((b"retry-after", b"%d" % RETRY_SECS),) if passing else ()
-    return Answer(207, wire.CapturesAnswer(captured, duplicates, failed, results), headers)
+    return parts_answer(wire.CapturesAnswer, _OUTCOMES, results, comes_again=bool(passing))
 
 
 async def void(call: Call) -> Answer:
     """Give everything back that an authorization holds: the model was never reached."""
-    body = await read_body(call.request)
-    reason = parse_json(body, wire.VoidBody).reason if body else None
-    await cases.void(call.services, await call.read_policy(), _id(call), reason)
+    await cases.void(call.services, call.policy, _id(call), call.body.reason)
     return Answer(204)
 
 
@@ -100,10 +84,8 @@ async def read_authorization(call: Call) -> Answer:
 
 async def list_authorizations(call: Call) -> Answer:
     """Authorizations that are open, or that nobody has settled in time, the newest first."""
-    query = call.request.query_once([parameter.name for parameter in _LIST])
-    listed = await cases.list_unfinished(
-        call.services, call.policy, query.get("status"), query.get("after")
-    )
+    status, after = map(call.query.get, ("status", "after"))
+    listed = await cases.list_unfinished(call.services, call.policy, status, after)
     return Answer(200, listed)
 
 
@@ -114,16 +96,6 @@ async def list_budgets(call: Call) -> Answer:
 
 def _id(call: Call) -> str:
     return call.path["authorization_id"]
-
-
-def _captures(body: bytes) -> Sequence[Any]:
-    """The captures as they came; raises if the whole is none."""
-    plain = strict_json(body)
-    captures = plain.get("captures") if isinstance(plain, dict) else None
-    is_list = isinstance(captures, list) and 1 <= len(captures) <= CAPTURES_MAX
-    if not is_list or len(plain) > 1:
-        convert(plain, wire.CapturesBody)  # names what is wrong with the whole
-    return captures or []
 
 
 def _parsed(one: Any) -> wire.CaptureOne | PriceKeeperError:
@@ -150,31 +122,25 @@ def _result(
     )
 
 
-def _claimed_id(capture: Any) -> str | None:
-    """The id in a capture, if there is something like one."""
-    found = capture.get("authorization_id") if isinstance(capture, dict) else None
-    return found[:64] if isinstance(found, str) else None
-
-
 _row: Final = partial(Operation, access=Access.APP, tag="authorizations")
 OPERATIONS: Final = (
-    _row("POST", f"{_APP}/authorizations", "authorize", authorize,
+    _row("POST", f"{APP}/authorizations", "authorize", authorize,
          {200: wire.AuthorizedAnswer, 201: wire.AuthorizedAnswer},
          body=wire.AuthorizeBody, limit="authorize", problems=(409, 429)),
-    _row("GET", f"{_APP}/authorizations", "listAuthorizations", list_authorizations,
+    _row("GET", f"{APP}/authorizations", "listAuthorizations", list_authorizations,
          {200: wire.AuthorizationList}, query=_LIST, limit="aggregates", role=Role.VIEWER),
     _row("GET", _ONE, "getAuthorization", read_authorization, {200: wire.AuthorizationAnswer},
          limit="limits", role=Role.VIEWER),
     _row("POST", f"{_ONE}/capture", "captureAuthorization", capture, {200: wire.CapturedAnswer},
          body=wire.CaptureBody, limit="capture", problems=(409,)),
     _row("POST", f"{_ONE}/void", "voidAuthorization", void, {204: None}, body=wire.VoidBody,
-         reads_body=True, needs_body=False, limit="capture", problems=(409,)),
+         read=read_json_if_any, limit="capture", problems=(409,)),
     _row("POST", f"{_ONE}/extend", "extendAuthorization", extend, {200: wire.AuthorizationAnswer},
          body=wire.ExtendBody, limit="capture", problems=(409,)),
-    _row("POST", f"{_APP}/captures", "captureAuthorizations", capture_many,
-         {207: wire.CapturesAnswer}, body=wire.CapturesBody, reads_body=True, limit="batch"),
-    _row("GET", f"{_APP}/budgets", "listAppBudgets", list_budgets, {200: wire.BudgetList},
+    _row("POST", f"{APP}/captures", "captureAuthorizations", capture_many,
+         {207: wire.CapturesAnswer}, body=wire.CapturesBody, read=read_members, limit="batch"),
+    _row("GET", f"{APP}/budgets", "listAppBudgets", list_budgets, {200: wire.BudgetList},
          limit="limits", role=Role.VIEWER),
-    _row("GET", f"{_ORG}/budgets", "listOrgBudgets", list_budgets, {200: wire.BudgetList},
+    _row("GET", f"{ORG}/budgets", "listOrgBudgets", list_budgets, {200: wire.BudgetList},
          access=Access.ORG, limit="limits", role=Role.VIEWER),
 )  # fmt: skip

@@ -9,57 +9,61 @@ small groups, with a turn of the event loop between them, so that other requests
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET
 
 from pricekeeper.errors import InvalidValueError, PriceKeeperError, RequestRefusedError
-from pricekeeper.http.edge import read_body, strict_json
+from pricekeeper.http.edge import BATCH_BYTES_MAX, read_body, strict_json
 from pricekeeper.http.operation import Answer, Call
 from pricekeeper.http.problems import RETRY_SECS, problem_of, status_of
-from pricekeeper.metering import BATCH_MAX, GROUP_RECORDS, Recorded, Refused, Usage
-from pricekeeper.shapes import convert
+from pricekeeper.metering import GROUP_RECORDS, Recorded, Refused, Usage
+from pricekeeper.shapes import convert, members_of
 from pricekeeper.usecases.runtime import usage_of
 from pricekeeper.usecases.wire import runtime as wire
 
-BATCH_BYTES_MAX: Final = 1024 * 1024
 _OUTCOMES: Final = ("accepted", "duplicate", "failed")
 _UNAVAILABLE: Final = 503
 
 
 async def answer_batch(call: Call) -> Answer:
     """Count the records of the body."""
-    metering = call.services.metering
-    call.note_change(begins=False)
-    async with metering.admit_batch(call.org_id) as places:
+    async with call.services.metering.admit_batch(call.org_id) as places:
         body = await read_body(call.request, BATCH_BYTES_MAX)
         policy = await call.read_policy()
         await places.begin_work()
-        parsed = await _parse_each(_records(body))
+        parsed = await _parse_each(members_of(strict_json(body), wire.BatchBody))
         call.note_change()
         usages = [one for one in parsed if isinstance(one, Usage)]
         record_many = call.services.authorizations.record_many
         outcomes = await record_many(policy, usages, places) if usages else []
-    passing = [one.error for one in outcomes if isinstance(one, Refused) and passes(one.error)]
-    if len(passing) == len(parsed):
-        raise passing[0]
     remaining = iter(outcomes)
-    results = [_result(next(remaining)) if isinstance(one, Usage) else one for one in parsed]
-    accepted, duplicates, failed = (
-        sum(result.status == status for result in results) for status in _OUTCOMES
-    )
-    headers = ((b"retry-after", b"%d" % RETRY_SECS),) if passing else ()
-    return Answer(207, wire.BatchAnswer(accepted, duplicates, failed, results), headers)
+    judged = [next(remaining) if isinstance(one, Usage) else one for one in parsed]
+    passing = passing_errors([one.error if isinstance(one, Refused) else one for one in judged])
+    results = [one if isinstance(one, wire.BatchResult) else _result(one) for one in judged]
+    return parts_answer(wire.BatchAnswer, _OUTCOMES, results, comes_again=bool(passing))
 
 
-def _records(body: bytes) -> list[Any]:
-    """The records of a batch as they came; raises if it is no batch as a whole."""
-    plain = strict_json(body)
-    records = plain.get("requests") if isinstance(plain, dict) else None
-    if not isinstance(records, list) or not 1 <= len(records) <= BATCH_MAX or len(plain) > 1:
-        convert(plain, wire.BatchBody)  # names what is wrong with the whole
-    return records or []
+def passing_errors(judged: Sequence[object]) -> list[PriceKeeperError]:
+    """The errors of parts that may succeed later; raises the first if no part was taken at all."""
+    passing = [
+        one
+        for one in judged
+        if isinstance(one, PriceKeeperError) and status_of(type(one))[0] == _UNAVAILABLE
+    ]
+    if len(passing) == len(judged):
+        raise passing[0]
+    return passing
+
+
+def parts_answer(
+    kind: Callable[..., Any], names: Sequence[str], results: Sequence[Any], *, comes_again: bool
+) -> Answer:
+    """What became of each part, after how many of them had each outcome."""
+    counts = (sum(result.status == name for result in results) for name in names)
+    headers = ((b"retry-after", b"%d" % RETRY_SECS),) if comes_again else ()
+    return Answer(207, kind(*counts, results), headers)
 
 
 async def _parse_each(records: Sequence[Any]) -> list[Usage | wire.BatchResult]:
@@ -71,13 +75,8 @@ async def _parse_each(records: Sequence[Any]) -> list[Usage | wire.BatchResult]:
         try:
             parsed.append(usage_of(convert(record, wire.UsageBody)))
         except (RequestRefusedError, InvalidValueError) as error:
-            parsed.append(_failed(_claimed_id(record), "INVALID_REQUEST", str(error)))
+            parsed.append(_failed(claimed_id(record, "request_id"), "INVALID_REQUEST", str(error)))
     return parsed
-
-
-def passes(error: PriceKeeperError) -> bool:
-    """Whether the same record may be counted later."""
-    return status_of(type(error))[0] == _UNAVAILABLE
 
 
 def _result(outcome: Recorded | Refused) -> wire.BatchResult:
@@ -96,7 +95,7 @@ def _failed(request_id: str | None, code: str, detail: str) -> wire.BatchResult:
     return wire.BatchResult(request_id, "failed", code=code, detail=detail)
 
 
-def _claimed_id(record: Any) -> str | None:
-    """The id in a record that could not be read, if there is something like one."""
-    found = record.get("request_id") if isinstance(record, dict) else None
+def claimed_id(part: Any, field: str) -> str | None:
+    """The id in a part as it came, if there is something like one."""
+    found = part.get(field) if isinstance(part, dict) else None
     return found[:64] if isinstance(found, str) else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
@@ -24,6 +25,7 @@ from pricekeeper.errors import NotFoundError, StoreError, UnreadableItemError
 from pricekeeper.http.metrics import BUDGET_LIMIT, BUDGET_USED, HELD, UNSETTLED, Metrics
 from pricekeeper.http.spend import whose
 from pricekeeper.tenants import Policy
+from pricekeeper.tenants.listing import read_pages
 from pricekeeper.values import AppId, OrgId
 
 CLIENTS_MAX: Final = 1_000
@@ -80,12 +82,9 @@ class BudgetMetrics:
         for org_id in org_ids:
             try:
                 found.append(await self._services.tenants.find_policy(org_id))
-                after: AppId | None = None
-                while len(found) <= self._clients_max:
-                    page = await self._services.tenants.list_apps(org_id, after)
+                async for page in read_pages(partial(self._services.tenants.list_apps, org_id)):
                     found += page.policies
-                    after = page.after
-                    if after is None:
+                    if len(found) > self._clients_max:
                         break
             except NotFoundError:  # it was deleted meanwhile
                 continue
@@ -95,9 +94,7 @@ class BudgetMetrics:
         return found
 
     def _show_accounts(
-        self,
-        accounts: Mapping[BudgetAccount, Policy],
-        balances: Mapping[BudgetAccount, Balance],
+        self, accounts: Mapping[BudgetAccount, Policy], balances: Mapping[BudgetAccount, Balance]
     ) -> None:
         used, limits = dict[Labels, float](), dict[Labels, float]()
         for account, policy in accounts.items():

@@ -16,10 +16,7 @@ def cached(
 
 
 def cached_answer(
-    call: Call,
-    encoded: Encoded,
-    max_age_secs: int,
-    headers: tuple[tuple[bytes, bytes], ...] = (),
+    call: Call, encoded: Encoded, max_age_secs: int, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> Answer:
     """The bytes, or 304 if the caller has the same ones; private to the caller either way."""
     all_headers = (

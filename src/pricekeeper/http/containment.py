@@ -10,7 +10,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.http.edge import parse_json, read_body
 from pricekeeper.http.gate import REASON, attribution_of
 from pricekeeper.http.oauth import NO_STORE
-from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation
 from pricekeeper.usecases import containment as cases
 from pricekeeper.usecases.wire import containment as wire
 from pricekeeper.usecases.wire.sessions import SessionList
@@ -109,12 +109,12 @@ def _operations(kind: str, base: str) -> tuple[Operation, ...]:
 
 
 OPERATIONS: Final = (
-    *_operations("Org", "/api/v1/orgs/{org_id}"),
-    *_operations("App", "/api/v1/orgs/{org_id}/apps/{app_id}"),
-    _row("POST", "/api/v1/orgs/{org_id}/usage/{request_id}/void", "voidUsage", void_usage,
+    *_operations("Org", ORG),
+    *_operations("App", APP),
+    _row("POST", f"{ORG}/usage/{{request_id}}/void", "voidUsage", void_usage,
          {200: wire.UsageVoided}, access=Access.DEPLOYMENT, role=Role.OPERATOR,
          body=wire.ReasonBody, problems=(409,)),
-    _row("POST", "/api/v1/orgs/{org_id}/authorizations/{authorization_id}/void",
+    _row("POST", f"{ORG}/authorizations/{{authorization_id}}/void",
          "voidOrgAuthorization", void_authorization, {200: wire.AuthorizationVoided},
          access=Access.DEPLOYMENT, role=Role.OPERATOR, body=wire.ReasonBody, problems=(409,)),
 )  # fmt: skip

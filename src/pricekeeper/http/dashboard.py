@@ -13,7 +13,7 @@ from typing import Final
 from pricekeeper.errors import NotFoundError
 from pricekeeper.http.caching import matches
 from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
-from pricekeeper.http.page_files import Page, PageFile
+from pricekeeper.http.page_files import DashboardPage, PageFile
 
 PAGE: Final = "page"
 """Under this name the lifespan's state has it."""
@@ -41,7 +41,7 @@ _NOT_BUILT: Final = b"""\
 
 async def get_page(call: Call) -> Answer:
     """The dashboard, for people."""
-    page: Page = call.request.state[PAGE]
+    page: DashboardPage = call.request.state[PAGE]
     if page.index is None:
         headers = ((b"cache-control", b"no-store"),)
         return Answer(200, _NOT_BUILT, headers, b"text/html; charset=utf-8", _SECURITY)
@@ -50,7 +50,7 @@ async def get_page(call: Call) -> Answer:
 
 async def get_asset(call: Call) -> Answer:
     """A file that the dashboard loads."""
-    page: Page = call.request.state[PAGE]
+    page: DashboardPage = call.request.state[PAGE]
     found = page.assets.get(call.path["file"])
     if found is None:
         raise NotFoundError("file")

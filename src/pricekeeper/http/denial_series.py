@@ -7,14 +7,14 @@ by their ids.
 from __future__ import annotations
 
 from pricekeeper.activity.denials import OTHERS, DenialLog
-from pricekeeper.http.spend import OTHER, Owner, name_series
+from pricekeeper.http.spend import OTHER, ScopeOwner, name_series
 from pricekeeper.metering.spend import Spender
 
 
 def count_by_name(log: DenialLog) -> dict[tuple[str, str, str, str], int]:
     """What the process has noted, by organisation, app, the model asked for, and kind."""
     owners = {
-        _scope(org_id, app_id): Owner(org_name, app_name, "")
+        _scope(org_id, app_id): ScopeOwner(org_name, app_name, "")
         for (org_id, app_id), (org_name, app_name) in log.names.items()
     }
     chosen = {

@@ -17,18 +17,22 @@ from collections.abc import Iterator
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
+import msgspec
 from starlette.requests import ClientDisconnect
 
-from pricekeeper.errors import PriceKeeperError, RequestRefusedError
+from pricekeeper.errors import FieldError, PriceKeeperError, RequestRefusedError
 from pricekeeper.http.incoming import Incoming
-from pricekeeper.shapes import convert, cropped
+from pricekeeper.shapes import convert, cropped, members_of
 
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
 MERGE_PATCH: Final = "application/merge-patch+json"
 FORM_FIELDS_MAX: Final = 20
 BODY_BYTES_MAX: Final = 16 * 1024
-"""Of every operation but batches and settings, which state their own."""
+"""Of every operation but batches and settings."""
+BATCH_BYTES_MAX: Final = 1024 * 1024
+SETTINGS_BYTES_MAX: Final = 256 * 1024
+"""Room for limits of their own for every model label."""
 VALUES_MAX: Final = 20_000
 """Of a body. Each value costs the event loop up to a microsecond. A batch of 100 records with all
 that a record may have takes a sixth of these."""
@@ -94,10 +98,35 @@ async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
     return parse_json(await read_body(request), wire)
 
 
-def require_merge_patch(request: Incoming) -> None:
-    """Refuse a body that says it is something else than a merge patch (RFC 7396) or plain JSON."""
+async def read_json_if_any(request: Incoming, wire: type[_Wire]) -> _Wire:
+    """Receive a body that may be left out; without one, everything has its default."""
+    body = await read_body(request)
+    return parse_json(body, wire) if body else wire()
+
+
+async def read_members(request: Incoming, wire: type[msgspec.Struct]) -> list[Any]:
+    """Receive a batch; its members as they came, because each of them is judged by itself."""
+    return members_of(strict_json(await read_body(request, BATCH_BYTES_MAX)), wire)
+
+
+async def read_settings(request: Incoming, _: type[msgspec.Struct]) -> dict[str, Any]:
+    """Receive settings as a plain object.
+
+    `tenants.parsing` converts it to the wire type, together with what else has to hold of it: so
+    one answer names every mistake.
+    """
+    plain = strict_json(await read_body(request, SETTINGS_BYTES_MAX))
+    if not isinstance(plain, dict):
+        mistake = FieldError("", "expected an object")
+        raise RequestRefusedError("the body must be a JSON object", (mistake,))
+    return plain
+
+
+async def read_patch(request: Incoming, wire: type[msgspec.Struct]) -> dict[str, Any]:
+    """Receive a merge patch of settings (RFC 7396), which may also call itself plain JSON."""
     if _media_type(request) not in (MERGE_PATCH, JSON, None):
         raise RequestRefusedError(f"send the patch as Content-Type: {MERGE_PATCH} or {JSON}")
+    return await read_settings(request, wire)
 
 
 async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:

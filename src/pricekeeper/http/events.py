@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from pricekeeper.activity.listening import HEARTBEAT_MS, Listener, Missed, News, Position, Quiet
+from pricekeeper.activity.listening import HEARTBEAT_MS, FeedPosition, Listener, Missed, News, Quiet
 from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError, NotFoundError, PriceKeeperError
 from pricekeeper.http.gate import check_again
@@ -103,52 +103,42 @@ class EventStream:
             return b": \nid: %s\n\n" % news.position.text.encode()
         if isinstance(news, Missed):
             return _event(cases.RESET, ResetEvent(news.reason), news.position)
-        told = cases.tell(news.event, self._viewer)
-        return b"" if told is None else _event(*told, news.position)
+        seen = cases.tell(news.event, self._viewer)
+        return b"" if seen is None else _event(*seen, news.position)
 
 
-def _event(name: str, told: Response, position: Position) -> bytes:
+def _event(name: str, response: Response, position: FeedPosition) -> bytes:
     """One event. JSON has no line breaks in it, so its data is one line."""
     return b"event: %s\nid: %s\ndata: %s\n\n" % (
         name.encode(),
         position.text.encode(),
-        _encode(told),
+        _encode(response),
     )
 
 
-def _position(call: Call) -> Position | None:
+def _position(call: Call) -> FeedPosition | None:
     """From where to go on, as the header says or, for who can't send one, the query."""
-    query = call.request.query_once([_LAST_ID]).get(_LAST_ID)
-    given = call.request.header(b"last-event-id") or query
+    asked = call.query.get(_LAST_ID)
+    given = call.request.header(b"last-event-id") or asked
     if given is None:
         return None
     try:
-        return Position.parse(given)
+        return FeedPosition.parse(given)
     except InvalidValueError:
         raise InvalidValueError(
             _LAST_ID, "must be the id of an event of this stream, such as 1768000000000"
         ) from None
 
 
-OPERATIONS: Final = (
-    Operation(
-        "GET",
-        "/api/v1/events",
-        "streamEvents",
-        stream_events,
-        {200: _MEDIA_TYPE},
-        Access.ANY_CLIENT,
-        query=(
-            Parameter(
-                _LAST_ID,
-                "The id of the last event that was seen; as the header `Last-Event-ID`.",
-                {"type": "string", "pattern": r"^[0-9]{1,16}(\.[0-9]{1,6})?$"},
-            ),
-        ),
-        limit="events",
-        tag="activity",
-        role=Role.VIEWER,
-        problems=(400, 404, 429),
-        events=cases.EVENTS,
+_QUERY: Final = (
+    Parameter(
+        _LAST_ID,
+        "The id of the last event that was seen; as the header `Last-Event-ID`.",
+        {"type": "string", "pattern": r"^[0-9]{1,16}(\.[0-9]{1,6})?$"},
     ),
 )
+OPERATIONS: Final = (
+    Operation("GET", "/api/v1/events", "streamEvents", stream_events, {200: _MEDIA_TYPE},
+              Access.ANY_CLIENT, query=_QUERY, limit="events", tag="activity", role=Role.VIEWER,
+              problems=(400, 404, 429), events=cases.EVENTS),
+)  # fmt: skip

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from pricekeeper.authority import Role
-from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation
 from pricekeeper.usecases import forecast as cases
 from pricekeeper.usecases.wire import forecast as wire
 
@@ -24,8 +24,7 @@ _row: Final = partial(
     limit="aggregates",
     role=Role.VIEWER,
 )
-_ORG: Final = "/api/v1/orgs/{org_id}"
 OPERATIONS: Final = (
-    _row("GET", f"{_ORG}/forecast", "getOrgForecast", access=Access.ORG),
-    _row("GET", f"{_ORG}/apps/{{app_id}}/forecast", "getAppForecast", access=Access.APP),
+    _row("GET", f"{ORG}/forecast", "getOrgForecast", access=Access.ORG),
+    _row("GET", f"{APP}/forecast", "getAppForecast", access=Access.APP),
 )

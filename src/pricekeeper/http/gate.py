@@ -150,7 +150,7 @@ def attribution_of(call: Call, reason: str | None = None) -> Attribution:
 
 def attribution_with_reason(call: Call) -> Attribution:
     """Who asks, and why if the query says so."""
-    reason = call.request.query_once([REASON.name]).get(REASON.name)
+    reason = call.query.get(REASON.name)
     return attribution_of(call, None if reason is None else parse_reason(reason))
 
 

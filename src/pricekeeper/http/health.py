@@ -10,18 +10,17 @@ import msgspec
 from pricekeeper.clock import Doubt
 from pricekeeper.http.documentation import PAGE, POLICY
 from pricekeeper.http.metrics import CONTENT_TYPE
-from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
+from pricekeeper.http.operation import NO_STORE, SECURITY, Access, Answer, Call, Operation
 from pricekeeper.http.wire import Health
 
 CLOCK_IN_DOUBT: Final = "clock in doubt"
-_NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _PAGE_SECURITY: Final = tuple({**dict(SECURITY), b"content-security-policy": POLICY}.items())
 
 
 async def healthz(call: Call) -> Answer:
     """Whether the process is alive; it asks nobody else."""
     del call
-    return Answer(200, Health("alive"), _NO_STORE)
+    return Answer(200, Health("alive"), NO_STORE)
 
 
 async def readyz(call: Call) -> Answer:
@@ -31,19 +30,19 @@ async def readyz(call: Call) -> Answer:
     contradicts its clock. Otherwise no other instance would be a better choice.
     """
     if call.request.state["draining"].is_set():
-        return Answer(503, Health("draining"), (*_NO_STORE, (b"retry-after", b"1")))
+        return Answer(503, Health("draining"), (*NO_STORE, (b"retry-after", b"1")))
     reason = await call.request.state["readiness"].check()
     if reason is not None:
-        return Answer(503, Health("unavailable", reason), (*_NO_STORE, (b"retry-after", b"1")))
+        return Answer(503, Health("unavailable", reason), (*NO_STORE, (b"retry-after", b"1")))
     doubt = call.services.clock.doubt
     if doubt is Doubt.CONTRADICTED:  # instances with a right clock can do what this one can't
-        return Answer(503, Health(CLOCK_IN_DOUBT), (*_NO_STORE, (b"retry-after", b"10")))
-    return Answer(200, Health(CLOCK_IN_DOUBT if doubt else "ready"), _NO_STORE)
+        return Answer(503, Health(CLOCK_IN_DOUBT), (*NO_STORE, (b"retry-after", b"10")))
+    return Answer(200, Health(CLOCK_IN_DOUBT if doubt else "ready"), NO_STORE)
 
 
 async def metrics(call: Call) -> Answer:
     """What Prometheus scrapes, with the metrics token."""
-    return Answer(200, call.metrics.render_exposition(), _NO_STORE, CONTENT_TYPE)
+    return Answer(200, call.metrics.render_exposition(), NO_STORE, CONTENT_TYPE)
 
 
 async def openapi_document(call: Call) -> Answer:

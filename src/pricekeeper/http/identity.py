@@ -9,12 +9,13 @@ from typing import Final
 from pricekeeper.credentials import Authenticated
 from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
 from pricekeeper.http import wire
+from pricekeeper.http.edge import read_parameters
 from pricekeeper.http.gate import address_of, bearer_of, find_principal, is_barred, limit_client
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
 from pricekeeper.http.operation import Access, Answer, Call, Operation
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, SecretDeniedError
 from pricekeeper.tenants import Client, parse_client_id
-from pricekeeper.tokens import SCOPES, Grant, Introspection, Principal
+from pricekeeper.tokens import SCOPES, Introspection, Principal, TokenGrant
 from pricekeeper.usecases import sessions as cases
 from pricekeeper.usecases.wire.sessions import SessionList
 from pricekeeper.usecases.wire.values import rfc3339
@@ -216,7 +217,7 @@ def _user_agent(call: Call) -> str:
     return (call.request.header(b"user-agent") or "")[:LABEL_LENGTH_MAX]
 
 
-def _granted(grant: Grant) -> wire.TokenAnswer:
+def _granted(grant: TokenGrant) -> wire.TokenAnswer:
     return wire.TokenAnswer(
         access_token=grant.access_token,
         refresh_token=grant.refresh_token,
@@ -231,7 +232,7 @@ def _granted(grant: Grant) -> wire.TokenAnswer:
 _row: Final = partial(Operation, tag="identity")
 _public: Final = partial(_row, access=Access.PUBLIC)
 _own: Final = partial(_row, access=Access.ANY_CLIENT)
-_oauth: Final = partial(_public, takes_form=True, limits_itself=True, oauth=True)
+_oauth: Final = partial(_public, read=read_parameters, limits_itself=True, oauth=True)
 _REFUSALS: Final = {400: wire.OAuthError, 401: wire.OAuthError}
 OPERATIONS: Final = (
     _oauth("POST", "/auth/token", "issueToken", issue_token, {200: wire.TokenAnswer, **_REFUSALS},

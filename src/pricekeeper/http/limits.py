@@ -32,10 +32,7 @@ LIMIT: Final = "requests"
 FAILURES: Final = "failures"
 MINUTE_MS: Final = 60_000
 IN_MEMORY: Final = frozenset(
-    {
-        *("usage", "batch", "limits", "force_check", "authorize", "capture"),
-        *("reports", "events"),
-    }
+    {*("usage", "batch", "limits", "force_check", "authorize", "capture"), *("reports", "events")}
 )
 """Kinds that are limited without the store."""
 BLOCKS_PER_MINUTE: Final = 60
@@ -101,12 +98,12 @@ class _Bar:
 class _Caller:
     """One caller's requests of one kind, and what it was told of them in this second."""
 
-    __slots__ = ("headers", "request", "told_epoch")
+    __slots__ = ("headers", "headers_epoch", "request")
 
     def __init__(self, request: PreparedRequest) -> None:
         self.request = request
         self.headers: Headers = ()
-        self.told_epoch = 0
+        self.headers_epoch = 0
 
 
 class ApiLimits:
@@ -169,9 +166,9 @@ class ApiLimits:
             return None
         self.decisions[kind, "granted"] += 1
         now_epoch = now_ms // 1000
-        if known.told_epoch != now_epoch:
+        if known.headers_epoch != now_epoch:
             known.headers = _headers(known.request.limits()[LIMIT], now_ms)
-            known.told_epoch = now_epoch
+            known.headers_epoch = now_epoch
         return known.headers
 
     async def admit(self, kind: str | None, caller: str, now_ms: int) -> Headers:

@@ -25,11 +25,9 @@ from prometheus_client import (
 from prometheus_client import Counter as Total
 
 from pricekeeper.http.histogram import CountHistogram
-from pricekeeper.storage.tables import ALL_TABLES
 from pricekeeper.telemetry import (
     BOUNDS,
     BOUNDS_US,
-    STRANGE_ITEMS,
     Durations,
     Family,
     Kind,
@@ -48,8 +46,6 @@ _METHODS: Final = frozenset({"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", 
 _LIMIT_NAMES_MAX: Final = 200
 """Limits are named by tenants; beyond this many names, the rest counts as one."""
 _REST: Final = "other"
-_NO_STRANGE_ITEMS: Final = {table.name: 0 for table in ALL_TABLES}
-"""Shown from the beginning, so that the first one is seen as a change."""
 
 _REQUESTS: Final = Family(
     "pricekeeper_request_seconds",
@@ -67,9 +63,6 @@ API_LIMIT_DECISIONS: Final = Family(
     "pricekeeper_api_limit_decisions",
     "Requests by the API's own limit and outcome.",
     ("limit", "outcome"),
-)
-STRANGE: Final = Family(
-    "pricekeeper_strange_items", "Readings of stored items that make no sense.", ("table",)
 )
 CRASHES: Final = Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",))
 LEAPS: Final = Family("pricekeeper_clock_leaps", "How often wall time came into doubt.")
@@ -238,15 +231,14 @@ class Metrics:
                     counts[family][labels] = counts[family].get(labels, 0) + value
         for family, by_labels in counts.items():
             self.carry(family, by_labels)
-        self.carry(STRANGE, {**_NO_STRANGE_ITEMS, **STRANGE_ITEMS.counts})
 
     def carry(self, family: Family, counts: Mapping[Any, float]) -> None:
         """Add what was counted since the last time to the family, by its labels."""
         total = self._instrument(family)
         for key, count in counts.items():
             labels = key if isinstance(key, tuple) else (key,)
-            place = total.labels(*labels) if labels else total  # there from now on, be it at 0
-            place.inc(self._take_growth((family.name, *labels), count))
+            line = total.labels(*labels) if labels else total  # there from now on, be it at 0
+            line.inc(self._take_growth((family.name, *labels), count))
 
     def show(self, family: Family, value: float, *labels: str) -> None:
         """Set a gauge, whatever another worker has said of it."""
@@ -280,18 +272,18 @@ class Metrics:
     def _carry_histogram(
         self, family: Family, labels: tuple[str, ...], noted: Sizes | Durations
     ) -> None:
-        place = (family.name, *labels)
+        line = (family.name, *labels)
         total = noted.total / _US if family.kind is Kind.DURATIONS else noted.total
         more = [
-            int(self._take_growth((*place, str(bucket)), count))
+            int(self._take_growth((*line, str(bucket)), count))
             for bucket, count in enumerate(noted.counts)
         ]
-        self._instrument(family).add(labels, more, self._take_growth(place, total))
+        self._instrument(family).add(labels, more, self._take_growth(line, total))
 
-    def _take_growth(self, place: tuple[str, ...], count: float) -> float:
+    def _take_growth(self, line: tuple[str, ...], count: float) -> float:
         """How much a count has grown since it was carried over last."""
-        before = self._carried.get(place, 0)
-        self._carried[place] = count
+        before = self._carried.get(line, 0)
+        self._carried[line] = count
         return max(0, count - before)
 
     def _instrument(self, family: Family) -> Any:

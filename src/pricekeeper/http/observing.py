@@ -46,11 +46,7 @@ class Observer:
     """Turns what the features have counted into metrics, and keeps the prices fresh."""
 
     def __init__(
-        self,
-        services: Services,
-        metrics: Metrics,
-        supervisor: Supervisor,
-        api_limits: ApiLimits,
+        self, services: Services, metrics: Metrics, supervisor: Supervisor, api_limits: ApiLimits
     ) -> None:
         self._services = services
         self._supervisor = supervisor
@@ -60,6 +56,7 @@ class Observer:
         metrics.refresh = self.carry
         identity = services.identity.meter
         for meter in (
+            services.strange_items,
             services.tenants.meter,
             services.credentials.meter,
             identity,

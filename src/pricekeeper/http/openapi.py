@@ -13,8 +13,16 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.alerts.channel import NAME as CHANNEL
-from pricekeeper.http.edge import FORM, JSON, MERGE_PATCH
-from pricekeeper.http.operation import Access, Operation
+from pricekeeper.http.edge import (
+    FORM,
+    JSON,
+    MERGE_PATCH,
+    read_json_if_any,
+    read_members,
+    read_parameters,
+    read_patch,
+)
+from pricekeeper.http.operation import Access, BodyReader, Operation
 from pricekeeper.http.wire import OAuthError, ProblemBody
 from pricekeeper.usecases.wire.values import APP_ID
 from pricekeeper.version import __version__
@@ -46,6 +54,11 @@ _IF_MATCH: Final = {
     "required": False,
     "schema": {"type": "string"},
 }
+_MEDIA_TYPES: Final[dict[BodyReader, tuple[str, ...]]] = {
+    read_patch: (MERGE_PATCH, JSON),
+    read_parameters: (JSON, FORM),
+}
+"""What a body may come as, if not as JSON alone."""
 _UUID: Final = {"type": "string", "format": "uuid"}
 _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "org_id": {**_UUID, "pattern": "^[0-9a-f-]+$"},
@@ -113,11 +126,10 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         list(dict.fromkeys(bodies)), ref_template=_REFERENCE
     )
-    # Each part of a batch is judged by itself: one that does not fit is answered, not refused.
-    for body, field in (("BatchBody", "requests"), ("CapturesBody", "captures")):
-        if body in components:  # a gateway alone has no batches
-            parts = components[body]["properties"][field]
-            parts["items"] = {"anyOf": [parts["items"], {}]}
+    # Each member of a batch is judged by itself: one that does not fit is answered, not refused.
+    for body in (one.body for one in operations if one.read is read_members):
+        (members,) = components[body.__name__]["properties"].values()
+        members["items"] = {"anyOf": [members["items"], {}]}
     by_type = dict(zip(dict.fromkeys(bodies), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -166,22 +178,16 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         }
         for p in operation.query
     ]
-    if operation.takes_patch:
+    if operation.read is read_patch:
         parameters.append(_IF_MATCH)
     if parameters:
         made["parameters"] = parameters
     if operation.body is not None:
         schema = {"schema": schemas[operation.body]}
-        media = dict.fromkeys(_media_types(operation), schema)
-        made["requestBody"] = {"required": operation.needs_body, "content": media}
+        content = dict.fromkeys(_MEDIA_TYPES.get(operation.read, (JSON,)), schema)
+        required = operation.read is not read_json_if_any
+        made["requestBody"] = {"required": required, "content": content}
     return made
-
-
-def _media_types(operation: Operation) -> tuple[str, ...]:
-    """What the body may come as."""
-    if operation.takes_patch:
-        return MERGE_PATCH, JSON
-    return (JSON, FORM) if operation.takes_form else (JSON,)
 
 
 def _security(operation: Operation) -> list[dict[str, list[str]]]:
@@ -202,8 +208,8 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
             text = {} if kind == "text/event-stream" else {"schema": {"type": "string"}}
             made[str(status)]["content"] = {kind: text}
             if operation.events:
-                told = {name: schemas[event] for name, event in operation.events.items()}
-                made[str(status)]["content"][kind]["x-events"] = told
+                described = {name: schemas[event] for name, event in operation.events.items()}
+                made[str(status)]["content"][kind]["x-events"] = described
         elif kind is not None:
             made[str(status)]["content"] = {"application/json": {"schema": schemas[kind]}}
             if operation.has_csv:

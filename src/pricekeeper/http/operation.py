@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from pricekeeper.authority import NO_ORG, Authority, Coverage, KeyKind, Role, only
 from pricekeeper.bootstrap import Services
-from pricekeeper.http.edge import JSON, read_json, read_parameters
+from pricekeeper.http.edge import JSON, read_json
 from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.http.limits import ApiLimits, Headers
@@ -47,6 +48,9 @@ SECURITY: Final = (
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
+NO_STORE: Final = ((b"cache-control", b"no-store"),)
+ORG: Final = "/api/v1/orgs/{org_id}"
+APP: Final = f"{ORG}/apps/{{app_id}}"
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -106,10 +110,10 @@ class Call(msgspec.Struct):
     """What is asked for, once it has come to the gate."""
     _policy: Policy | None = None
 
-    def note_change(self, *, begins: bool = True) -> None:
-        """Note whether the request may be applied from here on, for when its time is up."""
+    def note_change(self) -> None:
+        """Note that the request may be applied from here on, for when its time is up."""
         if self.request.deadline is not None:
-            self.request.deadline.may_be_applied = begins
+            self.request.deadline.may_be_applied = True
 
     async def read_policy(self) -> Policy:
         """Read the policy of the client that the path names, once for the whole request."""
@@ -123,6 +127,12 @@ class Call(msgspec.Struct):
         if self._policy is None:  # pragma: no cover - the operation's access sees to it
             raise LookupError("this operation is declared without a policy")
         return self._policy
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query by name; raises if what the operation declares comes more than once."""
+        declared = () if self.operation is None else self.operation.query
+        return self.request.query_once([parameter.name for parameter in declared])
 
     @property
     def coverage(self) -> Coverage:
@@ -160,6 +170,8 @@ class Call(msgspec.Struct):
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
+BodyReader: TypeAlias = Callable[[Incoming, Any], Awaitable[Any]]
+"""Receives a body of the type that an operation declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +182,10 @@ class Parameter:
     description: str
     schema: Mapping[str, Any]
     required: bool = False
+
+
+AFTER: Final = partial(Parameter, "after", "The `next` of the page before.")
+"""Where a page begins; it takes the schema of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +202,13 @@ class Operation:
     access: Access
     body: Any = None
     """The wire type of the body; ``None`` if the operation takes none."""
-    reads_body: bool = False
-    """Whether the handler reads the body itself, and the policy if it needs one: because JSON of
-    that type is not all of it, or because something comes before the body."""
-    needs_body: bool = True
-    """Whether a request without the body is refused, if there is a type for it."""
+    read: BodyReader = read_json
+    """How the body is received, which also says what it may come as; see `http.edge`."""
+    reads_itself: bool = False
+    """Whether the handler does that, reads the policy and notes when the change begins: because
+    something comes before the body."""
     by_secret: bool = False
     """Whether the client's secret opens it, by HTTP Basic and in no other way."""
-    takes_form: bool = False
-    """Whether the body may come as a form, too."""
-    takes_patch: bool = False
-    """Whether the body is a JSON merge patch (RFC 7396)."""
     query: tuple[Parameter, ...] = ()
     oauth: bool = False
     """Whether errors look as RFC 6749 has them."""
@@ -238,12 +250,12 @@ class Operation:
 
         The policy comes last: a freeze holds for whoever sends a body slowly, too.
         """
-        if not self.reads_body:
-            if self.body is not None:
-                read = read_parameters if self.takes_form else read_json
-                call.body = await read(call.request, self.body)
-            if self.access in _UNDER_A_POLICY:
-                await call.read_policy()
+        if self.reads_itself:
+            return await self.handler(call)
+        if self.body is not None:
+            call.body = await self.read(call.request, self.body)
+        if self.access in _UNDER_A_POLICY:
+            await call.read_policy()
         if self.method != "GET":
             call.note_change()
         return await self.handler(call)

@@ -77,7 +77,7 @@ class PageFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DashboardPage:
     """Everything that the dashboard is made of; nothing, if it was not built."""
 
     index: PageFile | None = None
@@ -94,17 +94,17 @@ def is_built(folder: Path = FOLDER) -> bool:
     return (folder / INDEX).is_file()
 
 
-def load_page(folder: Path = FOLDER) -> Page:
+def load_page(folder: Path = FOLDER) -> DashboardPage:
     """Read what was built. What is too large to be a page of ours is not served, and logged."""
     if not is_built(folder):
-        return Page()
+        return DashboardPage()
     paths = [folder / INDEX, *sorted(_files_in(folder / ASSETS))]
     size = sum(path.stat().st_size for path in paths)
     if len(paths) > FILES_MAX or size > BYTES_MAX:
         _log.error("page_too_large", folder=str(folder), files=len(paths), size_bytes=size)
-        return Page()
+        return DashboardPage()
     index, *assets = (_read(path) for path in paths)
-    return Page(index, {one.name: one for one in assets})
+    return DashboardPage(index, {one.name: one for one in assets})
 
 
 def _files_in(folder: Path) -> Iterator[Path]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pricekeeper.authority import Role
-from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
+from pricekeeper.errors import NotFoundError
 from pricekeeper.http.caching import matches
-from pricekeeper.http.edge import read_body, require_merge_patch, strict_json
+from pricekeeper.http.edge import read_patch, read_settings
 from pricekeeper.http.gate import (
     REASON,
     attribution_of,
@@ -17,46 +17,45 @@ from pricekeeper.http.gate import (
     count_failure,
     limit_client,
 )
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import (
+    AFTER,
+    APP,
+    NO_STORE,
+    ORG,
+    Access,
+    Answer,
+    Call,
+    Operation,
+    Parameter,
+)
 from pricekeeper.usecases import provisioning as cases
+from pricekeeper.usecases.queries import parse_limit
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import APP_ID
 from pricekeeper.values import parse_app_id, parse_org_id
 
 PAGE_DEFAULT: Final = 100
 
-SETTINGS_BYTES_MAX: Final = 256 * 1024
-"""Room for limits of their own for every model label."""
 _CLAIMANT: Final = "retrieval-token"
 """The actor of a claim: whoever has the token, which is all that a claimant shows."""
-_NO_STORE: Final = ((b"cache-control", b"no-store"),)
-_ORG: Final = "/api/v1/orgs/{org_id}"
-_APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
-_AFTER: Final = "The `next` of the page before."
 LIMIT: Final = Parameter(
     "limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100}
 )
-_ORG_PAGES: Final = (Parameter("after", _AFTER, {"type": "string", "format": "uuid"}), LIMIT)
-_APP_PAGES: Final = (
-    Parameter("after", _AFTER, {"type": "string", "pattern": APP_ID}),
-    LIMIT,
-)
+_ORG_PAGES: Final = (AFTER({"type": "string", "format": "uuid"}), LIMIT)
+_APP_PAGES: Final = (AFTER({"type": "string", "pattern": APP_ID}), LIMIT)
 
 
 async def put_org(call: Call) -> Answer:
     """Create an organisation or replace its settings; credentials are never reset."""
-    settings = await _read_settings(call)
     by = attribution_with_reason(call)
-    answer = await cases.put_org(call.services, call.org_id, settings, by)
+    answer = await cases.put_org(call.services, call.org_id, call.body, by)
     return Answer(201 if answer.status == "created" else 200, answer)
 
 
 async def patch_org(call: Call) -> Answer:
     """Change some settings of an organisation by a JSON merge patch; null restores a default."""
-    require_merge_patch(call.request)
-    patch, by = await _read_settings(call), attribution_with_reason(call)
-    expects = _expected_tags(call)
-    return _tagged(await cases.patch_org(call.services, call.org_id, patch, by, expects))
+    by, expects = attribution_with_reason(call), _expected_tags(call)
+    return _tagged(await cases.patch_org(call.services, call.org_id, call.body, by, expects))
 
 
 async def get_org(call: Call) -> Answer:
@@ -80,7 +79,7 @@ async def issue_provisioning_key(call: Call) -> Answer:
     """Give an organisation a provisioning key of its own, which replaces the one it had."""
     authority, by = authority_of(call), attribution_of(call)
     made = await cases.issue_provisioning_key(call.services, call.org_id, authority, by)
-    return Answer(201, made, _NO_STORE)
+    return Answer(201, made, NO_STORE)
 
 
 async def withdraw_provisioning_key(call: Call) -> Answer:
@@ -97,17 +96,16 @@ async def delete_org(call: Call) -> Answer:
 
 async def put_app(call: Call) -> Answer:
     """Create an app or replace what it overrides; credentials are never reset."""
-    settings, by = await _read_settings(call), attribution_with_reason(call)
-    answer = await cases.put_app(call.services, call.org_id, call.app_id, settings, by)
+    by = attribution_with_reason(call)
+    answer = await cases.put_app(call.services, call.org_id, call.app_id, call.body, by)
     return Answer(201 if answer.status == "created" else 200, answer)
 
 
 async def patch_app(call: Call) -> Answer:
     """Change some settings of an app by a JSON merge patch; what is null is inherited again."""
-    require_merge_patch(call.request)
-    patch, by = await _read_settings(call), attribution_with_reason(call)
-    client, expects = (call.org_id, call.app_id), _expected_tags(call)
-    return _tagged(await cases.patch_app(call.services, *client, patch, by, expects))
+    by, expects = attribution_with_reason(call), _expected_tags(call)
+    org_id, app_id = call.org_id, call.app_id
+    return _tagged(await cases.patch_app(call.services, org_id, app_id, call.body, by, expects))
 
 
 async def get_app(call: Call) -> Answer:
@@ -163,7 +161,7 @@ async def claim_secret(call: Call) -> Answer:
         await limit_client(call, claim.client_id)
         call.actor = _CLAIMANT
         by = attribution_of(call)
-        return Answer(200, await cases.complete_claim(call.services, claim, by), _NO_STORE)
+        return Answer(200, await cases.complete_claim(call.services, claim, by), NO_STORE)
     except NotFoundError:
         await count_failure(call)
         raise
@@ -181,22 +179,11 @@ async def delete_override(call: Call) -> Answer:
     return Answer(204)
 
 
-async def _read_settings(call: Call) -> dict[str, Any]:
-    """The body as plain JSON: settings have their own parser, which names every bad field."""
-    plain = strict_json(await read_body(call.request, SETTINGS_BYTES_MAX))
-    if not isinstance(plain, dict):
-        mistake = FieldError("", "expected an object")
-        raise RequestRefusedError("the body must be a JSON object", (mistake,))
-    return plain
-
-
 def page_of(call: Call) -> tuple[str | None, int]:
     """Behind what a page begins, and how much it has at most."""
     query = call.request.query
-    text = query.get("limit", str(PAGE_DEFAULT))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_DEFAULT:
-        raise InvalidValueError("limit", f"must be from 1 to {PAGE_DEFAULT}")
-    return query.get("after"), int(text)
+    limit = parse_limit(query.get("limit", str(PAGE_DEFAULT)), PAGE_DEFAULT)
+    return query.get("after"), limit
 
 
 _row: Final = partial(
@@ -207,29 +194,27 @@ _SAVED_APP: Final = {200: wire.AppAnswer, 201: wire.AppAnswer}
 _READING: Final = (
     _row("GET", "/api/v1/orgs", "listOrgs", list_orgs, {200: wire.OrgList},
          role=Role.VIEWER, query=_ORG_PAGES),
-    _row("GET", _ORG, "getOrg", get_org, {200: wire.OrgAnswer}, role=Role.VIEWER),
-    _row("GET", f"{_ORG}/apps", "listApps", list_apps, {200: wire.AppList},
+    _row("GET", ORG, "getOrg", get_org, {200: wire.OrgAnswer}, role=Role.VIEWER),
+    _row("GET", f"{ORG}/apps", "listApps", list_apps, {200: wire.AppList},
          role=Role.VIEWER, query=_APP_PAGES),
-    _row("GET", _APP, "getApp", get_app, {200: wire.AppAnswer}, role=Role.VIEWER),
-    _row("GET", f"{_ORG}/settings", "getOrgSettings", get_org_settings, {200: wire.OrgAnswer},
+    _row("GET", APP, "getApp", get_app, {200: wire.AppAnswer}, role=Role.VIEWER),
+    _row("GET", f"{ORG}/settings", "getOrgSettings", get_org_settings, {200: wire.OrgAnswer},
          access=Access.ORG, role=Role.VIEWER, tag="runtime"),
-    _row("GET", f"{_APP}/settings", "getAppSettings", get_app_settings, {200: wire.AppAnswer},
+    _row("GET", f"{APP}/settings", "getAppSettings", get_app_settings, {200: wire.AppAnswer},
          access=Access.APP, role=Role.VIEWER, tag="runtime"),
 )  # fmt: skip
 _change: Final = partial(_row, query=(REASON,))
 _SETTINGS: Final = (
-    _change("PUT", _ORG, "putOrg", put_org, _SAVED_ORG,
-            role=Role.ADMIN, body=wire.OrgBody, reads_body=True, problems=(409,)),
-    _change("PATCH", _ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
-            role=Role.ADMIN, body=wire.OrgPatch, reads_body=True, takes_patch=True,
-            problems=(409,)),
-    _change("DELETE", _ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
-    _change("PUT", _APP, "putApp", put_app, _SAVED_APP,
-            role=Role.ADMIN, body=wire.AppBody, reads_body=True, problems=(409,)),
-    _change("PATCH", _APP, "patchApp", patch_app, {200: wire.AppAnswer},
-            role=Role.ADMIN, body=wire.AppPatch, reads_body=True, takes_patch=True,
-            problems=(409,)),
-    _change("DELETE", _APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
+    _change("PUT", ORG, "putOrg", put_org, _SAVED_ORG,
+            role=Role.ADMIN, body=wire.OrgBody, read=read_settings, problems=(409,)),
+    _change("PATCH", ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
+            role=Role.ADMIN, body=wire.OrgPatch, read=read_patch, problems=(409,)),
+    _change("DELETE", ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
+    _change("PUT", APP, "putApp", put_app, _SAVED_APP,
+            role=Role.ADMIN, body=wire.AppBody, read=read_settings, problems=(409,)),
+    _change("PATCH", APP, "patchApp", patch_app, {200: wire.AppAnswer},
+            role=Role.ADMIN, body=wire.AppPatch, read=read_patch, problems=(409,)),
+    _change("DELETE", APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
 )  # fmt: skip
 
 
@@ -247,11 +232,11 @@ def _operations(kind: str, base: str) -> tuple[Operation, ...]:
 OPERATIONS: Final = (
     *_READING,
     *_SETTINGS,
-    *_operations("Org", _ORG),
-    *_operations("App", _APP),
-    _row("POST", f"{_ORG}/provisioning-key", "issueProvisioningKey", issue_provisioning_key,
+    *_operations("Org", ORG),
+    *_operations("App", APP),
+    _row("POST", f"{ORG}/provisioning-key", "issueProvisioningKey", issue_provisioning_key,
          {201: wire.ProvisioningKey}, access=Access.DEPLOYMENT, role=Role.ADMIN),
-    _row("DELETE", f"{_ORG}/provisioning-key", "withdrawProvisioningKey",
+    _row("DELETE", f"{ORG}/provisioning-key", "withdrawProvisioningKey",
          withdraw_provisioning_key, {204: None}, access=Access.DEPLOYMENT, role=Role.ADMIN),
     _row("POST", "/api/v1/credentials/claim", "claimSecret", claim_secret, {200: wire.Claimed},
          body=wire.ClaimBody, access=Access.PUBLIC, limit="claim", limits_itself=True,

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from pricekeeper.authority import Role
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import (
+    AFTER,
+    NO_STORE,
+    ORG,
+    Access,
+    Answer,
+    Call,
+    Operation,
+    Parameter,
+)
 from pricekeeper.http.viewing import END, check_reader, viewer_of
 from pricekeeper.usecases import budgets, usage_records
 from pricekeeper.usecases import spend as cases
@@ -14,7 +24,6 @@ from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.authorizations import AllBudgets
 from pricekeeper.usecases.wire.values import APP_ID
 
-_NO_STORE: Final = ((b"cache-control", b"no-store"),)
 _CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
 _GROUP: Final = r"(org|app|label|day|hour|tag:[^#,]+)"
 GROUPS: Final = f"^({_GROUP}(,{_GROUP})*)?$"
@@ -59,25 +68,15 @@ _RECORDS: Final = (
         "one.",
         {"type": "string", "minLength": 2, "examples": ["team:red"], "pattern": "^[^:]+:"},
     ),
-    Parameter(
-        "after",
-        "The `next` of the page before.",
-        {"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{12}-[0-9a-f-]{36})?$"},
-    ),
+    AFTER({"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{12}-[0-9a-f-]{36})?$"}),
 )
 _CLIENT: Final = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/(?!\.{1,2}$)[A-Za-z0-9._-]{1,64})?$"
-_BUDGETS: Final = (
-    Parameter(
-        "after",
-        "The `next` of the page before.",
-        {"type": "string", "pattern": _CLIENT},
-    ),
-)
+_BUDGETS: Final = (AFTER({"type": "string", "pattern": _CLIENT}),)
 
 
 async def get_spend(call: Call) -> Answer:
     """What was spent in a range, by org, app, label, day, hour and the value of a tag."""
-    request = cases.parse_request(_query(call, _SPEND))
+    request = cases.parse_request(call.query)
     answer, as_of_ms = await cases.read_spend(call.services, viewer_of(call), request)
     headers = (
         (b"cache-control", b"private, no-cache"),
@@ -92,22 +91,18 @@ async def get_spend(call: Call) -> Answer:
 
 async def list_usage(call: Call) -> Answer:
     """Single usage records, the newest first; a page may be empty and have a next."""
-    request = usage_records.parse_request(_query(call, _RECORDS))
+    request = usage_records.parse_request(call.query)
     check_reader(call, request.app_id)
     policy = await call.services.tenants.find_policy(call.org_id)
-    return Answer(200, await usage_records.list_usage(call.services, policy, request), _NO_STORE)
+    return Answer(200, await usage_records.list_usage(call.services, policy, request), NO_STORE)
 
 
 async def list_all_budgets(call: Call) -> Answer:
     """Every budget of whom the caller covers, as it stands; a page may be empty and have a next."""
-    after = _query(call, _BUDGETS).get("after")
-    cursor = None if after is None else budgets.Cursor.parse(after)
+    after = call.query.get("after")
+    cursor = None if after is None else budgets.BudgetCursor.parse(after)
     listed = await budgets.list_all_budgets(call.services, viewer_of(call), cursor)
-    return Answer(200, listed, _NO_STORE)
-
-
-def _query(call: Call, parameters: tuple[Parameter, ...]) -> dict[str, str]:
-    return call.request.query_once([parameter.name for parameter in parameters])
+    return Answer(200, listed, NO_STORE)
 
 
 def accepts_csv(header: str | None) -> bool:
@@ -130,45 +125,12 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
+_row: Final = partial(Operation, access=Access.ANY_CLIENT, role=Role.VIEWER, problems=(404,))
 OPERATIONS: Final = (
-    Operation(
-        "GET",
-        "/api/v1/spend",
-        "getSpend",
-        get_spend,
-        {200: wire.SpendAnswer},
-        Access.ANY_CLIENT,
-        query=_SPEND,
-        limit="reports",
-        tag="aggregates",
-        role=Role.VIEWER,
-        has_csv=True,
-        problems=(404,),
-    ),
-    Operation(
-        "GET",
-        "/api/v1/orgs/{org_id}/usage",
-        "listUsage",
-        list_usage,
-        {200: wire.UsageList},
-        Access.ANY_CLIENT,
-        query=_RECORDS,
-        limit="reports",
-        tag="aggregates",
-        role=Role.VIEWER,
-        problems=(404,),
-    ),
-    Operation(
-        "GET",
-        "/api/v1/budgets",
-        "listAllBudgets",
-        list_all_budgets,
-        {200: AllBudgets},
-        Access.ANY_CLIENT,
-        query=_BUDGETS,
-        limit="limits",
-        tag="authorizations",
-        role=Role.VIEWER,
-        problems=(404,),
-    ),
-)
+    _row("GET", "/api/v1/spend", "getSpend", get_spend, {200: wire.SpendAnswer}, query=_SPEND,
+         limit="reports", tag="aggregates", has_csv=True),
+    _row("GET", f"{ORG}/usage", "listUsage", list_usage, {200: wire.UsageList}, query=_RECORDS,
+         limit="reports", tag="aggregates"),
+    _row("GET", "/api/v1/budgets", "listAllBudgets", list_all_budgets, {200: AllBudgets},
+         query=_BUDGETS, limit="limits", tag="authorizations"),
+)  # fmt: skip

@@ -9,12 +9,12 @@ from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError, RateLimitExceededError
 from pricekeeper.http.batch import answer_batch
 from pricekeeper.http.caching import cached_answer
+from pricekeeper.http.edge import read_members
 from pricekeeper.http.gate import limit_client
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import APP, Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import runtime as cases
 from pricekeeper.usecases.wire import runtime as wire
 
-_APP: Final = "/api/v1/orgs/{org_id}/apps/{app_id}"
 _FORCE: Final = Parameter(
     "force_check",
     "Sum the counters instead of reading totals; callers within a second share one sum.",
@@ -82,19 +82,19 @@ def _is_forced(call: Call) -> bool:
 
 _row: Final = partial(Operation, access=Access.APP)
 OPERATIONS: Final = (
-    _row("POST", f"{_APP}/usage", "recordUsage", record_usage, {202: wire.UsageAnswer},
+    _row("POST", f"{APP}/usage", "recordUsage", record_usage, {202: wire.UsageAnswer},
          body=wire.UsageBody, limit="usage", problems=(409,)),
-    _row("GET", f"{_APP}/model-selection", "selectModel", select_model,
+    _row("GET", f"{APP}/model-selection", "selectModel", select_model,
          {200: wire.SelectionAnswer, 304: None},
          query=(_FORCE,), limit="selection", variant_limit="force_check"),
-    _row("POST", f"{_APP}/usage/batch", "recordUsageBatch", record_batch, {207: wire.BatchAnswer},
-         body=wire.BatchBody, reads_body=True, limit="batch"),
-    _row("POST", f"{_APP}/limits/acquire", "acquire", acquire, {200: wire.Acquired},
+    _row("POST", f"{APP}/usage/batch", "recordUsageBatch", record_batch, {207: wire.BatchAnswer},
+         body=wire.BatchBody, read=read_members, reads_itself=True, limit="batch"),
+    _row("POST", f"{APP}/limits/acquire", "acquire", acquire, {200: wire.Acquired},
          body=wire.AcquireBody, limit="limits", problems=(409, 429)),
-    _row("POST", f"{_APP}/leases/{{lease_id}}/adjust", "adjustLease", adjust, {200: wire.Adjusted},
+    _row("POST", f"{APP}/leases/{{lease_id}}/adjust", "adjustLease", adjust, {200: wire.Adjusted},
          body=wire.AdjustBody, limit="limits", problems=(409,)),
-    _row("POST", f"{_APP}/leases/{{lease_id}}/release", "releaseLease", release, {204: None},
+    _row("POST", f"{APP}/leases/{{lease_id}}/release", "releaseLease", release, {204: None},
          limit="limits", problems=(409,)),
-    _row("GET", f"{_APP}/limits", "listLimits", list_limits, {200: wire.LimitList},
+    _row("GET", f"{APP}/limits", "listLimits", list_limits, {200: wire.LimitList},
          limit="limits", role=Role.VIEWER),
 )  # fmt: skip

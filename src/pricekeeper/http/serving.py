@@ -31,10 +31,7 @@ from pricekeeper.errors import (
 from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.deadline import DEADLINES
-from pricekeeper.http.edge import (
-    BodyTooLargeError,
-    refuse_twofold,
-)
+from pricekeeper.http.edge import BodyTooLargeError, refuse_twofold
 from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.exchange import EXCHANGE
 from pricekeeper.http.gate import admit, count_failure, is_guess

@@ -21,12 +21,7 @@ from prometheus_client import Gauge
 
 from pricekeeper.bootstrap import Services
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.errors import (
-    InvalidValueError,
-    NotFoundError,
-    StoreError,
-    UnreadableItemError,
-)
+from pricekeeper.errors import InvalidValueError, NotFoundError, StoreError, UnreadableItemError
 from pricekeeper.metering import org_day
 from pricekeeper.metering.spend import OTHERS, MonthSpend, PicosBySpender, Spender, month_of
 from pricekeeper.tenants import Client
@@ -45,7 +40,7 @@ _UNPRINTABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _log = structlog.get_logger(__name__)
 
 
-class Owner(NamedTuple):
+class ScopeOwner(NamedTuple):
     """Whose scope it is, by what people call it."""
 
     org_name: str
@@ -69,7 +64,7 @@ class SpendMetric:
         self._gauge = gauge
         self._series_max = series_max
         self._months = MonthSpend(services.store, services.clock)
-        self._owners: BoundedCache[str, tuple[Owner, int]] = BoundedCache(2 * series_max)
+        self._owners: BoundedCache[str, tuple[ScopeOwner, int]] = BoundedCache(2 * series_max)
         self._chosen: dict[Spender, None] = {}
         self._shown: set[Series] = set()
 
@@ -107,7 +102,7 @@ class SpendMetric:
         self._chosen = chosen
         return chosen
 
-    async def _find_owner(self, spender: Spender) -> Owner:
+    async def _find_owner(self, spender: Spender) -> ScopeOwner:
         """The names of a scope, at most ten minutes old; its ids, if it has been deleted."""
         now_ms = self._services.clock.monotonic_ms()
         known = self._owners.get(spender.scope_key)
@@ -116,9 +111,9 @@ class SpendMetric:
         org_id, app_id = ids_of(spender.scope_key)
         try:
             found = await self._services.tenants.get(Client(org_id, app_id))
-            owner = Owner(found.org_name, found.app_name, found.timezone)
+            owner = ScopeOwner(found.org_name, found.app_name, found.timezone)
         except (NotFoundError, InvalidValueError, UnreadableItemError):
-            owner = Owner(org_id, app_id, "UTC")
+            owner = ScopeOwner(org_id, app_id, "UTC")
         self._owners.put(spender.scope_key, (owner, now_ms))
         return owner
 
@@ -138,7 +133,7 @@ def ids_of(scope_key: str) -> tuple[OrgId, AppId | None]:
 
 def sum_by_series(
     months: Mapping[str, PicosBySpender],
-    owners: Mapping[str, Owner],
+    owners: Mapping[str, ScopeOwner],
     chosen: Iterable[Spender],
     now_ms: int,
 ) -> dict[Series, int]:
@@ -158,7 +153,9 @@ def sum_by_series(
     return found
 
 
-def name_series(owners: Mapping[str, Owner], chosen: Iterable[Spender]) -> dict[Spender, Series]:
+def name_series(
+    owners: Mapping[str, ScopeOwner], chosen: Iterable[Spender]
+) -> dict[Spender, Series]:
     """The labels of each spender's line: names, with ids where a name is not one's alone."""
     org_ids: dict[str, set[str]] = defaultdict(set)
     app_ids: dict[tuple[str, str], set[str]] = defaultdict(set)

@@ -18,11 +18,13 @@ from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import NOTHING, balances_of, filed_through, mends_of
 from pricekeeper.concurrency import BoundedCache, error_copy
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.ledger.position import Chapter, Position, authorization_id_of
-from pricekeeper.ledger.sheet import ItemChange, Sheet
+from pricekeeper.ledger.position import Chapter, Position, authorization_id_of, chapter_in
+from pricekeeper.ledger.sheet import ItemChange, Sheet, is_long
 from pricekeeper.storage import Key
 
 ITEMS_MAX: Final = 4_096
+KEYS_MAX: Final = ITEMS_MAX // 2
+"""Items that are read to be remembered together; the others are left room for as many."""
 _generations: Final = itertools.count(1)
 
 
@@ -58,13 +60,15 @@ class OpenAccounts:
 class ChapterSums:
     """What the sheets of one chapter say, all together."""
 
-    __slots__ = ("changes", "chapter", "names", "outcomes", "sealed_ms")
+    __slots__ = ("changes", "chapter", "names", "outcomes", "places", "sealed_ms")
 
     def __init__(self, chapter: Chapter) -> None:
         self.chapter = chapter
         self.changes: dict[Key, ItemChange] = {}
         self.outcomes: dict[str, str] = {}
         """What has become of authorizations, by their ids; the last word of each."""
+        self.places: dict[str, str] = {}
+        """Where outcomes are that are too long to be filed: how the keys of their sheets start."""
         self.names: dict[str, str] = {}
         """Which authorizations ids stand for that callers gave."""
         self.sealed_ms: int | None = None
@@ -72,7 +76,11 @@ class ChapterSums:
 
     def add(self, sheet: Sheet, position: Position) -> None:
         """Add what the sheet of that position says."""
-        self.outcomes.update(sheet.outcomes)
+        for one, text in sheet.outcomes.items():
+            self.outcomes[one] = text
+            self.places.pop(one, None)
+            if is_long(text):
+                self.places[one] = position.prefix
         for name, number in sheet.names.items():
             self.names[name] = authorization_id_of(position.sort_key, number)
         for key, change in sheet.changes.items():
@@ -108,17 +116,20 @@ class Book:
             self.chapters.append(ChapterSums(sheet.next))
             self.next = Position(sheet.next, 0)
 
-    def note_item(self, key: Key, item: Mapping[str, Any] | None) -> OpenAccounts:
-        """Remember an item of accounts that was read, with what is not filed into it yet."""
+    def with_unfiled(self, key: Key, item: Mapping[str, Any] | None) -> OpenAccounts:
+        """The accounts of an item that was read, with what is not filed into it yet."""
         known = OpenAccounts(item)
         for sums in self.chapters:
             if sums.chapter.name > known.through and key in sums.changes:
                 known.add(sums.changes[key])
-        self._items.put(key, known)
         return known
 
+    def remember(self, key: Key, known: OpenAccounts) -> None:
+        """Keep the accounts of an item; what later sheets say is added to them."""
+        self._items.put(key, known)
+
     def accounts(self, key: Key) -> OpenAccounts | None:
-        """The accounts of an item, if it was read."""
+        """The accounts of an item, if it is remembered."""
         return self._items.get(key)
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
@@ -150,6 +161,11 @@ class Book:
             if own_id is not None:
                 return own_id
         return None
+
+    def has_chapter_of(self, sheet: str) -> bool:
+        """Whether the chapter of a sheet, by its sort key, is one of the unfiled ones."""
+        name = chapter_in(sheet)
+        return any(sums.chapter.name == name for sums in self.chapters)
 
     def sealed(self) -> list[ChapterSums]:
         """The chapters that can be filed."""

@@ -55,6 +55,8 @@ class Draft:
         self._opened: dict[Key, list[str]] = {}
         self._mends: dict[Key, int] = {}
         self._shared: dict[Hashable, object] = {}
+        self.revision = 0
+        """How often anything was put into it."""
         self._numbers = 0
         self._bytes = 0
 
@@ -84,6 +86,7 @@ class Draft:
     def add(self, key: Key, account_id: str, change: Balance) -> Balance:
         """Add to an account; returns what it has then."""
         balance = self.balance(key, account_id)
+        self.revision += 1
         after = change if balance is None else balance + change
         self._running[key, account_id] = after
         accounts = self._changes.get(key)
@@ -110,11 +113,13 @@ class Draft:
 
     def settle(self, authorization_id: str, outcome: str) -> None:
         """Say what becomes of an authorization."""
+        self.revision += 1
         self.outcomes[authorization_id] = outcome
         self._bytes += 20 + len(outcome)
 
     def name(self, number: int, name: str) -> None:
         """Let an id that a caller gave stand for what has that number."""
+        self.revision += 1
         self.names[name] = number
         self._bytes += 20
 
@@ -127,6 +132,7 @@ class Draft:
         """Put an attribute on the sheet; the same one twice is there once."""
         if name not in self.attributes:
             self._bytes += len(name) + (len(value) if isinstance(value, (bytes, str)) else 8)
+        self.revision += 1
         self.attributes[name] = value
 
     def share(self, name: Hashable, make: Callable[[], _T]) -> _T:

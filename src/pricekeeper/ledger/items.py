@@ -4,7 +4,8 @@ In UsageAggSharded, in the partitions of the journal (`position.partition_of`, l
 
 - ``s{chapter}{number}{salt}``: a sheet (`sheet`); put if there is none, and never changed
 - ``o{16 sheets}``: what has become of the authorizations on these sheets, as it was filed: for each
-  its last outcome; ``f`` is the chapter that was filed last
+  its last outcome, or the start of it if it is long (`sheet.filed_in_part`); ``f`` is the chapter
+  that was filed last
 
 and ``ORG#{org}#LOG`` / ``HEAD``: ``from``, the first chapter that is not filed. Whoever reads the
 log begins there, and follows the seals.
@@ -97,6 +98,12 @@ def sheets_query(org_id: str, position: Position) -> Query:
     after = Position(chapter, position.number - 1).sort_key if position.number else ""
     pk = sheet_partition(org_id, chapter.region)
     return Query(USAGE_AGG_SHARDED, pk, prefix=f"s{chapter.name}", after=after)
+
+
+def prefix_query(org_id: str, prefix: str) -> Query:
+    """The sheet whose sort key starts so (`Position.prefix`)."""
+    pk = sheet_partition(org_id, prefix[1 : 1 + REGION_DIGITS])
+    return Query(USAGE_AGG_SHARDED, pk, prefix=prefix, limit=1)
 
 
 def number_of(item: Mapping[str, Any]) -> int:

@@ -7,56 +7,42 @@ sheet itself says by its nonce who wrote it. A sheet that arrives late is refuse
 its place, and else it is what comes next, decided on what is still all there is.
 
 A chapter ends after `SHEETS_MAX` sheets or `CHAPTER_MS`, so that whoever reads the log anew reads
-little. Then it is filed: what it says is added to the items of accounts, and noted beside the
-authorizations. Each of these writes names its chapter and is refused if that is in already, so any
-number of processes can file the same chapter, and each goes on where another has stopped.
+little. Then it is filed (`filing`), and the log begins behind it.
 
-Bounds: `SENDINGS_MAX` sendings of one sheet; `FILINGS_AT_ONCE` writes of one filing, of up to
-`OUTCOMES_AT_ONCE` outcomes each.
+Bounds: `SENDINGS_MAX` sendings of one sheet, `READINGS_MAX` readings of accounts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
 import structlog
 
-from pricekeeper.budgets.items import (
-    balances_of,
-    file_update,
-    filed_through,
-    past_accounts,
-    tidy_update,
-)
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import full_jitter_ms
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
-    InvalidOperationError,
     OutcomeUnknownError,
     ReasonCode,
     StoreError,
     StoreUnavailableError,
     TransactionCancelledError,
-    UnreadableItemError,
 )
-from pricekeeper.ledger.book import Book, ChapterSums
+from pricekeeper.ledger.book import KEYS_MAX, Book, OpenAccounts
 from pricekeeper.ledger.command import Send
 from pricekeeper.ledger.draft import NONCE_BYTES, Draft
+from pricekeeper.ledger.filing import Filer
 from pricekeeper.ledger.items import (
     first_chapter,
     head_key,
     head_put,
     head_update,
     number_of,
-    outcomes_key,
-    outcomes_update,
     position_key,
     sheet_put,
     sheets_query,
@@ -68,8 +54,6 @@ from pricekeeper.ledger.position import (
     Chapter,
     Position,
     begin_chapter,
-    outcome_name,
-    outcomes_sort_key,
 )
 from pricekeeper.ledger.sheet import Sheet, is_written_by, readable_sheet, sheet_attributes
 from pricekeeper.storage import Item, Key, Put, Store, Write, query_items
@@ -88,8 +72,6 @@ SENDINGS_MAX: Final = 6
 PAUSE_MS_FIRST: Final = 20
 PAUSE_MS_MAX: Final = 500
 READINGS_MAX: Final = 4
-FILINGS_AT_ONCE: Final = 16
-OUTCOMES_AT_ONCE: Final = 100
 KEPT_MARGIN_DAYS: Final = 2
 _SECS_PER_DAY: Final = 86_400
 
@@ -132,6 +114,7 @@ class OrgLog:
         self.others = 0
         """How many sheets of others were read."""
         self._lock = asyncio.Lock()
+        self._filer = Filer(store, clock, org_id, self.expires_at_epoch)
         self._filing: asyncio.Task[None] | None = None
 
     @property
@@ -173,17 +156,30 @@ class OrgLog:
             return self.book
 
     async def read_items(self, keys: Collection[Key]) -> None:
-        """Have these items of accounts in the book."""
-        book = self.book
+        """Have these items of accounts in the book, which has room for them."""
         for _ in range(READINGS_MAX):
-            missing = book.unread(keys)
+            missing = self.book.unread(keys)
             if not missing:
                 return
-            generation = book.generation
-            found = await self._store.batch_get([(RATE_BUCKETS, key) for key in missing])
-            if book.generation == generation:  # else a chapter may be neither in them nor here
-                for key, item in zip(missing, found, strict=True):
-                    book.note_item(key, item)
+            for key, known in (await self._read_accounts(missing)).items():
+                self.book.remember(key, known)
+        raise ContendedError("chapters were filed while accounts were read")
+
+    async def find_items(self, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
+        """These items of accounts; also more of them than the book has room for."""
+        for _ in range(READINGS_MAX):
+            missing = self.book.unread(keys)
+            found = await self._read_accounts(missing) if missing else {}
+            if len(found) == len(missing):
+                if len(keys) <= KEYS_MAX:
+                    for key, one in found.items():
+                        self.book.remember(key, one)
+                for key in keys:
+                    known = self.book.accounts(key)
+                    if known is not None:
+                        found[key] = known
+                if len(found) == len(keys):  # else one was forgotten meanwhile
+                    return found
         raise ContendedError("chapters were filed while accounts were read")
 
     def draft(self) -> Draft:
@@ -224,6 +220,15 @@ class OrgLog:
         """Until when what is written now is kept."""
         region_secs = int(region_at(now_ms), 16) * TICK_MS // 1000
         return region_secs + (self._retention_days + KEPT_MARGIN_DAYS) * _SECS_PER_DAY
+
+    async def _read_accounts(self, keys: Sequence[Key]) -> dict[Key, OpenAccounts]:
+        """The items of these keys; nothing if it is not sure what is filed into them."""
+        book, generation = self.book, self.book.generation
+        found = await self._store.batch_get([(RATE_BUCKETS, key) for key in keys])
+        if self._book is not book or book.generation != generation:
+            return {}  # a chapter may be neither in them nor here
+        pairs = zip(keys, found, strict=True)
+        return {key: book.with_unfiled(key, item) for key, item in pairs}
 
     async def _read(self) -> None:
         """Read on to the end, or all of it anew if it has moved away from what is known."""
@@ -268,10 +273,24 @@ class OrgLog:
             async for item in query_items(self._store, sheets_query(self.org_id, book.next)):
                 if not str(item["SK"]).endswith(chapter.salt):
                     continue  # a sheet of a version that had no log
+                await self._fold_passed_by(book, number_of(item))
                 self._fold_found(book, item)
                 if book.next.chapter != chapter:
                     break
         self._synced_ms = began_ms
+
+    async def _fold_passed_by(self, book: Book, until: int) -> None:
+        """Fold the sheets before one that was found.
+
+        A query is no snapshot: it may find a sheet and not the one before, if both were written
+        while it ran. What is not there either when it is read by itself has expired.
+        """
+        chapter = book.next.chapter
+        passed_by = [Position(chapter, number) for number in range(book.next.number, until)]
+        if passed_by:
+            keys = [(USAGE_AGG_SHARDED, position_key(self.org_id, one)) for one in passed_by]
+            for item in filter(None, await self._store.batch_get(keys)):
+                self._fold_found(book, item)
 
     def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
         book.next = Position(book.next.chapter, number_of(item))
@@ -372,8 +391,7 @@ class OrgLog:
         book, now_ms = self.book, self._clock.now_ms()
         chapter, number = book.next
         age_ms = now_ms - chapter.began_ms
-        is_long = number >= self._sheets_max or (number > 0 and age_ms >= CHAPTER_MS)
-        if not is_long and age_ms < UNUSED_MS:
+        if number < self._sheets_max and age_ms < CHAPTER_MS:
             return
         following = chapter.following(now_ms, self._random.getrandbits(SALT_BITS))
         if following is None:
@@ -384,7 +402,7 @@ class OrgLog:
         moves: tuple[Write, ...] = ()
         if age_ms >= UNUSED_MS:
             # Sheets of it may have expired, so its end is no longer where everybody finds it.
-            await self._file_all(book.chapters)
+            await self._filer.file_all(book.chapters)
             moves = (head_update(self.org_id, book.chapters[0].chapter, following),)
         attributes = sheet_attributes(self.org_id, sheet)
         try:
@@ -417,7 +435,7 @@ class OrgLog:
         while book.sealed():
             sums, following = book.chapters[0], book.chapters[1].chapter
             try:
-                await self._file_all([sums])
+                await self._filer.file_all([sums])
                 with contextlib.suppress(ConditionFailedError):  # somebody else has done it
                     await self._store.update(head_update(self.org_id, sums.chapter, following))
             except StoreError as error:  # somebody tries again later
@@ -426,63 +444,3 @@ class OrgLog:
                 return
             book.drop_filed(sums.chapter.name)
             self._meter.chapters_filed += 1
-
-    async def _file_all(self, chapters: Iterable[ChapterSums]) -> None:
-        """Add what chapters say to accounts, and note it beside the authorizations."""
-        for sums in chapters:
-            await _gather(self._file_accounts(key, sums) for key in list(sums.changes))
-            groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
-            for authorization_id, text in sums.outcomes.items():
-                name = outcome_name(authorization_id)
-                groups[outcomes_sort_key(authorization_id)][name] = text
-            await _gather(
-                self._file_outcomes(outcomes_key(self.org_id, group), outcomes, sums.chapter)
-                for group, outcomes in groups.items()
-            )
-
-    async def _file_accounts(self, key: Key, sums: ChapterSums) -> None:
-        change, chapter, now_ms = sums.changes[key], sums.chapter.name, self._clock.now_ms()
-        update = file_update(key, change.accounts, change.mends, chapter, now_ms)
-        try:
-            item = await self._store.update(update)
-        except ConditionFailedError:
-            return  # it is in
-        except InvalidOperationError:
-            await self._file_readable(key, sums, now_ms)
-            return
-        past = past_accounts(item, now_ms) if change.opened else []
-        if past and filed_through(item) == chapter:
-            with contextlib.suppress(ConditionFailedError):  # another time
-                await self._store.update(tidy_update(key, past, chapter))
-
-    async def _file_readable(self, key: Key, sums: ChapterSums, now_ms: int) -> None:
-        """File what can be filed: an account that can't be read can't be added to either."""
-        change, chapter = sums.changes[key], sums.chapter.name
-        found = balances_of(await self._store.get(RATE_BUCKETS, key)) or {}
-        readable = {
-            name: picos
-            for name, picos in change.accounts.items()
-            if not isinstance(found.get(name), UnreadableItemError)
-        }
-        with contextlib.suppress(ConditionFailedError):  # it is in
-            await self._store.update(file_update(key, readable, change.mends, chapter, now_ms))
-
-    async def _file_outcomes(self, key: Key, outcomes: Mapping[str, str], chapter: Chapter) -> None:
-        names = list(outcomes)
-        expires = self.expires_at_epoch(self._clock.now_ms())
-        for start in range(0, len(names), OUTCOMES_AT_ONCE):
-            some = {name: outcomes[name] for name in names[start : start + OUTCOMES_AT_ONCE]}
-            with contextlib.suppress(ConditionFailedError):  # those of a later chapter are there
-                await self._store.update(outcomes_update(key, some, chapter.name, expires))
-
-
-async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it, some at a time; raises what failed first, once nothing is under way."""
-    waiting = list(work)
-    failed: BaseException | None = None
-    for start in range(0, len(waiting), FILINGS_AT_ONCE):
-        some = waiting[start : start + FILINGS_AT_ONCE]
-        for done in await asyncio.gather(*some, return_exceptions=True):
-            failed = failed or done
-    if failed is not None:
-        raise failed

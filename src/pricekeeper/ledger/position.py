@@ -115,10 +115,15 @@ def sheet_sort_key(authorization_id: str) -> str:
     return f"{SHEET}{one[:8]}{one[9:13]}{one[19:23]}{one[24:]}"
 
 
+def chapter_in(sort_key: str) -> str:
+    """The name of the chapter of the sheet that has that sort key."""
+    return sort_key[1 : 1 + CHAPTER_DIGITS]
+
+
 def sheets_between(earlier_id: str, position: Position) -> int | None:
     """How many sheets lie between an id and a position; ``None`` if they are in two chapters."""
     sort_key = sheet_sort_key(earlier_id)
-    if not position.sort_key.startswith(sort_key[: 1 + CHAPTER_DIGITS]):
+    if position.chapter.name != chapter_in(sort_key):
         return None
     return position.number - number_in(sort_key)
 

@@ -27,7 +27,7 @@ class PostRecords(Command[None]):
         self, debits: Debits, operations: Sequence[Write], send: Send | None = None
     ) -> None:
         super().__init__()
-        self.keys = {account.key for accounts, _ in debits for account in accounts}
+        self.keys = dict.fromkeys(account.key for accounts, _ in debits for account in accounts)
         self.operations = operations
         self.send = send
         self._debits = debits

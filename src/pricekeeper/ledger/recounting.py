@@ -214,12 +214,12 @@ class Recounts:
             if least != most:
                 left.add(key)
         for item_key, some in missing.items():
-            names = {(item_key, account_id) for account_id in some}
-            one = before[next(iter(names))]
+            names = [(item_key, account_id) for account_id in some]
+            one = before[names[0]]
             if await self._add(one.account.org_id, item_key, some, one.mends):
                 _log_added([(before[name].account, some[name[1]]) for name in names])
             else:
-                left |= names
+                left.update(names)
         return left
 
     async def _add(self, org_id: str, key: Key, missing: Mapping[str, int], mends: int) -> bool:

@@ -121,7 +121,7 @@ class Ledger:
         found: dict[BudgetAccount, Balance] = {}
         for org_id in dict.fromkeys(account.org_id for account in accounts):
             mine = [account for account in accounts if account.org_id == org_id]
-            items = await self.read_items(org_id, {account.key for account in mine})
+            items = await self.read_items(org_id, dict.fromkeys(one.key for one in mine))
             for account in mine:
                 balance = items[account.key].balance(account.id)
                 if balance is not None:
@@ -132,10 +132,9 @@ class Ledger:
         """These items of accounts of an organisation, with all that its log says of them."""
         if not keys:
             return {}
-        book = await self.read_book(org_id)
         log = self.log_of(org_id)
-        await log.read_items(keys)
-        return {key: book.accounts(key) or OpenAccounts(None) for key in keys}
+        await log.read()
+        return await log.find_items(dict.fromkeys(keys))
 
     async def read_partition(
         self, org_id: str, pk: str, prefix: str = "", items_max: int = PARTITION_ITEMS_MAX
@@ -174,8 +173,11 @@ class Ledger:
         """What the log of an organisation says, read to its end."""
         return await self.log_of(org_id).read()
 
-    def submit(self, org_id: str, command: AnyCommand) -> None:
-        """Have the command carried out; its future is set in any case."""
+    def submit(self, org_id: str, command: AnyCommand, *, follows: bool = False) -> None:
+        """Have the command carried out; its future is set in any case.
+
+        One that ``follows`` from a command which was accepted is never one too many.
+        """
         worker = self._workers.get(org_id)
         if worker is None:
             pace = self._paces.get(org_id)
@@ -186,7 +188,7 @@ class Ledger:
                 self.log_of(org_id), self._clock, self.random, pace, lambda: self._end(org_id)
             )
             self._workers[org_id] = worker
-        worker.submit(command)
+        worker.submit(command, follows=follows)
 
     async def post(
         self,

@@ -28,6 +28,11 @@ from pricekeeper.storage import Item, Key, TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 NONCE, WRITTEN, ACCOUNTS, OUTCOMES, NAMES, NEXT = "z", "w", "a", "o", "i", "next"
+FILED_BYTES_MAX: Final = 64
+"""Of what is filed about one authorization: an item has those of up to 3,200."""
+FILED_PART_LENGTH: Final = 20
+_PLACE: Final = "\n"
+"""No outcome has a line's end in it."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -91,7 +96,7 @@ def sheet_from(org_id: str, item: Mapping[str, Any]) -> Sheet:
         named = typed.text(NEXT, None)
         return Sheet(
             item[NONCE],
-            typed.whole(WRITTEN),
+            typed.moment_ms(WRITTEN),
             changes,
             {str(UUID(bytes=one)): text for one, text in outcomes.items()},
             names_on(item),
@@ -114,6 +119,22 @@ def names_on(item: Mapping[str, Any]) -> dict[str, int]:
     data = item.get(NAMES)
     found = {} if data is None else _decode_names(data)
     return {str(UUID(bytes=name)): number for name, number in found.items()}
+
+
+def is_long(outcome: str) -> bool:
+    """Whether an outcome is filed in part only, and all of it is read from its sheet."""
+    return len(outcome.encode()) > FILED_BYTES_MAX
+
+
+def filed_in_part(outcome: str, place: str) -> str:
+    """A long outcome as it is filed; ``place`` is how the key of its sheet starts."""
+    return f"{outcome[:FILED_PART_LENGTH]}{_PLACE}{place}"
+
+
+def parse_filed(text: str) -> tuple[str, str]:
+    """What is filed of an outcome, and where all of it is; nowhere else if that is empty."""
+    outcome, _, place = text.partition(_PLACE)
+    return outcome, place
 
 
 def is_written_by(item: Mapping[str, Any] | None, nonce: bytes) -> bool:

@@ -6,9 +6,9 @@ is read and the commands are decided anew. Nobody is denied by what may be old: 
 its end first. Only one sheet is under way, so a process never gets into its own way; what arrives
 meanwhile goes into the next. Among other processes the worker pauses between sheets (`pace`).
 
-Bounds: `WAITING_MAX` commands of an organisation; `COMMANDS_MAX` and `OPERATIONS_MAX` for one
-sheet; `ATTEMPTS_MAX` attempts with up to `PAUSE_MS_MAX` between them; `ERRANDS_MAX` rounds of
-errands.
+Bounds: `WAITING_MAX` commands of an organisation, and one more that follows from each of them;
+`COMMANDS_MAX`, `KEYS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with up to
+`PAUSE_MS_MAX` between them; `ERRANDS_MAX` rounds of errands.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from pricekeeper.errors import (
     StoreError,
     TransactionCancelledError,
 )
+from pricekeeper.ledger.book import KEYS_MAX
 from pricekeeper.ledger.command import AnyCommand, Decision, Send
 from pricekeeper.ledger.draft import Draft
 from pricekeeper.ledger.log import OrgLog, SheetTakenError
 from pricekeeper.ledger.pace import Pace
-from pricekeeper.storage import Write
+from pricekeeper.storage import Key, Write
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 
 WAITING_MAX: Final = 2_000
@@ -64,9 +65,12 @@ class Worker:
         self._waiting: deque[AnyCommand] = deque()
         self.task: asyncio.Task[None] | None = None
 
-    def submit(self, command: AnyCommand) -> None:
-        """Have the command carried out; its future is set in any case."""
-        if len(self._waiting) >= WAITING_MAX:
+    def submit(self, command: AnyCommand, *, follows: bool = False) -> None:
+        """Have the command carried out; its future is set in any case.
+
+        One that ``follows`` from a command which was accepted is accepted, however many wait.
+        """
+        if not follows and len(self._waiting) >= WAITING_MAX:
             raise OverloadedError("too many authorizations of this organisation are waiting")
         self._waiting.append(command)
         if self.task is None:
@@ -98,10 +102,12 @@ class Worker:
         """As many commands as one sheet can carry; one for each thing that they are about."""
         taken: list[AnyCommand] = []
         names: set[str] = set()
+        keys: set[Key] = set()
         while self._waiting and len(taken) < COMMANDS_MAX:
             command = self._waiting[0]
+            keys.update(command.keys)
             alone = command.send is not None or (taken and taken[0].send is not None)
-            if taken and (alone or command.name in names):
+            if taken and (alone or command.name in names or len(keys) > KEYS_MAX):
                 break
             if command.name:
                 names.add(command.name)
@@ -127,8 +133,10 @@ class Worker:
         while left:
             await self._prepare(left)
             draft = self._log.draft()
-            writing, denied = self._decide_all(draft, left)
+            writing, denied, is_sound = self._decide_all(draft, left)
             left = [command for command in left if not command.future.done()]
+            if not is_sound:
+                continue  # without the one that has failed
             if draft.errands:
                 errands += 1
                 if errands > ERRANDS_MAX:
@@ -153,12 +161,16 @@ class Worker:
         if self._pace.must_look:
             await self._log.read()
         await self._log.prepare()
-        await self._log.read_items({key for command in commands for key in command.keys})
+        keys = dict.fromkeys(key for command in commands for key in command.keys)
+        await self._log.read_items(keys)
 
     def _decide_all(
         self, draft: Draft, commands: Sequence[AnyCommand]
-    ) -> tuple[list[AnyCommand], list[AnyCommand]]:
-        """Those that have something to write, and those that are to be denied."""
+    ) -> tuple[list[AnyCommand], list[AnyCommand], bool]:
+        """Those that have something to write, those that are to be denied, and whether it is sound.
+
+        The draft is not if it has something of a command that has failed.
+        """
         writing: list[AnyCommand] = []
         denied: list[AnyCommand] = []
         operations = 0
@@ -166,17 +178,20 @@ class Worker:
             needed = max(1, len(command.operations))
             if draft.is_full or (writing and operations + needed > OPERATIONS_MAX):
                 break
+            revision = draft.revision
             try:
                 decision = command.decide(draft)
             except PriceKeeperError as refused:
                 command.fail(refused)
+                if draft.revision != revision:
+                    return [], [], False
                 continue
             if decision is Decision.WRITES:
                 writing.append(command)
                 operations += len(command.operations)
             elif decision is Decision.DENIED:
                 denied.append(command)
-        return writing, denied
+        return writing, denied, True
 
     async def _write(self, draft: Draft, writing: Sequence[AnyCommand], attempts: int) -> bool:
         """Write the draft and answer those who are on it; whether it was written."""

@@ -28,8 +28,8 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
-from pricekeeper.limiter.commands import Acquire, Change, Command, Outcome, Taken, keys_of
-from pricekeeper.limiter.deciding import Accounts, Answered, CombinedWrite, Part, Read, decide
+from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, Taken, keys_of
+from pricekeeper.limiter.deciding import Accounts, Answered, CombinedWrite, Part, ReadStep, decide
 from pricekeeper.limiter.items import bucket_key, bucket_of, lease_of
 from pricekeeper.limiter.records import newer_record
 from pricekeeper.storage import Item, Key, Put, Update
@@ -43,7 +43,7 @@ class Queued(NamedTuple):
     answer: asyncio.Future[Outcome]
 
 
-class Batch:
+class CommandBatch:
     """Commands that share writes, until each has its answer."""
 
     def __init__(self, cache: BucketCache, queued: Sequence[Queued]) -> None:
@@ -78,7 +78,7 @@ class Batch:
             if isinstance(step, Answered):
                 for command, outcome in step.answers:
                     self._answer(command, outcome)
-            elif isinstance(step, Read):
+            elif isinstance(step, ReadStep):
                 await self._read(step)
             else:
                 await self._write(step)
@@ -86,7 +86,7 @@ class Batch:
             if fruitless == ATTEMPTS_MAX:
                 raise self._cache.contended(next(self._keys()))
 
-    async def _read(self, step: Read) -> None:
+    async def _read(self, step: ReadStep) -> None:
         keys = [*step.buckets, *step.records]
         items = await self._cache.store.batch_get([(RATE_BUCKETS, key) for key in keys])
         for index, key in enumerate(keys):
@@ -97,10 +97,10 @@ class Batch:
 
     async def _write(self, step: CombinedWrite) -> None:
         """Send it, and answer whom it serves; if it is refused, note what was different."""
-        was_told = all(part.key in self._accounts.told for part in step.parts)
+        was_fresh = all(part.key in self._accounts.fresh for part in step.parts)
         reasons = await self._send(step.parts) if step.parts else None
         if reasons is not None:
-            self._cache.meter.lost_races += was_told or len(step.parts) > 1
+            self._cache.meter.lost_races += was_fresh or len(step.parts) > 1
             for part, reason in zip(step.parts, reasons, strict=True):
                 if reason.code is ReasonCode.CONDITION_FAILED:
                     note = self._note_bucket if part.record is None else self._note_record
@@ -160,13 +160,13 @@ class Batch:
             bucket = self._cache.recall(key)
             if bucket is not None:
                 self._accounts.buckets[key] = bucket
-        if isinstance(command, Change) and command.record is not None:
+        if isinstance(command, LeaseChange) and command.record is not None:
             records, record = self._accounts.records, command.record
             records[record.key] = newer_record(records.get(record.key, record), record)
 
     def _note_bucket(self, key: Key, item: Mapping[str, Any] | None) -> None:
         """Keep what the store has told of a bucket."""
-        self._accounts.told.add(key)
+        self._accounts.fresh.add(key)
         try:
             bucket = bucket_of(item)
         except UnreadableItemError as error:
@@ -177,7 +177,7 @@ class Batch:
 
     def _note_record(self, key: Key, item: Item | Mapping[str, Any] | None) -> None:
         """Keep what the store has told of a lease. An acquire of one that exists has its answer."""
-        self._accounts.told.add(key)
+        self._accounts.fresh.add(key)
         for command in [one for one in self._answers if one.record and one.record.key == key]:
             if command.record is None:
                 continue
@@ -186,7 +186,7 @@ class Batch:
             except UnreadableItemError as error:
                 self._fail(command, error)
                 continue
-            if isinstance(command, Change):
+            if isinstance(command, LeaseChange):
                 if record is None:
                     self._fail(command, NotFoundError("lease"))
                 else:

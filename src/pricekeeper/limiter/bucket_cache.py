@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache, full_jitter_ms
+from pricekeeper.concurrency import Backoff, BoundedCache
 from pricekeeper.errors import ContendedError
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.meter import LimiterMeter
@@ -32,8 +32,7 @@ SEEN_MAX: Final = 10_000
 
 _AT_ONCE: Final = 3
 """Attempts without a pause before them: most races are over after the second."""
-_PAUSE_MS_FIRST: Final = 2
-_PAUSE_MS_MAX: Final = 64
+_BACKOFF: Final = Backoff(2, 64)
 
 
 class _Seen(NamedTuple):
@@ -94,13 +93,7 @@ class BucketCache:
     async def pause(self, attempt: int) -> None:
         """Wait before an attempt (the first is 0): not at first, then ever longer."""
         if attempt >= _AT_ONCE:
-            pause_ms = full_jitter_ms(
-                attempt - _AT_ONCE + 1,
-                first_ms=_PAUSE_MS_FIRST,
-                longest_ms=_PAUSE_MS_MAX,
-                randbelow=self.jitter,
-            )
-            await self.clock.sleep_ms(pause_ms)
+            await self.clock.sleep_ms(_BACKOFF.pause_ms(attempt - _AT_ONCE + 1, self.jitter))
 
     def contended(self, key: Key) -> ContendedError:
         """What to raise when the attempts are used up."""

@@ -23,7 +23,7 @@ class Acquire(msgspec.Struct, frozen=True, eq=False):
     record: LeaseRecord | None = None
 
 
-class Change(msgspec.Struct, frozen=True, eq=False):
+class LeaseChange(msgspec.Struct, frozen=True, eq=False):
     """Adjust what a lease holds, or release it. It is not denied.
 
     Without a ``record`` the lease lives in this process alone, and it is for `accounts` to send
@@ -38,7 +38,7 @@ class Change(msgspec.Struct, frozen=True, eq=False):
     mark: str | None = None
 
 
-Command: TypeAlias = Acquire | Change
+Command: TypeAlias = Acquire | LeaseChange
 
 
 class Taken(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ import msgspec
 
 from pricekeeper.errors import InvalidValueError, PriceKeeperError, Violation
 from pricekeeper.limiter.bucket import Bucket, Debit, Denial, guess, overdue, plan, probe
-from pricekeeper.limiter.commands import Acquire, Change, Command, Outcome, keys_of
+from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, keys_of
 from pricekeeper.limiter.draft import BucketDraft, total_of
 from pricekeeper.limiter.items import LeaseRecord, bucket_key
 from pricekeeper.limiter.limits import Limit
@@ -53,8 +53,8 @@ class Accounts:
         """A key that is not here was never seen; ``None`` is an absent bucket."""
         self.records: dict[Key, LeaseRecord] = {}
         """Of the leases that are to be changed."""
-        self.told: set[Key] = set()
-        """What the store has told since the batch began; all else is from memory."""
+        self.fresh: set[Key] = set()
+        """What was read since the batch began; all else is from memory."""
         self._reading_ms = reading_ms
         self._waited_ms = waited_ms
 
@@ -73,7 +73,7 @@ class Answered(msgspec.Struct, frozen=True):
     answers: list[tuple[Command, Outcome | PriceKeeperError]]
 
 
-class Read(msgspec.Struct, frozen=True):
+class ReadStep(msgspec.Struct, frozen=True):
     """What has to be read before anything more can be decided."""
 
     buckets: list[Key]
@@ -95,12 +95,12 @@ class CombinedWrite(msgspec.Struct, frozen=True):
 
     parts: list[Part]
     acquires: Sequence[Acquire] = ()
-    changes: Sequence[tuple[Change, Outcome]] = ()
+    changes: Sequence[tuple[LeaseChange, Outcome]] = ()
     cuts: int = 0
     """Adjustments of which less is taken than was asked for."""
 
 
-Decision: TypeAlias = Answered | Read | CombinedWrite
+Decision: TypeAlias = Answered | ReadStep | CombinedWrite
 
 
 def decide(accounts: Accounts, commands: Sequence[Command]) -> Decision:
@@ -108,7 +108,7 @@ def decide(accounts: Accounts, commands: Sequence[Command]) -> Decision:
     acquires = [one for one in commands if isinstance(one, Acquire)]
     drafts = _Drafts(accounts)
     for one in commands:
-        if isinstance(one, Change):
+        if isinstance(one, LeaseChange):
             drafts.add_change(one)
     if drafts.answers:
         return Answered(drafts.answers)
@@ -119,7 +119,7 @@ def decide(accounts: Accounts, commands: Sequence[Command]) -> Decision:
     drafts.add_acquires(acquires)
     if drafts.acquires or drafts.changes:
         return drafts.write()
-    if drafts.unsure or not all(accounts.told.issuperset(keys_of(one)) for one in acquires):
+    if drafts.unsure or not all(accounts.fresh.issuperset(keys_of(one)) for one in acquires):
         return _ask(accounts, acquires, drafts.unsure)
     return _settle(accounts, acquires[0]) or Answered(_deny(accounts, acquires))
 
@@ -137,9 +137,9 @@ class _Drafts:
         self.unsure: list[Key] = []
         """Records that have to be read before a change of them may be refused."""
         self.acquires: list[Acquire] = []
-        self.changes: list[tuple[Change, Outcome]] = []
+        self.changes: list[tuple[LeaseChange, Outcome]] = []
 
-    def add_change(self, change: Change) -> None:
+    def add_change(self, change: LeaseChange) -> None:
         """Add a change, or its answer if it needs no write, or leave it for the next write."""
         if change.record is None:
             if (taken := self._move(change, change.delta)) is not None:
@@ -199,7 +199,7 @@ class _Drafts:
             parts.append(Part(key, update_record(before, after), record=after))
         return CombinedWrite(parts, self.acquires, self.changes, self._cuts)
 
-    def _delta_of(self, change: Change, record: LeaseRecord) -> Mapping[str, int] | None:
+    def _delta_of(self, change: LeaseChange, record: LeaseRecord) -> Mapping[str, int] | None:
         """What the change takes from the buckets; ``None`` if it is not to be written now.
 
         Then it was applied before, or the record is ``unsure``. Raises if it can't be applied.
@@ -213,13 +213,13 @@ class _Drafts:
         try:
             check_held(change.delta, record.held, capacities_of(change.debits))
         except InvalidValueError:
-            if record.key in self._accounts.told or record.key in self._records:
+            if record.key in self._accounts.fresh or record.key in self._records:
                 raise
             self.unsure.append(record.key)  # others may have changed what it holds
             return None
         return change.delta
 
-    def _move(self, change: Change, delta: Mapping[str, int]) -> dict[str, int] | None:
+    def _move(self, change: LeaseChange, delta: Mapping[str, int]) -> dict[str, int] | None:
         """Adjust the buckets of a lease; what is taken is what every bucket can bear.
 
         ``None`` if it can't go into the same write as the adjustments that are here.
@@ -261,7 +261,7 @@ class _Drafts:
                 debit,
                 accounts.buckets.get(key),
                 seen=key in accounts.buckets,
-                told=key in accounts.told,
+                is_fresh=key in accounts.fresh,
                 reading_ms=accounts.reading_ms(key),
             )
         return draft
@@ -324,10 +324,10 @@ def _ask(accounts: Accounts, acquires: Sequence[Acquire], records: Sequence[Key]
     return _read(acquires, records)
 
 
-def _read(acquires: Sequence[Acquire], records: Sequence[Key]) -> Read:
+def _read(acquires: Sequence[Acquire], records: Sequence[Key]) -> ReadStep:
     """All buckets of the acquires, and their leases: one of them may have been granted before."""
     named = [one.record.key for one in acquires if one.record is not None]
-    return Read(list(_totals(acquires)), list(dict.fromkeys([*named, *records])))
+    return ReadStep(list(_totals(acquires)), list(dict.fromkeys([*named, *records])))
 
 
 def _settle(accounts: Accounts, acquire: Acquire) -> CombinedWrite | None:

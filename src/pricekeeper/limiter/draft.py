@@ -40,18 +40,18 @@ class BucketDraft:
     """What one write is to do to one bucket."""
 
     def __init__(
-        self, place: Debit, bucket: Bucket | None, *, seen: bool, told: bool, reading_ms: int
+        self, target: Debit, bucket: Bucket | None, *, seen: bool, is_fresh: bool, reading_ms: int
     ) -> None:
-        """Draft for the bucket of ``place``, as it is or was.
+        """Draft for the bucket of ``target``, as it is or was.
 
         ``seen`` says whether anything is known of it; if so, ``None`` is an absent bucket.
-        ``told`` says whether the store has told it to this batch: only then may an adjustment
+        ``is_fresh`` says whether this batch has read it: only then may an adjustment
         be cut to what the bucket can bear.
         """
-        self._place = place
+        self._target = target
         self._bucket = bucket
         self._seen = seen
-        self._told = told
+        self._is_fresh = is_fresh
         self._now_ms = reading_ms
         self._limits: dict[str, Limit] = {}
         """Of the adjustments: the bucket's own terms, if they are known."""
@@ -68,7 +68,7 @@ class BucketDraft:
 
     def bearable(self, debit: Debit) -> dict[str, int]:
         """How much more of this can be taken before a debt is as deep as it may be."""
-        if not self._told:
+        if not self._is_fresh:
             return dict(debit.tokens)
         here = self._in_own_terms(debit)
         return bearable(self._after_adjustments(), here, self._now_ms)
@@ -91,7 +91,7 @@ class BucketDraft:
     def write(self) -> tuple[Put | Update, Bucket | None] | None:
         """The write and the bucket after it; ``None`` if there is nothing to write."""
         adjusted = {name: count for name, count in self._adjusted.items() if count}
-        adjustment = Debit(self._place.entity, self._place.resource, self._limits, adjusted)
+        adjustment = Debit(self._target.entity, self._target.resource, self._limits, adjusted)
         if self._debit is None:
             return self._write_adjustment(adjustment) if adjusted else None
         base = self._after_adjustments()
@@ -128,8 +128,8 @@ class BucketDraft:
         if bucket is None:
             if not self._seen or not self._adjusted:
                 return None
-            place = self._place
-            debit = Debit(place.entity, place.resource, self._limits, self._adjusted)
+            target = self._target
+            debit = Debit(target.entity, target.resource, self._limits, self._adjusted)
             return full_since(debit, self._now_ms)
         if not self._adjusted:
             return bucket

@@ -45,7 +45,7 @@ RETURNING_MAX: Final = 64
 """Blocks that are returned at the same time; the others wait."""
 
 
-class Block:
+class PrefetchedBlock:
     """Tokens that were taken and not yet spent."""
 
     __slots__ = ("expires_at_ms", "left", "low", "open", "request")
@@ -85,7 +85,7 @@ class BlockAccount(UnnamedAccount):
     """The account of a lease out of a block; tokens go back there while the block is open."""
 
     def __init__(
-        self, workers: Workers, clock: Clock, block: Block, tokens: Mapping[str, int]
+        self, workers: Workers, clock: Clock, block: PrefetchedBlock, tokens: Mapping[str, int]
     ) -> None:
         super().__init__(workers, block.request.debits, tokens)
         self._clock = clock
@@ -103,7 +103,7 @@ class _BlockQueue:
     __slots__ = ("blocks", "fetched")
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[PrefetchedBlock] = []
         self.fetched: asyncio.Event | None = None
 
 
@@ -122,7 +122,7 @@ class Pool:
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
-    def spend(self, kind: Kind, tokens: Mapping[str, int]) -> Block | None:
+    def spend(self, kind: Kind, tokens: Mapping[str, int]) -> PrefetchedBlock | None:
         """Serve a request from memory if there is enough; returns the block. Never waits."""
         queue = self._queues.get(kind)
         if queue is None:
@@ -157,7 +157,7 @@ class Pool:
         block, taken = fetched
         return self.account(block, tokens), taken
 
-    def account(self, block: Block, tokens: Mapping[str, int]) -> BlockAccount:
+    def account(self, block: PrefetchedBlock, tokens: Mapping[str, int]) -> BlockAccount:
         """The account of a lease that was served from that block."""
         return BlockAccount(self._workers, self._cache.clock, block, tokens)
 
@@ -172,7 +172,7 @@ class Pool:
                 self._give_back(queue.blocks.pop())
             self._tidy(kind)
 
-    def _spend(self, queue: _BlockQueue, tokens: Mapping[str, int]) -> Block | None:
+    def _spend(self, queue: _BlockQueue, tokens: Mapping[str, int]) -> PrefetchedBlock | None:
         now_ms = self._cache.clock.monotonic_ms()
         for block in queue.blocks:
             if block.spend(tokens, now_ms):
@@ -203,7 +203,7 @@ class Pool:
 
     async def _fetch(
         self, queue: _BlockQueue, request: CheckedRequest, *, served: int
-    ) -> tuple[Block, Taken] | None:
+    ) -> tuple[PrefetchedBlock, Taken] | None:
         """Take a block and put it into the queue, less what it served; ``None`` if denied."""
         times = self._affordable(request)
         if times == 1:
@@ -212,7 +212,9 @@ class Pool:
         taken = await self._workers.take(request.debits, _times(request.takes, times))
         if isinstance(taken, Denial):
             return None
-        block = Block(request, times=times - served, expires_at_ms=taken_at_ms + self._hold_ms)
+        block = PrefetchedBlock(
+            request, times=times - served, expires_at_ms=taken_at_ms + self._hold_ms
+        )
         self._enqueue(queue, block)
         return block, taken
 
@@ -236,7 +238,7 @@ class Pool:
                     times = min(times, statuses[name].remaining // (2 * count))
         return max(1, times)
 
-    def _enqueue(self, queue: _BlockQueue, block: Block) -> None:
+    def _enqueue(self, queue: _BlockQueue, block: PrefetchedBlock) -> None:
         if self._closed:  # while we were fetching
             self._give_back(block)
             return
@@ -259,7 +261,7 @@ class Pool:
                     self._give_back(queue.blocks.pop(0))
                 self._tidy(kind)
 
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: PrefetchedBlock) -> None:
         """Close the block and start to return what is left of it; nobody waits for that."""
         block.open = False
         back = {name: -count for name, count in block.left.items() if count}

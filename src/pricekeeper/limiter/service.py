@@ -26,12 +26,7 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.limiter import upkeep
-from pricekeeper.limiter.accounts import (
-    EmptyAccount,
-    LeaseAccount,
-    RecordedAccount,
-    UnnamedAccount,
-)
+from pricekeeper.limiter.accounts import EmptyAccount, LeaseAccount, RecordedAccount, UnnamedAccount
 from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.commands import Taken
@@ -191,10 +186,7 @@ class Limiter:
         return (await self.peek_many([(entity, resource)], limits=limits))[0]
 
     async def peek_many(
-        self,
-        buckets: Sequence[tuple[str, str]],
-        *,
-        limits: Limits | None = None,
+        self, buckets: Sequence[tuple[str, str]], *, limits: Limits | None = None
     ) -> list[dict[str, LimitStatus]]:
         """The state of several buckets, each an entity and a resource: one read for all."""
         pairs = [

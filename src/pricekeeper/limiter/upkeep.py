@@ -13,14 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from pricekeeper.errors import ConditionFailedError, UnreadableItemError
-from pricekeeper.limiter.bucket import (
-    Bucket,
-    Debit,
-    Holding,
-    HoldingChange,
-    Normal,
-    expiry_epoch,
-)
+from pricekeeper.limiter.bucket import Bucket, Debit, Holding, HoldingChange, Normal, expiry_epoch
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.limiter.writes import normal

@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from pricekeeper.errors import OutcomeUnknownError, OverloadedError
-from pricekeeper.limiter.batch import Batch, Queued
+from pricekeeper.limiter.batch import CommandBatch, Queued
 from pricekeeper.limiter.bucket import Debit, Denial
 from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.commands import Acquire, Change, Command, Outcome, Taken, keys_of
+from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, Taken, keys_of
 from pricekeeper.limiter.items import LeaseRecord, bucket_key
 from pricekeeper.limiter.pacing import Pacer
 from pricekeeper.storage import Key
@@ -68,20 +68,20 @@ class Workers:
 
         Returns how much was taken of each limit, from every bucket that has it.
         """
-        outcome = await self._submit(chain, Change(tuple(chain), delta))
+        outcome = await self._submit(chain, LeaseChange(tuple(chain), delta))
         if not isinstance(outcome, dict):
             raise TypeError("a change without a record ends with what was taken")
         return outcome
 
     async def adjust(self, record: LeaseRecord, delta: Mapping[str, int], mark: str) -> LeaseRecord:
         """Adjust a lease with a name, once for the same mark; returns its record after that."""
-        return await self._change(Change(record.debits({}), delta, record, mark))
+        return await self._change(LeaseChange(record.debits({}), delta, record, mark))
 
     async def release(self, record: LeaseRecord) -> LeaseRecord:
         """Release a lease with a name, once; returns its record after that."""
-        return await self._change(Change(record.debits({}), {}, record))
+        return await self._change(LeaseChange(record.debits({}), {}, record))
 
-    async def _change(self, change: Change) -> LeaseRecord:
+    async def _change(self, change: LeaseChange) -> LeaseRecord:
         outcome = await self._submit(change.debits, change)
         if not isinstance(outcome, LeaseRecord):
             raise TypeError("a change of a lease with a name ends with its record")
@@ -104,11 +104,11 @@ class Workers:
 
     async def _work(self, chain: Key, queue: _Queue) -> None:
         """Carry out batch after batch until nothing waits."""
-        batch: Batch | None = None
+        batch: CommandBatch | None = None
         try:
             while queue:
                 await self._wait_for_turn(chain)
-                batch = Batch(self._cache, _take_batch(queue))
+                batch = CommandBatch(self._cache, _take_batch(queue))
                 await batch.run()
                 if batch.transaction_ms is not None:
                     now_ms = self._cache.clock.monotonic_ms()

@@ -20,26 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Normal, Retry, stored_range
-from pricekeeper.limiter.items import (
-    CONSUMED,
-    REFILLED,
-    STORED,
-    TERMS,
-    bucket_item,
-    bucket_key,
-)
+from pricekeeper.limiter.items import CONSUMED, REFILLED, STORED, TERMS, bucket_item, bucket_key
 from pricekeeper.limiter.limits import Limit
-from pricekeeper.storage import (
-    ITEM_ABSENT,
-    Action,
-    Add,
-    Condition,
-    Put,
-    Remove,
-    Set,
-    Update,
-    attr,
-)
+from pricekeeper.storage import ITEM_ABSENT, Action, Add, Condition, Put, Remove, Set, Update, attr
 from pricekeeper.storage.expressions import And
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY

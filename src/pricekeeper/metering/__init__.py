@@ -13,9 +13,9 @@ from pricekeeper.metering.journal_start import agree_on_start
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused
 from pricekeeper.metering.submission import Submission
-from pricekeeper.metering.totals import OrgTotals, Readings, total_keys, totals_from
-from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus, check_tags, fingerprint
-from pricekeeper.metering.voiding import Voided, Voider
+from pricekeeper.metering.totals import Readings, total_keys, totals_from
+from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus, check_tags
+from pricekeeper.metering.voiding import Voider
 from pricekeeper.metering.window_spend import WindowSpend
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "BatchPlaces",
     "Counters",
     "Metering",
-    "OrgTotals",
     "Outcome",
     "Readings",
     "Receipt",
@@ -37,13 +36,11 @@ __all__ = [
     "Total",
     "Usage",
     "UsageStatus",
-    "Voided",
     "Voider",
     "WindowSpend",
     "agree_on_start",
     "check_tags",
     "day_start_ms",
-    "fingerprint",
     "next_midnight_ms",
     "org_day",
     "total_keys",

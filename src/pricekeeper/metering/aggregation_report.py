@@ -40,7 +40,7 @@ class AggregationReport:
     """Regions in which some may be left, because they could not be read or charged."""
 
 
-class Change(NamedTuple):
+class TotalChange(NamedTuple):
     """A total that was made anew, and is another one now."""
 
     org_id: str
@@ -57,7 +57,7 @@ class RebuildReport:
     day: str
     orgs: int
     """Organisations that have posted while records of that day could be."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[TotalChange, ...] = ()
     failed: int = 0
     unreadable: int = 0
     errors: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Tally:
     unreadable: int = 0
     errors: dict[str, None] = field(default_factory=dict)
     written_at_ms: int = 0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[TotalChange] = field(default_factory=list)
     """Of totals that were made anew."""
 
     def fail(self, accounts: int, error: StoreError) -> None:

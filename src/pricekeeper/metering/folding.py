@@ -30,7 +30,7 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.metering.account_list import AccountList
-from pricekeeper.metering.aggregation_report import Change, Tally
+from pricekeeper.metering.aggregation_report import Tally, TotalChange
 from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.facets import Facet, Facets
 from pricekeeper.metering.fold import Behind, Fold
@@ -386,7 +386,7 @@ class Folder:
         except (ConditionFailedError, OutcomeUnknownError):
             return None
         if fold.total != before.total:
-            change = Change(facet.org_id, facet.pk, facet.sk, before.total, fold.total)
+            change = TotalChange(facet.org_id, facet.pk, facet.sk, before.total, fold.total)
             tally.changes.append(change)
         return fold.total
 

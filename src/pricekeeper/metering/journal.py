@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -337,13 +337,3 @@ def is_void_note(sort_key: str) -> bool:
 def weight_of(terms: StoredTerms) -> int:
     """What a record with these terms weighs on its page."""
     return 1 + len(terms.data) // WEIGHT_BYTES
-
-
-def sums_by_tick(records: Iterable[Record]) -> dict[int, Counters]:
-    """What the records of each tick add up to."""
-    sums: dict[int, Counters] = {}
-    for record in records:
-        tick = record.entry.tick
-        have = sums.get(tick)
-        sums[tick] = record.entry.counters if have is None else have + record.entry.counters
-    return sums

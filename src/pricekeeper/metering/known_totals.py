@@ -29,8 +29,8 @@ class KnownTotals:
         self._reader = reader
         self._clock = clock
         self._running = RunningTotals()
-        self._stale: set[Account] = set()
-        self._being_read: set[Account] = set()
+        self._stale: dict[Account, None] = {}
+        self._being_read: dict[Account, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
     def count(self, account: Account, counters: Counters) -> None:
@@ -58,7 +58,7 @@ class KnownTotals:
         if age_ms is not None and age_ms < REFRESH_MS:
             return
         if account not in self._being_read:
-            self._stale.add(account)
+            self._stale[account] = None
             self._refresh_soon()
 
     async def close(self) -> None:
@@ -73,12 +73,12 @@ class KnownTotals:
 
     def _end_refresh(self, _: asyncio.Task[None]) -> None:
         self._refreshing = None
-        self._being_read = set()
+        self._being_read = {}
         self._refresh_soon()
 
     async def _refresh(self) -> None:
         accounts = self._being_read = self._stale
-        self._stale = set()
+        self._stale = {}
         asked_at_ms = self._clock.monotonic_ms()
         try:
             readings = await self._reader.read_aggregated(accounts, consistent=False)

@@ -27,7 +27,7 @@ class WindowSpend:
     async def measure(self, accounts: Sequence[BudgetAccount]) -> dict[BudgetAccount, int]:
         """What the records of the journal add up to in each account, in pico-dollars."""
         sums = dict.fromkeys(accounts, 0)
-        for org_id in {account.org_id for account in accounts}:
+        for org_id in dict.fromkeys(account.org_id for account in accounts):
             mine = [account for account in accounts if account.org_id == org_id]
             started_ms = min(account.span.starts_at_ms for account in mine)
             postings = await self.find_postings(org_id, started_ms)

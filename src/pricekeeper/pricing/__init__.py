@@ -8,52 +8,34 @@ from pricekeeper.pricing.catalogue import Catalogue, Model
 from pricekeeper.pricing.cost import (
     PICOS_PER_MICRO,
     TOKENS_MAX,
-    Charge,
     TokenUsage,
     charge,
     split_micros,
 )
-from pricekeeper.pricing.deployment import load_catalogue, parse_catalogue
-from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, RateScope, normalise_model_id
+from pricekeeper.pricing.deployment import load_catalogue
+from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, normalise_model_id
 from pricekeeper.pricing.plausibility import check_answer_plausible, check_plausible
-from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, Rates, Step, Variant
-from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, RegionalQuote, Unmatched
+from pricekeeper.pricing.prices import Prices, Rates
+from pricekeeper.pricing.quotes import PriceSource
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.pricing.service import PriceBook
-from pricekeeper.pricing.worst_case import (
-    CacheWrite,
-    WorstCase,
-    WorstRates,
-    worst_case,
-    worst_rates,
-)
+from pricekeeper.pricing.worst_case import CacheWrite, WorstCase, WorstRates, worst_rates
 
 __all__ = [
     "PICOS_PER_MICRO",
     "TOKENS_MAX",
     "CacheWrite",
     "Catalogue",
-    "Charge",
     "CheckReport",
-    "Component",
     "Model",
     "ModelRef",
     "OpaqueId",
     "PriceBook",
-    "PriceList",
     "PriceSource",
-    "PriceTable",
     "Prices",
-    "Quote",
-    "RateCard",
-    "RateScope",
     "Rates",
     "RefreshReport",
-    "RegionalQuote",
-    "Step",
     "TokenUsage",
-    "Unmatched",
-    "Variant",
     "WorstCase",
     "WorstRates",
     "charge",
@@ -61,8 +43,6 @@ __all__ = [
     "check_plausible",
     "load_catalogue",
     "normalise_model_id",
-    "parse_catalogue",
     "split_micros",
-    "worst_case",
     "worst_rates",
 ]

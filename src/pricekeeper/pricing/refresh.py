@@ -34,13 +34,13 @@ from pricekeeper.pricing.prices import PriceTable, flattened
 from pricekeeper.pricing.quotes import PriceList, PriceSource, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.regions import combined_prices, knows_regions, overridden
 from pricekeeper.pricing.reports import (
-    Change,
     CheckReport,
     DayUpdate,
-    Difference,
     LeftAlone,
+    PriceChange,
+    PriceDifference,
     RefreshReport,
-    Refusal,
+    RefusedPrices,
     UnmatchedModel,
     changes_between,
 )
@@ -53,7 +53,7 @@ DAYS_AHEAD: Final = 1
 DAYS_BACK: Final = 1
 
 _Held: TypeAlias = dict[tuple[str, date], StatedPrices]
-_Outcome: TypeAlias = tuple[DayUpdate, ...] | Refusal | UnmatchedModel | LeftAlone
+_Outcome: TypeAlias = tuple[DayUpdate, ...] | RefusedPrices | UnmatchedModel | LeftAlone
 
 _log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ async def refresh(
         unchanged=tuple(label for label, outcome in outcomes.items() if outcome == ()),
         unmatched=tuple(outcome for outcome in found if isinstance(outcome, UnmatchedModel)),
         left_alone=tuple(outcome for outcome in found if isinstance(outcome, LeftAlone)),
-        refused=tuple(outcome for outcome in found if isinstance(outcome, Refusal)),
+        refused=tuple(outcome for outcome in found if isinstance(outcome, RefusedPrices)),
         unused_names=prices.unused_names(models),
     )
 
@@ -96,7 +96,7 @@ async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> Chec
     prices = await source.load()
     today, models = _utc_day(clock.now_ms() // 1000), tuple(catalogue)
     agreeing: list[ModelLabel] = []
-    differing: list[Difference] = []
+    differing: list[PriceDifference] = []
     unmatched: list[UnmatchedModel] = []
     left_alone: list[LeftAlone] = []
     for model in models:
@@ -110,7 +110,7 @@ async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> Chec
         stated, file = flattened(quote), flattened(model.table())
         said = {price: file[price] for price in stated if price in file}
         if changes := changes_between(said, stated):
-            differing.append(Difference(model.label, model.bedrock_model_id, changes))
+            differing.append(PriceDifference(model.label, model.bedrock_model_id, changes))
         else:
             agreeing.append(model.label)
     return CheckReport(
@@ -156,7 +156,7 @@ class _Job:
             return ()
         if not believe and (suspicious := self._suspicious(model, quotes)):
             _log.warning("price_refused", label=model.label, **_old_and_new(suspicious))
-            return Refusal(model.label, model.bedrock_model_id, suspicious)
+            return RefusedPrices(model.label, model.bedrock_model_id, suspicious)
         updates = [
             DayUpdate(
                 model.label,
@@ -187,7 +187,9 @@ class _Job:
             combined_prices(model, source, quote) == model.table()
         )
 
-    def _suspicious(self, model: Model, quotes: Mapping[date, PriceTable]) -> tuple[Change, ...]:
+    def _suspicious(
+        self, model: Model, quotes: Mapping[date, PriceTable]
+    ) -> tuple[PriceChange, ...]:
         old = flattened(self._in_force(model, self._today))
         for quote in quotes.values():
             changes = changes_between(old, {**old, **flattened(quote)})
@@ -217,7 +219,7 @@ class _Job:
 
     def _log_changes(self, updates: Sequence[DayUpdate]) -> None:
         """Once per change, although it is written for several days."""
-        logged: set[tuple[Change, ...]] = {()}
+        logged: set[tuple[PriceChange, ...]] = {()}
         for update in updates:
             if update.changes not in logged:
                 logged.add(update.changes)
@@ -253,7 +255,7 @@ def _is_older_than(stated: StatedPrices) -> Condition:
     )
 
 
-def _is_suspicious(change: Change) -> bool:
+def _is_suspicious(change: PriceChange) -> bool:
     old, new = change.old, change.new
     if new == 0:
         return True
@@ -275,7 +277,7 @@ def _usable(model: Model, source: str, quote: Quote) -> PriceTable | UnmatchedMo
     return quote
 
 
-def _old_and_new(changes: Sequence[Change]) -> dict[str, dict[str, int | None]]:
+def _old_and_new(changes: Sequence[PriceChange]) -> dict[str, dict[str, int | None]]:
     return {
         "old": {change.price: change.old for change in changes},
         "new": {change.price: change.new for change in changes},

@@ -15,7 +15,7 @@ from typing import Final
 from pricekeeper.pricing.catalogue import Model
 from pricekeeper.pricing.model_ids import ModelRef, RateScope, arn_region, normalise_model_id
 from pricekeeper.pricing.prices import PriceTable, flattened
-from pricekeeper.pricing.reports import Change
+from pricekeeper.pricing.reports import PriceChange
 
 WITHOUT_REGIONS: Final = ("genai-prices",)
 """The sources that have one price for all regions, by the names that stored prices carry."""
@@ -63,11 +63,11 @@ def region_mismatch(model: Model, region: str) -> str | None:
     return None
 
 
-def overridden(model: Model, stated: PriceTable) -> tuple[Change, ...]:
+def overridden(model: Model, stated: PriceTable) -> tuple[PriceChange, ...]:
     """The prices of the deployment file that would change if that statement were laid over it."""
     file, combined = flattened(model.table()), flattened(model.table(stated))
     return tuple(
-        Change(price, old, combined.get(price))
+        PriceChange(price, old, combined.get(price))
         for price, old in file.items()
         if combined.get(price) != old
     )

@@ -10,7 +10,7 @@ import msgspec
 from pricekeeper.values import ModelLabel
 
 
-class Change(msgspec.Struct, frozen=True):
+class PriceChange(msgspec.Struct, frozen=True):
     """One price before and after, in micro-dollars per million tokens; ``None``: not known."""
 
     price: str
@@ -24,15 +24,15 @@ class DayUpdate(msgspec.Struct, frozen=True):
     label: ModelLabel
     bedrock_model_id: str
     day: date
-    changes: tuple[Change, ...]
+    changes: tuple[PriceChange, ...]
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RefusedPrices(msgspec.Struct, frozen=True):
     """A model whose prices were not believed, and the changes that made them suspicious."""
 
     label: ModelLabel
     bedrock_model_id: str
-    suspicious: tuple[Change, ...]
+    suspicious: tuple[PriceChange, ...]
 
 
 class UnmatchedModel(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class LeftAlone(msgspec.Struct, frozen=True):
     label: ModelLabel
     bedrock_model_id: str
     reason: str
-    differing: tuple[Change, ...]
+    differing: tuple[PriceChange, ...]
 
 
 class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,17 +66,17 @@ class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
     later."""
     unmatched: tuple[UnmatchedModel, ...]
     left_alone: tuple[LeftAlone, ...]
-    refused: tuple[Refusal, ...]
+    refused: tuple[RefusedPrices, ...]
     unused_names: tuple[str, ...]
     """What the source lists and no configured model is."""
 
 
-class Difference(msgspec.Struct, frozen=True):
+class PriceDifference(msgspec.Struct, frozen=True):
     """A model whose prices differ: ``old`` is the file's, ``new`` the source's."""
 
     label: ModelLabel
     bedrock_model_id: str
-    changes: tuple[Change, ...]
+    changes: tuple[PriceChange, ...]
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,16 +84,16 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     agreeing: tuple[ModelLabel, ...]
-    differing: tuple[Difference, ...]
+    differing: tuple[PriceDifference, ...]
     unmatched: tuple[UnmatchedModel, ...]
     left_alone: tuple[LeftAlone, ...]
     unused_names: tuple[str, ...]
 
 
-def changes_between(old: Mapping[str, int], new: Mapping[str, int]) -> tuple[Change, ...]:
+def changes_between(old: Mapping[str, int], new: Mapping[str, int]) -> tuple[PriceChange, ...]:
     """What is different in the new prices, in their order; then what they lack."""
     return tuple(
-        Change(price, old.get(price), new.get(price))
+        PriceChange(price, old.get(price), new.get(price))
         for price in {**new, **old}
         if old.get(price) != new.get(price)
     )

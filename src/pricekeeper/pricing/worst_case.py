@@ -78,30 +78,6 @@ class WorstRates(msgspec.Struct, frozen=True):
         return WorstCase(input_tokens * self.prompt_usd_picos, self.output_usd_picos)
 
 
-def worst_case(
-    model: Model,
-    prices: Prices,
-    input_tokens: int,
-    *,
-    cache_write: CacheWrite = CacheWrite.NONE,
-    service_tier: str | None = None,
-    batch: bool = False,
-) -> WorstCase:
-    """The most that such a call can cost.
-
-    Raises `UnpricedUsageError` if a kind of tokens that it may use has no known price.
-    """
-    rates = worst_rates(
-        model,
-        prices,
-        input_tokens,
-        cache_write=cache_write,
-        service_tier=service_tier,
-        batch=batch,
-    )
-    return rates.of(input_tokens)
-
-
 def worst_rates(
     model: Model,
     prices: Prices,

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import StoreError
 from pricekeeper.settings import AwsSecret
 from pricekeeper.sigv4 import AwsKeys
@@ -28,8 +28,7 @@ SERVICE: Final = "secretsmanager"
 ACTION: Final = "GetSecretValue"
 ATTEMPTS_MAX: Final = 4
 TIMEOUT_SECS: Final = 3
-PAUSE_FIRST_MS: Final = 100
-PAUSE_MAX_MS: Final = 1_600
+_BACKOFF: Final = Backoff(100, 1_600)
 _HEADERS: Final = {
     "content-type": "application/x-amz-json-1.1",
     "x-amz-target": f"{SERVICE}.{ACTION}",
@@ -68,7 +67,7 @@ class SecretsManager:
             if fault.treatment not in (*PASSING, Treatment.RENEW):
                 break
             if attempt < ATTEMPTS_MAX:
-                await self._clock.sleep_ms(self._pause_ms(attempt))
+                await self._clock.sleep_ms(_BACKOFF.pause_ms(attempt, self._random.randrange))
         raise SecretUnavailableError(fault.text(ACTION))
 
     async def _attempt(self) -> dict[str, Any] | Fault:
@@ -100,14 +99,6 @@ class SecretsManager:
         except msgspec.DecodeError:  # not chained: it might quote what it could not read
             return Fault(Treatment.LOST, f"HTTP {status}", "the reply is no JSON object")
         return reply if status == _OK else fault_of(status, reply)
-
-    def _pause_ms(self, failures: int) -> int:
-        return full_jitter_ms(
-            failures,
-            first_ms=PAUSE_FIRST_MS,
-            longest_ms=PAUSE_MAX_MS,
-            randbelow=self._random.randrange,
-        )
 
 
 def _text_of(reply: dict[str, Any]) -> str:

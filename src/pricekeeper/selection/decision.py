@@ -67,11 +67,6 @@ class Decision:
         return _moment(self.checked_at_ms).astimezone(ZoneInfo(self.policy.timezone))
 
     @property
-    def checked_at(self) -> datetime:
-        """When it was decided, in UTC."""
-        return _moment(self.checked_at_ms)
-
-    @property
     def resets_at(self) -> datetime:
         """The next local midnight, in UTC."""
         return _moment(self.resets_at_ms)

@@ -37,18 +37,7 @@ from pricekeeper.activity import event as activity
 from pricekeeper.activity.event import decode_flip, encode_flip
 from pricekeeper.days import date_of
 from pricekeeper.selection.fallback import Comeback, Flip, Override, Reason, StickyState
-from pricekeeper.storage import (
-    Action,
-    Add,
-    Key,
-    Put,
-    Query,
-    Remove,
-    Set,
-    TypedItem,
-    Update,
-    attr,
-)
+from pricekeeper.storage import Action, Add, Key, Put, Query, Remove, Set, TypedItem, Update, attr
 from pricekeeper.storage.tables import ACTIVITY, STICKY_STATE
 from pricekeeper.tenants import Client
 from pricekeeper.values import ModelLabel
@@ -155,7 +144,7 @@ def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
     arrives late is refused. A label that is given up again before anybody used it changes nothing
     for apps, so it is not in the history.
     """
-    told = (Set(f"{_HISTORY}flip_{flip.index}", encode_flip(entry)),) if is_change(entry) else ()
+    noted = (Set(f"{_HISTORY}flip_{flip.index}", encode_flip(entry)),) if is_change(entry) else ()
     return Update(
         STICKY_STATE,
         key,
@@ -170,7 +159,7 @@ def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
                 Set(_GIVEN_UP_QUOTA + label, quota_usd_micros)
                 for label, quota_usd_micros in flip.quotas_usd_micros.items()
             ),
-            *told,
+            *noted,
             _expiry(entry),
         ),
         attr(_LABEL).absent()
@@ -221,11 +210,7 @@ def override_version(item: Mapping[str, Any] | None) -> int:
 
 
 def override_update(
-    key: Key,
-    label: ModelLabel,
-    incarnation: str,
-    version: int,
-    entry: activity.Flip,
+    key: Key, label: ModelLabel, incarnation: str, version: int, entry: activity.Flip
 ) -> Update:
     """The write that sets or replaces the override, unless there was a newer command."""
     return _command(

@@ -178,11 +178,7 @@ class Selector:
         for _ in range(COMMAND_ATTEMPTS_MAX):
             item = await self._store.get(STICKY_STATE, key)
             update = items.override_update(
-                key,
-                wanted,
-                policy.incarnation,
-                items.override_version(item),
-                flip,
+                key, wanted, policy.incarnation, items.override_version(item), flip
             )
             if await self._apply_command(policy, item, wanted, update, by):
                 self._on_flip(flip)

@@ -3,13 +3,7 @@
 from pricekeeper.sessions.items import generation_of, slot_key
 from pricekeeper.sessions.meter import SessionsMeter
 from pricekeeper.sessions.opening import Login, Opened
-from pricekeeper.sessions.refresh_token import (
-    REFRESH_TOKEN_LENGTH_MAX,
-    REFRESH_TOKEN_PREFIX,
-    RefreshKey,
-    RefreshKeys,
-    RefreshToken,
-)
+from pricekeeper.sessions.refresh_token import REFRESH_TOKEN_PREFIX, RefreshKey, RefreshToken
 from pricekeeper.sessions.service import Sessions
 from pricekeeper.sessions.session import (
     REFRESH_TOKEN_SECS_MAX,
@@ -22,7 +16,6 @@ from pricekeeper.sessions.session import (
 )
 
 __all__ = [
-    "REFRESH_TOKEN_LENGTH_MAX",
     "REFRESH_TOKEN_PREFIX",
     "REFRESH_TOKEN_SECS_MAX",
     "Labels",
@@ -30,7 +23,6 @@ __all__ = [
     "Login",
     "Opened",
     "RefreshKey",
-    "RefreshKeys",
     "RefreshToken",
     "Session",
     "SessionId",

@@ -13,13 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.sessions.session import (
-    SLOTS_MAX,
-    Labels,
-    Session,
-    SessionId,
-    Slots,
-)
+from pricekeeper.sessions.session import SLOTS_MAX, Labels, Session, SessionId, Slots
 from pricekeeper.storage import (
     ITEM_ABSENT,
     Condition,

@@ -18,7 +18,7 @@ import structlog
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.client_ids import parse_client_id
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
     ConditionFailedError,
     InvalidTokenError,
@@ -46,21 +46,13 @@ from pricekeeper.sessions.refresh_token import (
     open_token,
     token_of,
 )
-from pricekeeper.sessions.session import (
-    SLOTS_MAX,
-    Lifetimes,
-    Session,
-    SessionId,
-    Verdict,
-    judge,
-)
+from pricekeeper.sessions.session import SLOTS_MAX, Lifetimes, Session, SessionId, Verdict, judge
 from pricekeeper.storage import Item, Set, Store, Update
 from pricekeeper.storage.tables import SESSIONS
 from pricekeeper.values import Attribution
 
 OPEN_ATTEMPTS_MAX: Final = 10
-OPEN_BACKOFF_FIRST_MS: Final = 40
-OPEN_BACKOFF_MAX_MS: Final = 2_000
+OPEN_BACKOFF: Final = Backoff(40, 2_000)
 ROTATE_ATTEMPTS_MAX: Final = 4
 
 _DEFAULT_LIFETIMES: Final = Lifetimes()
@@ -111,12 +103,7 @@ class Sessions:
             except (SessionLimitRaceError, OutcomeUnknownError):
                 if attempt == OPEN_ATTEMPTS_MAX:
                     raise
-            pause_ms = full_jitter_ms(
-                attempt,
-                first_ms=OPEN_BACKOFF_FIRST_MS,
-                longest_ms=OPEN_BACKOFF_MAX_MS,
-                randbelow=self._randomness.randrange,
-            )
+            pause_ms = OPEN_BACKOFF.pause_ms(attempt, self._randomness.randrange)
             await self._clock.sleep_ms(pause_ms)
             attempt += 1
 
@@ -305,8 +292,8 @@ def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Sessio
 
 def _ended(subject: str, session_id: SessionId) -> Change:
     """The end of a session as the audit trail has it."""
-    org_id, told = parse_client_id(subject).org_id, {"session_id": str(session_id)}
-    return Change("sessions.end", subject, org_id, before=told)
+    org_id, details = parse_client_id(subject).org_id, {"session_id": str(session_id)}
+    return Change("sessions.end", subject, org_id, before=details)
 
 
 def _refusal(reason: str, token: RefreshToken | None = None) -> InvalidTokenError:

@@ -28,12 +28,7 @@ from pricekeeper.settings.reading import (
     Settings,
     read_settings,
 )
-from pricekeeper.settings.secret_locations import (
-    AwsSecret,
-    GivenSecret,
-    SecretFile,
-    SecretLocation,
-)
+from pricekeeper.settings.secret_locations import AwsSecret, GivenSecret, SecretFile, SecretLocation
 from pricekeeper.settings.table import (
     ADMIN_KEY,
     AUDIT_RETENTION_DAYS_DEFAULT,
@@ -47,6 +42,7 @@ from pricekeeper.settings.table import (
     CLIENT_SECRET,
     CLIENT_SETTINGS,
     CLIENT_SPOOL,
+    CLIENT_UNAVAILABLE_MODELS,
     CONFIG,
     CONNECTIONS_DEFAULT,
     DATA_DIR,
@@ -83,6 +79,7 @@ __all__ = [
     "CLIENT_SECRET",
     "CLIENT_SETTINGS",
     "CLIENT_SPOOL",
+    "CLIENT_UNAVAILABLE_MODELS",
     "CONFIG",
     "CONNECTIONS_DEFAULT",
     "DATA_DIR",

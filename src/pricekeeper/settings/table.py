@@ -48,6 +48,7 @@ CLIENT_ON_UNAVAILABLE: Final = "PRICEKEEPER_ON_UNAVAILABLE"
 CLIENT_ALLOWANCE: Final = "PRICEKEEPER_ALLOWANCE_USD_MICROS"
 CLIENT_SPOOL: Final = "PRICEKEEPER_SPOOL_DIR"
 CLIENT_MAX_OUTPUT: Final = "PRICEKEEPER_MAX_OUTPUT_TOKENS"
+CLIENT_UNAVAILABLE_MODELS: Final = "PRICEKEEPER_UNAVAILABLE_MODELS"
 RETRIEVAL_TOKEN: Final = "PRICEKEEPER_RETRIEVAL_TOKEN"  # noqa: S105 - its name
 
 NO_PROXIES: Final = "none"
@@ -71,11 +72,7 @@ class Setting:
 SETTINGS: Final = (
     Setting(STORE, STORE_DEFAULT, "where the data lives"),
     Setting(CONFIG, "built in", "the deployment file with model labels and prices"),
-    Setting(
-        DATA_DIR,
-        "data",
-        "signing keys and pepper, unless kept elsewhere; keep it private",
-    ),
+    Setting(DATA_DIR, "data", "signing keys and pepper, unless kept elsewhere; keep it private"),
     Setting(SIGNING_KEYS, "data folder", "file:PATH, aws:SECRET, or the signing keys themselves"),
     Setting(PEPPER, "data folder", "file:PATH, aws:SECRET, or the pepper itself"),
     Setting(PROVISIONING_KEY, "", "the deployment's own key; 128 bits: openssl rand -hex 32"),
@@ -138,6 +135,11 @@ CLIENT_SETTINGS: Final = (
     ),
     Setting(CLIENT_SPOOL, "state folder", "where usage is kept until it is told; or memory"),
     Setting(CLIENT_MAX_OUTPUT, "4096", "the longest answer of a call that does not say one"),
+    Setting(
+        CLIENT_UNAVAILABLE_MODELS,
+        "",
+        "for allow: what auto and labels are until the service was reached once, auto=ID,LABEL=ID",
+    ),
     Setting(RETRIEVAL_TOKEN, "", "for pricekeeper credentials claim: what to claim a secret with"),
 )
 """What is set where a client or the command line runs. The service does not look at them."""

@@ -64,9 +64,7 @@ _OTHER_OPERATIONS: Final[dict[bytes, Endpoint]] = {
 }
 """Those that have the model's id in the body."""
 _TIMED_OUT: Final = Reply(
-    b"<html><body><h1>504 Gateway Time-out</h1></body></html>",
-    status=504,
-    media_type=b"text/html",
+    b"<html><body><h1>504 Gateway Time-out</h1></body></html>", status=504, media_type=b"text/html"
 )
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 

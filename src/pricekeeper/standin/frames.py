@@ -35,11 +35,7 @@ def _frame(headers: bytes, payload: bytes) -> bytes:
 
 @cache  # one for each kind of event, and there are a dozen
 def _headers(kind: str, name: str) -> bytes:
-    fields = {
-        f":{kind}-type": name,
-        ":content-type": "application/json",
-        ":message-type": kind,
-    }
+    fields = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
     return b"".join(
         struct.pack("!B", len(key)) + key.encode() + struct.pack("!BH", _STRING, len(value))
         + value.encode()

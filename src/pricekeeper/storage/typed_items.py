@@ -1,7 +1,7 @@
 """Reads the attributes of a stored item, each with the type that it must have.
 
 Codecs read through this. An attribute that is missing or has another type makes the item
-unreadable: that is reported at once (`pricekeeper.telemetry.strange_items`), and raised as
+unreadable: that is reported at once (`pricekeeper.storage.strange_items`), and raised as
 `UnreadableItemError` for the reader to decide how far it reaches. No such attribute ever becomes a
 zero, an empty text, or a crash for the reader of another item.
 """
@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pricekeeper.errors import UnreadableItemError
+from pricekeeper.storage.strange_items import report_strange_item
 from pricekeeper.storage.tables import Table
 from pricekeeper.storage.values import DAMAGED, PARTITION_KEY, SORT_KEY
-from pricekeeper.telemetry import STRANGE_ITEMS
 
 REQUIRED: Final[Any] = object()
+MOMENTS_END_MS: Final = 253_402_300_800_000
 
 
 class TypedItem:
@@ -39,6 +40,13 @@ class TypedItem:
             raise self.report_unreadable(f"{name} must be an integer, not {_kind(value)}")
         if least is not None and value < least:
             raise self.report_unreadable(f"{name} must be at least {least}")
+        return value
+
+    def moment_ms(self, name: str, default: Any = REQUIRED) -> Any:
+        """A moment in milliseconds since 1970, up to the year 9999: no calendar goes further."""
+        value = self.whole(name, default, least=0)
+        if value is not default and value >= MOMENTS_END_MS:
+            raise self.report_unreadable(f"{name} must be a moment before the year 10000")
         return value
 
     def text(self, name: str, default: Any = REQUIRED) -> Any:
@@ -68,7 +76,7 @@ class TypedItem:
         key = str(self.item.get(PARTITION_KEY, "?"))
         if SORT_KEY in self.item:
             key += f" / {self.item[SORT_KEY]}"
-        STRANGE_ITEMS.note(self.table.name, key, reason)
+        report_strange_item(self.table.name, key, reason)
         return UnreadableItemError(f"the {self.table.name} item {key} can't be read: {reason}")
 
     def _of_type(self, name: str, default: Any, kind: type, called: str) -> Any:

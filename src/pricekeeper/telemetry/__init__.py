@@ -1,20 +1,12 @@
 """Logs and counters: what an operator sees of what happens inside."""
 
-from pricekeeper.telemetry.families import (
-    Family,
-    Kind,
-    counted,
-    families_of,
-    read_samples,
-)
+from pricekeeper.telemetry.families import Family, Kind, counted, families_of, read_samples
 from pricekeeper.telemetry.meter import StoreMeter
 from pricekeeper.telemetry.sizes import BOUNDS, BOUNDS_US, Durations, Sizes
-from pricekeeper.telemetry.strange_items import STRANGE_ITEMS
 
 __all__ = [
     "BOUNDS",
     "BOUNDS_US",
-    "STRANGE_ITEMS",
     "Durations",
     "Family",
     "Kind",

@@ -45,20 +45,10 @@ class StoreMeter:
     """Consumed read capacity by table, in half units."""
     write_half_units: Counter[str] = counted(_CAPACITY, "write", per_unit=2, factory=Counter)
     """Consumed write capacity by table, in half units."""
-    commits: int = 0
-    """Durable commits. On SQLite one commit carries many operations."""
-    committed_operations: int = 0
-    """Operations that those commits carried."""
     commit_sizes: Sizes = counted(_COMMITS, factory=Sizes)
-    """How many operations each of those commits carried."""
+    """How many operations each durable commit carried: on SQLite one carries many."""
     swept: int = counted(_SWEPT)
     """Expired items removed in the background."""
-
-    def committed(self, operations: int) -> None:
-        """Count a durable commit of that many operations."""
-        self.commits += 1
-        self.committed_operations += operations
-        self.commit_sizes.note(operations)
 
     def clear(self) -> None:
         """Start counting anew."""

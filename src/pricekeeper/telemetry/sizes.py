@@ -21,6 +21,11 @@ class Sizes:
     total: int = 0
     """All sizes together."""
 
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
     def note(self, size: int) -> None:
         """Count one more thing, of that size."""
         self.counts[min((size - 1).bit_length(), len(BOUNDS))] += 1

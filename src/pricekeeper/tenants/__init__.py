@@ -11,23 +11,21 @@ from pricekeeper.tenants.configuration import (
     ANY_LABEL,
     AppSettings,
     OrgSettings,
-    Quotas,
     QuotaScope,
     RateLimit,
     RateLimits,
 )
 from pricekeeper.tenants.freeze import Freeze
 from pricekeeper.tenants.items import config_key
-from pricekeeper.tenants.listing import AppPage, OrgPage
 from pricekeeper.tenants.meter import REVOCATIONS
 from pricekeeper.tenants.policy import Generation, Life, Policy
-from pricekeeper.tenants.service import Enrolment, Record, Saved, Tenants
+from pricekeeper.tenants.saving import Enrolment
+from pricekeeper.tenants.service import Saved, Tenants
 
 __all__ = [
     "ANY_LABEL",
     "REVOCATIONS",
     "AlertSettings",
-    "AppPage",
     "AppSettings",
     "Budget",
     "Client",
@@ -36,15 +34,12 @@ __all__ = [
     "Freeze",
     "Generation",
     "Life",
-    "OrgPage",
     "OrgSettings",
     "Policy",
     "QuotaEnforcement",
     "QuotaScope",
-    "Quotas",
     "RateLimit",
     "RateLimits",
-    "Record",
     "Saved",
     "Tenants",
     "Window",

@@ -144,8 +144,7 @@ class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     quota_at_pct: (
         Annotated[
-            Thresholds,
-            Meta(description="Percentages of each daily quota; an empty list is never."),
+            Thresholds, Meta(description="Percentages of each daily quota; an empty list is never.")
         ]
         | None
     ) = field(default_factory=lambda: list(alerting.QUOTA_AT_PCT_DEFAULT))

@@ -12,8 +12,8 @@ from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import Item
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
 from pricekeeper.tenants.freeze import Freeze
-from pricekeeper.tenants.items import app_settings, org_settings
 from pricekeeper.tenants.patching import stated_body
+from pricekeeper.tenants.stored_settings import app_settings, org_settings
 
 
 def client_created(client: Client, settings: OrgSettings | AppSettings) -> Change:

@@ -17,10 +17,9 @@ from pricekeeper.values import ModelLabel
 NAME_LENGTH_MAX: Final = 200
 ORDERING_LENGTH_MAX: Final = 64
 QUOTA_USD_MICROS_MAX: Final = 10**15
-SHARD_COUNTS: Final = (8, 16, 32, 64)
 SHARD_COUNT_DEFAULT: Final = 8
 SHARD_COUNT_MAX: Final = 1_024
-"""The most shards in an imported item; settings allow only `SHARD_COUNTS`."""
+"""The most shards in an imported item; settings allow only a few counts."""
 TIGHT_PCT_RANGE: Final = (50, 100)
 TIGHT_PCT_DEFAULT: Final = 95
 REFRESH_SECS_RANGE: Final = (1, 86_400)

@@ -7,19 +7,20 @@ which is reported; ``unreadable`` lists their keys, for callers that need all cl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pricekeeper.client_ids import Client
 from pricekeeper.errors import InvalidValueError, NotFoundError, UnreadableItemError
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import items
+from pricekeeper.tenants import items, stored_settings
 from pricekeeper.tenants.policy import Policy
 from pricekeeper.values import AppId, OrgId
 
 PAGE_MAX: Final = 100
+_Page = TypeVar("_Page", bound="OrgPage | AppPage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,18 @@ class AppPage:
     after: AppId | None
     unreadable: tuple[UnreadableItemError, ...] = ()
     """The apps that are left out because their items can't be read."""
+
+
+async def read_pages(
+    read_page: Callable[[Any], Awaitable[_Page]], after: Any = None
+) -> AsyncIterator[_Page]:
+    """Every page from there on. It ends, because each begins behind the one before."""
+    while True:
+        page = await read_page(after)
+        yield page
+        after = page.after
+        if after is None:
+            return
 
 
 async def list_orgs(
@@ -83,7 +96,7 @@ async def list_apps(store: Store, org_id: OrgId, after: AppId | None, limit: int
         raise NotFoundError(client.client_id)
     behind = "" if after is None else items.app_sort_key(after)
     page = await store.query(items.apps_query(client, behind, limit))
-    items.org_settings(org)  # if it can't be read, neither can the policy of any app
+    stored_settings.org_settings(org)  # if it can't be read, neither can the policy of any app
     policies, unreadable = _readable(
         [
             (items.app_of(org_id, app["SK"]), org, app)

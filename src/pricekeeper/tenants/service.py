@@ -13,42 +13,23 @@ any later call can finish.
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.client_ids import Client
-from pricekeeper.clock import Clock, require_trusted_time
-from pricekeeper.concurrency import SingleFlight, full_jitter_ms
-from pricekeeper.errors import (
-    ContendedError,
-    NotFoundError,
-    OutcomeUnknownError,
-    TransactionCancelledError,
-)
-from pricekeeper.storage import (
-    ITEM_ABSENT,
-    ITEM_EXISTS,
-    Action,
-    Check,
-    Condition,
-    Delete,
-    Item,
-    Put,
-    Store,
-    Update,
-    Value,
-    Write,
-)
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import SingleFlight
+from pricekeeper.errors import ContendedError, NotFoundError
+from pricekeeper.storage import ITEM_ABSENT, Action, Check, Item, Store, Update
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import changes, freezing, items
+from pricekeeper.tenants import freezing, items, stored_settings
 from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache, Reading
-from pricekeeper.tenants.configuration import AppSettings, OrgSettings
-from pricekeeper.tenants.freeze import Freeze, require_authority
-from pricekeeper.tenants.generations import random_name, start_generation
+from pricekeeper.tenants.ending import end_app, end_org, sweep_apps
+from pricekeeper.tenants.freeze import Freeze
+from pricekeeper.tenants.generations import start_generation
 from pricekeeper.tenants.listing import (
     PAGE_MAX,
     AppPage,
@@ -56,34 +37,23 @@ from pricekeeper.tenants.listing import (
     list_apps,
     list_org_ids,
     list_orgs,
+    read_pages,
 )
 from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.patching import patched_body
 from pricekeeper.tenants.policy import Life, Policy
 from pricekeeper.tenants.reading import update_alone
-from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS, Recount, is_wanted, recount_put
-from pricekeeper.tenants.sweeping import sweep_apps
+from pricekeeper.tenants.saving import Creation, Enrolment, SettingsWriter
 from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
 
 ATTEMPTS_MAX: Final = 8
 PATCH_ATTEMPTS_MAX: Final = 24
 """More than for what replaces: a patch that another write came before has to be made anew."""
-PATCH_PAUSE_FIRST_MS: Final = 5
-PATCH_PAUSE_MAX_MS: Final = 100
 
 
 def _accept_any(_: Policy) -> None:
     return
-
-
-@dataclass(frozen=True, slots=True)
-class Enrolment:
-    """What comes into being together with a client, in the same transaction."""
-
-    attributes: Mapping[str, Value] = field(default_factory=dict)
-    """Beside the settings, on the client's own item."""
-    operations: tuple[Write, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +65,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ClientRecord:
     """A client as the store had it at one moment; `Tenants.policy_of` says what holds for it."""
 
     client: Client
@@ -107,17 +77,6 @@ class Record:
     @property
     def life(self) -> Life:
         return items.life_of(self.item)
-
-
-@dataclass(frozen=True, slots=True)
-class _Creation:
-    """A client that is to begin, and what has to hold and to be written with it."""
-
-    client: Client
-    item: Item
-    vacant: Condition
-    others: tuple[Write, ...]
-    change: Change
 
 
 class Tenants:
@@ -137,6 +96,7 @@ class Tenants:
         self._trail = trail or AuditTrail(store, clock)
         self._labels = frozenset(labels)
         self._cache = PolicyCache(clock, policies_max)
+        self._writer = SettingsWriter(store, clock, self._trail, self._cache)
         self._reads: SingleFlight[tuple[int, Client], Policy] = SingleFlight("pricekeeper-policy")
         self._registered_reads: SingleFlight[tuple[int, Client], Policy] = SingleFlight(
             "pricekeeper-registered-policy"
@@ -157,21 +117,17 @@ class Tenants:
             current = await self._store.get(CONFIG, items.config_key(client))
             if current is None:
                 settings = parse_org_settings(body, self._labels)
-                item = items.new_item(client, settings, self._new_life())
-                index = items.index_key(client)
-                listed = Put(CONFIG, {"PK": index.pk, "SK": index.sk})
-                change = changes.client_created(client, settings)
-                others = (listed, *self._recounts(client, None, settings))
-                created = _Creation(client, item, ITEM_ABSENT, others, change)
-                if await self._create(created, by, enrolment):
+                item = items.new_item(client, settings, self._writer.new_life())
+                created = Creation(client, settings, item, ITEM_ABSENT, items.index_put(client))
+                if await self._writer.create(created, by, enrolment):
                     return Saved(created=True, policy=items.policy_of(client, item, item))
             else:
                 # Of what is there, only this has to be readable: the rest is being replaced.
-                shard_count = items.shard_count_of(current)
+                shard_count = stored_settings.shard_count_of(current)
                 settings = parse_org_settings(body, self._labels, shard_count)
-                if updated := await self._update(client, settings, current, by):
+                if updated := await self._writer.update(client, settings, current, by):
                     if items.INCARNATION not in current:
-                        await self._add_to_index(client)
+                        await self._writer.add_to_index(client)
                     return Saved(created=False, policy=items.policy_of(client, updated, updated))
         return await self._read_winner(client)
 
@@ -189,21 +145,20 @@ class Tenants:
             org, app = await self._read(client)
             if org is None:
                 raise NotFoundError(client.org.client_id)
-            own_org = items.org_settings(org)
+            own_org = stored_settings.org_settings(org)
             settings = parse_app_settings(body, self._labels, own_org)
             org_life = items.life_of(org)
             if app is None or not items.is_app_of(app, org):
-                item = items.new_item(client, settings, self._new_life(), org_life.incarnation)
+                item = items.new_item(
+                    client, settings, self._writer.new_life(), org_life.incarnation
+                )
                 org_key = items.config_key(client.org)
                 org_exists = Check(CONFIG, org_key, items.same_life(org_life))
-                change = changes.client_created(client, settings)
                 vacant = items.no_app_of(org_life)
-                recounts = self._recounts(client, None, settings, own_org)
-                others: tuple[Write, ...] = (org_exists, *recounts)
-                created = _Creation(client, item, vacant, others, change)
-                if await self._create(created, by, enrolment):
+                created = Creation(client, settings, item, vacant, org_exists, own_org)
+                if await self._writer.create(created, by, enrolment):
                     return Saved(created=True, policy=items.policy_of(client, org, item))
-            elif updated := await self._update(client, settings, app, by):
+            elif updated := await self._writer.update(client, settings, app, by):
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
         return await self._read_winner(client)
 
@@ -220,14 +175,14 @@ class Tenants:
         """
         client = Client(org_id)
         for attempt in range(PATCH_ATTEMPTS_MAX):
-            await self._pause_patch(attempt)
+            await self._writer.pause(attempt)
             org = (await self.read_record(client)).item
             check(items.policy_of(client, org, org))
-            body = patched_body(items.org_settings(org), patch)
-            settings = parse_org_settings(body, self._labels, items.shard_count_of(org))
-            if updated := await self._update(client, settings, org, by):
+            body = patched_body(stored_settings.org_settings(org), patch)
+            settings = parse_org_settings(body, self._labels, stored_settings.shard_count_of(org))
+            if updated := await self._writer.update(client, settings, org, by):
                 if items.INCARNATION not in org:
-                    await self._add_to_index(client)
+                    await self._writer.add_to_index(client)
                 return Saved(created=False, policy=items.policy_of(client, updated, updated))
         raise _contended(client)
 
@@ -245,17 +200,17 @@ class Tenants:
         """
         client = Client(org_id, app_id)
         for attempt in range(PATCH_ATTEMPTS_MAX):
-            await self._pause_patch(attempt)
+            await self._writer.pause(attempt)
             record = await self.read_record(client)
             org, app = record.org_item, record.item
             check(items.policy_of(client, org, app))
-            body = patched_body(items.app_settings(app), patch)
-            settings = parse_app_settings(body, self._labels, items.org_settings(org))
-            if updated := await self._update(client, settings, app, by):
+            body = patched_body(stored_settings.app_settings(app), patch)
+            settings = parse_app_settings(body, self._labels, stored_settings.org_settings(org))
+            if updated := await self._writer.update(client, settings, app, by):
                 return Saved(created=False, policy=items.policy_of(client, org, updated))
         raise _contended(client)
 
-    async def read_record(self, client: Client) -> Record:
+    async def read_record(self, client: Client) -> ClientRecord:
         """The client as it is at this moment: one read, never from the cache."""
         reading = self._cache.reading()
         org, app = await self._read(client)
@@ -263,9 +218,9 @@ class Tenants:
         if org is None or own is None or (app is not None and not items.is_app_of(app, org)):
             self._cache.drop(client)
             raise NotFoundError(client.client_id)
-        return Record(client, own, org, reading)
+        return ClientRecord(client, own, org, reading)
 
-    def policy_of(self, record: Record) -> Policy:
+    def policy_of(self, record: ClientRecord) -> Policy:
         """The client's policy, which is cached until this read is too old."""
         policy = items.policy_of(record.client, record.org_item, record.item)
         self._cache.keep(policy, record.reading)
@@ -338,6 +293,15 @@ class Tenants:
         """The apps of an organisation in the order of their ids: one read, one query a page."""
         return await list_apps(self._store, org_id, after, limit)
 
+    async def read_all(self) -> AsyncIterator[Policy]:
+        """Every client that can be read: each organisation, followed by its apps."""
+        async for orgs in read_pages(self.list_orgs):
+            for org in orgs.policies:
+                yield org
+                async for apps in read_pages(partial(self.list_apps, org.org_id)):
+                    for app in apps.policies:
+                        yield app
+
     async def delete_org(self, org_id: OrgId, by: Attribution) -> None:
         """End the organisation and all of its apps: at once, whatever is left to clean up.
 
@@ -345,7 +309,14 @@ class Tenants:
         """
         client = Client(org_id)
         org = await self._store.get(CONFIG, items.config_key(client))
-        ended = org is not None and await self._end_org(client, org, by)
+        ended = False
+        if org is not None:
+            try:
+                ended = await end_org(
+                    self._store, self._trail, self._read_own_item, client, org, by
+                )
+            finally:
+                self._cache.forget(client)
         self.meter.clients_deleted += ended
         self.meter.clients_deleted += await sweep_apps(self._store, client)
         if not ended:
@@ -359,21 +330,10 @@ class Tenants:
         """
         client = Client(org_id, app_id)
         record = await self.read_record(client)
-        key, org_key = items.config_key(client), items.config_key(client.org)
-        operations: list[Write] = [Delete(CONFIG, key, items.same_life(record.life))]
-        if by.org_id is not None:
-            for item in (record.item, record.org_item):
-                require_authority(items.freeze_of(item), by.org_id)
-            operations = [
-                Delete(CONFIG, key, items.same_freeze(record.item)),
-                Check(CONFIG, org_key, items.same_freeze(record.org_item)),
-            ]
         try:
-            change = changes.client_deleted(client, record.item)
-            await self._trail.apply(by, change, operations)
-        except TransactionCancelledError as failure:
-            await self._require_gone(client, record.life)
-            raise NotFoundError(client.client_id) from failure
+            await end_app(
+                self._trail, self._read_own_item, client, record.item, record.org_item, by
+            )
         finally:
             self._cache.forget(client)
         self.meter.clients_deleted += 1
@@ -428,17 +388,6 @@ class Tenants:
     async def _read_own_item(self, client: Client) -> Item:
         return (await self.read_record(client)).item
 
-    async def _add_to_index(self, client: Client) -> None:
-        """Put an organisation that was imported into the list of all organisations.
-
-        If it is deleted meanwhile, or the reply is lost, nothing has to be done: the list is read
-        together with the items, and the next update does this again.
-        """
-        index = items.index_key(client)
-        org_exists = Check(CONFIG, items.config_key(client), ITEM_EXISTS)
-        with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
-            await self._store.transact([org_exists, Put(CONFIG, {"PK": index.pk, "SK": index.sk})])
-
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
         """The item of the organisation, and the app's if the client is one."""
         if client.app_id is None:
@@ -448,83 +397,9 @@ class Tenants:
         )
         return org, app
 
-    async def _create(
-        self, creation: _Creation, by: Attribution, enrolment: Enrolment | None
-    ) -> bool:
-        """Create the item; whether this call did it. If not, another was faster."""
-        enrolment = enrolment or Enrolment()
-        if enrolment.operations:
-            require_trusted_time(self._clock)  # a retrieval token ends at a moment
-        put = Put(CONFIG, {**creation.item, **enrolment.attributes}, creation.vacant)
-        operations = [put, *creation.others, *enrolment.operations]
-        try:
-            await self._trail.apply(by, creation.change, operations)
-        except TransactionCancelledError:
-            return False
-        finally:
-            self._cache.forget(creation.client)
-        return True
-
-    async def _update(
-        self,
-        client: Client,
-        settings: OrgSettings | AppSettings,
-        item: Item,
-        by: Attribution,
-    ) -> Item | None:
-        """Write the settings; returns the new item, ``None`` if another was faster.
-
-        Only the version that was read is replaced: a copy of this write that arrives late
-        can't undo what was acknowledged after it.
-        """
-        life = items.life_of(item)
-        next_life = replace(
-            life, version=life.version + 1, updated_at_epoch=self._clock.now_ms() // 1000
-        )
-        operation = Update(
-            CONFIG,
-            items.config_key(client),
-            items.settings_actions(settings, next_life),
-            items.same_settings(life),
-        )
-        try:
-            change = changes.settings_replaced(client, item, settings)
-            before = changes.read_settings(client, item)
-            recounts = self._recounts(client, before, settings)
-            await self._trail.apply(by, change, (operation, *recounts))
-        except TransactionCancelledError:
-            return None
-        finally:
-            self._cache.forget(client)
-        return operation.apply(item)
-
-    def _recounts(
-        self,
-        client: Client,
-        before: OrgSettings | AppSettings | None,
-        after: OrgSettings | AppSettings,
-        org: OrgSettings | None = None,
-    ) -> list[Put]:
-        """Have the client's accounts recounted once everybody knows of a change, if need be."""
-        if not is_wanted(before, after, org):
-            return []
-        due_ms = self._clock.now_ms() + RECOUNT_AFTER_MS
-        return [recount_put(Recount(client, due_ms))]
-
     async def _update_alone(self, operation: Update | None) -> None:
         if operation is not None:
             await update_alone(self._store, operation)
-
-    async def _pause_patch(self, failures: int) -> None:
-        """Let whoever changes the same client go on, before the client is read again."""
-        if failures:
-            pause_ms = full_jitter_ms(
-                failures,
-                first_ms=PATCH_PAUSE_FIRST_MS,
-                longest_ms=PATCH_PAUSE_MAX_MS,
-                randbelow=secrets.randbelow,
-            )
-            await self._clock.sleep_ms(pause_ms)
 
     async def _read_winner(self, client: Client) -> Saved:
         """Read the settings that others wrote each time before this call could.
@@ -536,45 +411,6 @@ class Tenants:
             return Saved(created=False, policy=await self.get(client))
         except NotFoundError as error:
             raise ContendedError(f"{client.client_id}: created and deleted by others") from error
-
-    async def _end_org(self, client: Client, item: Item, by: Attribution) -> bool:
-        """End this life of the organisation; whether this call did it."""
-        key, life = items.config_key(client), items.life_of(item)
-        await freezing.require_deletable(self._store, item, client, by)
-        same = items.same_life(life) if by.org_id is None else items.same_freeze(item)
-        operations = [
-            Delete(CONFIG, key, same),
-            Delete(CONFIG, items.index_key(client)),
-            Delete(CONFIG, items.alerts_key(client)),
-        ]
-        try:
-            await self._trail.apply(by, changes.client_deleted(client, item), operations)
-        except TransactionCancelledError:
-            await self._require_gone(client, life)
-            return False
-        finally:
-            self._cache.forget(client)
-        return True
-
-    async def _require_gone(self, client: Client, life: Life) -> None:
-        """Raise if the client that was not deleted is there still: its freeze has changed."""
-        try:
-            record = await self.read_record(client)
-        except NotFoundError:
-            return
-        if record.life.incarnation == life.incarnation:
-            raise ContendedError(f"{client.client_id}: its freeze has changed")
-
-    def _new_life(self) -> Life:
-        now_ms = self._clock.now_ms()
-        return Life(
-            incarnation=random_name(),
-            version=1,
-            created_at_epoch=now_ms // 1000,
-            updated_at_epoch=now_ms // 1000,
-            token_generation=random_name(),
-            tokens_valid_from_epoch_ms=now_ms,
-        )
 
 
 def _contended(client: Client) -> ContendedError:

@@ -4,8 +4,6 @@ from pricekeeper.tokens.aws_credentials import AwsCredentials
 from pricekeeper.tokens.keyfile import PUBLISH_AHEAD_SECS, KeyFile
 from pricekeeper.tokens.keyring import (
     ACCESS_SECS,
-    Jwk,
-    Jwks,
     Keyring,
     dump_keyring,
     new_keyring,
@@ -14,7 +12,7 @@ from pricekeeper.tokens.keyring import (
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import KeysMeter
 from pricekeeper.tokens.principal import APP_USE, ORG_READ, SCOPES, Principal
-from pricekeeper.tokens.service import Grant, Identity, Introspection
+from pricekeeper.tokens.service import Identity, Introspection, TokenGrant
 from pricekeeper.tokens.watching import KeyWatcher
 
 __all__ = [
@@ -24,17 +22,15 @@ __all__ = [
     "PUBLISH_AHEAD_SECS",
     "SCOPES",
     "AwsCredentials",
-    "Grant",
     "Identity",
     "Introspection",
-    "Jwk",
-    "Jwks",
     "KeyFile",
     "KeyWatcher",
     "Keyring",
     "Keys",
     "KeysMeter",
     "Principal",
+    "TokenGrant",
     "dump_keyring",
     "new_keyring",
     "parse_keyring",

@@ -24,7 +24,7 @@ _GENERATION: Final = "generation-"
 """How the ``sid`` of a token outside the session slots begins; a session's begins with digits."""
 
 
-class Claims(msgspec.Struct, frozen=True, omit_defaults=True):
+class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an access token says. Integers are seconds since the epoch."""
 
     iss: str
@@ -79,7 +79,7 @@ def generation_in(sid: str) -> str | None:
     return sid.removeprefix(_GENERATION) if sid.startswith(_GENERATION) else None
 
 
-def sign(claims: Claims, key: SigningKey) -> str:
+def sign(claims: TokenClaims, key: SigningKey) -> str:
     """The token that says this."""
     return jws.serialize_compact(
         key.header, msgspec.json.encode(claims), key.private, registry=_REGISTRY
@@ -88,7 +88,7 @@ def sign(claims: Claims, key: SigningKey) -> str:
 
 def verify(
     token: str, keys: VerifyingKeys, *, issuer: str, audience: str, now_epoch: int
-) -> Claims | Flaw:
+) -> TokenClaims | Flaw:
     """What the token says, if it is ours, for us, and in its time."""
     if len(token) > ACCESS_TOKEN_LENGTH_MAX:
         return Flaw.TOO_LONG
@@ -106,7 +106,7 @@ def verify(
     return _flaw(claims, issuer, audience, now_epoch) or claims
 
 
-def _flaw(claims: Claims, issuer: str, audience: str, now_epoch: int) -> Flaw | None:
+def _flaw(claims: TokenClaims, issuer: str, audience: str, now_epoch: int) -> Flaw | None:
     if claims.iss != issuer:
         return Flaw.WRONG_ISSUER
     if claims.aud != audience:
@@ -118,4 +118,4 @@ def _flaw(claims: Claims, issuer: str, audience: str, now_epoch: int) -> Flaw | 
     return None
 
 
-_decode = msgspec.json.Decoder(Claims).decode
+_decode = msgspec.json.Decoder(TokenClaims).decode

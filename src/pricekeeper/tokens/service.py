@@ -35,7 +35,7 @@ from pricekeeper.sessions import (
 )
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants, parse_client_id
-from pricekeeper.tokens.access_token import Claims, generation_sid, sign
+from pricekeeper.tokens.access_token import TokenClaims, generation_sid, sign
 from pricekeeper.tokens.aws_credentials import (
     AwsCredentials,
     derive_access_key_id,
@@ -57,7 +57,7 @@ JUST_NOW_MS: Final = 1_000
 _log = structlog.get_logger(__name__)
 
 
-class Grant(msgspec.Struct, frozen=True):
+class TokenGrant(msgspec.Struct, frozen=True):
     """What a client gets for its secret or its refresh token."""
 
     access_token: str
@@ -121,13 +121,8 @@ class Identity:
         sessions.add_listener(lambda session_id: self._validator.mark_changed(session_id.nonce))
 
     async def issue(
-        self,
-        client_id: str,
-        client_secret: str,
-        *,
-        user_agent: str = "",
-        address: str = "",
-    ) -> Grant:
+        self, client_id: str, client_secret: str, *, user_agent: str = "", address: str = ""
+    ) -> TokenGrant:
         """Open a session for a client that knows its secret.
 
         `InvalidClientError` if it does not; everything else is as in `login`.
@@ -146,12 +141,8 @@ class Identity:
             raise
 
     async def login(
-        self,
-        authenticated: Authenticated,
-        *,
-        user_agent: str = "",
-        address: str = "",
-    ) -> Grant:
+        self, authenticated: Authenticated, *, user_agent: str = "", address: str = ""
+    ) -> TokenGrant:
         """Open a session for a client that has proved who it is.
 
         `SessionLimitRaceError` if other logins of the same client kept winning, and
@@ -200,7 +191,7 @@ class Identity:
 
     async def refresh(
         self, refresh_token: str, authenticated: Authenticated | None = None
-    ) -> Grant:
+    ) -> TokenGrant:
         """A new access token and the next refresh token, if session and client still exist.
 
         If a client has authenticated itself, the token must be one of its own. `ClockInDoubtError`
@@ -374,7 +365,7 @@ class Identity:
             expires_at_epoch=session.ends_at_epoch,
         )
 
-    def _grant(self, policy: Policy, opened: Opened) -> Grant:
+    def _grant(self, policy: Policy, opened: Opened) -> TokenGrant:
         """The answer to a client; its access token never outlives its session.
 
         A session that was written just now and its tokens begin at the same moment.
@@ -385,7 +376,7 @@ class Identity:
         now_epoch = now_ms // 1000
         expires_at_epoch = min(now_epoch + ACCESS_SECS, session.ends_at_epoch)
         claims = self._claims(policy, str(session.id), now_epoch, expires_at_epoch)
-        return Grant(
+        return TokenGrant(
             access_token=sign(claims, self._keys.signing_key()),
             refresh_token=opened.refresh_token,
             expires_in_secs=expires_at_epoch - now_epoch,
@@ -394,8 +385,10 @@ class Identity:
             session_id=claims.sid,
         )
 
-    def _claims(self, policy: Policy, sid: str, now_epoch: int, expires_at_epoch: int) -> Claims:
-        return Claims(
+    def _claims(
+        self, policy: Policy, sid: str, now_epoch: int, expires_at_epoch: int
+    ) -> TokenClaims:
+        return TokenClaims(
             iss=self._issuer,
             sub=policy.client_id,
             aud=self._audience,

@@ -29,8 +29,8 @@ from pricekeeper.tenants import Tenants, parse_client_id
 from pricekeeper.tokens.access_token import (
     ACCESS_TOKEN_LENGTH_MAX,
     FORGERIES,
-    Claims,
     Flaw,
+    TokenClaims,
     generation_in,
     verify,
 )
@@ -254,7 +254,7 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def _principal(claims: Claims) -> Principal | None:
+def _principal(claims: TokenClaims) -> Principal | None:
     """The principal that the claims name; ``None`` if they contradict themselves."""
     try:
         client = parse_client_id(claims.sub)

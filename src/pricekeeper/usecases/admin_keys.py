@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
+
 from pricekeeper.admin_keys import AdminKey, IssuedKey, WantedKey, parse_key_name
 from pricekeeper.authority import ALL_ORGS, Authority, Coverage, Role
 from pricekeeper.bootstrap import Services
@@ -35,16 +37,11 @@ async def list_keys(
 ) -> wire.AdminKeyList:
     """Read a page of the keys that cover nothing which the caller does not."""
     page = await services.admin_keys.list_keys(within, after, limit)
-    more = {} if page.after is None else {"next": page.after}
-    return wire.AdminKeyList([_shown(key) for key in page.keys], **more)
+    return wire.AdminKeyList([_shown(key) for key in page.keys], page.after or UNSET)
 
 
 async def rotate_key(
-    services: Services,
-    key_id: str,
-    body: wire.RotateKeyBody,
-    within: Coverage,
-    by: Attribution,
+    services: Services, key_id: str, body: wire.RotateKeyBody, within: Coverage, by: Attribution
 ) -> wire.IssuedAdminKey:
     """Give a key another text; the one in use counts until the grace ends."""
     hours = body.grace_period_hours

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, timedelta
+from functools import partial
 from typing import Any, Final
 
 from pricekeeper.bootstrap import Services
@@ -16,6 +17,7 @@ from pricekeeper.metering import Total, day_start_ms, org_day
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.metering.totals import OrgTotals, org_totals_of
 from pricekeeper.tenants import Policy, QuotaScope
+from pricekeeper.tenants.listing import read_pages
 from pricekeeper.usecases.runtime import quota_use
 from pricekeeper.usecases.wire import aggregates as wire
 from pricekeeper.usecases.wire.values import rfc3339
@@ -161,14 +163,10 @@ async def _read_quotas(services: Services, policy: Policy) -> Mapping[ModelLabel
     if policy.app_id is not None or policy.quota_scope is not QuotaScope.APP:
         return policy.quotas
     sums = dict.fromkeys(policy.model_ordering, 0)
-    after = None
-    while True:  # ends with the partition: every page begins behind the one before
-        page = await services.tenants.list_apps(policy.org_id, after)
+    async for page in read_pages(partial(services.tenants.list_apps, policy.org_id)):
         for error in page.unreadable:
             raise error
         for app in page.policies:
             for label, quota in app.quotas.items():
                 sums[label] = sums.get(label, 0) + quota
-        after = page.after
-        if after is None:
-            return sums
+    return sums

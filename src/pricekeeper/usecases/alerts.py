@@ -2,71 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from pricekeeper.alerts import (
+    AlertKind,
     Channel,
     ChannelKind,
     ChannelRequest,
     Delivery,
-    Kind,
-    State,
+    DeliveryState,
     StoredAlert,
 )
 from pricekeeper.alerts.body import parse_body
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
-from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.usecases.queries import parse_choice, parse_each
 from pricekeeper.usecases.wire import alerts as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import Attribution, OrgId, parse_org_id
 
-_Choice = TypeVar("_Choice", bound=StrEnum)
-_UUID: Final = "must be the `next` of the page before"
 
-
-class ListRequest(NamedTuple):
+class AlertsRequest(NamedTuple):
     """Which alerts are asked for."""
 
     org_id: OrgId | None = None
-    kind: Kind | None = None
-    state: State | None = None
+    kind: AlertKind | None = None
+    state: DeliveryState | None = None
     after: str = ""
 
 
-def parse_request(query: Mapping[str, str]) -> ListRequest:
+def parse_request(query: Mapping[str, str]) -> AlertsRequest:
     """What the query asks for; every mistake is told."""
-    mistakes = list[FieldError]()
+    parsers: dict[str, Callable[[str], Any]] = {
+        "org_id": parse_org_id,
+        "after": _parse_cursor,
+        "kind": parse_choice(AlertKind),
+        "state": parse_choice(DeliveryState),
+    }
+    found = parse_each(query, parsers)
+    return AlertsRequest(**{**found, "after": found["after"] or ""})
 
-    def choose(name: str, kind: type[_Choice]) -> _Choice | None:
-        text = query.get(name)
-        if text is None or text in set(kind):
-            return None if text is None else kind(text)
-        mistakes.append(FieldError(name, f"must be one of {', '.join(kind)}"))
-        return None
 
-    org_id = after = None
-    for name in ("org_id", "after"):
-        try:
-            found = parse_org_id(query[name], name) if name in query else None
-        except InvalidValueError as error:
-            message = _UUID if name == "after" else error.message
-            mistakes.append(FieldError(name, message))
-            continue
-        org_id, after = (found, after) if name == "org_id" else (org_id, found)
-    request = ListRequest(org_id, choose("kind", Kind), choose("state", State), after or "")
-    if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
-    return request
+def _parse_cursor(text: str) -> str:
+    try:
+        return parse_org_id(text)
+    except InvalidValueError:
+        raise InvalidValueError("after", "must be the `next` of the page before") from None
 
 
 async def list_alerts(
-    services: Services, request: ListRequest, coverage: Coverage
+    services: Services, request: AlertsRequest, coverage: Coverage
 ) -> wire.AlertList:
     """Read a page of alerts, of one organisation or of all that somebody covers.
 
@@ -97,7 +87,7 @@ async def put_channel(
         ChannelKind(body.kind),
         body.url,
         body.secret,
-        tuple(map(Kind, body.kinds)),
+        tuple(map(AlertKind, body.kinds)),
         body.user,
         body.sender,
         None if body.recipients is None else tuple(body.recipients),
@@ -137,22 +127,10 @@ def _channel(channel: Channel, status: str | None = None) -> wire.ChannelAnswer:
 
 
 def _alert(alert: StoredAlert) -> wire.AlertAnswer:
-    body = parse_body(alert.body)
-    return wire.AlertAnswer(
-        id=body.id,
-        kind=alert.kind.value,
-        at=body.at,
-        title=body.title,
-        text=body.text,
-        next=body.next,
-        about=body.about,
-        org_id=body.org_id,
-        org_name=body.org_name,
-        app_id=body.app_id,
-        app_name=body.app_name,
-        state=alert.state.value,
-        deliveries=_deliveries(alert.deliveries),
-    )
+    sent = asdict(parse_body(alert.body))
+    del sent["test"]
+    more = {"state": alert.state.value, "deliveries": _deliveries(alert.deliveries)}
+    return wire.AlertAnswer(**{**sent, "kind": alert.kind.value, **more})
 
 
 def _deliveries(deliveries: Iterable[Delivery]) -> list[wire.DeliveryAnswer]:

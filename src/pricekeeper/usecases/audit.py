@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from msgspec import UNSET
+
 from pricekeeper.audit.entry import Entry, org_of
-from pricekeeper.audit.reading import END_MS, PAGE_MAX, Cursor, TrailReader, Wanted
+from pricekeeper.audit.reading import END_MS, PAGE_MAX, TrailCursor, TrailReader, WantedEntries
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
-from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
+from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
+from pricekeeper.usecases.queries import parse_date, parse_each, parse_limit
 from pricekeeper.usecases.wire import audit as wire
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import OrgId, parse_org_id
@@ -19,19 +21,18 @@ from pricekeeper.values import OrgId, parse_org_id
 FILTER_LENGTH_MAX: Final = 256
 _NO_END: Final = "must be a date such as 2026-01-23, or a moment such as 2026-01-23T15:30:45Z"
 _ONE_DAY: Final = timedelta(days=1)
-_YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
-class ListRequest(NamedTuple):
+class EntriesRequest(NamedTuple):
     """Which entries are asked for. A date at the end is included, a moment is not."""
 
     org_id: OrgId | None = None
-    wanted: Wanted = Wanted()
-    after: Cursor | None = None
+    wanted: WantedEntries = WantedEntries()
+    after: TrailCursor | None = None
     limit: int = PAGE_MAX
 
 
-def parse_request(query: Mapping[str, str]) -> ListRequest:
+def parse_request(query: Mapping[str, str]) -> EntriesRequest:
     """What the query asks for; every mistake is told. Dates are days in UTC."""
     parsers: dict[str, Callable[[str], Any]] = {
         "org_id": parse_org_id,
@@ -39,29 +40,24 @@ def parse_request(query: Mapping[str, str]) -> ListRequest:
         "action": lambda text: _parse_filter("action", text),
         "from": lambda text: _parse_end("from", text),
         "to": lambda text: _parse_end("to", text, includes_day=True),
-        "after": Cursor.parse,
-        "limit": _parse_limit,
+        "after": TrailCursor.parse,
+        "limit": lambda text: parse_limit(text, PAGE_MAX),
     }
-    found, mistakes = dict[str, Any](), list[FieldError]()
-    for name, parse in parsers.items():
-        try:
-            found |= {name: parse(query[name])} if name in query else {}
-        except InvalidValueError as error:
-            mistakes.append(FieldError(name, error.message))
-    first_ms, end_ms = found.get("from", 0), found.get("to", END_MS)
-    if {"from", "to"} <= found.keys() and first_ms >= end_ms:
-        how = "before" if "T" in query["to"] else "at most"
-        mistakes.append(FieldError("from", f"must be {how} `to`"))
-    if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
-    wanted = Wanted(found.get("actor"), found.get("action"), _clamp(first_ms), _clamp(end_ms))
-    limit = found.get("limit", PAGE_MAX)
-    return ListRequest(found.get("org_id"), wanted, found.get("after"), limit)
+
+    def check(found: Mapping[str, Any]) -> Iterator[FieldError]:
+        first_ms, end_ms = found.get("from"), found.get("to")
+        if first_ms is not None and end_ms is not None and first_ms >= end_ms:
+            how = "before" if "T" in query["to"] else "at most"
+            yield FieldError("from", f"must be {how} `to`")
+
+    found = parse_each(query, parsers, check)
+    first_ms, end_ms = found["from"] or 0, END_MS if found["to"] is None else found["to"]
+    wanted = WantedEntries(found["actor"], found["action"], _clamp(first_ms), _clamp(end_ms))
+    return EntriesRequest(found["org_id"], wanted, found["after"], found["limit"] or PAGE_MAX)
 
 
 async def list_entries(
-    services: Services, request: ListRequest, coverage: Coverage
+    services: Services, request: EntriesRequest, coverage: Coverage
 ) -> wire.AuditList:
     """Read a page of entries, the newest first, of those organisations that somebody covers.
 
@@ -77,8 +73,8 @@ async def list_entries(
         page = await reader.list_all(
             request.wanted, request.after, request.limit, covered=coverage.org_ids
         )
-    more = {} if page.after is None else {"next": page.after.text}
-    return wire.AuditList([_answer(entry) for entry in page.entries], **more)
+    after = UNSET if page.after is None else page.after.text
+    return wire.AuditList([_answer(entry) for entry in page.entries], after)
 
 
 def _answer(entry: Entry) -> wire.AuditEntry:
@@ -107,19 +103,13 @@ def _parse_filter(name: str, text: str) -> str:
     return text
 
 
-def _parse_limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_MAX:
-        raise InvalidValueError("limit", f"must be from 1 to {PAGE_MAX}")
-    return int(text)
-
-
 def _parse_end(name: str, text: str, *, includes_day: bool = False) -> int:
     """The moment, in milliseconds; of a date, when it begins, or when it is over."""
     try:
         if "T" in text:
             at_ms = parse_timestamp(text)
         else:
-            day = _parse_date(text) + (_ONE_DAY if includes_day else timedelta())
+            day = parse_date(text) + (_ONE_DAY if includes_day else timedelta())
             at_ms = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
     except (ValueError, OverflowError, InvalidValueError):
         raise InvalidValueError(name, _NO_END) from None
@@ -129,9 +119,3 @@ def _parse_end(name: str, text: str, *, includes_day: bool = False) -> int:
 def _clamp(at_ms: int) -> int:
     """The nearest moment that an entry can have."""
     return min(max(0, at_ms), END_MS)
-
-
-def _parse_date(text: str) -> date:
-    if not _YYYY_MM_DD.fullmatch(text):
-        raise ValueError
-    return date.fromisoformat(text)

@@ -13,13 +13,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from pricekeeper.activity import Kind
-from pricekeeper.authorizations import (
-    Authorization,
-    AuthorizationRequest,
-    Authorized,
-    State,
-)
+from pricekeeper.activity import DeniedKind
+from pricekeeper.authorizations import Authorization, AuthorizationRequest, Authorized, State
 from pricekeeper.bootstrap import Services
 from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_for
 from pricekeeper.concurrency import gather_in_turn
@@ -60,7 +55,7 @@ async def authorize(
         authorized = await services.authorizations.authorize(policy, _request_of(body))
     except DENIALS as denied:
         if not body.dry_run:
-            kind = Kind.AUTHORIZATION
+            kind = DeniedKind.AUTHORIZATION
             note_denial(services, policy, kind, body.model, body.tags, denied)
         raise
     is_new = authorized.granted is not None and not body.dry_run

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Collection, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pricekeeper.bootstrap import Services
-from pricekeeper.budgets import (
-    Balance,
-    BudgetAccount,
-    Kind,
-    Scope,
-    accounts_of,
-    item_partition,
-)
+from pricekeeper.budgets import Balance, BudgetAccount, Kind, Scope, accounts_of, item_partition
 from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.tenants import Budget, Policy, QuotaScope
+from pricekeeper.tenants.listing import read_pages
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import authorizations as wire
@@ -46,14 +42,14 @@ async def list_budgets(services: Services, policy: Policy) -> wire.BudgetList:
     return wire.BudgetList(await _read_answers(services, policy, _SCOPES))
 
 
-class Cursor(NamedTuple):
+class BudgetCursor(NamedTuple):
     """Behind whose budgets to go on: an organisation's own, or those of one of its apps."""
 
     org_id: OrgId
     app_id: AppId | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Cursor:
+    def parse(cls, text: str) -> BudgetCursor:
         """The cursor that `text` is."""
         org_id, slash, app_id = text.partition("/")
         try:
@@ -68,7 +64,7 @@ class Cursor(NamedTuple):
 
 
 async def list_all_budgets(
-    services: Services, viewer: Viewer, after: Cursor | None
+    services: Services, viewer: Viewer, after: BudgetCursor | None
 ) -> wire.AllBudgets:
     """Read a page of the budgets of every client that the viewer covers.
 
@@ -88,7 +84,7 @@ async def list_all_budgets(
         shown = start + len(some)
         if shown < len(found) and (len(rows) >= ROWS_MAX or shown == CLIENTS_MAX):
             last = found[shown - 1]
-            return wire.AllBudgets(rows, next=Cursor(last.org_id, last.app_id).text)
+            return wire.AllBudgets(rows, next=BudgetCursor(last.org_id, last.app_id).text)
     return wire.AllBudgets(rows)
 
 
@@ -107,7 +103,7 @@ async def _read_own_budgets(services: Services, policy: Policy) -> list[wire.Cli
 
 
 async def _read_policies(
-    services: Services, viewer: Viewer, after: Cursor | None
+    services: Services, viewer: Viewer, after: BudgetCursor | None
 ) -> AsyncIterator[Policy]:
     """The settings of organisations, each with its apps, in order, behind that one of them."""
     if after is not None:
@@ -115,40 +111,23 @@ async def _read_policies(
             raise NotFoundError("org")
         async for policy in _read_apps(services, after.org_id, after.app_id):
             yield policy
-    async for org in _read_orgs(services, viewer, None if after is None else after.org_id):
-        yield org
-        async for policy in _read_apps(services, org.org_id, None):
-            yield policy
-
-
-async def _read_orgs(
-    services: Services, viewer: Viewer, behind: OrgId | None
-) -> AsyncIterator[Policy]:
-    """The organisations that the viewer covers, behind that one."""
-    among = viewer.coverage.org_ids
-    while True:  # every page begins behind the one before
-        page = await services.tenants.list_orgs(behind, LISTED_MAX, among=among)
+    list_orgs = partial(services.tenants.list_orgs, limit=LISTED_MAX, among=viewer.coverage.org_ids)
+    async for page in read_pages(list_orgs, None if after is None else after.org_id):
         for org in page.policies:
             yield org
-        if page.after is None:
-            return
-        behind = page.after
+            async for policy in _read_apps(services, org.org_id, None):
+                yield policy
 
 
 async def _read_apps(
     services: Services, org_id: OrgId, behind: AppId | None
 ) -> AsyncIterator[Policy]:
     """The apps of an organisation; of one that was deleted meanwhile, none."""
-    while True:  # every page begins behind the one before
-        try:
-            page = await services.tenants.list_apps(org_id, behind, LISTED_MAX)
-        except NotFoundError:
-            return
-        for policy in page.policies:
-            yield policy
-        if page.after is None:
-            return
-        behind = page.after
+    list_apps = partial(services.tenants.list_apps, org_id, limit=LISTED_MAX)
+    with contextlib.suppress(NotFoundError):
+        async for page in read_pages(list_apps, behind):
+            for policy in page.policies:
+                yield policy
 
 
 def _owned(policy: Policy, budgets: Iterable[wire.BudgetAnswer]) -> list[wire.ClientBudget]:

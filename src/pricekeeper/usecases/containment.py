@@ -1,16 +1,21 @@
 """What an administrator does to a client whose secret has leaked.
 
-``by`` says who asks, from where, and why as they have written it. A reason is shown and stored, so
-it is refused if it looks like a secret.
+Each step is for one client, an organisation or one of its apps, and raises `NotFoundError` if there
+is no such client. After a lost reply (`OutcomeUnknownError`) the same again is safe. ``by`` says
+who asks, from where, and why as they have written it: that is in the entry of the audit trail which
+the change is made with. A reason is shown and stored, so it is refused if it looks like a secret.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from pricekeeper.audit import Change
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.pricing import split_micros
+from pricekeeper.storage import Write
 from pricekeeper.telemetry.logs import contains_secret
 from pricekeeper.tenants import Client
 from pricekeeper.usecases.provisioning import frozen_answer
@@ -25,15 +30,15 @@ async def revoke_credentials(
     services: Services, client: Client, secrets: str, by: Attribution
 ) -> wire.CredentialsRevoked:
     """Stop a client's secrets, sessions and tokens at once; a rotation gives it a secret again."""
-    await services.containment.revoke_credentials(
-        client, _checked(by), previous_only=secrets == "PREVIOUS"
-    )
+    previous_only = secrets == "PREVIOUS"
+    await services.credentials.revoke_now(client, _checked(by), previous_only=previous_only)
     return wire.CredentialsRevoked(client.client_id, "revoked", secrets)
 
 
 async def list_sessions(services: Services, client: Client) -> SessionList:
     """Read the live sessions of a client, the oldest first."""
-    policy, sessions = await services.containment.list_sessions(client)
+    policy = await services.tenants.get(client)
+    sessions = await services.identity.list_sessions(client.client_id)
     return session_list(sessions, policy.session_limit)
 
 
@@ -41,26 +46,40 @@ async def end_sessions(
     services: Services, client: Client, by: Attribution, session_id: str | None = None
 ) -> None:
     """End one session of a client, or every one and all of its tokens; its secret goes on."""
+    by = _checked(by)
     if session_id is None:
-        await services.containment.end_all_sessions(client, _checked(by))
+        await services.identity.end_all_sessions(client.client_id, by)
     else:
-        await services.containment.end_session(client, session_id, _checked(by))
+        await services.tenants.read_record(client)
+        await services.identity.end_session(client.client_id, session_id, by)
 
 
 async def freeze(services: Services, client: Client, by: Attribution) -> wire.FreezeAnswer:
     """Refuse models and tokens to a client, or to an organisation and its apps; usage counts on."""
-    frozen = await services.containment.freeze(client, _checked(by))
+    frozen = await services.tenants.freeze(client, _checked(by))
     return wire.FreezeAnswer(client.client_id, frozen_answer(frozen))
 
 
 async def unfreeze(services: Services, client: Client, by: Attribution) -> None:
     """Lift a client's own freeze, if it has one."""
-    await services.containment.unfreeze(client, _checked(by))
+    await services.tenants.unfreeze(client, _checked(by))
 
 
 async def reset_limits(services: Services, client: Client, by: Attribution) -> wire.LimitsReset:
-    """Fill the token buckets of a client: of an app, or of an organisation without its apps."""
-    labels = await services.containment.reset_limits(client, _checked(by))
+    """Fill the token buckets of a client: of an app, or of an organisation without its apps.
+
+    An organisation's are those that all of its apps share. The buckets of each app are the app's:
+    they are reset by naming the app, registered or not.
+    """
+    by = _checked(by)
+    policy = await services.tenants.read_policy(client)
+
+    async def commit(labels: list[str], operations: Sequence[Write]) -> None:
+        details = {"labels": labels}
+        change = Change("limits.reset", client.client_id, client.org_id, after=details)
+        await services.trail.apply(by, change, operations)
+
+    labels = await services.limiter.reset(policy.bucket_entity, commit=commit)
     return wire.LimitsReset(client.client_id, labels)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from pricekeeper.activity.denial_listing import Cursor, DenialListing, Listed
+from msgspec import UNSET
+
+from pricekeeper.activity.denial_listing import DenialCursor, DenialListing, Listed
 from pricekeeper.activity.items import KEPT_DAYS
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
@@ -20,27 +22,29 @@ _ZONE_OF_ALL: Final = "UTC"
 """By which a date is understood that concerns more than one organisation."""
 
 
-class ListRequest(NamedTuple):
+class DenialsRequest(NamedTuple):
     """Which denials are asked for. A date is included, an instant at the end is not."""
 
     first: End | None = None
     last: End | None = None
     app_id: AppId | None = None
-    after: Cursor | None = None
+    after: DenialCursor | None = None
 
 
-def parse_request(query: Mapping[str, str]) -> ListRequest:
+def parse_request(query: Mapping[str, str]) -> DenialsRequest:
     """What the query asks for; every mistake is told."""
     parsers: dict[str, Callable[[str], Any]] = {
         "from": lambda text: parse_end("from", text),
         "to": lambda text: parse_end("to", text),
         "app_id": parse_app_id,
-        "after": Cursor.parse,
+        "after": DenialCursor.parse,
     }
-    return ListRequest(*parse_each(query, parsers).values())
+    return DenialsRequest(*parse_each(query, parsers).values())
 
 
-async def list_denials(services: Services, policy: Policy, request: ListRequest) -> wire.DenialList:
+async def list_denials(
+    services: Services, policy: Policy, request: DenialsRequest
+) -> wire.DenialList:
     """Read a page of an organisation's denials, the newest first."""
     first_ms, last_ms = _bounds_ms(services, request, policy.timezone)
     page = await DenialListing(services.store).read_org(
@@ -50,7 +54,7 @@ async def list_denials(services: Services, policy: Policy, request: ListRequest)
 
 
 async def list_all_denials(
-    services: Services, viewer: Viewer, request: ListRequest
+    services: Services, viewer: Viewer, request: DenialsRequest
 ) -> wire.DenialList:
     """Read a page of the denials of everybody that the viewer covers, the newest first."""
     org_id = viewer.coverage.one
@@ -64,7 +68,7 @@ async def list_all_denials(
     return _answer(page.groups, page.after)
 
 
-def _bounds_ms(services: Services, request: ListRequest, zone: str) -> tuple[int, int]:
+def _bounds_ms(services: Services, request: DenialsRequest, zone: str) -> tuple[int, int]:
     """The first and the last millisecond; nothing is older than what is kept."""
     now_ms = services.clock.now_ms()
     oldest_ms = now_ms - KEPT_DAYS * MS_PER_DAY
@@ -72,9 +76,9 @@ def _bounds_ms(services: Services, request: ListRequest, zone: str) -> tuple[int
     return max(bounds[0], oldest_ms), min(bounds[1], now_ms + MS_PER_DAY)
 
 
-def _answer(groups: list[Listed], after: Cursor | None) -> wire.DenialList:
-    more = {} if after is None else {"next": after.text}
-    return wire.DenialList([_denial(one) for one in groups], **more)
+def _answer(groups: list[Listed], after: DenialCursor | None) -> wire.DenialList:
+    behind = UNSET if after is None else after.text
+    return wire.DenialList([_denial(one) for one in groups], behind)
 
 
 def _denial(listed: Listed) -> wire.DenialAnswer:

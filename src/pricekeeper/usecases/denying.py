@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pricekeeper import errors
-from pricekeeper.activity import Denial, Kind, bounded_why
+from pricekeeper.activity import Denial, DeniedKind, bounded_why
 from pricekeeper.bootstrap import Services
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.wire.values import rfc3339
@@ -28,7 +28,7 @@ DENIALS: Final = (
 def noting(
     services: Services,
     policy: Policy,
-    kind: Kind,
+    kind: DeniedKind,
     model: str,
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
@@ -43,7 +43,7 @@ def noting(
 def note_denial(
     services: Services,
     policy: Policy,
-    kind: Kind,
+    kind: DeniedKind,
     model: str,
     tags: Mapping[str, str] | None,
     error: errors.PriceKeeperError,
@@ -75,8 +75,8 @@ def code_of(error: errors.PriceKeeperError) -> str:
     """The code of a denial in the contract: money, speed, or an administrator."""
     if not isinstance(error, errors.AuthorizationDeniedError):
         return error.code
-    told = errors.RateLimitExceededError if error.by_speed else errors.QuotaExceededError
-    return told.code
+    kind = errors.RateLimitExceededError if error.by_speed else errors.QuotaExceededError
+    return kind.code
 
 
 def _obstacles(error: errors.PriceKeeperError) -> Iterator[str]:

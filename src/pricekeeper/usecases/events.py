@@ -41,8 +41,8 @@ def tell(event: values.Event, viewer: Viewer) -> tuple[str, Response] | None:
         seen = values.seen_by_app(event, viewer.app_id)
     if seen is None:
         return None
-    told = _told(seen)
-    return next(name for name, kind in EVENTS.items() if type(told) is kind), told
+    response = _response(seen)
+    return next(name for name, kind in EVENTS.items() if type(response) is kind), response
 
 
 def _is_covered(event: values.Event, coverage: Coverage) -> bool:
@@ -50,7 +50,7 @@ def _is_covered(event: values.Event, coverage: Coverage) -> bool:
     return coverage.is_all if event.org_id is None else OrgId(event.org_id) in coverage
 
 
-def _told(event: values.Event) -> Response:
+def _response(event: values.Event) -> Response:
     if isinstance(event, values.Spend):
         return _spend(event)
     if isinstance(event, values.Denied):

@@ -25,7 +25,7 @@ FLIPS_MAX: Final = 100
 _CURSOR: Final = re.compile(r"([0-9]{8})-([A-Za-z0-9._-]{0,64})")
 
 
-class ListRequest(NamedTuple):
+class FlipsRequest(NamedTuple):
     """Which flips are asked for. A date is included, an instant at the end is not."""
 
     first: End | None = None
@@ -34,14 +34,14 @@ class ListRequest(NamedTuple):
     """The day of the last one on the page before, ``#``, and the app if it is of one."""
 
 
-def parse_request(query: Mapping[str, str]) -> ListRequest:
+def parse_request(query: Mapping[str, str]) -> FlipsRequest:
     """What the query asks for; every mistake is told."""
     parsers: dict[str, Callable[[str], Any]] = {
         "from": lambda text: parse_end("from", text),
         "to": lambda text: parse_end("to", text),
         "after": _parse_cursor,
     }
-    return ListRequest(*parse_each(query, parsers).values())
+    return FlipsRequest(*parse_each(query, parsers).values())
 
 
 def _parse_cursor(text: str) -> str:
@@ -51,7 +51,7 @@ def _parse_cursor(text: str) -> str:
     return f"{found[1]}#{found[2]}"
 
 
-async def list_flips(services: Services, policy: Policy, request: ListRequest) -> wire.FlipList:
+async def list_flips(services: Services, policy: Policy, request: FlipsRequest) -> wire.FlipList:
     """Read a page of the flips and overrides that concern a client, the newest first.
 
     For an organisation these are its own and those of its apps; for an app its own, and those of

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pricekeeper.authorizations import Finding, LedgerCheck
 from pricekeeper.tenants import Client, Policy, Tenants
-from pricekeeper.values import AppId, OrgId
+from pricekeeper.tenants.listing import read_pages
+from pricekeeper.values import OrgId
 
 
 async def check_org(
@@ -12,10 +15,6 @@ async def check_org(
 ) -> list[Finding]:
     """Hold every budget of an organisation against the journal, and perhaps set it right."""
     policies: list[Policy] = [await tenants.read_policy(Client(org_id))]
-    after: AppId | None = None
-    while True:  # every page begins behind the one before
-        page = await tenants.list_apps(org_id, after)
+    async for page in read_pages(partial(tenants.list_apps, org_id)):
         policies += page.policies
-        after = page.after
-        if after is None:
-            return await ledger.check(policies, mend=mend)
+    return await ledger.check(policies, mend=mend)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from pricekeeper.authority import Authority, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Provisioned, Retrieval
-from pricekeeper.credentials.service import Claim
+from pricekeeper.credentials.service import SecretClaim
 from pricekeeper.errors import ConflictError, NotPermittedError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy, Saved
@@ -52,7 +53,7 @@ async def list_orgs(
 ) -> wire.OrgList:
     """Read a page of the organisations that are covered."""
     page = await services.tenants.list_orgs(after, limit, among=coverage.org_ids)
-    return wire.OrgList([_org(policy) for policy in page.policies], **_next(page.after))
+    return wire.OrgList([_org(policy) for policy in page.policies], page.after or UNSET)
 
 
 async def put_app(
@@ -86,7 +87,7 @@ async def list_apps(
 ) -> wire.AppList:
     """Read a page of an organisation's apps."""
     page = await services.tenants.list_apps(org_id, after, limit)
-    return wire.AppList([_app(policy) for policy in page.policies], **_next(page.after))
+    return wire.AppList([_app(policy) for policy in page.policies], page.after or UNSET)
 
 
 async def issue_provisioning_key(
@@ -108,7 +109,7 @@ async def rotate(
     return wire.Rotated(rotation.client_id, retrieval, rotation.grace_period_hours)
 
 
-async def complete_claim(services: Services, claim: Claim, by: Attribution) -> wire.Claimed:
+async def complete_claim(services: Services, claim: SecretClaim, by: Attribution) -> wire.Claimed:
     """Turn a retrieval token that was found into the secret, once."""
     claimed = await services.credentials.complete_claim(claim, by)
     more = {}
@@ -154,11 +155,6 @@ def _check(
 
 def _changed(saved: Saved) -> tuple[Policy, Provisioned]:
     return saved.policy, Provisioned(created=False, policy=saved.policy, retrieval=None)
-
-
-def _next(after: str | None) -> dict[str, Any]:
-    """Where the next page begins, if there is one."""
-    return {} if after is None else {"next": after}
 
 
 def _configuration(policy: Policy) -> wire.Configuration:

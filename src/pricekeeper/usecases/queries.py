@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 from pricekeeper.days import day_of
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
@@ -13,22 +15,54 @@ from pricekeeper.metering import day_start_ms
 End = date | int
 """A day, or the milliseconds of a full hour."""
 _ONE_DAY: Final = timedelta(days=1)
+_YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def parse_each(
-    query: Mapping[str, str], parsers: Mapping[str, Callable[[str], Any]]
+    query: Mapping[str, str],
+    parsers: Mapping[str, Callable[[str], Any]],
+    check: Callable[[Mapping[str, Any]], Iterable[FieldError]] = lambda _: (),
 ) -> dict[str, Any]:
-    """The fields of a query, ``None`` for one that is not there; every mistake is told."""
+    """The fields of a query, ``None`` for one that is not there; every mistake is told.
+
+    ``check`` looks at what could be parsed as a whole.
+    """
     found, mistakes = dict[str, Any](), list[FieldError]()
     for name, parse in parsers.items():
         try:
             found[name] = parse(query[name]) if name in query else None
         except InvalidValueError as error:
             mistakes.append(FieldError(name, error.message))
+    mistakes += check(found)
     if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
+        raise RequestRefusedError.of(mistakes)
     return found
+
+
+def parse_choice(kind: type[_Choice]) -> Callable[[str], _Choice]:
+    """What parses the name of one of these."""
+
+    def parse(text: str) -> _Choice:
+        if text not in set(kind):
+            raise InvalidValueError("", f"must be one of {', '.join(kind)}")
+        return kind(text)
+
+    return parse
+
+
+def parse_date(text: str) -> date:
+    """A day as yyyy-mm-dd; raises `ValueError` for anything else that could be one."""
+    if not _YYYY_MM_DD.fullmatch(text):
+        raise ValueError(text)
+    return date.fromisoformat(text)
+
+
+def parse_limit(text: str, most: int) -> int:
+    """How many entries a page has at most."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+        raise InvalidValueError("limit", f"must be from 1 to {most}")
+    return int(text)
 
 
 def parse_tag(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from pricekeeper.activity import Kind
+from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import named_limits
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import RateLimitExceededError, UnknownModelLabelError, Violation
@@ -36,13 +36,13 @@ async def record_usage(
 
 async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) -> wire.Acquired:
     """Take tokens from the buckets of a label, all or nothing."""
-    with noting(services, policy, Kind.LIMITS, body.resource):
+    with noting(services, policy, DeniedKind.LIMITS, body.resource):
         return await _acquire(services, policy, body)
 
 
 async def select(services: Services, policy: Policy, *, force_check: bool) -> Decision:
     """Choose the model that an app should call now; raises if there is none."""
-    with noting(services, policy, Kind.SELECTION, AUTO):
+    with noting(services, policy, DeniedKind.SELECTION, AUTO):
         return await services.selection.select(policy, force_check=force_check)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -19,7 +18,7 @@ from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
 from pricekeeper.metering.ranges import RangeReader, Span
 from pricekeeper.usecases.authorizations import micros_up
-from pricekeeper.usecases.queries import parse_tag
+from pricekeeper.usecases.queries import parse_date, parse_tag
 from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_model_label, parse_org_id
@@ -36,7 +35,6 @@ _LAST_ZONE: Final = "Etc/GMT+12"
 """Where it ends after it has ended everywhere else."""
 _LATE_MS: Final = 2 * MS_PER_DAY
 """A record may be a day late, and its total a while behind."""
-_YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NO_END: Final = "must be a date such as 2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
 
 
@@ -102,8 +100,7 @@ def parse_request(query: Mapping[str, str]) -> SpendRequest:
     except InvalidValueError as error:
         mistakes.append(FieldError(error.field, error.message))
     if mistakes:
-        detail = ", ".join(f"{one.field}: {one.message}" for one in mistakes)
-        raise RequestRefusedError(detail, tuple(mistakes))
+        raise RequestRefusedError.of(mistakes)
     if wanted.tag is not None:
         grouping = grouping._replace(tag_key=wanted.tag[0])
     return SpendRequest(ends["from"], ends["to"], grouping, wanted, is_live)
@@ -157,8 +154,8 @@ def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
 def parse_end(field: str, text: str) -> date | int:
     """A date, or the milliseconds of a full hour."""
     try:
-        if _YYYY_MM_DD.fullmatch(text):
-            return date.fromisoformat(text)
+        if "T" not in text:
+            return parse_date(text)
         at_ms = parse_timestamp(text)
     except (ValueError, InvalidValueError):
         raise InvalidValueError(field, _NO_END) from None

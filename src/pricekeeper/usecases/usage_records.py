@@ -29,7 +29,7 @@ _MARGIN_MS: Final = 600_000
 """For clocks that disagree, and for what was sent a while before it was acknowledged."""
 
 
-class ListRequest(NamedTuple):
+class RecordsRequest(NamedTuple):
     """Which records are asked for. A date is included, an instant at the end is not."""
 
     first: date | int | None = None
@@ -40,7 +40,7 @@ class ListRequest(NamedTuple):
     after: Cursor | None = None
 
 
-def parse_request(query: Mapping[str, str]) -> ListRequest:
+def parse_request(query: Mapping[str, str]) -> RecordsRequest:
     """What the query asks for; every mistake is told."""
     parsers: dict[str, Callable[[str], Any]] = {
         "from": lambda text: parse_end("from", text),
@@ -50,10 +50,10 @@ def parse_request(query: Mapping[str, str]) -> ListRequest:
         "tag": parse_tag,
         "after": Cursor.parse,
     }
-    return ListRequest(*parse_each(query, parsers).values())
+    return RecordsRequest(*parse_each(query, parsers).values())
 
 
-async def list_usage(services: Services, policy: Policy, request: ListRequest) -> wire.UsageList:
+async def list_usage(services: Services, policy: Policy, request: RecordsRequest) -> wire.UsageList:
     """Read a page of the organisation's records, the newest first."""
     now_ms = services.clock.now_ms()
     otherwise = now_ms - KEPT_DAYS * MS_PER_DAY, now_ms + AHEAD_MS_MAX

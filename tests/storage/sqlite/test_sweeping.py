@@ -375,11 +375,11 @@ async def test_a_step_is_bounded_and_others_slip_between(
         written.append(sum(steps))
 
     monkeypatch.setattr(Batch, "sweep", counted)
-    commits = store._meter.commits
+    commits = store._meter.commit_sizes.count
     writing = asyncio.create_task(write_meanwhile())
     assert await store.sweep() == rows
     await writing
     assert max(steps) == SWEEP_ROWS_MAX
     assert [step for step in steps if step] == [SWEEP_ROWS_MAX] * 3 + [1]
-    assert store._meter.commits - commits >= len(steps)
+    assert store._meter.commit_sizes.count - commits >= len(steps)
     assert written[0] <= 3 * SWEEP_ROWS_MAX

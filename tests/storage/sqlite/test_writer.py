@@ -36,12 +36,12 @@ async def test_one_commit_carries_what_arrived_together(
     store: SqliteStore, meter: StoreMeter
 ) -> None:
     """A hundred writes of one moment are one fsync, a lone write is one too."""
-    before = meter.commits
+    before = meter.commit_sizes.count
     await asyncio.gather(*(store.put(put(n)) for n in range(100)))
-    assert meter.commits == before + 1
+    assert meter.commit_sizes.count == before + 1
     await store.put(put(100))
-    assert meter.commits == before + 2
-    assert meter.committed_operations >= 101
+    assert meter.commit_sizes.count == before + 2
+    assert meter.commit_sizes.total >= 101
 
 
 async def test_a_batch_has_a_bound(
@@ -49,9 +49,9 @@ async def test_a_batch_has_a_bound(
 ) -> None:
     """What does not fit into one commit goes into the next."""
     monkeypatch.setattr(writer_module, "BATCH_MAX", 30)
-    before = meter.commits
+    before = meter.commit_sizes.count
     await asyncio.gather(*(store.put(put(n)) for n in range(100)))
-    assert meter.commits == before + 4
+    assert meter.commit_sizes.count == before + 4
 
 
 async def test_the_queue_has_a_bound(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

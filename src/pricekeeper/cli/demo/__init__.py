@@ -23,7 +23,7 @@ from pricekeeper.cli.command import print_json
 from pricekeeper.cli.demo.board import AppState, Board
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.company import Company
-from pricekeeper.cli.demo.ledger import Ledger
+from pricekeeper.cli.demo.ledger import DemoLedger
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.cli.demo.traffic import (
     AFTER_MIDNIGHT_MS,
@@ -53,7 +53,7 @@ def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: 
         result = asyncio.run(day)
     store = None if keep is None else f"sqlite:///{Path(keep).resolve()}/demo.db"
     if as_json:
-        print_json({"org_id": org_id, "timezone": ZONE, **result.told()})
+        print_json({"org_id": org_id, "timezone": ZONE, **result.answer()})
     else:
         console.print(summary(result), going_on(store, org_id), soft_wrap=True)
     if not result.is_good:
@@ -68,7 +68,7 @@ async def _live(
     ends_at_ms = next_midnight_ms(ZONE, starts_at_ms)
     clock, settings, catalogue = FastClock(starts_at_ms), demo_settings(folder), load_catalogue()
     apps = {one.app_id: AppState(one.app_id, quotas(one, planned, catalogue)) for one in PERSONAS}
-    board, ledger = Board(starts_at_ms, ends_at_ms, apps), Ledger(catalogue)
+    board, ledger = Board(starts_at_ms, ends_at_ms, apps), DemoLedger(catalogue)
     with running_service(settings, clock) as url:
         async with Company(url, org_id, clock, board, ledger) as company:
             await company.set_up(settings.provisioning_key or "", planned)

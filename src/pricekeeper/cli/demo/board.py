@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pricekeeper.cli.demo.ledger import Sums
 from pricekeeper.cli.demo.traffic import COMPANY, DAY_MS, ZONE
 from pricekeeper.cli.drawing import FULL_PCT
-from pricekeeper.cli.screen import Event, Frame, Row
+from pricekeeper.cli.screen import Event, Frame, ScreenRow
 
 TIGHT_PCT = 95
 
@@ -26,14 +26,14 @@ class AppState:
     spent_usd_micros: Counter[str] = field(default_factory=Counter)
     """Today, by label."""
 
-    def row(self) -> Row:
+    def row(self) -> ScreenRow:
         """It on the screen."""
         uses = {}
         for label, quota in self.quotas_usd_micros.items():
             pct = FULL_PCT * self.spent_usd_micros[label] / quota
             style = "red" if pct >= FULL_PCT else "yellow" if pct >= TIGHT_PCT else "green"
             uses[label] = pct, style
-        return Row(self.app_id, self.label, uses, self.calls, self.spent_usd_micros.total())
+        return ScreenRow(self.app_id, self.label, uses, self.calls, self.spent_usd_micros.total())
 
 
 @dataclass(slots=True)
@@ -49,11 +49,11 @@ class Board:
     counts: Counter[str] = field(default_factory=Counter)
     """By kind of event, also those that were not told."""
 
-    def note(self, at_ms: int, app_id: str, kind: str, told: str, *, tell: bool = True) -> None:
+    def note(self, at_ms: int, app_id: str, kind: str, text: str, *, tell: bool = True) -> None:
         """Count what happened, and tell of it unless it is one of many."""
         self.counts[kind] += 1
         if tell:
-            self.events.append(Event(_local(at_ms), app_id, kind, told))
+            self.events.append(Event(_local(at_ms), app_id, kind, text))
 
     def spend(self, app_id: str, day: str, label: str, sums: Sums) -> None:
         """What an app has spent on a label that day; a new day begins with nothing."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import FastClock
-from pricekeeper.cli.demo.ledger import Difference, Ledger
+from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch
 from pricekeeper.cli.demo.traffic import (
     AFTER_MIDNIGHT_MS,
     PERSONAS,
@@ -38,6 +38,7 @@ from pricekeeper.client import (
     Selection,
 )
 from pricekeeper.client.transport import Wire, path_of
+from pricekeeper.days import dashed
 from pricekeeper.errors import OverloadedError
 from pricekeeper.metering import org_day
 from pricekeeper.values import new_request_id
@@ -88,7 +89,7 @@ class Company:
     """One organisation with its apps, on one service."""
 
     def __init__(
-        self, url: str, org_id: str, clock: FastClock, board: Board, ledger: Ledger
+        self, url: str, org_id: str, clock: FastClock, board: Board, ledger: DemoLedger
     ) -> None:
         self.url = url
         self.org_id = org_id
@@ -144,7 +145,7 @@ class Company:
                 calls.create_task(self._make(call))
         await self._until(self.board.day_ends_at_ms + AFTER_MIDNIGHT_MS)
 
-    async def audit(self) -> list[Difference]:
+    async def audit(self) -> list[Mismatch]:
         """Compare what was sent with what was counted, once the totals have caught up."""
         for _ in range(AUDIT_LOOKS_MAX):
             found = await self._differences()
@@ -180,11 +181,11 @@ class Company:
             except RateLimitedError as error:
                 violation = error.violations[0]
                 wait_ms = error.retry_after_ms or 0
-                told = (
+                text = (
                     f"denied: {violation.limit} has {violation.available} of the "
                     f"{violation.requested} asked for; enough in {wait_ms // 1000:,} s"
                 )
-                self._note("denied", call.app_id, told, tell=attempt == 0)
+                self._note("denied", call.app_id, text, tell=attempt == 0)
                 await self.clock.sleep_ms(wait_ms)
             else:
                 if attempt:
@@ -207,9 +208,9 @@ class Company:
                 timestamp=stamp,
             )
             if recorded.duplicate:
-                told = "sent again after a lost reply: a duplicate, not counted"
-                self._note("duplicate", call.app_id, told, tell=not self.board.counts["duplicate"])
-        day = _dashed(org_day(ZONE, now_ms // 1000 * 1000))
+                text = "sent again after a lost reply: a duplicate, not counted"
+                self._note("duplicate", call.app_id, text, tell=not self.board.counts["duplicate"])
+        day = dashed(org_day(ZONE, now_ms // 1000 * 1000))
         self.board.spend(call.app_id, day, label, self.ledger.add(call, day, label))
 
     async def _redeploy(self, at_ms: int) -> None:
@@ -226,8 +227,8 @@ class Company:
             after = {one["session_id"] for one in (await fresh.sessions())["sessions"]}
             refused = await self._is_refused(token)
         if before - after and refused:
-            told = f"a new pod logged in: session {min(before - after)} ended, its token refused"
-            self._note("evicted", SUPPORT.app_id, told)
+            text = f"a new pod logged in: session {min(before - after)} ended, its token refused"
+            self._note("evicted", SUPPORT.app_id, text)
 
     async def _is_refused(self, token: Mapping[str, str]) -> bool:
         wire = Wire(self.url)
@@ -251,15 +252,15 @@ class Company:
         else:
             self._note("flip", app_id, f"{before} → {model.label}: {_why(before, model)}")
 
-    def _note(self, kind: str, app_id: str, told: str, *, tell: bool = True) -> None:
-        self.board.note(self.clock.now_ms(), app_id, kind, told, tell=tell)
+    def _note(self, kind: str, app_id: str, text: str, *, tell: bool = True) -> None:
+        self.board.note(self.clock.now_ms(), app_id, kind, text, tell=tell)
 
     async def _until(self, at_ms: int) -> None:
         await self.clock.sleep_ms(at_ms - self.clock.now_ms())
 
-    async def _differences(self) -> list[Difference]:
+    async def _differences(self) -> list[Mismatch]:
         """Every number that is not equal, for the apps and for the organisation as a whole."""
-        found: list[Difference] = []
+        found: list[Mismatch] = []
         for day in sorted({day for _, day, _ in self.ledger.sums}):
             on = datetime.fromisoformat(day).date()
             sent = 0
@@ -271,7 +272,7 @@ class Company:
                 org = await self._org.usage(on)
                 apps = sum(org["apps"].values())
                 if apps != sent:
-                    found.append(Difference(self.org_id, day, "*", "cost_usd_micros", sent, apps))
+                    found.append(Mismatch(self.org_id, day, "*", "cost_usd_micros", sent, apps))
         return found
 
 
@@ -280,7 +281,3 @@ def _why(before: str, model: Selection) -> str:
     left = model.answer["quota_status"]["models_status"][before]
     spent, quota = usd(left["spend_usd_micros"]), usd(left["quota_usd_micros"])
     return f"{spent} of {quota} spent on {before}, until midnight"
-
-
-def _dashed(day: str) -> str:
-    return f"{day[:4]}-{day[4:6]}-{day[6:]}"

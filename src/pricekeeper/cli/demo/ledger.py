@@ -24,12 +24,12 @@ class Sums(Counter[str]):
         """The whole micro-dollars of the exact sum: this is how totals are shown."""
         return split_micros(self["cost_usd_picos"])[0]
 
-    def told(self) -> dict[str, int]:
+    def answer(self) -> dict[str, int]:
         """By the names of the REST contract."""
         return {**{name: self[name] for name in NUMBERS}, "cost_usd_micros": self.cost_usd_micros}
 
 
-class Difference(NamedTuple):
+class Mismatch(NamedTuple):
     """A number that should be equal and is not."""
 
     app_id: str
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
     counted: int
 
 
-class Ledger:
+class DemoLedger:
     """Sums by app, day (yyyy-mm-dd) and label."""
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -66,11 +66,11 @@ class Ledger:
 
     def differences(
         self, app_id: str, day: str, models: Mapping[str, Mapping[str, Any]]
-    ) -> Iterator[Difference]:
+    ) -> Iterator[Mismatch]:
         """Compare with a day of an app as ``GET /aggregates`` tells it."""
         sent_labels = {label for app, on, label in self.sums if (app, on) == (app_id, day)}
         for label in sorted(sent_labels | models.keys()):
             sent, counted = self.sums.get((app_id, day, label), Sums()), models.get(label, {})
-            for number, count in sent.told().items():
+            for number, count in sent.answer().items():
                 if counted.get(number, 0) != count:
-                    yield Difference(app_id, day, label, number, count, counted.get(number, 0))
+                    yield Mismatch(app_id, day, label, number, count, counted.get(number, 0))

@@ -141,10 +141,7 @@ def app_settings(
         "quotas": quotas(persona, planned, catalogue),
         "session_limit": SESSION_LIMIT,
         "rate_limits": {
-            "*": {
-                "tpm": _per(10_000_000, 60_000),
-                "long_jobs": _per(LONG_JOBS_PER_HOUR, HOUR_MS),
-            }
+            "*": {"tpm": _per(10_000_000, 60_000), "long_jobs": _per(LONG_JOBS_PER_HOUR, HOUR_MS)}
         },
     }
 

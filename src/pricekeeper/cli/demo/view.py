@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import FastClock
-from pricekeeper.cli.demo.ledger import Difference, Ledger, Sums
+from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.traffic import HOUR_MS, LABELS, SUPPORT
 from pricekeeper.cli.drawing import to_paste, usd
 from pricekeeper.cli.listing import table
@@ -32,8 +32,8 @@ class Result:
     """How the day went."""
 
     board: Board
-    ledger: Ledger
-    differences: list[Difference]
+    ledger: DemoLedger
+    differences: list[Mismatch]
     renewals: int
 
     @property
@@ -47,12 +47,12 @@ class Result:
     def is_good(self) -> bool:
         return not self.differences and not self.missing
 
-    def told(self) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "calls": self.ledger.whole()["requests"],
             "sent": [
-                {"app_id": app_id, "day": day, "model_label": label, **sums.told()}
+                {"app_id": app_id, "day": day, "model_label": label, **sums.answer()}
                 for (app_id, day, label), sums in sorted(self.ledger.sums.items())
             ],
             "equal": not self.differences,
@@ -80,20 +80,20 @@ async def shown(console: Console | None, board: Board, clock: FastClock) -> Asyn
 async def _follow(console: Console, board: Board, clock: FastClock) -> None:
     """Keep showing the board, until cancelled. Who has no room for the screen gets lines."""
     on_screen = console.is_terminal and console.width >= PANEL_WIDTH
-    told = hours_told = 0
+    events_shown = hours_shown = 0
 
     def show() -> None:
-        nonlocal told, hours_told
+        nonlocal events_shown, hours_shown
         frame = board.frame(clock.now_ms())
         if on_screen:
             draw_over(console, frame)
             return
-        for event in board.events[told:]:
+        for event in board.events[events_shown:]:
             console.print(event.line(), soft_wrap=True)
-        told = len(board.events)
+        events_shown = len(board.events)
         hours = (clock.now_ms() - board.day_starts_at_ms) // HOUR_MS // PLAIN_EVERY_HOURS
-        if hours > hours_told:
-            hours_told = hours
+        if hours > hours_shown:
+            hours_shown = hours
             console.print(frame.heading, soft_wrap=True)
 
     if on_screen:
@@ -113,20 +113,20 @@ def summary(result: Result) -> RenderableType:
         numbers=["calls", "tokens in", "out", "cost"],
     )  # fmt: skip
 
-    def add(place: tuple[str, str, str], sums: Sums, *, equal: bool) -> None:
+    def add(account: tuple[str, str, str], sums: Sums, *, equal: bool) -> None:
         numbers = (f"{sums[name]:,}" for name in ("requests", "input_tokens", "output_tokens"))
         verdict = Text("✓ equal", "green") if equal else Text("differs", "bold red")
-        rows.add_row(*place, *numbers, usd(sums.cost_usd_micros), verdict)
+        rows.add_row(*account, *numbers, usd(sums.cost_usd_micros), verdict)
 
     wrong = {one[:3] for one in differences}
-    for place in sorted(ledger.sums, key=lambda one: (one[1], one[0], LABELS.index(one[2]))):
-        add(place, ledger.sums[place], equal=place not in wrong)
+    for account in sorted(ledger.sums, key=lambda one: (one[1], one[0], LABELS.index(one[2]))):
+        add(account, ledger.sums[account], equal=account not in wrong)
     rows.add_section()
     add(("in all", "", ""), ledger.whole(), equal=not differences)
     seen = Text(
         f"{counts['flip']} flips, {counts['denied']} denials with a reason, "
         f"{counts['evicted']} session evicted, {counts['duplicate']} duplicates not counted, "
-        f"{counts['midnight']} apps reset at midnight, tokens renewed {result.renewals} times",
+        f"{counts['midnight']} apps reset at midnight, tokens renewed {result.renewals} times"
     )
     bad = [
         f"{one.app_id} {one.day} {one.label} {one.number}: "
@@ -145,5 +145,5 @@ def going_on(store: str | None, org_id: str) -> RenderableType:
             f"pricekeeper app list {org_id} --store {store}": "who spent it",
         }
     lines["pricekeeper serve --demo"] = "the service, with a key and an app to try with curl"
-    pairs = ((Text(f"  {told}", "dim"), to_paste(f"    {line}")) for line, told in lines.items())
+    pairs = ((Text(f"  {text}", "dim"), to_paste(f"    {line}")) for line, text in lines.items())
     return Group(Text("\nGo on:"), *(part for pair in pairs for part in pair))

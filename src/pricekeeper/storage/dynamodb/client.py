@@ -27,7 +27,7 @@ import msgspec
 import yarl
 
 from pricekeeper.clock import LEAP_MS_MAX, Clock, TrustedClock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
     InvalidOperationError,
     OutcomeUnknownError,
@@ -233,12 +233,8 @@ class DynamoDbClient:
             self._trusted.note_store_date(date_ms + _HALF_A_SECOND_MS)
 
     def _pause_ms(self, failures: int) -> int:
-        return full_jitter_ms(
-            failures,
-            first_ms=self.limits.pause_first_ms,
-            longest_ms=self.limits.pause_max_ms,
-            randbelow=self._randomness.randrange,
-        )
+        backoff = Backoff(self.limits.pause_first_ms, self.limits.pause_max_ms)
+        return backoff.pause_ms(failures, self._randomness.randrange)
 
     def _count_capacity(self, action: str, reply: dict[str, Any]) -> None:
         consumed = reply.get("ConsumedCapacity")

@@ -98,9 +98,7 @@ def _reported_items(
 
 
 def _expired_under_updates(
-    operations: Sequence[Write],
-    reported: Sequence[tuple[ReasonCode, Item | None]],
-    now_epoch: int,
+    operations: Sequence[Write], reported: Sequence[tuple[ReasonCode, Item | None]], now_epoch: int
 ) -> dict[int, int]:
     """The expiry of each expired item that alone made an update fail, by the update's index."""
     return {

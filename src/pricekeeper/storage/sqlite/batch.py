@@ -25,14 +25,7 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.storage.kept_rows import EXPORT_STATE, Horizon, kept_from_epoch
-from pricekeeper.storage.operations import (
-    Check,
-    Delete,
-    Put,
-    Update,
-    Write,
-    check_item_size,
-)
+from pricekeeper.storage.operations import Check, Delete, Put, Update, Write, check_item_size
 from pricekeeper.storage.sqlite.codec import pack, unpack
 from pricekeeper.storage.sqlite.database import STATEMENTS, create_schema, read_data
 from pricekeeper.storage.sqlite.moments import Moments, read_moments, write_moments

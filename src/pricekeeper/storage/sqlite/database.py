@@ -34,18 +34,15 @@ SQLITE_OLDEST: Final = (3, 51, 3)
 """Before this, a WAL database can be corrupted when the log is reset under a reader."""
 
 APPLICATION_ID: Final = 0x50_4B_53_31
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""Since 2, budgets are kept by a log that version 1 does not know."""
 MOMENTS: Final = "ClockMoments"
 """One row: what this store has seen of the time. See `moments`."""
 
 _STATEMENT_CACHE: Final = 200
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
 """What SQLite says of a file that it can't trust."""
-_UNUSABLE: Final = (
-    *DAMAGED,
-    apsw.CantOpenError,
-    apsw.PermissionsError,
-)
+_UNUSABLE: Final = (*DAMAGED, apsw.CantOpenError, apsw.PermissionsError)
 _BEYOND_ALL: Final = "\U0010ffff" * (SORT_KEY_BYTES_MAX // 4 + 1)
 """Sorts behind every sort key there can be, also when appended to a prefix."""
 

@@ -159,7 +159,7 @@ class Writer:
             return self._roll_back(jobs, self._explain(error, committing=committing))
         except Exception as error:  # noqa: BLE001 - a bug of ours: raised to every caller
             return self._roll_back(jobs, error)
-        self._meter.committed(len(jobs))
+        self._meter.commit_sizes.note(len(jobs))
         return answers
 
     def _verify_file(self) -> None:

@@ -15,21 +15,14 @@ from pricekeeper.authorizations.request import CONSUME_MAX
 from pricekeeper.authorizations.service import CAPTURES_MAX
 from pricekeeper.usecases.wire.containment import Reason
 from pricekeeper.usecases.wire.runtime import (
-    DailyTotalAnswer,
     LimitState,
     ModelId,
     Region,
     ServiceTier,
     Tags,
+    UsageAnswer,
 )
-from pricekeeper.usecases.wire.values import (
-    LimitName,
-    Request,
-    Response,
-    Timestamp,
-    Tokens,
-    Uuid,
-)
+from pricekeeper.usecases.wire.values import LimitName, Request, Response, Timestamp, Tokens, Uuid
 
 HoldSecs = Annotated[
     int,
@@ -153,17 +146,10 @@ class CapturesBody(Request, frozen=True):
     captures: Annotated[list[CaptureOne], Meta(min_length=1, max_length=CAPTURES_MAX)]
 
 
-class CapturedAnswer(Response, frozen=True):
+class CapturedAnswer(UsageAnswer, frozen=True):
     """What was counted, and what had been held for it."""
 
-    request_id: str
     status: Literal["captured", "duplicate"]
-    cost_usd_micros: int
-    pricing_version: str
-    shard_id: int
-    org_day: str
-    daily_total: DailyTotalAnswer | None
-    price_estimated: bool
     held_usd_micros: int
     overrun_usd_micros: int
     """By how much the call cost more than was held for it."""

@@ -63,13 +63,9 @@ class Frozen(Response, frozen=True):
     scope: Literal["ORG", "APP"]
 
 
-class OrgAnswer(Response, frozen=True, omit_defaults=True):
-    """An organisation."""
+class ClientAnswer(Response, frozen=True, omit_defaults=True, kw_only=True):
+    """What is told of organisations and apps alike, behind what they are."""
 
-    org_id: str
-    org_name: str
-    client_id: str
-    configuration: Configuration
     status: str | UnsetType = UNSET
     secret_retrieval: SecretRetrieval | UnsetType = UNSET
     created_at: str | UnsetType = UNSET
@@ -78,7 +74,16 @@ class OrgAnswer(Response, frozen=True, omit_defaults=True):
     frozen: Frozen | UnsetType = UNSET
 
 
-class AppAnswer(Response, frozen=True, omit_defaults=True):
+class OrgAnswer(ClientAnswer, frozen=True, omit_defaults=True):
+    """An organisation."""
+
+    org_id: str
+    org_name: str
+    client_id: str
+    configuration: Configuration
+
+
+class AppAnswer(ClientAnswer, frozen=True, omit_defaults=True):
     """An app."""
 
     org_id: str
@@ -87,12 +92,6 @@ class AppAnswer(Response, frozen=True, omit_defaults=True):
     client_id: str
     configuration: Configuration
     inherited_fields: list[str]
-    status: str | UnsetType = UNSET
-    secret_retrieval: SecretRetrieval | UnsetType = UNSET
-    created_at: str | UnsetType = UNSET
-    updated_at: str | UnsetType = UNSET
-    client_secret_created_at: str | UnsetType = UNSET
-    frozen: Frozen | UnsetType = UNSET
 
 
 class OrgList(Response, frozen=True, omit_defaults=True):

@@ -67,12 +67,10 @@ class UsageRecord(Response, frozen=True, omit_defaults=True):
         Meta(description="Of a correction, whose amounts are negative: the record it takes out."),
     ] = UNSET
     voided_at: Annotated[
-        str | UnsetType,
-        Meta(description="Of a voided record: since when it does not count."),
+        str | UnsetType, Meta(description="Of a voided record: since when it does not count.")
     ] = UNSET
     correction_id: Annotated[
-        str | UnsetType,
-        Meta(description="Of a voided record: the correction that takes it out."),
+        str | UnsetType, Meta(description="Of a voided record: the correction that takes it out.")
     ] = UNSET
 
 

@@ -20,8 +20,7 @@ from pricekeeper.usecases.wire.values import (
 )
 
 ModelId = Annotated[
-    str,
-    Meta(min_length=1, max_length=2048, description="What was called; it must be the label's."),
+    str, Meta(min_length=1, max_length=2048, description="What was called; it must be the label's.")
 ]
 ServiceTier = Annotated[
     str,
@@ -34,13 +33,9 @@ ServiceTier = Annotated[
 ]
 Region = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$", examples=["us-east-1"])]
 Tags = Annotated[
-    dict[
-        Annotated[str, Meta(min_length=1, max_length=64)],
-        Annotated[str, Meta(max_length=256)],
-    ],
+    dict[Annotated[str, Meta(min_length=1, max_length=64)], Annotated[str, Meta(max_length=256)]],
     Meta(
-        max_length=16,
-        description="Kept with the record. A value has at most 256 bytes in UTF-8.",
+        max_length=16, description="Kept with the record. A value has at most 256 bytes in UTF-8."
     ),
 ]
 

@@ -1,0 +1,114 @@
+"""Files chapters: what they say is added to the items of accounts, and noted beside authorizations.
+
+Each of these writes names its chapter and is refused if that is in already, so any number of
+processes can file the same chapter, and each goes on where another has stopped.
+
+Bounds: `WRITES_AT_ONCE` writes, of up to `OUTCOMES_AT_ONCE` outcomes each; `ATTEMPTS_MAX` attempts
+on an item that others write as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final
+
+from pricekeeper.budgets.items import (
+    file_put,
+    file_update,
+    filed_through,
+    past_accounts,
+    tidy_update,
+)
+from pricekeeper.clock import Clock
+from pricekeeper.errors import ConditionFailedError, ContendedError, InvalidOperationError
+from pricekeeper.ledger.book import ChapterSums
+from pricekeeper.ledger.items import outcomes_key, outcomes_update
+from pricekeeper.ledger.position import Chapter, outcome_name, outcomes_sort_key
+from pricekeeper.ledger.sheet import filed_in_part
+from pricekeeper.storage import Key, Store
+from pricekeeper.storage.tables import RATE_BUCKETS
+
+WRITES_AT_ONCE: Final = 16
+OUTCOMES_AT_ONCE: Final = 100
+ATTEMPTS_MAX: Final = 8
+
+
+class Filer:
+    """Files chapters of the log of one organisation."""
+
+    def __init__(
+        self, store: Store, clock: Clock, org_id: str, expires_at_epoch: Callable[[int], int]
+    ) -> None:
+        """``expires_at_epoch`` says until when what is written at a time is kept."""
+        self._store = store
+        self._clock = clock
+        self._org_id = org_id
+        self._expires_at_epoch = expires_at_epoch
+
+    async def file_all(self, chapters: Iterable[ChapterSums]) -> None:
+        """File chapters, in their order."""
+        for sums in chapters:
+            await _gather(self._file_accounts(key, sums) for key in list(sums.changes))
+            groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
+            for authorization_id, text in sums.outcomes.items():
+                name, place = outcome_name(authorization_id), sums.places.get(authorization_id)
+                filed = text if place is None else filed_in_part(text, place)
+                groups[outcomes_sort_key(authorization_id)][name] = filed
+            await _gather(
+                self._file_outcomes(outcomes_key(self._org_id, group), outcomes, sums.chapter)
+                for group, outcomes in groups.items()
+            )
+
+    async def _file_accounts(self, key: Key, sums: ChapterSums) -> None:
+        change, chapter, now_ms = sums.changes[key], sums.chapter.name, self._clock.now_ms()
+        update = file_update(key, change.accounts, change.mends, chapter, now_ms)
+        try:
+            item = await self._store.update(update)
+        except ConditionFailedError:
+            return  # it is in
+        except InvalidOperationError:
+            await self._file_whole(key, sums, now_ms)
+            return
+        past = past_accounts(item, now_ms) if change.opened else []
+        if past and filed_through(item) == chapter:
+            with contextlib.suppress(ConditionFailedError):  # another time
+                await self._store.update(tidy_update(key, past, chapter))
+
+    async def _file_whole(self, key: Key, sums: ChapterSums, now_ms: int) -> None:
+        """File into an item that can't be updated: it is read, and replaced as a whole.
+
+        An update has room for so many accounts only, and can't add to what is no number.
+        """
+        change, chapter = sums.changes[key], sums.chapter.name
+        for _ in range(ATTEMPTS_MAX):
+            item = await self._store.get(RATE_BUCKETS, key)
+            if item is not None and filed_through(item) >= chapter:
+                return  # it is in
+            put = file_put(key, item, change.accounts, change.mends, chapter, now_ms)
+            with contextlib.suppress(ConditionFailedError):  # others file, too
+                await self._store.put(put)
+                return
+        raise ContendedError("others kept filing into the same item")
+
+    async def _file_outcomes(self, key: Key, outcomes: Mapping[str, str], chapter: Chapter) -> None:
+        names = list(outcomes)
+        expires = self._expires_at_epoch(self._clock.now_ms())
+        for start in range(0, len(names), OUTCOMES_AT_ONCE):
+            some = {name: outcomes[name] for name in names[start : start + OUTCOMES_AT_ONCE]}
+            with contextlib.suppress(ConditionFailedError):  # those of a later chapter are there
+                await self._store.update(outcomes_update(key, some, chapter.name, expires))
+
+
+async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it, some at a time; raises what failed first, once nothing is under way."""
+    waiting = list(work)
+    failed: BaseException | None = None
+    for start in range(0, len(waiting), WRITES_AT_ONCE):
+        some = waiting[start : start + WRITES_AT_ONCE]
+        for done in await asyncio.gather(*some, return_exceptions=True):
+            failed = failed or done
+    if failed is not None:
+        raise failed
