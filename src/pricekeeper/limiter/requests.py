@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, TypedDict, get_args
 
 import msgspec
 
@@ -20,6 +20,19 @@ Kind: TypeAlias = tuple[object, ...]
 PARENTS_MAX: Final = 8
 PREFETCH_MAX: Final = 10_000
 HOLD_MS_MAX: Final = 60_000
+
+
+class AcquireOptions(TypedDict, total=False):
+    """What an acquire may say beside whom and what it is about."""
+
+    parents: Sequence[str]
+    """Debited too, all or nothing, each as far as it has such limits."""
+    limits: Limits | None
+    lease_id: uuid.UUID | str | None
+    """Makes it repeatable: the same one again is the same grant, and the lease can be adjusted and
+    released from any instance for a day."""
+    on_unavailable: OnUnavailable | None
+    prefetch: int | None
 
 
 class Defaults(msgspec.Struct, frozen=True):

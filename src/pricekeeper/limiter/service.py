@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from typing import Self, Unpack
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
@@ -40,13 +40,13 @@ from pricekeeper.limiter.items import (
     lease_of,
 )
 from pricekeeper.limiter.leases import Acquisition, Lease
-from pricekeeper.limiter.limits import Limit
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import HOLD_MS, Pool
 from pricekeeper.limiter.prepared_request import PreparedRequest
 from pricekeeper.limiter.records import LEASE_TTL_SECS, released_already
 from pricekeeper.limiter.requests import (
     HOLD_MS_MAX,
+    AcquireOptions,
     CheckedRequest,
     Defaults,
     Limits,
@@ -100,31 +100,14 @@ class Limiter:
         entity: str,
         resource: str,
         consume: Mapping[str, int],
-        *,
-        parents: Sequence[str] = (),
-        limits: Limits | None = None,
-        lease_id: uuid.UUID | str | None = None,
-        on_unavailable: OnUnavailable | None = None,
-        prefetch: int | None = None,
+        **options: Unpack[AcquireOptions],
     ) -> Acquisition:
         """Take these tokens, or raise `RateLimitExceededError` and take none.
 
         ``await`` it for a lease, or use ``async with``, which gives everything back if the
-        block fails. ``parents`` are debited too, all or nothing, each as far as it has
-        such limits. A ``lease_id`` makes it repeatable: the same one again is the same grant,
-        and the lease can be adjusted and released from any instance for a day.
+        block fails.
         """
-        request = check_request(
-            self._defaults,
-            entity,
-            resource,
-            consume,
-            parents=parents,
-            limits=limits,
-            lease_id=lease_id,
-            on_unavailable=on_unavailable,
-            prefetch=prefetch,
-        )
+        request = check_request(self._defaults, entity, resource, consume, **options)
         return self._acquisition(request)
 
     def prepare(
@@ -132,21 +115,10 @@ class Limiter:
         entity: str,
         resource: str,
         consume: Mapping[str, int],
-        *,
-        limits: Sequence[Limit],
-        on_unavailable: OnUnavailable | None = None,
-        prefetch: int | None = None,
+        **options: Unpack[AcquireOptions],
     ) -> PreparedRequest:
         """Check a request now that will be made many times, so that each time is quick."""
-        request = check_request(
-            self._defaults,
-            entity,
-            resource,
-            consume,
-            limits=limits,
-            on_unavailable=on_unavailable,
-            prefetch=prefetch,
-        )
+        request = check_request(self._defaults, entity, resource, consume, **options)
         return PreparedRequest(
             request,
             cache=self._cache,
@@ -160,24 +132,10 @@ class Limiter:
         entity: str,
         resource: str,
         consume: Mapping[str, int],
-        *,
-        parents: Sequence[str] = (),
-        limits: Limits | None = None,
-        lease_id: uuid.UUID | str | None = None,
-        on_unavailable: OnUnavailable | None = None,
-        prefetch: int | None = None,
+        **options: Unpack[AcquireOptions],
     ) -> Lease | Denial:
         """As `acquire`, but a denial is returned and not raised: look at ``granted``."""
-        return await self.acquire(
-            entity,
-            resource,
-            consume,
-            parents=parents,
-            limits=limits,
-            lease_id=lease_id,
-            on_unavailable=on_unavailable,
-            prefetch=prefetch,
-        ).decide()
+        return await self.acquire(entity, resource, consume, **options).decide()
 
     async def peek(
         self, entity: str, resource: str, *, limits: Limits | None = None

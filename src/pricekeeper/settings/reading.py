@@ -62,6 +62,7 @@ from pricekeeper.settings.table import (
     RETENTION_DAYS_DEFAULT,
     S3_ENDPOINT,
     SERVE_ONLY,
+    SETTINGS,
     SETTINGS_FILE,
     SIGNING_KEYS,
     STORE,
@@ -72,6 +73,7 @@ from pricekeeper.settings.table import (
     suggest_setting,
 )
 
+_DEFAULTS: Final = {one.name: one.default for one in SETTINGS}
 _SECONDS_MAX: Final = 86_400
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 _LISTENERS_RANGE: Final = range(100_001)
@@ -164,6 +166,14 @@ class Settings:
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """The settings that this environment asks for; a settings file fills what it leaves open."""
     given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
+
+    def text(name: str) -> str:
+        """What is given, or the default in the table; nothing given is not given."""
+        return given.get(name) or _DEFAULTS[name]
+
+    def whole(name: str, allowed: range) -> int:
+        return _whole(name, text(name), allowed)
+
     config, key, prices = (given.get(name) for name in (CONFIG, PROVISIONING_KEY, PRICE_SOURCE))
     if key and not _SENDABLE.fullmatch(key):
         raise SettingsError(
@@ -179,54 +189,39 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     return Settings(
         store=store,
         config_path=Path(config) if config else None,
-        data_dir=Path(given.get(DATA_DIR) or "data"),
+        data_dir=Path(text(DATA_DIR)),
         signing_keys=parse_secret_location(SIGNING_KEYS, given.get(SIGNING_KEYS, ""), region),
         pepper=parse_secret_location(PEPPER, given.get(PEPPER, ""), region),
         provisioning_key=key or None,
         api_limits_per_minute=_api_limits(given.get(API_RATE_LIMITS, "on")),
-        aggregator_interval_secs=_seconds(
-            AGGREGATOR_INTERVAL, given.get(AGGREGATOR_INTERVAL, "60")
-        ),
-        issuer=given.get(ISSUER) or "pricekeeper",
-        audience=given.get(AUDIENCE) or "pricekeeper",
+        aggregator_interval_secs=_seconds(AGGREGATOR_INTERVAL, given),
+        issuer=text(ISSUER),
+        audience=text(AUDIENCE),
         price_source=parse_price_location(prices) if prices else None,
         log_level=level,
         trusted_proxies=_proxies(given.get(TRUSTED_PROXIES) or None),
-        refresh_needs_secret=_refresh_needs_secret(given.get(REFRESH_AUTH) or "optional"),
-        drain_secs=_seconds(DRAIN, given.get(DRAIN, "1")),
+        refresh_needs_secret=_refresh_needs_secret(text(REFRESH_AUTH)),
+        drain_secs=_seconds(DRAIN, given),
         metrics_address=parse_listen_address(given.get(METRICS_PORT)),
         metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
         connections_max=_whole(
             CONNECTIONS_MAX,
-            given.get(CONNECTIONS_MAX, str(CONNECTIONS_DEFAULT)),
+            given.get(CONNECTIONS_MAX, _DEFAULTS[CONNECTIONS_MAX]),
             _CONNECTIONS_RANGE,
         ),
-        event_listeners_max=_whole(
-            EVENT_LISTENERS,
-            given.get(EVENT_LISTENERS) or str(EVENT_LISTENERS_DEFAULT),
-            _LISTENERS_RANGE,
-        ),
-        request_deadline_ms=1000
-        * _whole(REQUEST_DEADLINE, given.get(REQUEST_DEADLINE) or "5", _DEADLINE_RANGE),
-        usage_linger_ms=_whole(USAGE_LINGER, given.get(USAGE_LINGER) or "0", _LINGER_RANGE),
-        retention_days=_whole(
-            RETENTION, given.get(RETENTION) or str(RETENTION_DAYS_DEFAULT), RETENTION_RANGE
-        ),
-        audit_retention_days=_whole(
-            AUDIT_RETENTION,
-            given.get(AUDIT_RETENTION) or str(AUDIT_RETENTION_DAYS_DEFAULT),
-            RETENTION_RANGE,
-        ),
+        event_listeners_max=whole(EVENT_LISTENERS, _LISTENERS_RANGE),
+        request_deadline_ms=1000 * whole(REQUEST_DEADLINE, _DEADLINE_RANGE),
+        usage_linger_ms=whole(USAGE_LINGER, _LINGER_RANGE),
+        retention_days=whole(RETENTION, RETENTION_RANGE),
+        audit_retention_days=whole(AUDIT_RETENTION, RETENTION_RANGE),
         export_to=parse_export_location(export_to) if export_to else None,
-        exports_before_delete=_exports_before_delete(
-            given.get(EXPORT_BEFORE_DELETE) or "0", store, export_to
-        ),
+        exports_before_delete=_exports_before_delete(text(EXPORT_BEFORE_DELETE), store, export_to),
         s3_endpoint=parse_s3_endpoint(given.get(S3_ENDPOINT)),
         bedrock=parse_bedrock_location(given.get(BEDROCK_UPSTREAM), given.get(BEDROCK_REGION)),
-        gateway_body_mb_max=_whole(GATEWAY_BODY, given.get(GATEWAY_BODY) or "25", _BODY_MB_RANGE),
-        alert_networks=_networks(ALERT_NETWORKS, given.get(ALERT_NETWORKS) or ""),
-        serves_api=_serves(given.get(SERVE_ONLY) or "", "api"),
-        serves_gateway=_serves(given.get(SERVE_ONLY) or "", "gateway"),
+        gateway_body_mb_max=whole(GATEWAY_BODY, _BODY_MB_RANGE),
+        alert_networks=_networks(ALERT_NETWORKS, text(ALERT_NETWORKS)),
+        serves_api=_serves(text(SERVE_ONLY), "api"),
+        serves_gateway=_serves(text(SERVE_ONLY), "gateway"),
     )
 
 
@@ -310,7 +305,8 @@ def _refresh_needs_secret(text: str) -> bool:
     return text == "required"
 
 
-def _seconds(setting: str, text: str) -> int:
+def _seconds(setting: str, given: Mapping[str, str]) -> int:
+    text = given.get(setting, _DEFAULTS[setting])
     if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
         raise SettingsError(setting, f"{text!r} is not a number of seconds up to {_SECONDS_MAX}")
     return int(text)
