@@ -258,7 +258,7 @@ async def test_a_call_that_fails_at_one_account_changes_no_other(
     await world.store.put(Put(RATE_BUCKETS, {**(item or {}), f"u:{own.id}": "text"}))
     instance = Instance(world.store, world.clock, seed=3)
     await instance.authorize(sound)
-    instance.ledger._open.put((own.key, own.id), True)  # noqa: FBT003 - as if it was sound before
+    instance.ledger._open.put((own.key, own.id), True)  # as if it had been sound before
     failing = (
         instance.void(broken, held.authorization.id) if settled else instance.authorize(broken)
     )
