@@ -51,7 +51,6 @@ from pricekeeper.metering.journal import (
     lanes_of,
     store_form,
 )
-from pricekeeper.ticks import tick_of
 from pricekeeper.metering.journal_items import (
     PostedRegion,
     Written,
@@ -67,6 +66,7 @@ from pricekeeper.settings import SqliteLocation
 from pricekeeper.storage import Put, Store, Update, open_store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Policy
+from pricekeeper.ticks import tick_of
 from pricekeeper.values import AppId, OrgId, new_request_id
 
 RECORDS = 2_000_000

@@ -7,6 +7,9 @@ Each seed decides everything: instances, clients, what the network loses, delays
 dies, how wrong the clocks are, and when the aggregators run. What is checked is in
 ``test_simulation.py`` of ``tests/metering``, ``tests/authorizations`` and ``tests/alerts``. A seed
 that fails, fails again: ``--first`` takes it.
+
+``--planted`` looks for the first seed that catches each planted bug of authorizations, and prints
+the rows of the table in ``docs/proof.md``; names after it choose some of them.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -28,9 +32,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 CHUNK = 100
 BY_DEFAULT = ("authorizations", "metering")
 KINDS = (*BY_DEFAULT, "alerts")
+PLANTED_MAX = 3_000
+"""How many seeds are tried for one planted bug."""
 
 
-def simulation(what: str) -> Callable[[int], Awaitable[object]]:
+def simulation(what: str) -> Callable[[int], Coroutine[Any, Any, object]]:
     """What runs the history of a seed, imported in the process that runs it."""
     if what == "authorizations":
         from authorizations.test_simulation import simulate  # noqa: PLC0415
@@ -64,6 +70,33 @@ def run_chunk(what: str, first: int) -> tuple[int, int | None, str]:
     return run(run_all())
 
 
+def find_planted(names: list[str], histories: int) -> int:
+    """Print for each planted bug the first seed that catches it; how many were not caught."""
+    import pytest  # noqa: PLC0415
+
+    from authorizations.variants import BROKEN  # noqa: PLC0415
+    from pricekeeper.errors import InvalidValueError, PriceKeeperError  # noqa: PLC0415
+    from quick_loop import run  # noqa: PLC0415
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    simulate, missed = simulation("authorizations"), 0
+    for name in names or BROKEN:
+        caught_by: int | None = None
+        for seed in range(histories):
+            with pytest.MonkeyPatch.context() as patch:
+                BROKEN[name](patch)
+                try:
+                    run(simulate(seed))
+                except InvalidValueError:  # a caller has stood still for a day: no promise
+                    continue
+                except (AssertionError, PriceKeeperError, LookupError):
+                    caught_by = seed
+                    break
+        missed += caught_by is None
+        print(f"| {name} | {caught_by} | {BROKEN[name].__doc__} |", flush=True)
+    return missed
+
+
 def run_histories(what: str, first: int, histories: int, jobs: int) -> int | None:
     """Run them in that many processes; returns the seed that breaks a promise, if there is one."""
     firsts = range(first, first + histories, CHUNK)
@@ -93,7 +126,10 @@ def main() -> int:
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores by default"
     )
     arguments.add_argument("--what", choices=KINDS, action="append", help="may be repeated")
+    arguments.add_argument("--planted", nargs="*", help="find what catches each planted bug")
     chosen = arguments.parse_args()
+    if chosen.planted is not None:
+        return find_planted(chosen.planted, min(chosen.histories, PLANTED_MAX))
     for what in chosen.what or BY_DEFAULT:
         if run_histories(what, chosen.first, chosen.histories, chosen.jobs) is not None:
             return 1

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
 
 from pricekeeper.budgets.items import (
     file_put,
@@ -51,15 +52,19 @@ class Filer:
     async def file_all(self, chapters: Iterable[ChapterSums]) -> None:
         """File chapters, in their order."""
         for sums in chapters:
-            await _gather(self._file_accounts(key, sums) for key in list(sums.changes))
+            await _run_all([partial(self._file_accounts, key, sums) for key in sums.changes])
             groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
             for authorization_id, text in sums.outcomes.items():
                 name, place = outcome_name(authorization_id), sums.places.get(authorization_id)
                 filed = text if place is None else filed_in_part(text, place)
                 groups[outcomes_sort_key(authorization_id)][name] = filed
-            await _gather(
-                self._file_outcomes(outcomes_key(self._org_id, group), outcomes, sums.chapter)
-                for group, outcomes in groups.items()
+            await _run_all(
+                [
+                    partial(
+                        self._file_outcomes, outcomes_key(self._org_id, one), some, sums.chapter
+                    )
+                    for one, some in groups.items()
+                ]
             )
 
     async def _file_accounts(self, key: Key, sums: ChapterSums) -> None:
@@ -102,12 +107,11 @@ class Filer:
                 await self._store.update(outcomes_update(key, some, chapter.name, expires))
 
 
-async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _run_all(work: Sequence[Callable[[], Awaitable[None]]]) -> None:
     """Do all of it, some at a time; raises what failed first, once nothing is under way."""
-    waiting = list(work)
     failed: BaseException | None = None
-    for start in range(0, len(waiting), WRITES_AT_ONCE):
-        some = waiting[start : start + WRITES_AT_ONCE]
+    for start in range(0, len(work), WRITES_AT_ONCE):
+        some = [one() for one in work[start : start + WRITES_AT_ONCE]]
         for done in await asyncio.gather(*some, return_exceptions=True):
             failed = failed or done
     if failed is not None:
