@@ -16,12 +16,13 @@ held, and the new budget has what was spent without it.
 
 import asyncio
 import hashlib
+import logging
 import os
 import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import structlog
 
 import quick_loop
 from authorizations.books import Auditor
@@ -480,6 +482,15 @@ async def simulate(seed: int) -> World:
     if world.broken:
         raise world.broken[0]
     return world
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What is logged in thousands of histories takes longer than a few hundred of them."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.configure(**before)
 
 
 def trace_of(seed: int) -> str:
