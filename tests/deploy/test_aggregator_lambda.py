@@ -26,6 +26,7 @@ from pricekeeper.cli import aggregator_lambda
 from pricekeeper.cli.aggregator_lambda import WarmAggregator, handler
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
+from pricekeeper.ledger.log import CHAPTER_MS
 from pricekeeper.metering import AggregationReport, Counters, org_day
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import (
@@ -231,9 +232,7 @@ async def test_an_authorization_that_could_not_be_charged_is_one_too(
 ) -> None:
     """The next run charges it."""
     await leave_an_authorization(store)
-    proxy.next(
-        "TransactWriteItems", Canned({"__type": "com.amazon.coral.service#AccessDeniedException"})
-    )
+    proxy.next("PutItem", Canned({"__type": "com.amazon.coral.service#AccessDeniedException"}))
 
     with pytest.raises(StoreUnavailableError, match="authorizations of 1 region"):
         await invoke.handle()
@@ -242,8 +241,11 @@ async def test_an_authorization_that_could_not_be_charged_is_one_too(
 
 
 async def leave_an_authorization(store: Store) -> None:
-    """An instance grants it and is gone, and then it expires."""
-    gone = AuthorizingInstance(store, ManualClock(SystemClock().now_ms() - 600_000))
+    """An instance grants it and is gone, and then it expires.
+
+    That was so long ago that its chapter of the log is over, and is filed by whoever comes next.
+    """
+    gone = AuthorizingInstance(store, ManualClock(SystemClock().now_ms() - 2 * CHAPTER_MS))
     await gone.authorize(a_policy(budgets=(a_budget(),)), hold_secs=10)
     await gone.close()
 
