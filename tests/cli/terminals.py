@@ -11,6 +11,7 @@ import termios
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 CTRL_C = "\x03"
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -32,7 +33,13 @@ class Terminal:
         return self.printed
 
     def type(self, keys: str) -> None:
-        """What a person would type."""
+        """What a person would type, who types when the program waits.
+
+        Python only notes a signal that comes between its last look and the read that waits, and
+        the read then waits for the next key.
+        """
+        while Path("/proc").exists() and not self._waits():
+            os.sched_yield()
         os.write(self.screen, keys.encode())
 
     def end(self) -> int:
@@ -40,6 +47,11 @@ class Terminal:
         while self._read():
             pass
         return self.process.wait()
+
+    def _waits(self) -> bool:
+        """Whether its main thread sleeps, or the process has ended: what Linux says of it."""
+        state = Path(f"/proc/{self.process.pid}/stat").read_text("ascii").rpartition(") ")[2][0]
+        return state in "SZ"
 
     def _read(self) -> bool:
         try:
