@@ -22,7 +22,7 @@ from memory_store import MemoryStore
 from metering.conftest import LABELS, PREMIUM
 from minting import minted
 from pricekeeper.budgets import accounts_of
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import ContendedError, StoreError
 from pricekeeper.limiter.items import bucket_key, bucket_of
 from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update, Write
@@ -135,12 +135,8 @@ class ConflictingStore:
                 return await self._apply(items, send, alone=alone)
             self.befell["conflict"] += 1
             await asyncio.sleep(WRITE_MS / 1000)
-            pause_ms = full_jitter_ms(
-                attempt,
-                first_ms=self.limits.pause_first_ms,
-                longest_ms=self.limits.pause_max_ms,
-                randbelow=self._random.randrange,
-            )
+            backoff = Backoff(self.limits.pause_first_ms, self.limits.pause_max_ms)
+            pause_ms = backoff.pause_ms(attempt, self._random.randrange)
             if attempt < self.limits.attempts_max:
                 await asyncio.sleep(pause_ms / 1000)
         self.befell["contended"] += 1

@@ -23,6 +23,7 @@ from pricekeeper.client.allowance import HOUR_MS
 from pricekeeper.client.blind import BLIND_TAG
 from pricekeeper.client.memory import Memory
 from pricekeeper.client.spool import find_folder, read_refused
+from pricekeeper.concurrency import Backoff
 
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 WORST_USD_MICROS = (1_000 * 8_800_000 + 500 * 22_000_000) // 1_000_000
@@ -38,7 +39,7 @@ Begin = Callable[..., AsyncPriceKeeper]
 @pytest.fixture(autouse=True)
 async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
     await acme.put_budget()
-    monkeypatch.setattr(breaker, "PAUSE_MS", 50)
+    monkeypatch.setattr(breaker, "BACKOFF", Backoff(50, 30_000))
 
 
 @pytest.fixture

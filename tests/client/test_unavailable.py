@@ -29,6 +29,7 @@ from pricekeeper.client.blind import BlindCalls
 from pricekeeper.client.engine import BLIND_TAG
 from pricekeeper.client.memory import Known, Memory
 from pricekeeper.client.transport import Wire
+from pricekeeper.concurrency import Backoff
 
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 HELD_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
@@ -43,7 +44,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture(autouse=True)
 async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
     await acme.put_budget()
-    monkeypatch.setattr(breaker, "PAUSE_MS", 50)
+    monkeypatch.setattr(breaker, "BACKOFF", Backoff(50, 30_000))
 
 
 @pytest.fixture
@@ -448,7 +449,7 @@ class TestProcesses:
 
     @pytest.fixture(autouse=True)
     async def a_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(breaker, "PAUSE_MS", 50)
+        monkeypatch.setattr(breaker, "BACKOFF", Backoff(50, 30_000))
 
     async def test_a_restart_loses_nothing(self, service: Service, app: Credentials) -> None:
         """Killed with calls under way, away while they end, and back on the same file."""

@@ -12,7 +12,6 @@ from pricekeeper.concurrency import (
     NextFlight,
     SingleFlight,
     error_copy,
-    full_jitter_ms,
     gather_in_turn,
 )
 from pricekeeper.errors import (
@@ -36,14 +35,12 @@ def highest(bound: int) -> int:
     ("failures", "longest_wait_ms"), [(1, 50), (2, 100), (3, 200), (6, 1_600), (7, 2_000)]
 )
 def test_the_bound_of_a_wait_doubles_up_to_the_longest(failures: int, longest_wait_ms: int) -> None:
-    wait_ms = full_jitter_ms(failures, first_ms=50, longest_ms=2_000, randbelow=highest)
-    assert wait_ms == Backoff(first_ms=50, longest_ms=2_000).pause_ms(failures, highest)
-    assert wait_ms == longest_wait_ms
+    assert Backoff(50, 2_000).pause_ms(failures, highest) == longest_wait_ms
 
 
 def test_a_wait_may_be_nothing() -> None:
     """Full jitter: any time up to the bound."""
-    assert full_jitter_ms(5, first_ms=50, longest_ms=2_000, randbelow=lambda _: 0) == 0
+    assert Backoff(50, 2_000).pause_ms(5, lambda _: 0) == 0
 
 
 def test_any_number_of_failures_has_a_wait() -> None:
@@ -54,7 +51,7 @@ def test_any_number_of_failures_has_a_wait() -> None:
         asked.append(bound)
         return 0
 
-    full_jitter_ms(10**9, first_ms=1, longest_ms=1_000, randbelow=note)
+    Backoff(1, 1_000).pause_ms(10**9, note)
     assert asked == [1_001]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from limiter.simulation import World
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import ContendedError
 from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update, Write
 from pricekeeper.storage.dynamodb.client import Limits
@@ -97,13 +97,8 @@ class ConflictingStore:
             traffic.own_conflicts += self._instance in others
             await world.sleep_ms(WRITE_MS)
             if attempt < ADAPTER.attempts_max:
-                pause_ms = full_jitter_ms(
-                    attempt,
-                    first_ms=ADAPTER.pause_first_ms,
-                    longest_ms=ADAPTER.pause_max_ms,
-                    randbelow=world.random.randrange,
-                )
-                await world.sleep_ms(pause_ms)
+                backoff = Backoff(ADAPTER.pause_first_ms, ADAPTER.pause_max_ms)
+                await world.sleep_ms(backoff.pause_ms(attempt, world.random.randrange))
         raise ContendedError("TransactionConflict, to the end")
 
     async def _apply(self, items: Sequence[_ItemId], send: Callable[[], Awaitable[_T]]) -> _T:

@@ -36,7 +36,7 @@ from pricekeeper.authorizations.bucket_lines import Block, BucketKey, BucketLine
 from pricekeeper.authorizations.decision import Candidate, Lacking, Room, Taken, Wanted
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache, error_copy, full_jitter_ms
+from pricekeeper.concurrency import Backoff, BoundedCache, error_copy
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -60,8 +60,7 @@ BLOCK_MS: Final = 100
 BLOCK_TIMES: Final = 8
 MET_MS: Final = 1_000
 """For how long whoever has met others at a bucket takes blocks from it."""
-PAUSE_MS_FIRST: Final = 4
-PAUSE_MS_MAX: Final = 64
+BACKOFF: Final = Backoff(4, 64)
 WRITES_AT_ONCE_MAX: Final = 16
 _AT_ONCE: Final = 2
 """Attempts without a pause before them."""
@@ -457,12 +456,7 @@ class TokenTaker:
         """Let others come first, if whoever waits has been refused repeatedly."""
         if attempts <= _AT_ONCE:
             return
-        pause_ms = full_jitter_ms(
-            attempts - _AT_ONCE,
-            first_ms=PAUSE_MS_FIRST,
-            longest_ms=PAUSE_MS_MAX,
-            randbelow=self._random.randrange,
-        )
+        pause_ms = BACKOFF.pause_ms(attempts - _AT_ONCE, self._random.randrange)
         await self._clock.sleep_ms(pause_ms)
 
     def _fail(self, request: _Request, error: BaseException) -> None:

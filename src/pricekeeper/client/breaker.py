@@ -10,11 +10,10 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 
-PAUSE_MS: Final = 500
-"""The shortest pause before the service is tried again."""
-PAUSE_MS_MAX: Final = 30_000
+BACKOFF: Final = Backoff(500, 30_000)
+"""The service is left alone for the first of these at least."""
 
 
 class Breaker:
@@ -40,10 +39,5 @@ class Breaker:
 
     def pause_ms(self) -> int:
         """How long to leave it alone now."""
-        jitter_ms = full_jitter_ms(
-            max(1, self._failures),
-            first_ms=PAUSE_MS,
-            longest_ms=PAUSE_MS_MAX,
-            randbelow=secrets.randbelow,
-        )
-        return PAUSE_MS + jitter_ms
+        jitter_ms = BACKOFF.pause_ms(max(1, self._failures), secrets.randbelow)
+        return BACKOFF.first_ms + jitter_ms

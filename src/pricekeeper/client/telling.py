@@ -25,12 +25,11 @@ from pricekeeper.client.errors import (
 from pricekeeper.client.snapshot import is_model_id
 from pricekeeper.client.spool import Entry, Spool
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache, full_jitter_ms
+from pricekeeper.concurrency import Backoff, BoundedCache
 
 BATCH_MAX: Final = 100
 VOIDS_AT_ONCE: Final = 8
-PAUSE_MS: Final = 200
-PAUSE_MS_MAX: Final = 30_000
+BACKOFF: Final = Backoff(200, 30_000)
 GATHER_MS: Final = 100
 """How long what nobody waits for is gathered, so that it goes in one request."""
 LATER_MS: Final = 1_000
@@ -218,10 +217,8 @@ class Teller:
             self._is_through = True
             async with self._told:
                 self._told.notify_all()
-        pause_ms = full_jitter_ms(
-            self._failures, first_ms=PAUSE_MS, longest_ms=PAUSE_MS_MAX, randbelow=secrets.randbelow
-        )
-        await self._pause(self._resume, PAUSE_MS + pause_ms)
+        pause_ms = BACKOFF.pause_ms(self._failures, secrets.randbelow)
+        await self._pause(self._resume, BACKOFF.first_ms + pause_ms)
 
     async def _tell(self, batch: Sequence[Entry]) -> int:
         """Tell some entries; how many were put off. Raises if nothing got through."""

@@ -5,7 +5,7 @@ executions that follow each other, and queues that are fair. They know nothing o
 for, and read no clock.
 """
 
-from pricekeeper.concurrency.backoff import Backoff, full_jitter_ms
+from pricekeeper.concurrency.backoff import Backoff
 from pricekeeper.concurrency.cache import BoundedCache
 from pricekeeper.concurrency.error_copies import error_copy
 from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
@@ -26,6 +26,5 @@ __all__ = [
     "SingleFlight",
     "TurnQueue",
     "error_copy",
-    "full_jitter_ms",
     "gather_in_turn",
 ]

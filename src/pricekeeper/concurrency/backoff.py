@@ -13,17 +13,6 @@ _DOUBLINGS_MAX = 62
 """Beyond this the bound is the longest wait anyway; it keeps the number small."""
 
 
-def full_jitter_ms(
-    failures: int, *, first_ms: int, longest_ms: int, randbelow: Callable[[int], int]
-) -> int:
-    """The wait after so many failures, at least one: 0 to ``first_ms`` after the first.
-
-    ``randbelow(n)`` returns a random integer from 0 to n - 1.
-    """
-    doublings = min(failures - 1, _DOUBLINGS_MAX)
-    return randbelow(min(longest_ms, first_ms << doublings) + 1)
-
-
 class Backoff(NamedTuple):
     """The bounds of the waits before further attempts: of the first one, and of all."""
 
@@ -31,5 +20,9 @@ class Backoff(NamedTuple):
     longest_ms: int
 
     def pause_ms(self, failures: int, randbelow: Callable[[int], int]) -> int:
-        """The wait after so many failures, with full jitter."""
-        return full_jitter_ms(failures, **self._asdict(), randbelow=randbelow)
+        """The wait after so many failures, at least one: 0 to ``first_ms`` after the first.
+
+        ``randbelow(n)`` returns a random integer from 0 to n - 1.
+        """
+        doublings = min(failures - 1, _DOUBLINGS_MAX)
+        return randbelow(min(self.longest_ms, self.first_ms << doublings) + 1)

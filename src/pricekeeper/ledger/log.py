@@ -23,7 +23,7 @@ from typing import Any, Final
 import structlog
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -69,8 +69,7 @@ STALE_MS: Final = 60_000
 FILE_AFTER_MS: Final = 60_000
 """For how long a chapter is left to whoever has sealed it."""
 SENDINGS_MAX: Final = 6
-PAUSE_MS_FIRST: Final = 20
-PAUSE_MS_MAX: Final = 500
+BACKOFF: Final = Backoff(20, 500)
 READINGS_MAX: Final = 4
 KEPT_MARGIN_DAYS: Final = 2
 _SECS_PER_DAY: Final = 86_400
@@ -378,13 +377,7 @@ class OrgLog:
 
     async def _pause(self, failures: int) -> None:
         if failures:
-            pause_ms = full_jitter_ms(
-                failures,
-                first_ms=PAUSE_MS_FIRST,
-                longest_ms=PAUSE_MS_MAX,
-                randbelow=self._random.randrange,
-            )
-            await self._clock.sleep_ms(pause_ms)
+            await self._clock.sleep_ms(BACKOFF.pause_ms(failures, self._random.randrange))
 
     async def _seal_if_long(self) -> None:
         """End a chapter that has enough sheets, or began long ago."""

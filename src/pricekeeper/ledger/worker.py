@@ -7,8 +7,8 @@ its end first. Only one sheet is under way, so a process never gets into its own
 meanwhile goes into the next. Among other processes the worker pauses between sheets (`pace`).
 
 Bounds: `WAITING_MAX` commands of an organisation, and one more that follows from each of them;
-`COMMANDS_MAX`, `KEYS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with up to
-`PAUSE_MS_MAX` between them; `ERRANDS_MAX` rounds of errands.
+`COMMANDS_MAX`, `KEYS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with the
+pauses of `BACKOFF` between them; `ERRANDS_MAX` rounds of errands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from random import Random
 from typing import Final
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import full_jitter_ms
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
     ContendedError,
     InvalidOperationError,
@@ -42,8 +42,7 @@ WAITING_MAX: Final = 2_000
 COMMANDS_MAX: Final = 200
 OPERATIONS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 1
 ATTEMPTS_MAX: Final = 64
-PAUSE_MS_FIRST: Final = 4
-PAUSE_MS_MAX: Final = 32
+BACKOFF: Final = Backoff(4, 32)
 ERRANDS_MAX: Final = 8
 _AT_ONCE: Final = 16
 """Attempts without a pause before them."""
@@ -226,13 +225,7 @@ class Worker:
             await self._carry_out(half)
 
     async def _pause(self, losses: int) -> None:
-        pause_ms = full_jitter_ms(
-            losses,
-            first_ms=PAUSE_MS_FIRST,
-            longest_ms=PAUSE_MS_MAX,
-            randbelow=self._random.randrange,
-        )
-        await self._clock.sleep_ms(pause_ms)
+        await self._clock.sleep_ms(BACKOFF.pause_ms(losses, self._random.randrange))
 
 
 async def _run_errands(draft: Draft) -> None:

@@ -23,9 +23,9 @@ Before a page is written, the tick in which that happens is marked. A tick is cl
 its end. If a record is answered later than `ANSWER_MS_MAX` after the end of its tick, it may have
 missed its tick's last sum, so its day is put down for repair before anybody is told that it counts.
 
-Bounds: `SENDINGS_MAX` sendings of one write, with up to `PAUSE_MS_MAX` between them, on top of the
-store's own attempts; `ID_DIGITS` levels of pages; `MARKED_MAX` marks and `FULL_MAX` full pages that
-are remembered.
+Bounds: `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF` between them, on top of
+the store's own attempts; `ID_DIGITS` levels of pages; `MARKED_MAX` marks and `FULL_MAX` full pages
+that are remembered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache, NextFlight, full_jitter_ms
+from pricekeeper.concurrency import Backoff, BoundedCache, NextFlight
 from pricekeeper.errors import (
     CancellationReason,
     ConditionFailedError,
@@ -87,8 +87,7 @@ ANSWER_MS_MAX: Final = 45_000
 """Of the two ticks until a tick is closed, 131 s. The rest is for clocks that differ by seconds, or
 that have leapt by a minute before anybody doubts them."""
 SENDINGS_MAX: Final = 6
-PAUSE_MS_FIRST: Final = 40
-PAUSE_MS_MAX: Final = 500
+BACKOFF: Final = Backoff(40, 500)
 TICKS_MAX: Final = 16
 MARKED_MAX: Final = 10_000
 FULL_MAX: Final = 256
@@ -124,13 +123,7 @@ class _Sendings:
         self._count += 1
         if self._count == SENDINGS_MAX:
             raise self.error_of(failure) from failure
-        pause_ms = full_jitter_ms(
-            self._count,
-            first_ms=PAUSE_MS_FIRST,
-            longest_ms=PAUSE_MS_MAX,
-            randbelow=self._random.randrange,
-        )
-        await self._clock.sleep_ms(pause_ms)
+        await self._clock.sleep_ms(BACKOFF.pause_ms(self._count, self._random.randrange))
 
     def error_of(self, failure: StoreError) -> StoreError:
         """What callers are told: once in doubt, no later failure proves that nothing happened."""

@@ -87,59 +87,11 @@ class Compare(OnAttribute, frozen=True):
         return type(have) is type(want) and _ORDERINGS[self.comparison](have, want)
 
 
-class SizeCompare(OnAttribute, frozen=True):
-    """``size(attribute) <comparison> length``: characters, bytes, members or entries."""
-
-    comparison: Comparison
-    length: int
-
-    def holds(self, item: Mapping[str, Value]) -> bool:
-        have = _size(item.get(self.attribute))
-        if have is None:
-            return self.comparison == "<>"
-        if self.comparison == "=":
-            return have == self.length
-        if self.comparison == "<>":
-            return have != self.length
-        return _ORDERINGS[self.comparison](have, self.length)
-
-
 class Exists(OnAttribute, frozen=True):
     """The attribute is there, whatever its value (``None`` counts)."""
 
     def holds(self, item: Mapping[str, Value]) -> bool:
         return self.attribute in item
-
-
-class Contains(OnAttribute, frozen=True):
-    """A substring of a string or bytes, a member of a set, or an element of a list."""
-
-    value: Value
-
-    def __post_init__(self) -> None:
-        check_value(self.value)
-
-    def holds(self, item: Mapping[str, Value]) -> bool:
-        have, want = item.get(self.attribute), self.value
-        if isinstance(have, str):
-            return isinstance(want, str) and want in have
-        if isinstance(have, bytes):
-            return isinstance(want, bytes) and want in have
-        if isinstance(have, (set, frozenset)):
-            return isinstance(want, str) and want in have
-        if isinstance(have, (list, tuple)):
-            return any(same(member, want) for member in have)
-        return False
-
-
-class BeginsWith(OnAttribute, frozen=True):
-    """The attribute is a string that starts with the prefix."""
-
-    prefix: str
-
-    def holds(self, item: Mapping[str, Value]) -> bool:
-        have = item.get(self.attribute)
-        return isinstance(have, str) and have.startswith(self.prefix)
 
 
 class And(Condition, frozen=True):
@@ -197,15 +149,6 @@ class Attribute(msgspec.Struct, frozen=True):
 
     def absent(self) -> Condition:
         return Not(Exists(self.name))
-
-    def contains(self, value: Value) -> Condition:
-        return Contains(self.name, value)
-
-    def begins_with(self, prefix: str) -> Condition:
-        return BeginsWith(self.name, prefix)
-
-    def size(self, comparison: Comparison, length: int) -> Condition:
-        return SizeCompare(self.name, comparison, length)
 
 
 def attr(name: str) -> Attribute:
@@ -283,11 +226,3 @@ def _equal(have: Value | _Missing, want: Value) -> bool:
     if type(have) in _PLAIN:
         return type(have) is type(want) and have == want
     return have is not _MISSING and same(have, want)  # type: ignore[arg-type]
-
-
-def _size(value: Value) -> int | None:
-    if isinstance(value, str):
-        return len(value.encode("utf-16-le")) // 2
-    if isinstance(value, (bytes, set, frozenset, list, tuple, dict)):
-        return len(value)
-    return None

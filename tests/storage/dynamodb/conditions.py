@@ -45,9 +45,6 @@ def _leaf(random: Random) -> Condition:
         attribute.ne(value),
         attribute.exists(),
         attribute.absent(),
-        attribute.contains(value),
-        attribute.begins_with(random.choice(["", "a"])),
-        attribute.size(random.choice(COMPARISONS), random.randint(0, 2)),
     ]
     if type(value) in (int, str, bytes):
         leaves += [attribute.lt(value), attribute.le(value), attribute.gt(value)]

@@ -52,11 +52,6 @@ def told(into: Placeholders) -> RequestBody:
             And((Or((attr("a").exists(),)), attr("b").absent())),
             "attribute_exists(#0) AND attribute_not_exists(#1)",
         ),
-        (attr("a").size(">", 3), "size(#0) > :0"),
-        (
-            attr("a").contains("x") | attr("a").begins_with("x"),
-            "contains(#0, :0) OR begins_with(#0, :0)",
-        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

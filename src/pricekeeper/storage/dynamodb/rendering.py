@@ -18,15 +18,12 @@ from pricekeeper.storage.expressions import (
     Action,
     Add,
     And,
-    BeginsWith,
     Compare,
     Condition,
-    Contains,
     Exists,
     Not,
     Or,
     Set,
-    SizeCompare,
 )
 from pricekeeper.storage.operations import Check, Delete, Put, Query, Update, Write
 from pricekeeper.storage.tables import Key, Table
@@ -107,21 +104,8 @@ def _compare(condition: Compare, into: Placeholders) -> str:
     return f"{into.name(condition.attribute)} {condition.comparison} {into.value(condition.value)}"
 
 
-def _size(condition: SizeCompare, into: Placeholders) -> str:
-    name, length = into.name(condition.attribute), into.value(condition.length)
-    return f"size({name}) {condition.comparison} {length}"
-
-
 def _exists(condition: Exists, into: Placeholders) -> str:
     return f"attribute_exists({into.name(condition.attribute)})"
-
-
-def _contains(condition: Contains, into: Placeholders) -> str:
-    return f"contains({into.name(condition.attribute)}, {into.value(condition.value)})"
-
-
-def _begins(condition: BeginsWith, into: Placeholders) -> str:
-    return f"begins_with({into.name(condition.attribute)}, {into.value(condition.prefix)})"
 
 
 def _not(condition: Not, into: Placeholders) -> str:
@@ -161,10 +145,7 @@ def _is_compound(condition: Condition) -> bool:
 
 _CONDITIONS: Final[dict[type[Condition], Callable[[Any, Placeholders], str]]] = {
     Compare: _compare,
-    SizeCompare: _size,
     Exists: _exists,
-    Contains: _contains,
-    BeginsWith: _begins,
     Not: _not,
     And: _and,
     Or: _or,
