@@ -7,6 +7,7 @@ was refused, or there was no connection. A refused access token is not sent agai
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -36,6 +37,7 @@ ATTEMPTS_MAX: Final = 3
 PAUSE_FIRST_MS: Final = 100
 PAUSE_MAX_MS: Final = 2_000
 CONNECTIONS_MAX: Final = 100
+PATHS_MAX: Final = 256
 RENEWALS_MAX: Final = 2
 """How often a request gets another token for one that was refused. More than once: where an app has
 more processes than sessions, a sibling's login can end a token before its first use."""
@@ -97,8 +99,9 @@ class Authorisation(Protocol):
         ...
 
 
+@functools.lru_cache(PATHS_MAX)
 def path_of(*segments: str) -> str:
-    """A path of these segments; nothing in them can add or remove one."""
+    """A path of these segments; nothing in them can add or remove one. An app asks for few."""
     # Dots as well: a path with ".." in it means another one.
     return "".join(f"/{quote(segment, safe='').replace('.', '%2E')}" for segment in segments)
 
