@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from pricekeeper.budgets import BudgetAccount
-from pricekeeper.metering.counters import Account, Counters
+from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.journal import (
     Address,
     Entry,
-    Record,
     StoredTerms,
     Terms,
     encode_entry,
@@ -31,11 +32,16 @@ class Posted(NamedTuple):
     accepted: bool
 
 
+Waiter: TypeAlias = Callable[[Posted | BaseException], None]
+"""Is called once: with what became of a record, or with the error that kept it from being
+written. It must not raise."""
+
+
 class Submission:
     """A record that is ready to be written, and those who wait for that."""
 
     __slots__ = (
-        "_entry", "account", "accounts", "address", "cost_usd_picos", "fingerprint", "flags",
+        "account", "accounts", "address", "cost_usd_picos", "fingerprint", "flags",
         "happened_at_ms", "lanes", "name", "org_id", "request_id", "stored_terms", "terms",
         "tokens", "waiting", "weight",
     )  # fmt: skip
@@ -76,9 +82,7 @@ class Submission:
         self.tokens = tokens
         self.accounts = accounts
         """The budgets that it is spent from, in the write that counts it."""
-        self._entry: Entry | None = None
-        """As it was sent last."""
-        self.waiting: list[asyncio.Future[Posted]] = []
+        self.waiting: list[Waiter] = []
         """The first of them submitted it; the others sent the same request id meanwhile."""
 
     @property
@@ -87,48 +91,44 @@ class Submission:
         return bool(errors_of(self.flags))
 
     @property
-    def counters(self) -> Counters:
-        """What it adds to its account."""
-        tokens = self.tokens
-        return Counters(
-            self.cost_usd_picos,
-            tokens.input_tokens,
-            tokens.output_tokens,
-            tokens.cache_read_tokens,
-            tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
-            1,
-            errors_of(self.flags),
-        )
-
-    @property
     def price_estimated(self) -> bool:
         """Whether what was served has no prices, and the highest were taken."""
         return is_estimated(self.flags)
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
         """The answer that it gets if that sending of it counts."""
-        return Record(self.request_id, self.entry(nonce, sent_at_ms), self.terms).receipt
+        terms, tokens = self.terms, self.tokens
+        return Receipt(
+            fingerprint=self.fingerprint,
+            scope_key=terms.scope_key,
+            model_label=terms.label,
+            org_day=terms.day,
+            cost_usd_picos=self.cost_usd_picos,
+            pricing_version=terms.pricing_version,
+            pricing_source=terms.pricing_source,
+            service_tier=terms.service_tier,
+            accepted_at_ms=sent_at_ms,
+            commit_id=nonce.hex(),
+            shard_id=0,
+            input_tokens=tokens.input_tokens,
+            output_tokens=tokens.output_tokens,
+            cache_read_tokens=tokens.cache_read_tokens,
+            cache_write_5m_tokens=tokens.cache_write_5m_tokens,
+            cache_write_1h_tokens=tokens.cache_write_1h_tokens,
+            price_estimated=is_estimated(self.flags),
+            calling_region=terms.calling_region,
+            tags=dict(terms.tags) if terms.tags else {},
+        )
 
     def written_on_sheet(self, number: int, nonce: bytes, sent_at_ms: int) -> Written:
         """As `written`, for the record of an authorization under that number."""
         record = self.written(nonce, sent_at_ms)
-        return record._replace(name=private_name(number))
+        return msgspec.structs.replace(record, name=private_name(number))
 
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
         """The attributes of a page that this sending writes."""
-        data = encode_entry(self.entry(nonce, sent_at_ms))
-        return Written(self.name, data, self.stored_terms, self.weight)
-
-    def entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
-        """The record as its page has it, from that sending."""
-        made = self._entry
-        if made is None or made.nonce != nonce or made.sent_at_ms != sent_at_ms:
-            made = self._entry = self._make_entry(nonce, sent_at_ms)
-        return made
-
-    def _make_entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
         tokens = self.tokens
-        return Entry(
+        entry = Entry(
             self.fingerprint,
             nonce,
             sent_at_ms,
@@ -143,3 +143,21 @@ class Submission:
             tokens.cache_write_1h_tokens,
             self.request_id if self.address is None else "",  # else its place says it
         )
+        return Written(self.name, encode_entry(entry), self.stored_terms, self.weight)
+
+
+def sum_by_account(submissions: Iterable[Submission]) -> dict[Account, Counters]:
+    """What these records add to each account."""
+    sums: dict[Account, list[int]] = {}
+    for one in submissions:
+        row, tokens = sums.get(one.account), one.tokens
+        if row is None:
+            row = sums[one.account] = [0] * len(COUNTER_NAMES)
+        row[0] += one.cost_usd_picos
+        row[1] += tokens.input_tokens
+        row[2] += tokens.output_tokens
+        row[3] += tokens.cache_read_tokens
+        row[4] += tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens
+        row[5] += 1
+        row[6] += errors_of(one.flags)
+    return {account: Counters.of_amounts(row) for account, row in sums.items()}

@@ -23,8 +23,6 @@ from pricekeeper.pricing.prices import COMPONENTS, Component, Prices, PriceTable
 PICOS_PER_MICRO: Final = 1_000_000
 TOKENS_MAX: Final = 1_000_000_000
 
-_FIELDS: Final = tuple((one, one.tokens_field, one.value) for one in COMPONENTS)
-"""Each kind of tokens, with what a usage and what prices call it: found once, not for each call."""
 _TIERS: Final = {
     variant.value: variant
     for variant in (Variant.DEFAULT, Variant.PRIORITY, Variant.FLEX, Variant.RESERVED)
@@ -43,9 +41,17 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
     batch: bool = False
 
     def __post_init__(self) -> None:
-        for _, field, _ in _FIELDS:
-            tokens = getattr(self, field)
+        for place, tokens in enumerate(
+            (
+                self.input_tokens,
+                self.output_tokens,
+                self.cache_read_tokens,
+                self.cache_write_5m_tokens,
+                self.cache_write_1h_tokens,
+            )
+        ):
             if type(tokens) is not int or not 0 <= tokens <= TOKENS_MAX:
+                field = self.__struct_fields__[place]
                 raise InvalidValueError(field, f"must be a whole number from 0 to {TOKENS_MAX}")
 
     def tokens(self, component: Component) -> int:
@@ -83,11 +89,15 @@ def charge(model: Model, prices: Prices, usage: TokenUsage) -> Charge:
     fresh_tokens, prompt_tokens = _prompt(model, usage)
     rates = highest_rates(prices.table, prompt_tokens) if card is None else card.at(prompt_tokens)
     cost_usd_picos = 0
-    for component, field, name in _FIELDS:
-        tokens = fresh_tokens if component is Component.INPUT else getattr(usage, field)
+    for tokens, price, component in (
+        (fresh_tokens, rates.input, Component.INPUT),
+        (usage.output_tokens, rates.output, Component.OUTPUT),
+        (usage.cache_read_tokens, rates.cache_read, Component.CACHE_READ),
+        (usage.cache_write_5m_tokens, rates.cache_write_5m, Component.CACHE_WRITE_5M),
+        (usage.cache_write_1h_tokens, rates.cache_write_1h, Component.CACHE_WRITE_1H),
+    ):
         if not tokens:
             continue
-        price = getattr(rates, name)
         if price is None:
             missing_in = Variant.DEFAULT if card is None or variant is None else variant
             stepped = card is not None and rates is not card

@@ -110,6 +110,8 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def card(self, variant: Variant) -> RateCard | None:
         """The card of that variant, if it is priced."""
+        if variant is Variant.DEFAULT:
+            return self.default
         card: RateCard | None = getattr(self, variant.value)
         return card
 

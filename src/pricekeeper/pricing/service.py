@@ -54,11 +54,18 @@ class PriceBook:
 
     async def find_prices(self, model: Model, day: date) -> Prices:
         """The prices in force on that day, at most a minute old."""
+        known = self.recall_prices(model, day)
+        if known is not None:
+            return known
         key = (model.bedrock_model_id, day)
-        entry = self._entries.get(key)
+        return await self._reads.run(key, lambda: self._read(model, day))
+
+    def recall_prices(self, model: Model, day: date) -> Prices | None:
+        """What `find_prices` would find without asking the store, if there is that."""
+        entry = self._entries.peek((model.bedrock_model_id, day))
         if entry and self._clock.monotonic_ms() - entry.asked_at_ms < STALENESS_MS_MAX:
             return entry.prices
-        return await self._reads.run(key, lambda: self._read(model, day))
+        return None
 
     async def refresh(
         self, source: PriceSource, *, accept_suspicious: Collection[ModelLabel] = ()

@@ -15,6 +15,7 @@ from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import KeysMeter
 from pricekeeper.tokens.principal import APP_USE, ORG_READ, SCOPES, Principal
 from pricekeeper.tokens.service import Grant, Identity, Introspection
+from pricekeeper.tokens.validation import Recalled, digest_of
 from pricekeeper.tokens.watching import KeyWatcher
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "Keys",
     "KeysMeter",
     "Principal",
+    "Recalled",
+    "digest_of",
     "dump_keyring",
     "new_keyring",
     "parse_keyring",
