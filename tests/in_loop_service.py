@@ -5,7 +5,7 @@ Service and test share one thread: time passes for the service when the test say
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,8 @@ class Service:
     key: str
     inside: Services
     """What it works with: for tests that damage what is stored."""
+    stop: Callable[[], None]
+    """Asks it to end, which it does when its requests are answered."""
 
     async def call(
         self, method: str, path: str, body: Any = None, *, token: str = "", key: str = ""
@@ -104,7 +106,11 @@ async def serving(
             async with aiohttp.ClientSession() as session:
                 inside = server.lifespan.state["services"]
                 yield Service(
-                    f"http://127.0.0.1:{port}", session, settings.provisioning_key or "", inside
+                    f"http://127.0.0.1:{port}",
+                    session,
+                    settings.provisioning_key or "",
+                    inside,
+                    lambda: setattr(server, "should_exit", True),
                 )
         finally:
             server.should_exit = True

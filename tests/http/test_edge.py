@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pricekeeper.errors import FieldError, RequestRefusedError
+from pricekeeper.http import edge
 from pricekeeper.http.edge import parse_json, strict_json
 from pricekeeper.shapes import convert, members_of
 from pricekeeper.usecases.wire.provisioning import OrgBody
@@ -198,6 +199,55 @@ def test_any_json_is_a_body_or_refused(plain: Any) -> None:
         parse_json(json.dumps(plain).encode(), OrgBody)
     except RequestRefusedError as refused:
         assert str(refused)
+
+
+_texts = st.text(alphabet='ab,:{}[]"\\é', max_size=3).map(json.dumps)
+_names = st.sampled_from(['"a"', '"b"', '"a,"']) | _texts
+_numbers = st.sampled_from(["0", "-0", "1.0", "1e3", "1e999", "NaN", "true", "01", "9" * 30])
+_gaps = st.sampled_from(["", " ", "\n\t"])
+
+
+def _between(opening: str, members: Any, closing: str) -> st.SearchStrategy[str]:
+    """A container with these members, in one of the ways in which it can be written."""
+    listed = st.lists(members, max_size=4).map(",".join)
+    return st.tuples(_gaps, listed, _gaps).map(lambda one: opening + "".join(one) + closing)
+
+
+_bodies = st.recursive(  # a name may come twice, and a text may have anything in it
+    _texts | _numbers,
+    lambda inner: (
+        _between("[", inner, "]")
+        | _between("{", st.tuples(_names, _gaps, st.just(":"), inner).map("".join), "}")
+    ),
+    max_leaves=8,
+)
+
+
+@given(_bodies, st.sampled_from(["", "x", "]", " "]))
+def test_the_quick_way_reads_what_the_strict_way_reads(body: str, rest: str) -> None:
+    """Nothing else, and nothing more: also where a name comes twice."""
+
+    def read(text: bytes) -> str:
+        try:
+            return repr(strict_json(text))
+        except RequestRefusedError as refused:
+            return str(refused)
+
+    def give_up(_: bytes) -> Any:
+        raise msgspec.DecodeError
+
+    data = (body + rest).encode()
+    quickly = read(data)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(edge, "_decode_quickly", give_up)
+        assert read(data) == quickly
+
+
+@pytest.mark.parametrize("body", [b'{"a": 1, "a": 1}', b'[{"a": 1, "a": 1}]', b'{"a": 1,"a" : 2}'])
+def test_a_name_that_comes_twice_is_refused_the_quick_way_too(body: bytes) -> None:
+    """It is said which."""
+    with pytest.raises(RequestRefusedError, match="the key 'a' is there twice"):
+        strict_json(body)
 
 
 def test_a_bad_key_is_told_where_it_is() -> None:

@@ -36,20 +36,7 @@ def exchange(
     log = logging.getLogger("test")
     scope: Any = {"method": method, "http_version": version}
     flow = FlowControl(transport)
-    done = asyncio.Event()
-    return Exchange(
-        scope,
-        transport,
-        flow,
-        log,
-        log,
-        access_log=False,
-        default_headers=[],
-        message_event=done,
-        expect_100_continue=False,
-        keep_alive=keep_alive,
-        on_response=lambda: None,
-    )
+    return Exchange(scope, transport, flow, log, [], lambda: None, keep_alive=keep_alive)
 
 
 async def answer(one: Exchange, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -10,7 +10,14 @@ from metering.conftest import CATALOGUE, MeteringMaker, a_policy, a_usage
 from metering.scripted_store import Held, ScriptedStore, fails
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OverloadedError, StoreUnavailableError
-from pricekeeper.metering import GROUP_RECORDS, Metering, Recorded, Refused, admission
+from pricekeeper.metering import (
+    GROUP_RECORDS,
+    BatchPlaces,
+    Metering,
+    Recorded,
+    Refused,
+    admission,
+)
 from pricekeeper.metering.admission import AT_WORK_MAX, WAIT_MS_MAX, Admission
 from pricekeeper.metering.committer import PENDING_MAX
 from pricekeeper.pricing import Model, PriceBook, Prices
@@ -136,6 +143,37 @@ async def test_a_place_is_never_lost_to_a_caller_that_is_cancelled(clock: Manual
     places.give_back("a", 50)
     assert places.shares.room("a") == 100
     assert places._queues == {}
+    await places.close()
+
+
+async def test_a_batch_waits_without_a_task(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told when it has its places, when it waited in vain, and when too many wait."""
+    monkeypatch.setattr(admission, "WAITING_MAX", 4)
+    places = Admission(clock, 400)
+    told: list[BatchPlaces | None] = []
+    assert not places.queue_batch("a", told.append), "there is room: it need not wait"
+    await places.take("a", 200)
+    assert places.queue_batch("a", told.append)
+    assert places.queue_batch("a", told.append)
+    later = asyncio.create_task(places.take("b", 100))
+    assert places.queue_batch("a", told.append)
+    assert told == [None], "the third of those who may wait is one too many"
+    await turns()
+    places.give_back("a", 100)
+    await turns()
+    assert isinstance(told[1], BatchPlaces)
+    clock.advance_ms(WAIT_MS_MAX)
+    await turns()
+    assert told[2:] == [None]
+    told[1].end_work()
+    await later
+    places.give_back("a", 100)
+    places.give_back("b", 100)
+    assert places.shares.room("a") == 400
+    assert places._queues == {}
+    assert places._waiting_shares.room("a") == 4
     await places.close()
 
 

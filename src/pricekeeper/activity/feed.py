@@ -91,8 +91,13 @@ class Feed:
 
     def note_counted(self, org_id: str, record: Counted) -> None:
         """Note a usage record that was counted."""
+        self.note_all_counted(org_id, [record])
+
+    def note_all_counted(self, org_id: str, records: Iterable[Counted]) -> None:
+        """Note usage records that were counted together."""
         if self.is_on and (news := self._buffer.of(org_id)) is not None:
-            news.note_counted(record)
+            for record in records:
+                news.note_counted(record)
 
     def note_authorization(self, org_id: str, line: AuthorizationLine) -> None:
         """Note an authorization that was granted or settled."""

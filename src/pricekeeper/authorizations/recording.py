@@ -23,7 +23,15 @@ from pricekeeper.errors import (
     RequestIdReusedError,
 )
 from pricekeeper.ledger import AccountNotOpenError
-from pricekeeper.metering import BatchPlaces, Metering, Recorded, Refused, Submission, Usage
+from pricekeeper.metering import (
+    BatchPlaces,
+    Metering,
+    Recorded,
+    RecordUnderWay,
+    Refused,
+    Submission,
+    Usage,
+)
 from pricekeeper.metering.journal import Record
 from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.tenants import Policy
@@ -53,23 +61,48 @@ class Recording:
                 raise
             return await self._record_named(policy, usage, named)
 
+    def begin(
+        self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
+    ) -> bool:
+        """As `Metering.begin`."""
+        return self._metering.begin(policy, usage, on_settled)
+
+    async def answer(self, settled: RecordUnderWay) -> Recorded:
+        """The answer to a record that was begun; raises what `record` would."""
+        try:
+            return await self._metering.answer(settled)
+        except RequestIdReusedError as named:
+            if not named.authorization_id:
+                raise
+            return await self._record_named(settled.policy, settled.usage, named)
+
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
     ) -> list[Recorded | Refused]:
         """Count up to 100 usage records, each for itself; the answers are in their order."""
         answers = await self._metering.record_many(policy, usages, places)
+        named = {
+            number: answer.error
+            for number, answer in enumerate(answers)
+            if isinstance(answer, Refused)
+            and isinstance(answer.error, RequestIdReusedError)
+            and answer.error.authorization_id
+        }
+        if not named:  # as nearly always
+            return answers
+        numbers = list(named)
 
-        async def record_named(number: int) -> Recorded | Refused:
-            answer = answers[number]
-            named = answer.error if isinstance(answer, Refused) else None
-            if not isinstance(named, RequestIdReusedError) or not named.authorization_id:
-                return answer
+        async def record_named(place: int) -> Recorded | Refused:
+            number = numbers[place]
             try:
-                return await self._record_named(policy, usages[number], named)
+                return await self._record_named(policy, usages[number], named[number])
             except PriceKeeperError as error:
-                return Refused(named.request_id, error)
+                return Refused(named[number].request_id, error)
 
-        return await gather_in_turn([one.request_id.lower() for one in usages], record_named)
+        keys = [usages[number].request_id.lower() for number in numbers]
+        for number, answer in zip(numbers, await gather_in_turn(keys, record_named), strict=True):
+            answers[number] = answer
+        return answers
 
     async def _record_named(
         self, policy: Policy, usage: Usage, named: RequestIdReusedError

@@ -69,6 +69,7 @@ from pricekeeper.metering import (
     BatchPlaces,
     Metering,
     Recorded,
+    RecordUnderWay,
     Refused,
     Submission,
     Usage,
@@ -219,6 +220,16 @@ class Authorizations:
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count a usage record; one under the id of an authorization is its capture."""
         return await self._recording.record(policy, usage)
+
+    def begin(
+        self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
+    ) -> bool:
+        """Count a usage record without a task that waits for it, if that can be; whether it is."""
+        return self._recording.begin(policy, usage, on_settled)
+
+    async def answer(self, settled: RecordUnderWay) -> Recorded:
+        """The answer to a usage record that was begun; raises what `record` would."""
+        return await self._recording.answer(settled)
 
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -29,25 +29,11 @@ class NewsTeller:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
 
-    def note_counted(self, submission: Submission) -> None:
-        """Note a usage record that was counted."""
-        if not self._feed.is_on:
-            return
-        terms, tokens = submission.terms, submission.tokens
-        record = Counted(
-            submission.request_id,
-            terms.app_id,
-            terms.label,
-            submission.happened_at_ms,
-            submission.cost_usd_picos,
-            tokens.input_tokens,
-            tokens.output_tokens,
-            tokens.cache_read_tokens,
-            tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
-            submission.is_error,
-            dict(terms.tags),
-        )
-        self._feed.note_counted(submission.org_id, record)
+    def note_counted(self, submissions: Sequence[Submission]) -> None:
+        """Note usage records of one organisation that were counted."""
+        if self._feed.is_on:
+            records = [_counted(one) for one in submissions]
+            self._feed.note_all_counted(submissions[0].org_id, records)
 
     def note_authorization(self, org_id: str, authorization: Authorization) -> None:
         """Note an authorization that was granted or settled."""
@@ -74,3 +60,20 @@ class NewsTeller:
         finding = alert.finding
         body = msgspec.json.decode(alert_body(alert))
         self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, body))
+
+
+def _counted(submission: Submission) -> Counted:
+    terms, tokens = submission.terms, submission.tokens
+    return Counted(
+        submission.request_id,
+        terms.app_id,
+        terms.label,
+        submission.happened_at_ms,
+        submission.cost_usd_picos,
+        tokens.input_tokens,
+        tokens.output_tokens,
+        tokens.cache_read_tokens,
+        tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
+        submission.is_error,
+        dict(terms.tags) if terms.tags else {},
+    )

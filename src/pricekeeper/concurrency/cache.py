@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -13,11 +13,13 @@ V = TypeVar("V")
 class BoundedCache(Generic[K, V]):
     """At most ``entries_max`` entries. Each operation costs the same, however many there are."""
 
-    __slots__ = ("_entries", "_entries_max")
+    __slots__ = ("_entries", "_entries_max", "peek")
 
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
         self._entries: OrderedDict[K, V] = OrderedDict()
+        self.peek: Callable[[K], V | None] = self._entries.get
+        """The entry, without counting as use; for each request that is asked many times."""
 
     def get(self, key: K) -> V | None:
         """The entry, which counts as used now."""
@@ -25,10 +27,6 @@ class BoundedCache(Generic[K, V]):
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
-
-    def peek(self, key: K) -> V | None:
-        """The entry, without counting as use."""
-        return self._entries.get(key)
 
     def put(self, key: K, entry: V) -> None:
         """Store an entry, which counts as used now, and evict another one if there are too many."""

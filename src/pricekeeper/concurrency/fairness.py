@@ -40,9 +40,10 @@ class Shares:
 
     def take(self, org_id: str, count: int = 1) -> bool:
         """Take so many places, all or none."""
-        if count > self.room(org_id):
+        held = self._held.get(org_id, 0)
+        if count > self._places_max - self._total - held:
             return False
-        self._held[org_id] = self._held.get(org_id, 0) + count
+        self._held[org_id] = held + count
         self._total += count
         return True
 

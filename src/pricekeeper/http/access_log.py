@@ -1,7 +1,7 @@
 """The access log: a JSON line per request, written once per turn of the event loop.
 
 A line that goes through the ordinary logging costs as much as the rest of a quick request. These
-have a fixed shape, so they are encoded directly, gathered, and written together; they go through
+have a fixed shape, so they are gathered, encoded directly, and written together; they go through
 the same redacting sink as every other line.
 """
 

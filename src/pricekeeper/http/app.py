@@ -39,6 +39,7 @@ from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.collecting import calm_collector
 from pricekeeper.http.deadline import DEADLINES, Deadlines
 from pricekeeper.http.draining import install_drain_handlers
+from pricekeeper.http.exchange import BEGIN
 from pricekeeper.http.heartbeat import Heartbeat, HeartbeatInFile, beat_forever
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import MULTIPROCESS, Metrics
@@ -119,6 +120,7 @@ def make_app(
                     dashboard.PAGE: load_page(page_folder),
                     DEADLINES: deadlines,
                     GATEWAY: gateway,
+                    BEGIN: shell.begin,
                     connections.LISTENERS: listeners,
                     connections.STATE: connections.Connections(
                         connections.affordable_connections(settings.connections_max),
@@ -127,7 +129,8 @@ def make_app(
                 }
 
     access_log = AccessLog(enabled=settings.log_level in ("debug", "info"))
-    return Shell(operations, Router(lifespan=lifespan), access_log)
+    shell = Shell(operations, Router(lifespan=lifespan), access_log)
+    return shell
 
 
 def app_from_environment(worker: OneWorker | None = None) -> Shell:

@@ -16,9 +16,9 @@ from msgspec import UNSET
 
 from pricekeeper.errors import InvalidValueError, PriceKeeperError, RequestRefusedError
 from pricekeeper.http.edge import BATCH_BYTES_MAX, read_body, strict_json
-from pricekeeper.http.operation import Answer, Call
+from pricekeeper.http.operation import Answer, Call, Reply
 from pricekeeper.http.problems import RETRY_SECS, problem_of, status_of
-from pricekeeper.metering import GROUP_RECORDS, Recorded, Refused, Usage
+from pricekeeper.metering import GROUP_RECORDS, BatchPlaces, Recorded, Refused, Usage
 from pricekeeper.shapes import convert, members_of
 from pricekeeper.usecases.runtime import usage_of
 from pricekeeper.usecases.wire import runtime as wire
@@ -27,9 +27,30 @@ _OUTCOMES: Final = ("accepted", "duplicate", "failed")
 _UNAVAILABLE: Final = 503
 
 
+def queue_batch(call: Call, reply: Reply) -> bool:
+    """Let a batch wait for which there is no room now, with nothing of it read; whether it does."""
+
+    def go_on(places: BatchPlaces | None) -> None:
+        if places is None:
+            reply.refuse_for_room()
+        elif reply.is_answered:  # its time was up before there was room
+            places.end_work()
+        else:
+            reply.finish(_count_within(call, places))
+
+    reply.may_be_applied = False
+    return call.services.metering.queue_batch(call.org_id, go_on)
+
+
 async def answer_batch(call: Call) -> Answer:
     """Count the records of the body."""
     async with call.services.metering.admit_batch(call.org_id) as places:
+        return await _count_within(call, places)
+
+
+async def _count_within(call: Call, places: BatchPlaces) -> Answer:
+    """Count the records of a batch that has its places."""
+    try:
         body = await read_body(call.request, BATCH_BYTES_MAX)
         policy = await call.read_policy()
         await places.begin_work()
@@ -38,6 +59,8 @@ async def answer_batch(call: Call) -> Answer:
         usages = [one for one in parsed if isinstance(one, Usage)]
         record_many = call.services.authorizations.record_many
         outcomes = await record_many(policy, usages, places) if usages else []
+    finally:
+        places.end_work()
     remaining = iter(outcomes)
     judged = [next(remaining) if isinstance(one, Usage) else one for one in parsed]
     passing = passing_errors([one.error if isinstance(one, Refused) else one for one in judged])

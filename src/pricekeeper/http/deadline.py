@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from pricekeeper.errors import DeadlineExceededError
 
@@ -25,25 +25,37 @@ TICK_SECS: Final = 0.05
 """A request gets so much more time than it should, at most."""
 
 
+class Expiring(Protocol):
+    """What has to end in time."""
+
+    def expire(self) -> None:
+        """Its time is up."""
+        ...
+
+
 class Deadlines:
     """The deadlines of all requests on one event loop."""
 
     def __init__(self, deadline_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._secs = deadline_ms / 1000
-        self._due: dict[int, set[Deadline]] = {}
+        self.secs = deadline_ms / 1000
+        """What a request has."""
+        self._due: dict[int, set[Expiring]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> Deadline:
-        """The deadline of a request that begins now: to be used as ``with``, in its own task."""
-        return Deadline(self, self._secs)
+    def begin(self, left_secs: float | None = None) -> Deadline:
+        """The deadline of a request that begins now: to be used as ``with``, in its own task.
+
+        ``left_secs`` is what is left to one that was begun before.
+        """
+        return Deadline(self, self.secs if left_secs is None else left_secs)
 
     def close(self) -> None:
         """Let go of the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def add(self, deadline: Deadline, left_secs: float) -> tuple[float, int]:
+    def add(self, deadline: Expiring, left_secs: float) -> tuple[float, int]:
         """Note when it is due; returns that, and under which tick it is noted."""
         due = self._loop.time() + left_secs
         tick = int(due / TICK_SECS) + 1
@@ -55,7 +67,7 @@ class Deadlines:
             self._timer = self._loop.call_later(TICK_SECS, self._end_due)
         return due, tick
 
-    def remove(self, deadline: Deadline, due: float, tick: int) -> float:
+    def remove(self, deadline: Expiring, due: float, tick: int) -> float:
         """Forget it; returns how many seconds are left."""
         noted = self._due.get(tick)
         if noted is not None:

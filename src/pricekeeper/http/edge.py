@@ -37,6 +37,7 @@ VALUES_MAX: Final = 20_000
 """Of a body. Each value costs the event loop up to a microsecond. A batch of 100 records with all
 that a record may have takes a sixth of these."""
 COLLECTED_LENGTH_MAX: Final = 64 * 1024
+_UNSURE: Final = object()
 _Wire = TypeVar("_Wire")
 _ONCE: Final = frozenset({b"authorization", b"x-api-key", b"content-type", b"host"})
 
@@ -98,6 +99,17 @@ async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
     return parse_json(await read_body(request), wire)
 
 
+def take_json(request: Incoming, wire: type[_Wire]) -> _Wire | None:
+    """The same, if all of it is here and nothing is wrong with it; else it is left to be read."""
+    body = None if request.exchange is None else request.exchange.peek_body()
+    if body is None or len(body) > BODY_BYTES_MAX or _media_type(request) not in (JSON, None):
+        return None
+    try:
+        return parse_json(body, wire)
+    except RequestRefusedError:
+        return None
+
+
 async def read_json_if_any(request: Incoming, wire: type[_Wire]) -> _Wire:
     """Receive a body that may be left out; without one, everything has its default."""
     body = await read_body(request)
@@ -149,8 +161,25 @@ def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
 
 def strict_json(body: bytes) -> Any:
     """The bytes as plain JSON; raises for whatever two readers could understand differently."""
-    if sum(map(body.count, (b"{", b"[", b","))) > VALUES_MAX:
+    commas = body.count(b",")
+    if commas + body.count(b"{") + body.count(b"[") > VALUES_MAX:
         raise RequestRefusedError(f"the body may have {VALUES_MAX:,} values at most")
+    plain = _UNSURE
+    if b"\\" not in body and len(body) < COLLECTED_LENGTH_MAX and body.isascii():
+        plain = _read_quickly(body, commas)
+    return _read_strictly(body) if plain is _UNSURE else plain
+
+
+def _read_quickly(body: bytes, commas: int) -> Any:
+    """What `_read_strictly` would return, or that this can't be told."""
+    try:
+        plain = _decode_quickly(body)
+        return plain if _commas_of(plain) == commas else _UNSURE
+    except (msgspec.DecodeError, RecursionError):
+        return _UNSURE
+
+
+def _read_strictly(body: bytes) -> Any:
     try:
         text = body.decode()
         plain = _decode(text)
@@ -202,6 +231,21 @@ def _decode(text: str) -> Any:
         gc.enable()
 
 
+def _commas_of(plain: Any) -> int:
+    """How many commas are in the JSON of that value, if none is in a text.
+
+    A name that was there twice has a comma which is not counted here. So if all commas of a body
+    are, each name was there once.
+    """
+    members = plain.values() if type(plain) is dict else plain if type(plain) is list else ()
+    commas = len(members) - 1 if members else 0
+    for member in members:
+        kind = type(member)
+        if kind is dict or kind is list:
+            commas += _commas_of(member)
+    return commas
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
@@ -223,4 +267,7 @@ def _no_constant(name: str) -> NoReturn:
     raise _NotAcceptableError(f"{name} is not a number")
 
 
+_decode_quickly: Final = msgspec.json.Decoder().decode
+"""Takes no JSON that `_STRICT` does not take, but for names that are there twice; and all that it
+takes means the same to both, where everything is ASCII and nothing is escaped."""
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

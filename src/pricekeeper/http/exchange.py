@@ -11,34 +11,101 @@ awaited one by one. `take_body` and `write_whole` do the same at once where nobo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from pricekeeper.gateway.connection import ABORT
+from pricekeeper.http.known_head import KnownHead
 
 EXCHANGE: Final = "pricekeeper.exchange"
 """The name in the scope of a request under which its exchange is. Whoever reads it takes it out:
 the two would keep each other alive until the garbage collector comes."""
+BEGIN: Final = "begin"
+"""The name in the server's state under which a connection finds what begins requests at once."""
 _CLOSE: Final = (b"connection", b"close")
+_CLOSING: Final = b"connection: close\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
+def render_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The headers as they go out. Raises if one would bring a line of its own."""
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers):
+        raise RuntimeError("a header has more than one line")
+    return lines
+
+
 class Exchange(RequestResponseCycle):
-    """uvicorn's cycle of a request."""
+    """uvicorn's cycle of a request, without what most requests need not have made."""
 
     held_bytes = 0
     """What the request holds until it is answered: of its head, and of its body so far."""
+    admitted: Any = None
+    """What the gate has admitted before there was a task for it; the shell goes on with that."""
+    known: KnownHead | None = None
+    """Its head, if that was known before it came."""
+    disconnected = False
+    more_body = True
+    response_started = False
+    response_complete = False
+    _arrival: asyncio.Event | None = None
     _head = b""
     _in_parts = False
     _in_chunks = False
+
+    def __init__(
+        self,
+        scope: Any,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        logger: logging.Logger,
+        default_headers: list[tuple[bytes, bytes]],
+        on_response: Callable[[], None],
+        *,
+        keep_alive: bool,
+        expect_100_continue: bool = False,
+    ) -> None:
+        self.scope = scope
+        self.transport = transport
+        self.flow = flow
+        self.logger = logger
+        self.default_headers = default_headers
+        self.on_response = on_response
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = expect_100_continue
+        self.body: bytes | bytearray = bytearray()  # type: ignore[assignment]
+
+    @property
+    def message_event(self) -> asyncio.Event:  # type: ignore[override]
+        """What whoever receives waits for; it is made when somebody has to."""
+        event = self._arrival
+        if event is None:
+            event = self._arrival = asyncio.Event()
+            if self.body or not self.more_body or self.disconnected or self.response_complete:
+                event.set()
+        return event
+
+    def wake(self) -> None:
+        """Let whoever waits for more of the request look again."""
+        if self._arrival is not None:
+            self._arrival.set()
 
     def give_up(self) -> None:
         """Let its handler know that there is nobody to answer."""
         if not self.response_complete:
             self.disconnected = True
-        self.message_event.set()
+        self.wake()
+
+    def peek_body(self) -> bytes | None:
+        """The body, if all of it is here, which is left where it is."""
+        if self.more_body or self.disconnected or self.waiting_for_100_continue:
+            return None
+        return bytes(self.body)
 
     def take_body(self) -> bytes | None:
         """The body, if all of it is here; ``None`` if it has to be received."""
@@ -53,6 +120,15 @@ class Exchange(RequestResponseCycle):
             return False
         if not self.disconnected:
             self._begin(status, headers)
+            self._write_body(body)
+        return True
+
+    def write_lines(self, status: int, lines: bytes, body: bytes) -> bool:
+        """As `write_whole`, with the headers as the lines that go out."""
+        if self.flow.write_paused or self.response_started:
+            return False
+        if not self.disconnected:
+            self._begin_lines(status, lines)
             self._write_body(body)
         return True
 
@@ -80,17 +156,17 @@ class Exchange(RequestResponseCycle):
             raise RuntimeError(f"{message['type']} does not come here")
 
     def _begin(self, status: int, wanted: Iterable[tuple[bytes, bytes]]) -> None:
-        """Make the head; it is written with the first of the body."""
-        headers = [*self.default_headers, *wanted]
+        headers = [*wanted]
         if _CLOSE in headers:
+            headers.remove(_CLOSE)
             self.keep_alive = False
-        elif not self.keep_alive:
-            headers.append(_CLOSE)
-        lines = [b"%b: %b\r\n" % header for header in headers]
-        head = b"".join(lines)
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
-            raise RuntimeError("a header has more than one line")
-        self._head = b"%b%b\r\n" % (STATUS_LINE[status], head)
+        self._begin_lines(status, render_lines(headers))
+
+    def _begin_lines(self, status: int, lines: bytes) -> None:
+        """Make the head; it is written with the first of the body."""
+        default, close = self.default_headers, b"" if self.keep_alive else _CLOSING
+        before = render_lines(default) if default else b""
+        self._head = b"%b%b%b%b\r\n" % (STATUS_LINE[status], before, lines, close)
         self.response_started = True
         self.waiting_for_100_continue = False
 
@@ -101,7 +177,7 @@ class Exchange(RequestResponseCycle):
 
     def _end(self) -> None:
         self.response_complete = True
-        self.message_event.set()
+        self.wake()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()

@@ -29,7 +29,7 @@ from pricekeeper.errors import (
 from pricekeeper.http.limits import network_of, sanitized
 from pricekeeper.http.operation import BY_KEY, Access, Call, Operation, Parameter
 from pricekeeper.http.problems import AccessDeniedError, KeyDeniedError, WrongAudienceError
-from pricekeeper.tokens import Principal
+from pricekeeper.tokens import APP_USE, Principal
 from pricekeeper.values import (
     REASON_LENGTH_MAX,
     Attribution,
@@ -71,6 +71,26 @@ async def admit(call: Call, operation: Operation) -> None:
         _check_key(call, call.authority, operation)
     if not _charge_at_once(call, operation.limit, caller):
         await _charge_in_store(call, operation.limit, caller)
+
+
+def admit_at_once(call: Call, operation: Operation, token_digest: bytes) -> bool:
+    """Let a client in to what is its own, if the store need not be asked; whether that was done.
+
+    Nothing is refused here: what is not let in is left to `admit`.
+    """
+    recalled = call.services.identity.recall_digest(token_digest)
+    if recalled is None or operation.access is not Access.APP:
+        return False
+    principal = recalled.principal
+    if APP_USE not in principal.scopes or not _names_caller(call.path, principal):
+        return False
+    now_ms, caller = call.services.clock.now_ms(), f"client/{principal.client_id}"
+    headers = call.api_limits.admit_at_once(operation.limit, caller, now_ms)
+    if headers is None:
+        return False
+    call.limit_headers, call.operation, call.principal = headers, operation, principal
+    call.recall_policy(recalled.policy)
+    return True
 
 
 async def check_again(call: Call) -> None:
@@ -156,10 +176,15 @@ def attribution_with_reason(call: Call) -> Attribution:
 
 def bearer_of(call: Call) -> str | None:
     """The access token in the Authorization header, if there is one."""
-    header = call.request.header(b"authorization")
+    return bearer_in(call.request.headers)
+
+
+def bearer_in(headers: Mapping[bytes, bytes]) -> str | None:
+    """The same, of a request with these headers."""
+    header = headers.get(b"authorization")
     if header is None:
         return None
-    scheme, _, token = header.partition(" ")
+    scheme, _, token = header.decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == _BEARER else None
 
 

@@ -18,21 +18,28 @@ QUERY_FIELDS_MAX: Final = 20
 class Incoming:
     """An ASGI request. Header names are lower-case bytes, as ASGI has them."""
 
-    __slots__ = ("_headers", "deadline", "exchange", "receive", "scope")
+    __slots__ = ("deadline", "exchange", "headers", "receive", "scope")
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        exchange: Exchange | None = None,
+        headers: dict[bytes, bytes] | None = None,
+    ) -> None:
         self.scope = scope
         self.receive = receive
-        self.exchange: Exchange | None = scope.pop(EXCHANGE, None)
+        self.exchange = scope.pop(EXCHANGE, None) if exchange is None else exchange
         """For what ASGI has no quick way to do; none where another server serves."""
         self.deadline: Deadline | None = None
         """When the answer is due; none for what bounds itself."""
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.headers: dict[bytes, bytes] = dict(scope["headers"]) if headers is None else headers
+        """By name, as they came; the last one if one came more than once."""
 
     def repeated(self) -> set[bytes]:
         """The headers that came more than once."""
         headers = self.scope["headers"]
-        if len(headers) == len(self._headers):
+        if len(headers) == len(self.headers):
             return set()
         seen: set[bytes] = set()
         repeated: set[bytes] = set()
@@ -40,13 +47,9 @@ class Incoming:
             (repeated if name in seen else seen).add(name)
         return repeated
 
-    def raw_header(self, name: bytes) -> bytes | None:
-        """The header of that name as it came; the last one if it came more than once."""
-        return self._headers.get(name)
-
     def header(self, name: bytes) -> str | None:
-        """The same as text."""
-        value = self._headers.get(name)
+        """The header of that name as text."""
+        value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     @property

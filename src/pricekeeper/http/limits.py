@@ -117,6 +117,11 @@ class ApiLimits:
         limits = {kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()}
         self._limits = {kind: limits[kind] for kind in limits if kind not in IN_MEMORY}
         self._memory = MemoryLimits({kind: limits[kind] for kind in limits if kind in IN_MEMORY})
+        self._capacities = {
+            kind: (b"ratelimit-limit", b"%d" % limit.capacity)
+            for kind, limit in limits.items()
+            if kind in IN_MEMORY
+        }
         self._callers: BoundedCache[tuple[str, str], _Caller] = BoundedCache(CALLERS_MAX)
         self._bars: BoundedCache[str, _Bar] = BoundedCache(CALLERS_MAX)
 
@@ -153,12 +158,14 @@ class ApiLimits:
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
         """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""
-        if kind is not None and kind in self._memory:
-            taken = self._memory.take(kind, caller, now_ms)
-            if isinstance(taken, Denial):
+        capacity = None if kind is None else self._capacities.get(kind)
+        if capacity is not None and kind is not None:
+            taken = self._memory.take_at_once(kind, caller, now_ms)
+            if taken is None:
                 return None
             self.decisions[kind, "granted"] += 1
-            return _headers(taken, now_ms)
+            remaining, reset = b"%d" % taken[0], b"%d" % taken[1]
+            return capacity, (b"ratelimit-remaining", remaining), (b"ratelimit-reset", reset)
         if kind is None or kind not in self._limits:
             return _UNLIMITED
         known = self._callers.get((kind, caller))

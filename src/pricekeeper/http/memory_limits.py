@@ -52,6 +52,25 @@ class MemoryLimits:
         balance.units -= limit.units_per_token
         return _status(limit, balance, now_ms)
 
+    def take_at_once(self, kind: str, caller: str, now_ms: int) -> tuple[int, int] | None:
+        """Take one request, as nearly always: what remains, and in how many seconds all is there.
+
+        ``None`` if it is not that simple: `take` does it then, or says why not.
+        """
+        balance = self._balances.get((kind, caller))
+        if balance is None:
+            return None
+        limit, units = self._limits[kind], balance.units
+        if now_ms > balance.as_of_ms:
+            units += (now_ms - balance.as_of_ms) * limit.units_per_ms
+            units = min(units, limit.capacity_units)
+        units -= limit.units_per_token
+        if units < 0:
+            return None
+        balance.units, balance.as_of_ms = units, now_ms
+        full_in_ms = -((units - limit.capacity_units) // limit.units_per_ms)
+        return units // limit.units_per_token, -(-full_in_ms // 1000)
+
     def refill_and_get_status(self, kind: str, caller: str, now_ms: int) -> LimitStatus:
         """How the limit stands, without taking anything."""
         limit = self._limits[kind]

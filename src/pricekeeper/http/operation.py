@@ -6,7 +6,7 @@ Routes, authentication, parsing, rate limits and the OpenAPI document all come f
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -49,6 +49,7 @@ SECURITY: Final = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 NO_STORE: Final = ((b"cache-control", b"no-store"),)
+JSON_TYPE: Final = JSON.encode()
 ORG: Final = "/api/v1/orgs/{org_id}"
 APP: Final = f"{ORG}/apps/{{app_id}}"
 _encode: Final = msgspec.json.Encoder().encode
@@ -76,7 +77,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     status: int
     body: Any = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    media_type: bytes = JSON.encode()
+    media_type: bytes = JSON_TYPE
     security: tuple[tuple[bytes, bytes], ...] = SECURITY
     stream: Stream | None = None
     """What it goes on with, part by part, in place of a body."""
@@ -86,6 +87,12 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
         if self.body is None or isinstance(self.body, bytes):
             return self
         return msgspec.structs.replace(self, body=_encode(self.body))
+
+
+def encode_body(answer: Answer) -> bytes | None:
+    """The body of an answer as it goes out, if it has one."""
+    body = answer.body
+    return body if body is None or type(body) is bytes else _encode(body)
 
 
 class Call(msgspec.Struct):
@@ -120,6 +127,10 @@ class Call(msgspec.Struct):
         tenants, client = self.services.tenants, self.client
         self._policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
         return self._policy
+
+    def recall_policy(self, policy: Policy) -> None:
+        """Take the policy from memory, of the client that the path names."""
+        self._policy = policy
 
     @property
     def policy(self) -> Policy:
@@ -169,9 +180,37 @@ class Call(msgspec.Struct):
         return Client(self.org_id, self.app_id if "app_id" in self.path else None)
 
 
+class Reply(Protocol):
+    """Where the answer to a request goes for which no task waits."""
+
+    may_be_applied: bool
+    """Whether the request may be applied from now on, for when its time is up. It is at first."""
+    is_answered: bool
+    """Whether it has its answer: because its time was up, if nobody has given one."""
+
+    def send(self, answer: Answer) -> None:
+        """Answer the request."""
+        ...
+
+    def refuse_for_room(self) -> None:
+        """Answer that there is no room for it now."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Answer it with the problem that tells the error."""
+        ...
+
+    def finish(self, work: Coroutine[Any, Any, Answer]) -> None:
+        """Answer it with what that comes to, in a task: also with the problem that it raises."""
+        ...
+
+
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
 BodyReader: TypeAlias = Callable[[Incoming, Any], Awaitable[Any]]
 """Receives a body of the type that an operation declares."""
+Beginning: TypeAlias = Callable[[Call, Reply], bool]
+"""Begins a request that is whole and admitted, and answers it later; whether it did. What has to
+be awaited first, or is going to be refused, is left to the handler, with nothing done of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +241,10 @@ class Operation:
     access: Access
     body: Any = None
     """The wire type of the body; ``None`` if the operation takes none."""
+    begin: Beginning | None = None
+    """How most of its requests are served without a task of their own."""
+    begins_early: bool = False
+    """Whether it may be begun before its body has come."""
     read: BodyReader = read_json
     """How the body is received, which also says what it may come as; see `http.edge`."""
     reads_itself: bool = False

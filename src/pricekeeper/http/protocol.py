@@ -14,7 +14,7 @@ import secrets
 import socket
 from collections import deque
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import httptools
@@ -23,7 +23,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pricekeeper.errors import OverloadedError
 from pricekeeper.http.connections import LISTENERS, connections_of
-from pricekeeper.http.exchange import EXCHANGE, Exchange
+from pricekeeper.http.exchange import BEGIN, EXCHANGE, Exchange
+from pricekeeper.http.known_head import KnownHead, remember_head
 from pricekeeper.http.problems import RETRY_SECS, Problem, status_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -52,6 +53,9 @@ class _HeadRefusedError(Exception):
 class ProblemProtocol(HttpToolsProtocol):
     """One connection."""
 
+    cycle: Exchange
+    """The newest request."""
+
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._all = connections_of(self.app_state)
@@ -61,6 +65,14 @@ class ProblemProtocol(HttpToolsProtocol):
         """Whether a request became whole in the piece that is being parsed."""
         self._accepted: deque[Exchange] = deque()
         """Handed over and not answered yet; the first is the one that is being answered."""
+        self._is_new = True
+        """Whether nothing has come yet."""
+        self._known: KnownHead | None = None
+        """The head of the last request, if the next one need not be parsed to know it again."""
+        self._begun = 0
+        """How many requests began in the piece that is being parsed."""
+        self._unstarted: Exchange | None = None
+        """The request whose head has come in the piece that is being parsed."""
         self._waits = False
         """Whether it is the peer's turn, as `Connections` has been told."""
         self._fields = 0
@@ -109,15 +121,26 @@ class ProblemProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse; refuse what gathers without ever being whole."""
+        """Take a request whose head is known, or parse what has come."""
         if self._deaf:
             return
+        known = self._known
+        is_between = (self._arriving_since is None or self._is_new) and not self._accepted
+        self._is_new = False
+        request = known.request_of(data) if is_between and known is not None else None
+        if request is not None and known is not None:
+            self._take_known(known, *request)
+        else:
+            self._parse(data, is_between=is_between)
+
+    def _parse(self, data: bytes, *, is_between: bool) -> None:
+        """Parse; refuse what gathers without ever being whole."""
         if self._arriving_since is None:
             self._arriving_since = self.loop.time()
             self._head_ended = False
             self._stop_waiting()
         self._whole = False
-        self._body_bytes = self._body_parts = 0
+        self._begun = self._body_bytes = self._body_parts = 0
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -125,8 +148,13 @@ class ProblemProtocol(HttpToolsProtocol):
             self._deaf = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError as error:
+            self._start()
             self._refuse_unparsed(error)
             return
+        if is_between and self._whole and self._begun == 1 and self.cycle.keep_alive:
+            scope = {**self.scope, "state": self.app_state}
+            self._known = remember_head(data, scope, self._head_bytes, self._body_bytes)
+        self._start()
         if self._is_at_work():  # as nearly always
             self._gathered_bytes = self._gathered_pieces = 0
             self._stop_waiting()
@@ -135,8 +163,44 @@ class ProblemProtocol(HttpToolsProtocol):
         if self._all.held_bytes > self._all.held_bytes_max:
             self._all.limit_bytes(self)
 
+    def _take_known(self, known: KnownHead, scope: Any, body: bytes) -> None:
+        """Take a whole request without parsing its head, which is that of the one before."""
+        self._stop_waiting()
+        self._head_ended = True
+        exchange = Exchange(
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.server_state.default_headers,
+            self.on_response_complete,
+            keep_alive=True,
+        )
+        exchange.known, exchange.body, exchange.more_body = known, body, False
+        exchange.held_bytes = known.head_bytes + len(body)
+        self._all.held_bytes += exchange.held_bytes
+        self._accepted.append(exchange)
+        self.cycle = self._unstarted = exchange
+        self._start()
+        if self._all.held_bytes > self._all.held_bytes_max:
+            self._all.limit_bytes(self)
+
+    def _start(self) -> None:
+        """Begin to work on a request that has come, at once if that can be, else in a task."""
+        exchange, self._unstarted = self._unstarted, None
+        if exchange is None:
+            return
+        begin = self.app_state.get(BEGIN)
+        if begin is None or not begin(exchange):
+            self._start_task(exchange)
+
+    def _start_task(self, exchange: Exchange) -> None:
+        exchange.scope[EXCHANGE] = exchange  # type: ignore[typeddict-unknown-key]
+        self._start_asgi_task(exchange, self.app)
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._begun += 1
         if self._arriving_since is None:  # it began in the same piece as another one ended
             self._arriving_since = self.loop.time()
         self._fields = self._hosts = self._head_bytes = 0
@@ -165,7 +229,7 @@ class ProblemProtocol(HttpToolsProtocol):
         exchange = self._make_exchange()
         self.cycle = exchange
         if before is None or before.response_complete:
-            self._start_asgi_task(exchange, self.app)
+            self._unstarted = exchange
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))
@@ -187,21 +251,16 @@ class ProblemProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
-        exchange = Exchange(
+        return Exchange(
             scope,
             self.transport,
             self.flow,
             self.logger,
-            self.access_logger,
-            False,  # noqa: FBT003 - the access log is ours
             self.server_state.default_headers,
-            asyncio.Event(),
-            self.expect_100_continue,
-            version != "1.0" and self.parser.should_keep_alive(),
             self.on_response_complete,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            expect_100_continue=self.expect_100_continue,
         )
-        scope[EXCHANGE] = exchange  # type: ignore[typeddict-unknown-key]
-        return exchange
 
     def on_body(self, body: bytes) -> None:
         count, cycle = len(body), self.cycle
@@ -214,14 +273,14 @@ class ProblemProtocol(HttpToolsProtocol):
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        cycle.message_event.set()
+        cycle.wake()
 
     def on_message_complete(self) -> None:
         self._arriving_since = None
         self._whole = True
         if not self.cycle.response_complete:
             self.cycle.more_body = False
-            self.cycle.message_event.set()
+            self.cycle.wake()
 
     def on_response_complete(self) -> None:
         """Go on with the next request. `_look` closes a connection on which none comes."""
@@ -231,7 +290,8 @@ class ProblemProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
             self._idle_since = self.loop.time()
             if self.pipeline:
-                self._start_asgi_task(*self.pipeline.pop())
+                self._unstarted = cast("Exchange", self.pipeline.pop()[0])
+                self._start()
         if not self._accepted:
             self._note_waiting()
 

@@ -7,11 +7,12 @@ from typing import Final
 
 from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError, RateLimitExceededError
-from pricekeeper.http.batch import answer_batch
+from pricekeeper.http.batch import answer_batch, queue_batch
 from pricekeeper.http.caching import cached_answer
-from pricekeeper.http.edge import read_members
+from pricekeeper.http.edge import read_members, take_json
 from pricekeeper.http.gate import limit_client
-from pricekeeper.http.operation import APP, Access, Answer, Call, Operation, Parameter
+from pricekeeper.http.operation import APP, Access, Answer, Call, Operation, Parameter, Reply
+from pricekeeper.metering import Recorded, RecordUnderWay
 from pricekeeper.usecases import runtime as cases
 from pricekeeper.usecases.wire import runtime as wire
 
@@ -36,6 +37,32 @@ async def select_model(call: Call) -> Answer:
 async def record_usage(call: Call) -> Answer:
     """Count what one model call used, exactly once."""
     return Answer(202, await cases.record_usage(call.services, call.policy, call.body))
+
+
+def begin_usage(call: Call, reply: Reply) -> bool:
+    """As `record_usage`, without a task that waits for the commit."""
+    services, policy = call.services, call.policy
+    body = take_json(call.request, wire.UsageBody)
+    if body is None:
+        return False
+
+    def answer(recorded: Recorded) -> Answer:
+        return Answer(202, cases.recorded_answer(recorded, policy))
+
+    async def finish(settled: RecordUnderWay) -> Answer:
+        return answer(await services.authorizations.answer(settled))
+
+    def settle(settled: RecordUnderWay) -> None:
+        try:
+            recorded = services.metering.find_answer(settled)
+            if recorded is None:
+                reply.finish(finish(settled))
+            else:
+                reply.send(answer(recorded))
+        except Exception as error:  # noqa: BLE001 - it is told and logged
+            reply.fail(error)
+
+    return services.authorizations.begin(policy, cases.usage_of(body), settle)
 
 
 async def record_batch(call: Call) -> Answer:
@@ -83,12 +110,13 @@ def _is_forced(call: Call) -> bool:
 _row: Final = partial(Operation, access=Access.APP)
 OPERATIONS: Final = (
     _row("POST", f"{APP}/usage", "recordUsage", record_usage, {202: wire.UsageAnswer},
-         body=wire.UsageBody, limit="usage", problems=(409,)),
+         body=wire.UsageBody, begin=begin_usage, limit="usage", problems=(409,)),
     _row("GET", f"{APP}/model-selection", "selectModel", select_model,
          {200: wire.SelectionAnswer, 304: None},
          query=(_FORCE,), limit="selection", variant_limit="force_check"),
     _row("POST", f"{APP}/usage/batch", "recordUsageBatch", record_batch, {207: wire.BatchAnswer},
-         body=wire.BatchBody, read=read_members, reads_itself=True, limit="batch"),
+         body=wire.BatchBody, read=read_members, reads_itself=True, begin=queue_batch,
+         begins_early=True, limit="batch"),
     _row("POST", f"{APP}/limits/acquire", "acquire", acquire, {200: wire.Acquired},
          body=wire.AcquireBody, limit="limits", problems=(409, 429)),
     _row("POST", f"{APP}/leases/{{lease_id}}/adjust", "adjustLease", adjust, {200: wire.Adjusted},

@@ -8,50 +8,36 @@ there is no framework layer between the server and a handler.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from random import getrandbits
 from time import perf_counter_ns
-from typing import Final
+from typing import Any, Final, cast
 
-import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pricekeeper.errors import (
-    DeadlineExceededError,
-    NotFoundError,
-    OverloadedError,
-    PriceKeeperError,
-    RequestRefusedError,
-    StoreDamagedError,
-    StoreReplacedError,
-)
+from pricekeeper.errors import NotFoundError, PriceKeeperError, RequestRefusedError
 from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.access_log import AccessLog
+from pricekeeper.http.answering import NOBODY_LEFT, note_error, problem_answer, send_answer
+from pricekeeper.http.at_once import RequestAtOnce, Target
 from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import BodyTooLargeError, refuse_twofold
 from pricekeeper.http.encoding import EncodedAnswers
-from pricekeeper.http.exchange import EXCHANGE
-from pricekeeper.http.gate import admit, count_failure, is_guess
+from pricekeeper.http.exchange import EXCHANGE, Exchange
+from pricekeeper.http.gate import admit, admit_at_once, bearer_in, count_failure, is_guess
 from pricekeeper.http.incoming import Incoming
-from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.metrics_token import check_metrics_token
 from pricekeeper.http.oauth import oauth_error
 from pricekeeper.http.operation import Access, Answer, Call, Operation
-from pricekeeper.http.problems import MethodNotAllowedError, problem_of
+from pricekeeper.http.problems import MethodNotAllowedError
 from pricekeeper.http.routing import Paths
-
-log = structlog.get_logger("pricekeeper.http")
+from pricekeeper.tokens import digest_of
 
 GATEWAY: Final = "gateway"
 """The name in the server's state under which the gateway is, if there is one."""
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_PROBLEM: Final = b"application/problem+json"
-_LOGGED_OTHERWISE: Final = (OverloadedError, StoreDamagedError, StoreReplacedError)
-_NOBODY_LEFT: Final = 499
-"""Whoever asked has gone: nginx's number for it, in the log and the metrics only."""
 
 
 class Endpoint:
@@ -84,7 +70,7 @@ class Endpoint:
             if not self.operation.oauth:
                 raise
             answer = oauth_error(error, call)
-            _note(error, answer.status, call.metrics, call.request_id)
+            note_error(error, answer.status, call.metrics, call.request_id)
             return answer
 
     async def _answer_or_count(self, call: Call) -> Answer:
@@ -100,7 +86,7 @@ class Endpoint:
         operation = self.operation
         if operation.access is Access.METRICS:
             check_metrics_token(call)
-        else:
+        elif call.operation is None:  # else it was admitted before there was a task for it
             await admit(call, operation)
         return await operation.perform(call)
 
@@ -150,35 +136,93 @@ class Shell:
             if gateway is not None:
                 await gateway(scope, receive, send, scope.pop(EXCHANGE, None))
                 return
+        exchange: Exchange | None = scope.get(EXCHANGE)
         started_ns = perf_counter_ns()
-        request = Incoming(scope, receive)
-        request_id = _request_id(request)
         path, parameters = self._find(scope)
-        state = scope["state"]
-        call = Call(
-            state["services"],
-            state["api_limits"],
-            state["metrics"],
-            self._encoded,
-            request,
-            request_id,
-            parameters,
-        )
-        status, elapsed_us = _NOBODY_LEFT, None
+        call = None
+        if exchange is not None and exchange.admitted is not None:
+            call, exchange.admitted = exchange.admitted, None
+            del scope[EXCHANGE]
+        if call is None:
+            call = self._make_call(Incoming(scope, receive), parameters)
+        status, elapsed_us = NOBODY_LEFT, None
         try:
             answer = await _answer(call, path, scope["method"])
             status = answer.status
             if answer.stream is not None:  # how long it is listened to is not how slow we are
                 elapsed_us = _us_since(started_ns)
-            await _reply(send, answer, call)
+            await send_answer(send, answer, call)
         except ClientDisconnect:
-            status = _NOBODY_LEFT
+            status = NOBODY_LEFT
         finally:
             if elapsed_us is None:
                 elapsed_us = _us_since(started_ns)
-            route = "none" if path is None else path.route
-            call.metrics.note_request(scope["method"], route, status, elapsed_us)
-            self._access_log.note(scope["method"], route, status, elapsed_us, request_id)
+            self._note(call, "none" if path is None else path.route, status, elapsed_us)
+
+    def begin(self, exchange: Exchange) -> bool:
+        """Begin a request, if that takes no task of its own; whether it did.
+
+        It has to be whole, unless its operation says otherwise.
+
+        If it did not, the request may be admitted all the same: then it is not charged again.
+        """
+        started_ns, known, scope = perf_counter_ns(), exchange.known, cast("Scope", exchange.scope)
+        target: Target | None = None if known is None else known.memo
+        if target is None:
+            target = self._find_target(scope)
+            if target is None:
+                return False
+            if known is not None:
+                known.memo = target
+        operation = target.operation
+        if exchange.more_body and not operation.begins_early:
+            return False
+        receive: Any = exchange.receive
+        request = Incoming(scope, receive, exchange, target.headers)
+        call = self._make_call(request, target.parameters)
+        if operation.begin is None or not admit_at_once(call, operation, target.token_digest):
+            return False
+        reply = RequestAtOnce(call, target.route, started_ns, self._note)
+        try:
+            if operation.begin(call, reply):
+                return True
+        except Exception as error:  # noqa: BLE001 - it is told and logged
+            reply.fail(error)
+            return True
+        reply.withdraw()
+        request.headers = dict(scope["headers"])  # those of the target have another length
+        exchange.admitted = call
+        return False
+
+    def _find_target(self, scope: Scope) -> Target | None:
+        """What the head asks for; ``None`` if that is not begun at once, or if it is refused."""
+        path, parameters = self._find(scope)
+        endpoint = None if path is None else path.endpoints.get(scope["method"])
+        if path is None or endpoint is None or endpoint.operation.begin is None:
+            return None
+        headers = dict(scope["headers"])
+        token = bearer_in(headers)
+        if token is None or len(headers) != len(scope["headers"]):
+            return None
+        return Target(path.route, endpoint.operation, parameters, headers, digest_of(token))
+
+    def _make_call(self, request: Incoming, parameters: Mapping[str, str]) -> Call:
+        state = request.scope["state"]
+        return Call(
+            state["services"],
+            state["api_limits"],
+            state["metrics"],
+            self._encoded,
+            request,
+            _request_id(request.headers),
+            parameters,
+        )
+
+    def _note(self, call: Call, route: str, status: int, elapsed_us: int) -> None:
+        """Note in the log and the metrics that a request was answered."""
+        method = call.request.scope["method"]
+        call.metrics.note_request(method, route, status, elapsed_us)
+        self._access_log.note(method, route, status, elapsed_us, call.request_id)
 
     def _find(self, scope: Scope) -> tuple[Path | None, Mapping[str, str]]:
         """The path that is asked for; an escaped slash is part of a name, and no name has one."""
@@ -201,86 +245,16 @@ async def _answer(call: Call, path: Path | None, method: str) -> Answer:
         return answer.encoded()
     except ClientDisconnect:
         raise
-    except PriceKeeperError as error:
-        problem = problem_of(error, call.services.clock.now_ms())
-        _note(error, problem.status, call.metrics, call.request_id)
-    except Exception:
-        log.exception("unhandled", request_id=call.request_id)
-        call.metrics.note_problem(PriceKeeperError.code)
-        problem = problem_of(PriceKeeperError(), 0)
-    known = call.principal is not None or call.authority is not None
-    if problem.status == 404 and known and not call.coverage.is_all:  # noqa: PLR2004
-        # Another tenant's resource is refused before it is counted: nothing may tell it apart.
-        call.limit_headers = ()
-    headers = (*problem.headers, (b"cache-control", b"no-store"))
-    return Answer(problem.status, problem.body(call.request_id), headers, _PROBLEM)
-
-
-async def _reply(send: Send, answer: Answer, call: Call) -> None:
-    headers = [
-        *answer.headers,
-        *call.limit_headers,
-        *answer.security,
-        (b"x-request-id", call.request_id.encode()),
-    ]
-    body = answer.body
-    if answer.stream is not None:
-        headers.append((b"content-type", answer.media_type))
-        await _stream(send, answer, headers, call)
-        return
-    if body is not None:
-        headers += ((b"content-type", answer.media_type), (b"content-length", b"%d" % len(body)))
-    elif answer.status != 204:  # noqa: PLR2004 - a 204 has no length
-        headers.append((b"content-length", b"0"))
-    exchange = call.request.exchange
-    if exchange is None or not exchange.write_whole(answer.status, headers, body or b""):
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body or b""})
-
-
-async def _stream(
-    send: Send, answer: Answer, headers: list[tuple[bytes, bytes]], call: Call
-) -> None:
-    """Send the parts of an answer as they come, until it ends or its reader leaves."""
-    stream = answer.stream
-    if stream is None:
-        return
-    leaving = asyncio.create_task(_wait_until_left(call), name="pricekeeper-leaving")
-    leaving.add_done_callback(lambda _: stream.leave())
-    try:
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        async for part in stream.parts():
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-    finally:
-        leaving.cancel()
-        await stream.close()
-
-
-async def _wait_until_left(call: Call) -> None:
-    while (await call.request.receive())["type"] != "http.disconnect":
-        continue
+    except Exception as error:  # noqa: BLE001 - it is told and logged
+        return problem_answer(call, error)
 
 
 def _us_since(started_ns: int) -> int:
     return (perf_counter_ns() - started_ns) // 1000
 
 
-def _note(error: PriceKeeperError, status: int, metrics: Metrics, request_id: str) -> None:
-    """Count an error that is about to be told; what is no fault of the caller's is logged too.
-
-    A refusal because of overload is counted and has its access line; a traceback for each would
-    cost more than the request that it refuses. A file that
-    is unusable was logged when it was found.
-    """
-    metrics.note_problem(error.code)
-    if status >= 500 and not isinstance(error, _LOGGED_OTHERWISE):  # noqa: PLR2004
-        trace = None if isinstance(error, DeadlineExceededError) else error  # it is always the same
-        log.warning("problem", request_id=request_id, code=error.code, exc_info=trace)
-
-
-def _request_id(request: Incoming) -> str:
-    given = request.raw_header(b"x-request-id")
+def _request_id(headers: Mapping[bytes, bytes]) -> str:
+    given = headers.get(b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return str(given, "ascii")
     # Not a secret: it only has to be different, and asking the kernel each time is dear.

@@ -101,6 +101,10 @@ class Ledger:
             if self._open.get(key) is None:
                 await self._opening.run(key, partial(self._open_one, account))
 
+    def are_open(self, accounts: Iterable[BudgetAccount]) -> bool:
+        """Whether all of these are known to be open."""
+        return all((account.key, account.id) in self._open for account in accounts)
+
     def forget(self, accounts: Iterable[BudgetAccount]) -> None:
         """Look again whether these are open: somebody has found that one is not."""
         self._opened.clear()

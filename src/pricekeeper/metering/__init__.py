@@ -11,11 +11,13 @@ from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.journal_start import agree_on_start
 from pricekeeper.metering.receipt import Receipt
-from pricekeeper.metering.service import Metering, Outcome, Recorded, Refused
+from pricekeeper.metering.recorded import Outcome, Recorded, Refused
+from pricekeeper.metering.service import Metering
 from pricekeeper.metering.submission import Submission
 from pricekeeper.metering.totals import Readings, total_keys, totals_from
 from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus, check_tags
 from pricekeeper.metering.voiding import Voider
+from pricekeeper.metering.waiting import RecordUnderWay
 from pricekeeper.metering.window_spend import WindowSpend
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Outcome",
     "Readings",
     "Receipt",
+    "RecordUnderWay",
     "Recorded",
     "Refused",
     "Submission",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -27,23 +27,29 @@ from pricekeeper.errors import OverloadedError
 from pricekeeper.metering.usage import BATCH_MAX
 
 WAIT_MS_MAX: Final = 1_000
+REFUSE_EVERY_MS: Final = 10
+"""Whoever has waited long enough is refused with those of as many milliseconds after it."""
 WAITING_MAX: Final = 2_000
 AT_WORK_MAX: Final = 4
 GROUP_RECORDS: Final = 10
 """Records that are read or priced before other requests get their turn: under a millisecond."""
 
 
-class _Request:
+class PlaceRequest:
     """A request that waits for places."""
 
-    __slots__ = ("admitted", "count", "deadline_ms", "org_id")
+    __slots__ = ("count", "deadline_ms", "is_admitted", "org_id", "tell")
 
-    def __init__(self, org_id: str, count: int, deadline_ms: int) -> None:
+    def __init__(
+        self, org_id: str, count: int, deadline_ms: int, tell: Callable[[bool], None]
+    ) -> None:
         self.org_id = org_id
         self.count = count
         self.deadline_ms = deadline_ms
         """On the monotonic clock."""
-        self.admitted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.is_admitted: bool | None = None
+        """``None`` as long as it waits."""
+        self.tell = tell
 
 
 class Admission:
@@ -53,30 +59,54 @@ class Admission:
         self._clock = clock
         self.shares = Shares(places_max)
         self._waiting_shares = Shares(WAITING_MAX)
-        self._queues: dict[str, deque[_Request]] = {}
-        self._by_deadline: deque[_Request] = deque()
+        self._queues: dict[str, deque[PlaceRequest]] = {}
+        self._by_deadline: deque[PlaceRequest] = deque()
         self._refusing: asyncio.Task[None] | None = None
         self._admitting = False
         self.slots = FairSlots(AT_WORK_MAX)
 
     async def take(self, org_id: str, count: int = 1) -> None:
         """Take so many places, or wait for them, or raise `OverloadedError`."""
-        if org_id not in self._queues and self.shares.take(org_id, count):
+        if self.take_at_once(org_id, count):
             return
-        if not self._waiting_shares.take(org_id):
-            raise _refusal(org_id)
-        request = self._enqueue(org_id, count)
+        decided = asyncio.Event()
+        request = self.wait(org_id, count, lambda _: decided.set())
+        if request is None:
+            raise _refusal()
         try:
-            admitted = await request.admitted
+            await decided.wait()
         except asyncio.CancelledError:
-            if not request.admitted.cancelled() and request.admitted.result():
-                self.give_back(org_id, count)  # admitted and cancelled in one turn
+            self.withdraw(request)
             raise
-        finally:
-            self._waiting_shares.give_back(org_id)
-            self._tidy(org_id)
-        if not admitted:
-            raise _refusal(org_id)
+        if not request.is_admitted:
+            raise _refusal()
+
+    def take_at_once(self, org_id: str, count: int = 1) -> bool:
+        """Take so many places, if there is room and nobody waits for some; whether it did."""
+        return org_id not in self._queues and self.shares.take(org_id, count)
+
+    def wait(self, org_id: str, count: int, tell: Callable[[bool], None]) -> PlaceRequest | None:
+        """Wait for so many places; ``tell`` is called with whether they were got in time.
+
+        ``None`` if too many of the organisation wait already.
+        """
+        if not self._waiting_shares.take(org_id):
+            return None
+        request = PlaceRequest(org_id, count, self._clock.monotonic_ms() + WAIT_MS_MAX, tell)
+        self._queues.setdefault(org_id, deque()).append(request)
+        while self._by_deadline and self._by_deadline[0].is_admitted is not None:
+            self._by_deadline.popleft()
+        self._by_deadline.append(request)
+        if self._refusing is None or self._refusing.done():
+            self._refusing = asyncio.create_task(self._refuse(), name="pricekeeper-refusals")
+        return request
+
+    def withdraw(self, request: PlaceRequest) -> None:
+        """Wait no longer, and give back what was got."""
+        if request.is_admitted:
+            self.give_back(request.org_id, request.count)  # admitted and cancelled in one turn
+        elif request.is_admitted is None:
+            self._decide(request, admitted=False)
 
     def give_back(self, org_id: str, count: int = 1) -> None:
         """Give places back; those who wait get them at the end of this turn of the loop."""
@@ -84,6 +114,22 @@ class Admission:
         if self._queues and not self._admitting:
             self._admitting = True
             asyncio.get_running_loop().call_soon(self._admit)
+
+    def queue_batch(self, org_id: str, go_on: Callable[[BatchPlaces | None], None]) -> bool:
+        """Let a batch wait for places without a task, if there are none now; whether it waits.
+
+        ``go_on`` is called with its places, or without any if none came free in time; at once, if
+        too many of its organisation wait already.
+        """
+        if org_id not in self._queues and self.shares.room(org_id) >= BATCH_MAX:
+            return False
+
+        def tell(admitted: bool) -> None:  # noqa: FBT001
+            go_on(BatchPlaces(org_id, self) if admitted else None)
+
+        if self.wait(org_id, BATCH_MAX, tell) is None:
+            go_on(None)
+        return True
 
     @asynccontextmanager
     async def admit_batch(self, org_id: str) -> AsyncIterator[BatchPlaces]:
@@ -101,45 +147,35 @@ class Admission:
             self._refusing.cancel()
             await asyncio.wait([self._refusing])
 
-    def _enqueue(self, org_id: str, count: int) -> _Request:
-        request = _Request(org_id, count, self._clock.monotonic_ms() + WAIT_MS_MAX)
-        self._queues.setdefault(org_id, deque()).append(request)
-        while self._by_deadline and self._by_deadline[0].admitted.done():
-            self._by_deadline.popleft()
-        self._by_deadline.append(request)
-        if self._refusing is None or self._refusing.done():
-            self._refusing = asyncio.create_task(self._refuse(), name="pricekeeper-refusals")
-        return request
-
     def _admit(self) -> None:
         """Let in whoever has room now: of each organisation, those who came first."""
         self._admitting = False
-        for org_id in tuple(self._queues):
-            for request in self._queues[org_id]:
-                if request.admitted.done():
-                    continue
-                if not self.shares.take(org_id, request.count):
-                    break
-                request.admitted.set_result(True)
-            self._tidy(org_id)
+        for org_id, queue in tuple(self._queues.items()):
+            while queue and self.shares.take(org_id, queue[0].count):
+                request = queue[0]
+                self._decide(request, admitted=True)
+                request.tell(True)  # noqa: FBT003
 
     async def _refuse(self) -> None:
         """Refuse whoever has waited long enough; all wait equally long, so the oldest is first."""
         while self._by_deadline:
-            until_ms = self._by_deadline[0].deadline_ms
-            await self._clock.sleep_ms(max(0, until_ms - self._clock.monotonic_ms()))
-            while self._by_deadline and self._by_deadline[0].deadline_ms <= until_ms:
+            left_ms = self._by_deadline[0].deadline_ms - self._clock.monotonic_ms()
+            await self._clock.sleep_ms(max(REFUSE_EVERY_MS, left_ms))
+            now_ms = self._clock.monotonic_ms()
+            while self._by_deadline and self._by_deadline[0].deadline_ms <= now_ms:
                 request = self._by_deadline.popleft()
-                if not request.admitted.done():
-                    request.admitted.set_result(False)
-                    self._tidy(request.org_id)
+                if request.is_admitted is None:
+                    self._decide(request, admitted=False)
+                    request.tell(False)  # noqa: FBT003
 
-    def _tidy(self, org_id: str) -> None:
-        """Forget what waits no longer, and a queue in which nobody does."""
-        queue = self._queues.get(org_id)
-        while queue and queue[0].admitted.done():
+    def _decide(self, request: PlaceRequest, *, admitted: bool) -> None:
+        """End its waiting. Whoever is first in a queue waits; where nobody does, there is none."""
+        request.is_admitted, org_id = admitted, request.org_id
+        self._waiting_shares.give_back(org_id)
+        queue = self._queues[org_id]
+        while queue and queue[0].is_admitted is not None:
             queue.popleft()
-        if queue is not None and not queue:
+        if not queue:
             del self._queues[org_id]
 
 
@@ -173,5 +209,5 @@ class BatchPlaces:
             self._left = 0
 
 
-def _refusal(org_id: str) -> OverloadedError:
-    return OverloadedError(f"the records of {org_id} that wait have used up its share of the queue")
+def _refusal() -> OverloadedError:
+    return OverloadedError("the organisation's share of the queue is used up by records that wait")

@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+import structlog
+
 from pricekeeper.concurrency import TurnQueue, error_copy
-from pricekeeper.errors import PriceKeeperError, StoreClosedError, StoreError
+from pricekeeper.errors import StoreClosedError, StoreError
 from pricekeeper.metering.journal import PAGE_DIGITS, WRITE_WEIGHT_MAX
 from pricekeeper.metering.meter import MeteringMeter
-from pricekeeper.metering.posting import Poster
-from pricekeeper.metering.submission import Posted, Submission
+from pricekeeper.metering.posting import Poster, Settled
+from pricekeeper.metering.submission import Posted, Submission, Waiter
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 
 PENDING_MAX: Final = 10_000
@@ -34,6 +36,8 @@ RECEIPTS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 2
 """Records with receipts in one transaction: their page is one operation more, and the sheet that
 spends them from budgets another."""
 GroupKey: TypeAlias = tuple[str, str]
+
+_log = structlog.get_logger(__name__)
 
 
 class _Group:
@@ -61,7 +65,7 @@ class Committer:
     def __init__(
         self,
         poster: Poster,
-        note_counted: Callable[[Submission], None],
+        note_counted: Callable[[Sequence[Submission]], None],
         give_back: Callable[[str, int], None],
         *,
         linger_ms: int = 0,
@@ -81,30 +85,34 @@ class Committer:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(self, submission: Submission) -> asyncio.Future[Posted]:
-        """Have the record written. Cancelling the future withdraws the caller, not the record.
+    def submit(self, submission: Submission, waiter: Waiter) -> None:
+        """Have the record written, and let the waiter know what became of it.
 
         The record has a place in the queue, which is given back with its answer.
         """
         if self._closed:
             raise StoreClosedError("metering is closed")
+        if not self._pending:
+            self._idle.clear()
         self._pending += 1
-        self._idle.clear()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Posted] = loop.create_future()
         first = self._unanswered.setdefault((submission.org_id, submission.request_id), submission)
-        first.waiting.append(future)
+        first.waiting.append(waiter)
         if first is submission:
             key = _group_key(submission)
             group = self._groups.get(key)
             if group is None:
                 group = self._groups[key] = _Group(key)
                 if self._linger_ms:
+                    loop = asyncio.get_running_loop()
                     loop.call_later(self._linger_ms / 1000, self._enqueue, group)
                 else:
                     self._enqueue(group)
             group.waiting.append(submission)
-        return future
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is accepted."""
+        return self._closed
 
     async def close(self) -> None:
         """Write what was accepted; nothing more is. Closing twice is fine."""
@@ -134,10 +142,9 @@ class Committer:
         taken, counted = group.take(), 0
         error: BaseException = StoreError("the records were not answered")
 
-        def settle(submission: Submission, outcome: Posted | PriceKeeperError) -> None:
+        def settle(settled: Sequence[Settled]) -> None:
             nonlocal counted
-            counted += isinstance(outcome, Posted) and outcome.accepted
-            self._settle(submission, outcome)
+            counted += self._settle(settled)
 
         try:
             await self._poster.post(taken, settle)
@@ -149,48 +156,56 @@ class Committer:
         finally:
             if counted:
                 self.meter.commit_sizes.note(counted)
-            for submission in taken:
-                if submission.waiting:
-                    self._fail(submission, error)
+            self._tell_all([(one, error) for one in taken if one.waiting])
             if group.waiting:
                 self._enqueue(group)
             else:
                 del self._groups[group.key]
 
-    def _settle(self, submission: Submission, outcome: Posted | PriceKeeperError) -> None:
-        """Answer those who wait for the record; the first of them submitted it."""
-        if isinstance(outcome, PriceKeeperError):
-            self._fail(submission, outcome)
+    def _settle(self, settled: Sequence[Settled]) -> int:
+        """Answer those who wait for these records; returns how many of them were counted."""
+        counted = [one for one, posted in settled if isinstance(posted, Posted) and posted.accepted]
+        if counted:
+            self.meter.accepted += len(counted)
+            self._note_counted(counted)
+        self._tell_all(settled)
+        return len(counted)
+
+    def _tell_all(self, settled: Sequence[tuple[Submission, Posted | BaseException]]) -> None:
+        """Tell those who wait; the first of them submitted the record, and it may be its own."""
+        told = [(self._take_waiting(one), outcome) for one, outcome in settled]
+        if not told:
             return
-        waiting = self._take_waiting(submission)
-        self.meter.accepted += outcome.accepted
-        self.meter.duplicates += len(waiting) - outcome.accepted
-        if outcome.accepted:
-            self._note_counted(submission)
-        for number, future in enumerate(waiting):
-            if not future.done():  # else its caller was cancelled; the record stands
-                future.set_result(outcome if number == 0 else outcome._replace(accepted=False))
+        count = sum([len(waiting) for waiting, _ in told])
+        self._give_back(settled[0][0].org_id, count)  # what is written together has one owner
+        self._pending -= count
+        if not self._pending:
+            self._idle.set()
+        for waiting, outcome in told:
+            if isinstance(outcome, Posted):
+                self.meter.duplicates += len(waiting) - outcome.accepted
+                for number, waiter in enumerate(waiting):
+                    _tell(waiter, outcome if number == 0 else outcome._replace(accepted=False))
+            else:
+                self.meter.failed += len(waiting)
+                for waiter in waiting:
+                    _tell(waiter, error_copy(outcome))
 
-    def _fail(self, submission: Submission, error: BaseException) -> None:
-        for future in self._take_waiting(submission):
-            self.meter.failed += 1
-            if isinstance(error, asyncio.CancelledError):
-                future.cancel()
-            elif not future.done():
-                future.set_exception(error_copy(error))
-
-    def _take_waiting(self, submission: Submission) -> list[asyncio.Future[Posted]]:
+    def _take_waiting(self, submission: Submission) -> list[Waiter]:
         """Those who wait for it; from now on the request id may be submitted anew."""
         key = (submission.org_id, submission.request_id)
         if self._unanswered.get(key) is submission:
             del self._unanswered[key]
         waiting, submission.waiting = submission.waiting, []
-        if waiting:
-            self._give_back(submission.org_id, len(waiting))
-        self._pending -= len(waiting)
-        if not self._pending:
-            self._idle.set()
         return waiting
+
+
+def _tell(waiter: Waiter, outcome: Posted | BaseException) -> None:
+    """Let one waiter know. What goes wrong there must not keep the others from being told."""
+    try:
+        waiter(outcome)
+    except Exception as error:  # noqa: BLE001 - a bug of ours, which is logged
+        _log.error("waiter_failed", exc_info=error)
 
 
 def _group_key(submission: Submission) -> GroupKey:

@@ -21,6 +21,7 @@ of that moment is the one in which it is **posted**.
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -49,13 +50,13 @@ SHARDS_PER_LANE: Final = 8
 PAGE_DIGITS: Final = 11
 ID_DIGITS: Final = 31
 _TIME_DIGITS: Final = 12
-_VERSION_AT: Final = 14
-_VARIANT_AT: Final = 19
+_VARIANT_AT: Final = 16
 _NAME_LENGTH: Final = 14
 _TERMS_BYTES: Final = 12
 _PRIVATE, _VOID_NOTE = "x", "v"
 """What the sort keys of a private page and a void note start with: no digits, and no sheet."""
 _ERROR, _ESTIMATED = 1, 2
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -70,7 +71,7 @@ def shards_at_most(lanes: int) -> int:
     return (lanes + 1) * SHARDS_PER_LANE - 1
 
 
-class Address(NamedTuple):
+class Address(msgspec.Struct, frozen=True, gc=False):
     """Where the record of a request id is: its digits without dashes and version."""
 
     digits: str
@@ -93,7 +94,7 @@ class Address(NamedTuple):
     def name(self) -> str:
         """The record's attribute on its page."""
         rest = bytes.fromhex(self.digits[PAGE_DIGITS:])
-        return base64.urlsafe_b64encode(rest)[:_NAME_LENGTH].decode()
+        return binascii.b2a_base64(rest).translate(_URL_SAFE)[:_NAME_LENGTH].decode()
 
 
 def address_of(request_id: str) -> Address | None:
@@ -101,11 +102,10 @@ def address_of(request_id: str) -> Address | None:
 
     The id is in canonical form: lower case, with dashes.
     """
-    if request_id[_VERSION_AT] != "7" or request_id[_VARIANT_AT] not in "89ab":
+    digits = request_id.replace("-", "")
+    if digits[_TIME_DIGITS] != "7" or digits[_VARIANT_AT] not in "89ab":
         return None
-    return Address(
-        f"{request_id[:8]}{request_id[9:13]}{request_id[15:18]}{request_id[19:23]}{request_id[24:]}"
-    )
+    return Address(digits[:_TIME_DIGITS] + digits[_TIME_DIGITS + 1 :])
 
 
 def request_id_of(region_page: str, name: str) -> str:
@@ -254,7 +254,7 @@ def receipt_of(entry: Entry, terms: Terms) -> Receipt:
         cache_write_1h_tokens=entry.cache_write_1h_tokens,
         price_estimated=is_estimated(entry.flags),
         calling_region=terms.calling_region,
-        tags=dict(terms.tags),
+        tags=dict(terms.tags) if terms.tags else {},
     )
 
 

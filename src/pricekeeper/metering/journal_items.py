@@ -45,7 +45,7 @@ from pricekeeper.storage import (
     Update,
     attr,
 )
-from pricekeeper.storage.expressions import And
+from pricekeeper.storage.expressions import And, Exists, Not
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.ticks import TICK_MS, partition_of
 
@@ -112,19 +112,23 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
     Each part of the condition can only turn from true to false. So a refusal is final, also for
     copies of this write that are still under way.
     """
-    terms = {record.terms.name: record.terms.data for record in records}
-    has_room: Condition = attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT)
-    return Update(
-        USAGE_AGG_SHARDED,
-        key,
-        (
-            *(Set(record.name, record.data) for record in records),
-            *(Set(name, data) for name, data in terms.items()),
-            Add(_WEIGHT, sum(record.weight for record in records)),
-            Set(_EXPIRY, expires_at_epoch),
-        ),
-        And((*(attr(record.name).absent() for record in records), has_room)),
-    )
+    written: list[Action] = []
+    conditions: list[Condition] = []
+    terms: dict[str, bytes] = {}
+    weight = 0
+    for record in records:
+        written.append(Set(record.name, record.data))
+        conditions.append(Not(Exists(record.name)))
+        terms[record.terms.name] = record.terms.data
+        weight += record.weight
+    shared = [Set(name, data) for name, data in terms.items()]
+    actions = (*written, *shared, Add(_WEIGHT, weight), Set(_EXPIRY, expires_at_epoch))
+    return Update(USAGE_AGG_SHARDED, key, actions, And((*conditions, _has_room())))
+
+
+def _has_room() -> Condition:
+    """That the page is not full."""
+    return attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT)
 
 
 def take_places_update(
@@ -142,7 +146,7 @@ def take_places_update(
     actions: list[Action] = [Set(name, after) for name, (_, after) in claims.items()]
     if fresh:
         actions.append(Add(_WEIGHT, fresh))
-        conditions.append(attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT))
+        conditions.append(_has_room())
     actions.append(Set(_EXPIRY, expires_at_epoch))
     return Update(USAGE_AGG_SHARDED, key, tuple(actions), And(tuple(conditions)))
 

@@ -52,14 +52,15 @@ class KnownTotals:
                 await asyncio.wait([self._refreshing], timeout=WAIT_MS / 1000)
         return self._running.total(account)
 
-    def want(self, account: Account) -> None:
-        """Have its total read, unless it was recently."""
+    def want(self, account: Account) -> bool:
+        """Have its total read, unless it was recently; whether one is known."""
         age_ms = self._running.age_ms(account, self._clock.monotonic_ms())
         if age_ms is not None and age_ms < REFRESH_MS:
-            return
+            return True
         if account not in self._being_read:
             self._stale[account] = None
             self._refresh_soon()
+        return age_ms is not None
 
     async def close(self) -> None:
         """Let a read that is under way end."""

@@ -30,6 +30,7 @@ that are remembered.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -94,7 +95,8 @@ FULL_MAX: Final = 256
 REPAIRED_MAX: Final = 50_000
 """Records for which this process has asked for a repair; for a forgotten one it asks again."""
 NONCE_BYTES: Final = 6
-Settle: TypeAlias = Callable[[Submission, "Posted | PriceKeeperError"], None]
+Settled: TypeAlias = tuple[Submission, "Posted | PriceKeeperError"]
+Settle: TypeAlias = Callable[[Sequence[Settled]], None]
 
 
 class TakenPlace(NamedTuple):
@@ -135,7 +137,8 @@ class _Sendings:
 class Poster:
     """Writes records that wait together: those of a page, or those that need receipts.
 
-    ``settle`` is called for each record whose fate is known; the others get what is raised.
+    ``settle`` is told what became of each record whose fate is known, of those that were written
+    together at once; the others get what is raised.
     """
 
     def __init__(
@@ -309,19 +312,26 @@ class Poster:
                 else:
                     await self._post_on_page(half, depth, nonce, settle, doubt=doubt)
             except StoreError as error:
-                for one in half:
-                    if one.waiting:
-                        settle(one, error)
+                settle([(one, error) for one in half if one.waiting])
 
     async def _descend(
         self, missing: list[Submission], depth: int, nonce: bytes, settle: Settle
     ) -> None:
-        """Write them to the children of their page, by the next digit of their ids."""
+        """Write them to the children of their page, by the next digit of their ids.
+
+        There are sixteen at most, and they are written at once: on SQLite by one commit. If one of
+        them fails, the others are written all the same.
+        """
         children: dict[str, list[Submission]] = {}
         for one in missing:
             children.setdefault(_address(one).digits[:depth], []).append(one)
-        for child in children.values():
-            await self._post_on_page(child, depth, nonce, settle)
+        failures = await asyncio.gather(
+            *(self._post_on_page(child, depth, nonce, settle) for child in children.values()),
+            return_exceptions=True,
+        )
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
     async def _settle_own(
         self, submissions: Sequence[Submission], nonce: bytes, sent_at_ms: int, settle: Settle
@@ -330,8 +340,12 @@ class Poster:
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
         if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
             await self.repair_late(submissions[0].org_id, receipts)
-        for one, receipt in zip(submissions, receipts, strict=True):
-            settle(one, Posted(receipt, accepted=True))
+        settle(
+            [
+                (one, Posted(receipt, accepted=True))
+                for one, receipt in zip(submissions, receipts, strict=True)
+            ]
+        )
 
     async def _settle_found(
         self, left: Sequence[Submission], page: Item, nonce: bytes, settle: Settle
@@ -343,10 +357,10 @@ class Poster:
             try:
                 taken, record = taken_for(page, one.name), entry_on(page, one.name)
             except UnreadableItemError as error:  # whether it was counted, nobody can tell
-                settle(one, error)
+                settle([(one, error)])
                 continue
             if taken is not None:
-                settle(one, RequestIdReusedError(one.request_id, taken))
+                settle([(one, RequestIdReusedError(one.request_id, taken))])
             elif record is None:
                 missing.append(one)
             else:
@@ -359,8 +373,7 @@ class Poster:
         if found:
             org_id = found[0][0].org_id
             await self.repair_late(org_id, [posted.receipt for _, posted in found])
-        for submission, posted in found:
-            settle(submission, posted)
+            settle(found)
 
     async def _post_with_receipts(
         self,
@@ -427,11 +440,11 @@ class Poster:
             try:
                 taken = receipt_taken_for(reason.item)
                 if taken is not None:
-                    settle(one, RequestIdReusedError(one.request_id, taken))
+                    settle([(one, RequestIdReusedError(one.request_id, taken))])
                     continue
                 receipt = receipt_from(reason.item)
             except UnreadableItemError as error:
-                settle(one, error)
+                settle([(one, error)])
                 continue
             found.append((one, Posted(receipt, receipt.commit_id.startswith(root))))
         await self._settle_all(found, settle)

@@ -8,12 +8,14 @@ Bound: `COMMON_MAX` clients and labels.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from pricekeeper.budgets import BudgetAccount
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.days import date_of, org_day
+from pricekeeper.days import date_of, day_start_ms, next_midnight_ms, org_day
 from pricekeeper.errors import RequestIdReusedError, UnpricedUsageError
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering.counters import Account
@@ -39,8 +41,9 @@ from pricekeeper.metering.usage import (
     happened_at_ms,
     is_authorization_id,
 )
-from pricekeeper.pricing import PriceBook, Prices, charge, check_plausible
-from pricekeeper.tenants import Client, Policy
+from pricekeeper.pricing import Model, PriceBook, Prices, TokenUsage, charge, check_plausible
+from pricekeeper.pricing.cost import served_variant
+from pricekeeper.tenants import Policy
 
 COMMON_MAX: Final = 10_000
 
@@ -49,11 +52,19 @@ class _Common(NamedTuple):
     """What records of one client and label have in common, on one day and at the same prices."""
 
     policy: Policy
+    model: Model
     prices: Prices
     day: str
+    from_ms: int
+    """When its day begins; and when that ends."""
+    until_ms: int
     terms: Terms
     stored_terms: StoredTerms
     account: Account
+    lanes: int
+
+
+_CommonKey: TypeAlias = tuple[str, str, str | None, bool, str | None]
 
 
 class Preparer:
@@ -70,9 +81,7 @@ class Preparer:
         self._prices = prices
         self._ledger = ledger
         self._journal_from_ms = journal_from_ms
-        self._common: BoundedCache[tuple[Client, str, str, str | None], _Common] = BoundedCache(
-            COMMON_MAX
-        )
+        self._common: BoundedCache[_CommonKey, _Common] = BoundedCache(COMMON_MAX)
         self._estimates = EstimateWarnings(clock)
 
     async def prepare(self, policy: Policy, usage: Usage, *, on_sheet: bool = False) -> Submission:
@@ -80,18 +89,20 @@ class Preparer:
 
         ``on_sheet`` is for one that is written on a sheet of the log, whatever its id says.
         """
-        usage, now_ms = checked(usage), self._clock.now_ms()
-        address = address_of(usage.request_id)
-        if address is not None:
-            check_minted(address.minted_ms, now_ms)
-            address = None if on_sheet else self._in_journal(address)
-        if is_authorization_id(usage.request_id):
-            raise RequestIdReusedError(usage.request_id, usage.request_id)
-        at_ms = happened_at_ms(usage, now_ms)
-        accounts = self._find_accounts(policy, usage, at_ms)
-        if accounts:
-            accounts = await self._open_current(accounts, now_ms)
-        return await self._price(policy, usage, address, at_ms, accounts)
+        usage, address, at_ms, accounts = self._check(policy, usage)
+        if accounts and self._ledger is not None:
+            await self._ledger.open_all(accounts)
+        return await self._price(policy, usage, None if on_sheet else address, at_ms, accounts)
+
+    def prepare_at_once(self, policy: Policy, usage: Usage) -> Submission | None:
+        """The same; ``None`` if something has to be awaited for it."""
+        usage, address, at_ms, accounts = self._check(policy, usage)
+        if accounts and self._ledger is not None and not self._ledger.are_open(accounts):
+            return None
+        common = self._recall_common(policy, usage, at_ms)
+        if common is None:
+            return None
+        return self._charge(policy, usage, address, at_ms, accounts, common)
 
     async def prepare_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
@@ -107,27 +118,43 @@ class Preparer:
         return await self._price(policy, usage, None, authorized_at_ms, ())
 
     def find_address(self, request_id: str) -> Address | None:
-        """Where the record of that id is, if the id alone says so."""
+        """Where the record of that id is, if the id alone says so.
+
+        One of a time before the journal has a receipt.
+        """
         address = address_of(request_id)
-        return None if address is None else self._in_journal(address)
+        return None if address is None or address.minted_ms < self._journal_from_ms else address
 
-    def _in_journal(self, address: Address) -> Address | None:
-        """The address, unless it is of a time before the journal: then there is a receipt."""
-        return None if address.minted_ms < self._journal_from_ms else address
+    def _check(
+        self, policy: Policy, usage: Usage
+    ) -> tuple[Usage, Address | None, int, tuple[BudgetAccount, ...]]:
+        """The record in canonical form, its place, when it happened, and what it is spent from."""
+        usage, now_ms = checked(usage), self._clock.now_ms()
+        address = self._check_id(usage, now_ms)
+        at_ms = happened_at_ms(usage, now_ms)
+        return usage, address, at_ms, self._find_accounts(policy, usage, at_ms, now_ms)
 
-    def _find_accounts(self, policy: Policy, usage: Usage, at_ms: int) -> tuple[BudgetAccount, ...]:
-        if self._ledger is None:
-            return ()
-        return self._ledger.find(policy, usage.model_label, usage.tags, at_ms)
+    def _check_id(self, usage: Usage, now_ms: int) -> Address | None:
+        """Where the record will be, if its id says so; raises if the id can be no record's now."""
+        address = address_of(usage.request_id)
+        if address is not None:
+            minted_ms = address.minted_ms
+            check_minted(minted_ms, now_ms)
+            return address if minted_ms >= self._journal_from_ms else None
+        if is_authorization_id(usage.request_id):
+            raise RequestIdReusedError(usage.request_id, usage.request_id)
+        return None
 
-    async def _open_current(
-        self, accounts: tuple[BudgetAccount, ...], now_ms: int
+    def _find_accounts(
+        self, policy: Policy, usage: Usage, at_ms: int, now_ms: int
     ) -> tuple[BudgetAccount, ...]:
         """The budgets that the record is spent from; those of windows that are over rest."""
-        current = tuple(account for account in accounts if account.span.ends_at_ms > now_ms)
-        if current and self._ledger is not None:
-            await self._ledger.open_all(current)
-        return current
+        if self._ledger is None:
+            return ()
+        accounts = self._ledger.find(policy, usage.model_label, usage.tags, at_ms)
+        if not accounts:
+            return accounts
+        return tuple(account for account in accounts if account.span.ends_at_ms > now_ms)
 
     async def _price(
         self,
@@ -137,70 +164,104 @@ class Preparer:
         at_ms: int,
         accounts: tuple[BudgetAccount, ...],
     ) -> Submission:
-        day, tokens, book = org_day(policy.timezone, at_ms), usage.tokens, self._prices
-        model = book.catalogue.model(usage.model_label)
-        if usage.bedrock_model_id is not None:
-            model.require(usage.bedrock_model_id)
-        check_plausible(model, tokens)
+        common = self._recall_common(policy, usage, at_ms)
         try:
-            date = date_of(day)
-            prices = book.recall_prices(model, date) or await book.find_prices(model, date)
-            charged = charge(model, prices, tokens)
+            if common is None:
+                common = await self._find_common(policy, usage, at_ms)
+            return self._charge(policy, usage, address, at_ms, accounts, common)
         except UnpricedUsageError as error:
-            book.meter.unpriced[error.label] += 1
+            self._prices.meter.unpriced[error.label] += 1
             raise
+
+    def _charge(
+        self,
+        policy: Policy,
+        usage: Usage,
+        address: Address | None,
+        at_ms: int,
+        accounts: tuple[BudgetAccount, ...],
+        common: _Common,
+    ) -> Submission:
+        model, terms, stored_terms = common.model, common.terms, common.stored_terms
+        tokens = _check_tokens(model, usage)
+        charged = charge(model, common.prices, tokens)
+        if usage.tags:
+            tags = tuple(sorted(usage.tags.items()))
+            tag_keys = tuple(key for key in policy.tag_keys if key in usage.tags)
+            terms = msgspec.structs.replace(terms, tags=tags, tag_keys=tag_keys)
+            stored_terms = store_form(terms)
         if charged.price_estimated:
             self._estimates.warn(policy, usage)
-        tier = str(charged.variant or tokens.service_tier or "")
-        common = self._find_common(policy, usage, day, tier, prices)
+        is_error = usage.status is UsageStatus.ERROR
         return Submission(
             policy.org_id,
             usage.request_id,
             address,
-            lanes_of(policy.agg_shard_count),
+            common.lanes,
             fingerprint(policy.client_id, usage),
-            common.terms,
-            common.stored_terms,
+            terms,
+            stored_terms,
             common.account,
             at_ms,
-            flags_of(
-                is_error=usage.status is UsageStatus.ERROR, is_estimated=charged.price_estimated
-            ),
+            flags_of(is_error=is_error, is_estimated=charged.price_estimated),
             charged.cost_usd_picos,
             tokens,
             accounts,
         )
 
-    def _find_common(
-        self, policy: Policy, usage: Usage, day: str, tier: str, prices: Prices
-    ) -> _Common:
-        if usage.tags:
-            return _make_common(policy, usage, day, tier, prices)
-        key = (policy.client, usage.model_label, tier, usage.calling_region)
-        known = self._common.get(key)
+    def _recall_common(self, policy: Policy, usage: Usage, at_ms: int) -> _Common | None:
+        """What is remembered for such a record, if its policy, day and prices are the same."""
+        common = self._common.peek(_common_key(policy, usage))
         if (
-            known is None
-            or known.policy is not policy
-            or known.prices is not prices
-            or known.day != day
+            common is None
+            or common.policy is not policy
+            or not common.from_ms <= at_ms < common.until_ms
+            or self._prices.recall_prices(common.model, date_of(common.day)) is not common.prices
         ):
-            known = _make_common(policy, usage, day, tier, prices)
-            self._common.put(key, known)
-        return known
+            return None
+        return common
+
+    async def _find_common(self, policy: Policy, usage: Usage, at_ms: int) -> _Common:
+        day, tokens = org_day(policy.timezone, at_ms), usage.tokens
+        model = self._prices.catalogue.model(usage.model_label)
+        _check_tokens(model, usage)
+        prices = await self._prices.find_prices(model, date_of(day))
+        variant = served_variant(model, tokens)
+        terms = Terms(
+            policy.scope_key,
+            policy.client.app_id,
+            usage.model_label,
+            day,
+            str(variant or tokens.service_tier or ""),
+            prices.version,
+            prices.source[:SOURCE_LENGTH_MAX],
+            usage.calling_region,
+        )
+        common = _Common(
+            policy,
+            model,
+            prices,
+            day,
+            day_start_ms(policy.timezone, day),
+            next_midnight_ms(policy.timezone, at_ms),
+            terms,
+            store_form(terms),
+            Account(terms.scope_key, terms.label, day),
+            lanes_of(policy.agg_shard_count),
+        )
+        self._common.put(_common_key(policy, usage), common)
+        return common
 
 
-def _make_common(policy: Policy, usage: Usage, day: str, tier: str, prices: Prices) -> _Common:
-    terms = Terms(
-        policy.scope_key,
-        policy.client.app_id,
-        usage.model_label,
-        day,
-        tier,
-        prices.version,
-        prices.source[:SOURCE_LENGTH_MAX],
-        usage.calling_region,
-        tuple(sorted(usage.tags.items())),
-        tuple(key for key in policy.tag_keys if key in usage.tags),
-    )
-    account = Account(terms.scope_key, terms.label, day)
-    return _Common(policy, prices, day, terms, store_form(terms), account)
+def _common_key(policy: Policy, usage: Usage) -> _CommonKey:
+    tier, region = usage.service_tier, usage.calling_region
+    return policy.client_id, usage.model_label, tier, usage.batch, region
+
+
+def _check_tokens(model: Model, usage: Usage) -> TokenUsage:
+    """The tokens of the record; raises if no call of that model can have used them."""
+    tokens = usage.tokens
+    if usage.bedrock_model_id is not None:
+        model.require(usage.bedrock_model_id)
+    check_plausible(model, tokens)
+    return tokens

@@ -34,16 +34,19 @@ class _Slice(msgspec.Struct):
 class _Running:
     """One account: the total read last, and what was counted here since, by slices of time."""
 
-    __slots__ = ("asked_at_ms", "base", "own", "slices")
+    __slots__ = ("asked_at_ms", "base", "own", "slices", "total")
 
     def __init__(self) -> None:
         self.base: Total | None = None
         self.asked_at_ms = 0
         self.own = NOTHING
         self.slices: list[_Slice] = []
+        self.total: Total | None = None
+        """What both come to, once somebody has asked."""
 
     def add(self, counters: Counters, now_ms: int) -> None:
         self.own += counters
+        self.total = None
         last = self.slices[-1] if self.slices else None
         if last is not None and now_ms // SLICE_MS == last.last_ms // SLICE_MS:
             last.last_ms = now_ms
@@ -55,7 +58,7 @@ class _Running:
             self.slices[:2] = [_Slice(second.last_ms, oldest.counters + second.counters)]
 
     def rebase(self, total: Total) -> None:
-        self.base = total
+        self.base, self.total = total, None
         self.slices = [one for one in self.slices if one.last_ms > total.as_of_ms]
         self.own = sum((one.counters for one in self.slices), NOTHING)
 
@@ -81,7 +84,9 @@ class RunningTotals:
         running = self._accounts.peek(account)
         if running is None or running.base is None:
             return None
-        return Total.of(running.base + running.own, running.base.as_of_ms)
+        if running.total is None:
+            running.total = Total.of(running.base + running.own, running.base.as_of_ms)
+        return running.total
 
     def age_ms(self, account: Account, now_monotonic_ms: int) -> int | None:
         """How long ago its total was read; ``None`` if never."""

@@ -19,11 +19,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, NamedTuple
-
-import msgspec
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import error_copy
@@ -46,11 +42,13 @@ from pricekeeper.metering.posting import Poster, TakenPlace
 from pricekeeper.metering.preparing import Preparer
 from pricekeeper.metering.quota_uses import QuotaUses
 from pricekeeper.metering.receipt import Receipt
+from pricekeeper.metering.recorded import Outcome, Recorded, Refused
 from pricekeeper.metering.shared_sums import SharedSums
-from pricekeeper.metering.submission import Posted, Submission
+from pricekeeper.metering.submission import Posted, Submission, Waiter, sum_by_account
 from pricekeeper.metering.totals import OrgTotals, TotalsReader
 from pricekeeper.metering.usage import BATCH_MAX, Usage, checked, fingerprint
-from pricekeeper.pricing import PriceBook, split_micros
+from pricekeeper.metering.waiting import Outcomes, RecordUnderWay
+from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy
 from pricekeeper.values import ModelLabel, OrgId
@@ -59,48 +57,7 @@ IN_FLIGHT_MS: Final = 65_000
 """The longest that a request may take, and what clocks of instances may differ by."""
 
 
-class Outcome(StrEnum):
-    """Whether this submission counted the record, or an earlier one had."""
-
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-
-
-class Recorded(msgspec.Struct, frozen=True):
-    """A record that counts, under its receipt.
-
-    ``daily_total`` is what its scope has spent on its label on its day, as far as this
-    process knows; ``None`` if no total could be read. Never a reason to fail the record.
-    """
-
-    request_id: str
-    outcome: Outcome
-    receipt: Receipt
-    daily_total: Total | None
-
-    @property
-    def cost_usd_micros(self) -> int:
-        """What it costs, in whole micro-dollars, for showing."""
-        return split_micros(self.receipt.cost_usd_picos)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A record of a batch that was not counted; after `OutcomeUnknownError` it may have been."""
-
-    request_id: str
-    error: PriceKeeperError
-
-    @property
-    def code(self) -> str:
-        return self.error.code
-
-    @property
-    def detail(self) -> str:
-        return str(self.error)
-
-
-def _tell_nobody(_: Submission) -> None:
+def _tell_nobody(_: Sequence[Submission]) -> None:
     return
 
 
@@ -118,12 +75,12 @@ class Metering:
         linger_ms: int = 0,
         journal_from_ms: int = 0,
         ledger: Ledger | None = None,
-        on_counted: Callable[[Submission], None] = _tell_nobody,
+        on_counted: Callable[[Sequence[Submission]], None] = _tell_nobody,
         in_flight_ms: int = IN_FLIGHT_MS,
     ) -> None:
         """``ledger`` and ``journal_from_ms`` are what `Preparer` says of them.
 
-        ``on_counted`` is told of each record that this process counts. No record is acknowledged
+        ``on_counted`` is told of the records that this process counts. No record is acknowledged
         later than ``in_flight_ms`` after it was sent, by any instance.
         """
         self._clock = clock
@@ -143,6 +100,8 @@ class Metering:
             ledger=ledger,
         )
         self._on_counted = on_counted
+        self._noted_total: Total | None = None
+        """The total that the metrics were told last."""
         self._committer = Committer(
             self._poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
         )
@@ -160,13 +119,47 @@ class Metering:
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
             await self._admission.take(policy.org_id)
-            recorded = await self._make_answer(prepared, await self._submit(prepared))
-            self._note_quota_use(policy, recorded)
-            return recorded
+            outcomes = Outcomes(1)
+            self._totals.want(prepared.account)
+            self._submit(prepared, outcomes.waiter(0))
+            (outcome,) = await outcomes.wait()
+            return await self._make_answer(policy, prepared, outcome)
         (answer,) = await self._look_up(policy, [(usage, prepared)])
         if isinstance(answer, Refused):
             raise answer.error
         return answer
+
+    def begin(
+        self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
+    ) -> bool:
+        """Count the record as `record` does, without a task that waits for it; whether it is begun.
+
+        It is not if something has to be awaited first, or if it is going to be refused: then
+        nothing has happened, and `record` does the rest. Once it is settled, `find_answer` or
+        `answer` says what its caller is told.
+        """
+        submission = self._prepare_at_once(policy, usage)
+        if (
+            submission is None
+            or self._committer.is_closed
+            or not self._totals.want(submission.account)
+            or not self._admission.take_at_once(policy.org_id)
+        ):
+            return False
+        self._submit(submission, RecordUnderWay(policy, usage, submission, on_settled).settle)
+        return True
+
+    def find_answer(self, settled: RecordUnderWay) -> Recorded | None:
+        """The answer to a record that counts, if nothing has to be awaited for it."""
+        outcome = settled.outcome
+        if outcome is None:
+            return None
+        return self._answer_at_once(settled.policy, settled.submission, outcome)
+
+    async def answer(self, settled: RecordUnderWay) -> Recorded:
+        """The same in any case; raises what `record` would."""
+        outcome = settled.outcome or LookupError("it is not settled")
+        return await self._make_answer(settled.policy, settled.submission, outcome)
 
     def admit_batch(self, org_id: OrgId) -> AbstractAsyncContextManager[BatchPlaces]:
         """Places for a batch, to be read and parsed inside the block, after `begin_work`.
@@ -174,6 +167,13 @@ class Metering:
         Waits for places, and raises `OverloadedError` if none come free.
         """
         return self._admission.admit_batch(org_id)
+
+    def queue_batch(self, org_id: OrgId, go_on: Callable[[BatchPlaces | None], None]) -> bool:
+        """Let a batch wait for places without a task, if there are none now; whether it waits.
+
+        ``go_on`` is called with its places, or without any if none came free in time.
+        """
+        return self._admission.queue_batch(org_id, go_on)
 
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
@@ -193,23 +193,31 @@ class Metering:
         for number, usage in enumerate(usages):
             if number and number % GROUP_RECORDS == 0:
                 await asyncio.sleep(0)  # let other requests have their turn of the loop
-            prepared.append(await self._prepare(policy, usage))
-        futures = [self._submit(one, places) for one in prepared if isinstance(one, Submission)]
+            prepared.append(
+                self._prepare_at_once(policy, usage) or await self._prepare(policy, usage)
+            )
+        submissions = [one for one in prepared if isinstance(one, Submission)]
+        outcomes = Outcomes(len(submissions))
+        for account in {one.account for one in submissions}:
+            self._totals.want(account)
+        for number, one in enumerate(submissions):
+            self._submit(one, outcomes.waiter(number), places)
         places.end_work()
-        await asyncio.gather(*futures, return_exceptions=True)
+        done = iter(await outcomes.wait())
         refused = [
             (usage, one)
             for usage, one in zip(usages, prepared, strict=True)
             if not isinstance(one, Submission)
         ]
         looked_up = iter(await self._look_up(policy, refused))
-        done = iter(futures)
-        answers = [
-            await self._answer(one, next(done)) if isinstance(one, Submission) else next(looked_up)
-            for one in prepared
-        ]
-        for answer in answers:
-            self._note_quota_use(policy, answer)
+        answers: list[Recorded | Refused] = []
+        for found in prepared:
+            if isinstance(found, Submission):
+                outcome = next(done)
+                answer = self._answer_at_once(policy, found, outcome)
+                answers.append(answer or await self._answer(policy, found, outcome))
+            else:
+                answers.append(next(looked_up))
         return answers
 
     async def read_totals(
@@ -280,12 +288,13 @@ class Metering:
             self.meter.accepted += 1
             if receipt.price_estimated:
                 self.meter.estimated[receipt.model_label] += 1
-            self._note_counted(submission)
+            self._note_counted([submission])
             self._totals.want(submission.account)
         else:
             self.meter.duplicates += 1
         outcome = Outcome.ACCEPTED if accepted else Outcome.DUPLICATE
-        recorded = await self._answer_from_receipt(receipt, submission.request_id, outcome)
+        total = await self._find_total(receipt)
+        recorded = Recorded(submission.request_id, outcome, receipt, total)
         self._note_quota_use(policy, recorded)
         return recorded
 
@@ -312,49 +321,74 @@ class Metering:
         except PriceKeeperError as error:
             return error
 
+    def _prepare_at_once(self, policy: Policy, usage: Usage) -> Submission | None:
+        """The same; ``None`` if `_prepare` has to wait for something, or to say what is wrong."""
+        try:
+            return self._preparer.prepare_at_once(policy, usage)
+        except PriceKeeperError:
+            return None
+
     def _submit(
-        self, submission: Submission, places: BatchPlaces | None = None
-    ) -> asyncio.Future[Posted]:
-        """Submits the record and returns the future of its result.
+        self, submission: Submission, waiter: Waiter, places: BatchPlaces | None = None
+    ) -> None:
+        """Submit the record, for which that waiter waits.
 
         The record uses one of ``places``, or the place that its caller took for it.
         """
         try:
-            future = self._committer.submit(submission)
+            self._committer.submit(submission, waiter)
         except StoreError as error:
             if places is None:
                 self._admission.give_back(submission.org_id)
-            future = asyncio.get_running_loop().create_future()
-            future.set_exception(error)
+            waiter(error)
         else:
             if places is not None:
                 places.use()
-            self._totals.want(submission.account)
-        return future
+
+    def _answer_at_once(
+        self, policy: Policy, submission: Submission, posted: Posted | BaseException
+    ) -> Recorded | None:
+        """The answer to a record that was counted, if its total is known."""
+        if not isinstance(posted, Posted) or not posted.accepted:
+            return None
+        total = self._totals.total(submission.account)
+        return None if total is None else self._note_answer(policy, submission, posted, total)
 
     async def _answer(
-        self, submission: Submission, done: asyncio.Future[Posted]
+        self, policy: Policy, submission: Submission, outcome: Posted | BaseException
     ) -> Recorded | Refused:
         try:
-            return await self._make_answer(submission, done.result())
+            return await self._make_answer(policy, submission, outcome)
         except PriceKeeperError as error:
             return Refused(submission.request_id, error)
 
-    async def _make_answer(self, submission: Submission, posted: Posted) -> Recorded:
+    async def _make_answer(
+        self, policy: Policy, submission: Submission, posted: Posted | BaseException
+    ) -> Recorded:
+        if isinstance(posted, BaseException):
+            raise posted
         receipt = posted.receipt
         if receipt.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(submission.request_id)
-        outcome = Outcome.ACCEPTED if posted.accepted else Outcome.DUPLICATE
+        return self._note_answer(policy, submission, posted, await self._find_total(receipt))
+
+    def _note_answer(
+        self, policy: Policy, submission: Submission, posted: Posted, total: Total | None
+    ) -> Recorded:
+        """The answer to a record that counts; the metrics are told of it."""
+        receipt = posted.receipt
         if posted.accepted and receipt.price_estimated:
             self.meter.estimated[receipt.model_label] += 1
-        return await self._answer_from_receipt(receipt, submission.request_id, outcome)
+        outcome = Outcome.ACCEPTED if posted.accepted else Outcome.DUPLICATE
+        recorded = Recorded(submission.request_id, outcome, receipt, total)
+        if total is not self._noted_total:  # all records of one commit have the same one
+            self._noted_total = total
+            self._note_quota_use(policy, recorded)
+        return recorded
 
-    async def _answer_from_receipt(
-        self, receipt: Receipt, request_id: str, outcome: Outcome
-    ) -> Recorded:
+    async def _find_total(self, receipt: Receipt) -> Total | None:
         account = Account(receipt.scope_key, receipt.model_label, receipt.org_day)
-        total = self._totals.total(account) or await self._totals.wait_for(account)
-        return Recorded(request_id, outcome, receipt, total)
+        return self._totals.total(account) or await self._totals.wait_for(account)
 
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
@@ -374,12 +408,15 @@ class Metering:
             except StoreError as failure:
                 known = dict.fromkeys(addresses, failure)
         return [
-            await self._answer_refused(*one, body, known.get(body.request_id) if body else None)
+            await self._answer_refused(
+                policy, *one, body, known.get(body.request_id) if body else None
+            )
             for one, body in zip(refused, bodies, strict=True)
         ]
 
     async def _answer_refused(
         self,
+        policy: Policy,
         usage: Usage,
         error: PriceKeeperError,
         body: _Body | None,
@@ -393,12 +430,15 @@ class Metering:
             return Refused(body.request_id, error_copy(found))
         self.meter.duplicates += 1
         if found.fingerprint == body.fingerprint:
-            return await self._answer_from_receipt(found, body.request_id, Outcome.DUPLICATE)
+            total = await self._find_total(found)
+            recorded = Recorded(body.request_id, Outcome.DUPLICATE, found, total)
+            self._note_quota_use(policy, recorded)
+            return recorded
         return Refused(body.request_id, RequestIdReusedError(body.request_id))
 
-    def _note_quota_use(self, policy: Policy, answer: Recorded | Refused) -> None:
+    def _note_quota_use(self, policy: Policy, answer: Recorded) -> None:
         """Let the metrics know how much of its quota a record has brought its scope to."""
-        if isinstance(answer, Refused) or answer.daily_total is None:
+        if answer.daily_total is None:
             return
         receipt = answer.receipt
         if receipt.scope_key == policy.scope_key:  # else it was counted under another quota scope
@@ -409,12 +449,13 @@ class Metering:
                 answer.daily_total.cost_usd_micros,
             )
 
-    def _note_counted(self, submission: Submission) -> None:
-        account = submission.account
-        self._shared_sums.note_counted(account.scope_key)
-        self._totals.count(account, submission.counters)
-        self.live.note_counted(submission.org_id)
-        self._on_counted(submission)
+    def _note_counted(self, submissions: Sequence[Submission]) -> None:
+        """Let everybody here know of records of one organisation that count from now on."""
+        for account, counters in sum_by_account(submissions).items():
+            self._shared_sums.note_counted(account.scope_key)
+            self._totals.count(account, counters)
+        self.live.note_counted(submissions[0].org_id)
+        self._on_counted(submissions)
 
 
 class _Body(NamedTuple):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 from pricekeeper.budgets import BudgetAccount
-from pricekeeper.metering.counters import Account, Counters
+from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.journal import (
     Address,
     Entry,
@@ -29,6 +29,11 @@ class Posted(NamedTuple):
 
     receipt: Receipt
     accepted: bool
+
+
+Waiter: TypeAlias = Callable[[Posted | BaseException], None]
+"""Is called once: with what became of a record, or with the error that kept it from being
+written. It must not raise."""
 
 
 class Submission:
@@ -78,27 +83,13 @@ class Submission:
         """The budgets that it is spent from, in the write that counts it."""
         self._entry: Entry | None = None
         """As it was sent last."""
-        self.waiting: list[asyncio.Future[Posted]] = []
+        self.waiting: list[Waiter] = []
         """The first of them submitted it; the others sent the same request id meanwhile."""
 
     @property
     def is_error(self) -> bool:
         """Whether the call ended with an error."""
         return bool(errors_of(self.flags))
-
-    @property
-    def counters(self) -> Counters:
-        """What it adds to its account."""
-        tokens = self.tokens
-        return Counters(
-            self.cost_usd_picos,
-            tokens.input_tokens,
-            tokens.output_tokens,
-            tokens.cache_read_tokens,
-            tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
-            1,
-            errors_of(self.flags),
-        )
 
     @property
     def price_estimated(self) -> bool:
@@ -145,3 +136,20 @@ class Submission:
             tokens.cache_write_1h_tokens,
             self.request_id if self.address is None else "",  # else its place says it
         )
+
+
+def sum_by_account(submissions: Iterable[Submission]) -> dict[Account, Counters]:
+    """What these records add to each account."""
+    sums: dict[Account, list[int]] = {}
+    for one in submissions:
+        row, tokens = sums.get(one.account), one.tokens
+        if row is None:
+            row = sums[one.account] = [0] * len(COUNTER_NAMES)
+        row[0] += one.cost_usd_picos
+        row[1] += tokens.input_tokens
+        row[2] += tokens.output_tokens
+        row[3] += tokens.cache_read_tokens
+        row[4] += tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens
+        row[5] += 1
+        row[6] += errors_of(one.flags)
+    return {account: Counters.of_amounts(row) for account, row in sums.items()}

@@ -153,14 +153,14 @@ def fingerprint(client_id: str, usage: Usage) -> bytes:
         body = _canonical(usage)
     except UnicodeEncodeError as error:
         raise InvalidValueError("tags", "must be text, without lone surrogates") from error
-    digest = hashlib.blake2b(client_id.encode(), digest_size=_FINGERPRINT_BYTES)
-    digest.update(b"\0")
-    digest.update(body)
-    return digest.digest()
+    named = b"%b\0%b" % (client_id.encode(), body)
+    return hashlib.blake2b(named, digest_size=_FINGERPRINT_BYTES).digest()
 
 
 def parse_request_id(text: str) -> str:
     """The id in canonical form; raises `InvalidValueError` if it is none."""
+    if type(text) is str and _REQUEST_ID.fullmatch(text):
+        return text
     canonical = text.lower() if isinstance(text, str) else ""
     if not _REQUEST_ID.fullmatch(canonical):
         raise InvalidValueError(

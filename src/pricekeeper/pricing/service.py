@@ -62,7 +62,7 @@ class PriceBook:
 
     def recall_prices(self, model: Model, day: date) -> Prices | None:
         """What `find_prices` would find without asking the store, if there is that."""
-        entry = self._entries.get((model.bedrock_model_id, day))
+        entry = self._entries.peek((model.bedrock_model_id, day))
         if entry and self._clock.monotonic_ms() - entry.asked_at_ms < STALENESS_MS_MAX:
             return entry.prices
         return None

@@ -168,7 +168,8 @@ class Set(msgspec.Struct, frozen=True, tag=True):
 
     def check(self) -> None:
         """Raise if no item can hold the value."""
-        check_value(self.value)
+        if type(self.value) is not bytes:
+            check_value(self.value)
 
     def apply(self, item: Item) -> None:
         """Change the item."""

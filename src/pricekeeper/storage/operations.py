@@ -67,8 +67,10 @@ class Update(msgspec.Struct, frozen=True, tag=True):
         touched = {action.attribute for action in self.actions}
         for action in self.actions:
             action.check()
-        if EXPIRY in touched:
-            _check_expiry(self.table, self.apply(None))
+            if action.attribute == EXPIRY:
+                fresh: Item = {}
+                action.apply(fresh)
+                _check_expiry(self.table, fresh)
         if len(touched) < len(self.actions):
             raise InvalidOperationError("an update may touch an attribute once only")
         if not touched.isdisjoint(_NOT_UPDATABLE):

@@ -15,7 +15,7 @@ token is never valid because of that.
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -25,7 +25,7 @@ from pricekeeper.errors import InvalidTokenError, InvalidValueError, NotFoundErr
 from pricekeeper.sessions import SessionId, generation_of, parse_session_id, slot_key
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import SESSIONS
-from pricekeeper.tenants import Tenants, parse_client_id
+from pricekeeper.tenants import Policy, Tenants, parse_client_id
 from pricekeeper.tokens.access_token import (
     ACCESS_TOKEN_LENGTH_MAX,
     FORGERIES,
@@ -48,6 +48,13 @@ CHANGED_MAX: Final = 10_000
 _log = structlog.get_logger(__name__)
 
 
+class Recalled(NamedTuple):
+    """A token that was valid a moment ago: whom it speaks for, and that client's policy then."""
+
+    principal: Principal
+    policy: Policy
+
+
 class _Verified:
     """A token whose signature is right, and the result of the last check in the store."""
 
@@ -56,6 +63,7 @@ class _Verified:
         "checked_ms",
         "invalid_because",
         "principal",
+        "recalled",
         "recalled_until",
         "session_id",
         "token_generation",
@@ -71,6 +79,8 @@ class _Verified:
         self.checked = -1
         self.checked_ms = 0
         self.invalid_because = ""
+        self.recalled: Recalled | None = None
+        """What it was found to be when it was valid."""
         self.recalled_until = (-1, -1, 0)
         """What had changed here when it was found valid, and until when it is recalled."""
 
@@ -104,12 +114,12 @@ class Validator:
         self._changed_at: dict[str, int] = {}
         self._all_changed_at = 0
 
-    def recall(self, token: str) -> Principal | None:
-        """The principal of a token that was valid a moment ago, if nothing has changed here since.
+    def recall(self, digest: bytes) -> Recalled | None:
+        """A token that was valid a moment ago, by its digest, if nothing has changed here since.
 
         ``None`` says nothing of the token: it has to be validated.
         """
-        verified = self._verified.peek(_digest(token))
+        verified = self._verified.peek(digest)
         if verified is None or verified.invalid_because:
             return None
         changes, tenant_changes, until_ms = verified.recalled_until
@@ -120,7 +130,7 @@ class Validator:
         ):
             return None
         self._meter.checks_from_memory += 1
-        return verified.principal
+        return verified.recalled
 
     async def validate(self, token: str, *, fresh: bool = False) -> Principal:
         """The principal that the token speaks for; `InvalidTokenError` if it is not valid.
@@ -134,15 +144,17 @@ class Validator:
         recalled_until_ms = self._clock.monotonic_ms() + min(RECALL_MS, left_ms)
         if left_ms <= 0:
             raise self._refusal(Flaw.EXPIRED, principal)
+        policy: Policy | None = None
         known = bool(verified.invalid_because) or (not fresh and self._is_fresh(verified))
         if not known:
             # A reading from before something ended here is not shared after it.
             key = (self._changes, principal.token_id)
             await self._checks.run(key, lambda: self._check_store(verified))
         if not verified.invalid_because:
-            await self._match_client(verified, fresh=fresh)
-        if verified.invalid_because:
+            policy = await self._match_client(verified, fresh=fresh)
+        if verified.invalid_because or policy is None:
             raise self._refusal(verified.invalid_because, principal)
+        verified.recalled = Recalled(principal, policy)
         verified.recalled_until = (*changes, recalled_until_ms)
         self._meter.checks_from_memory += known
         self._meter.checks_from_store += not known
@@ -166,7 +178,7 @@ class Validator:
         if self._keys.revision != self._revision:
             self._revision = self._keys.revision
             self._verified.clear()
-        digest = _digest(token)
+        digest = digest_of(token)
         verified = self._verified.get(digest)
         if verified is None:
             verified = self._verify(token)
@@ -218,8 +230,8 @@ class Validator:
             verified.token_generation = token_generation
             verified.checked, verified.checked_ms = checked, checked_ms
 
-    async def _match_client(self, verified: _Verified, *, fresh: bool) -> None:
-        """Mark the token invalid if its client is gone, or has ended all of its tokens.
+    async def _match_client(self, verified: _Verified, *, fresh: bool) -> Policy | None:
+        """The policy of its client; mark the token invalid if that is gone, or has ended them all.
 
         The cached policy of the client may be older than the session: then it is read again.
         """
@@ -233,9 +245,10 @@ class Validator:
                 self._changes += 1  # tokens of one of the two have ended: none is recalled
         except NotFoundError:
             verified.invalid_because = "its client is gone"
-        else:
-            if policy.token_generation != verified.token_generation:
-                verified.invalid_because = "everything of its client was ended"
+            return None
+        if policy.token_generation != verified.token_generation:
+            verified.invalid_because = "everything of its client was ended"
+        return policy
 
     def _refusal(self, reason: str, principal: Principal | None = None) -> InvalidTokenError:
         """Log the reason; the caller does not learn it."""
@@ -249,7 +262,7 @@ class Validator:
         return InvalidTokenError(genuine=reason not in FORGERIES)
 
 
-def _digest(token: str) -> bytes:
+def digest_of(token: str) -> bytes:
     """What a token is remembered by, so that the token itself is not."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 

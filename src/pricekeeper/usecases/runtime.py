@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 from pricekeeper.activity import DeniedKind
@@ -13,7 +14,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.errors import RateLimitExceededError, UnknownModelLabelError, Violation
 from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
 from pricekeeper.metering import Recorded, Usage, UsageStatus, day_start_ms
-from pricekeeper.pricing import Prices
+from pricekeeper.pricing import Prices, split_micros
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import noting
@@ -24,6 +25,8 @@ from pricekeeper.values import ModelLabel
 
 AUTO: Final = "auto"
 """What is asked for if no model is named."""
+TOTALS_REMEMBERED_MAX: Final = 1_024
+_STATUSES: Final = {status.value: status for status in UsageStatus}
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 
 
@@ -109,9 +112,7 @@ def quota_use(
     policy: Policy, spend_usd_micros: int, quota_usd_micros: int
 ) -> tuple[float, QuotaStatus]:
     """How much of a quota is spent, in percent with two decimals, and what that means."""
-    hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
-    status = quota_status(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
-    return hundredths / 100, status
+    return _quota_use(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
 
 
 def usage_of(body: wire.UsageBody) -> Usage:
@@ -133,7 +134,7 @@ def make_usage(body: wire.UsageBody | CaptureBody, request_id: str, model_label:
         batch=body.batch,
         bedrock_model_id=body.bedrock_model_id,
         calling_region=body.calling_region,
-        status=UsageStatus(body.status),
+        status=_STATUSES[body.status],
         timestamp_ms=None if body.timestamp is None else parse_timestamp(body.timestamp),
         tags=body.tags,
     )
@@ -159,12 +160,40 @@ def daily_total_answer(recorded: Recorded, policy: Policy) -> wire.DailyTotalAns
     receipt, total = recorded.receipt, recorded.daily_total
     if total is None:
         return None
-    spend_usd_micros = total.cost_usd_micros
-    quota = policy.quotas.get(ModelLabel(receipt.model_label), 0)
-    percent, mode = quota_use(policy, spend_usd_micros, quota)
+    return _daily_total_answer(
+        total.cost_usd_picos,
+        total.requests,
+        total.as_of_ms,
+        policy.quotas.get(ModelLabel(receipt.model_label), 0),
+        policy.tight_mode_threshold_pct,
+        policy.timezone,
+        receipt.org_day,
+    )
+
+
+@lru_cache(maxsize=TOTALS_REMEMBERED_MAX)
+def _daily_total_answer(
+    cost_usd_picos: int,
+    requests: int,
+    as_of_ms: int,
+    quota_usd_micros: int,
+    tight_pct: int,
+    timezone: str,
+    org_day: str,
+) -> wire.DailyTotalAnswer:
+    """The total of a day as it is told; all records of one commit are told the same."""
+    spend_usd_micros, _ = split_micros(cost_usd_picos)
+    percent, mode = _quota_use(spend_usd_micros, quota_usd_micros, tight_pct)
     # Before the first aggregation: when the day began, nothing had been counted.
-    as_of_ms = max(total.as_of_ms, day_start_ms(policy.timezone, receipt.org_day))
-    return wire.DailyTotalAnswer(spend_usd_micros, total.requests, percent, mode, rfc3339(as_of_ms))
+    told_ms = max(as_of_ms, day_start_ms(timezone, org_day))
+    return wire.DailyTotalAnswer(spend_usd_micros, requests, percent, mode, rfc3339(told_ms))
+
+
+def _quota_use(
+    spend_usd_micros: int, quota_usd_micros: int, tight_pct: int
+) -> tuple[float, QuotaStatus]:
+    hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
+    return hundredths / 100, quota_status(spend_usd_micros, quota_usd_micros, tight_pct)
 
 
 def selection_answer(decision: Decision) -> wire.SelectionAnswer:

@@ -1,0 +1,147 @@
+"""Requests that are served without a task of their own.
+
+A task, the coroutines on the way to its handler and the future that it waits for cost more than
+what most requests of an app need done: their token, policy and prices are in memory, and what they
+wait for is a commit that many of them share. Such a request is begun as soon as it is whole
+(`Operation.begin`), and whoever commits it answers it. Everything else goes the usual way: what is
+refused, and what has to be read first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from time import perf_counter_ns
+from typing import Any, NamedTuple, TypeAlias
+
+from starlette.requests import ClientDisconnect
+
+from pricekeeper.errors import DeadlineExceededError, OverloadedError
+from pricekeeper.http.answering import (
+    NOBODY_LEFT,
+    OVERLOADED,
+    problem_answer,
+    send_answer,
+    write_at_once,
+)
+from pricekeeper.http.deadline import DEADLINES, Deadlines
+from pricekeeper.http.operation import Answer, Call, Operation, encode_body
+
+Note: TypeAlias = Callable[[Call, str, int, int], None]
+"""Notes in the log and the metrics which route was answered, with what status, in how many
+microseconds."""
+
+
+class Target(NamedTuple):
+    """What a head asks for, if requests with that head can be begun at once."""
+
+    route: str
+    operation: Operation
+    parameters: Mapping[str, str]
+    headers: dict[bytes, bytes]
+    token_digest: bytes
+
+
+class RequestAtOnce:
+    """A request that was begun; it is answered once, by whoever comes first."""
+
+    __slots__ = (
+        "_call", "_deadlines", "_due", "_note", "_route", "_started_ns", "_task", "_tick",
+        "is_answered", "may_be_applied",
+    )  # fmt: skip
+
+    def __init__(self, call: Call, route: str, started_ns: int, note: Note) -> None:
+        self._call = call
+        self._route = route
+        self._started_ns = started_ns
+        self._note = note
+        self.is_answered = False
+        self.may_be_applied = True
+        self._task: asyncio.Task[None] | None = None
+        self._deadlines: Deadlines = call.request.scope["state"][DEADLINES]
+        self._due, self._tick = self._deadlines.add(self, self._deadlines.secs)
+
+    def send(self, answer: Answer) -> None:
+        """Answer the request, unless its time was up."""
+        if self.is_answered:
+            return
+        call = self._call
+        exchange = call.request.exchange
+        try:
+            body = encode_body(answer)
+            if exchange is None or not write_at_once(exchange, answer, body, call):
+                self.finish(_later(answer))  # its reader is slow
+                return
+        except Exception as error:  # noqa: BLE001 - it is told and logged
+            self.fail(error)
+            return
+        self.is_answered = True
+        self._deadlines.remove(self, self._due, self._tick)
+        self._note_end(answer.status)
+
+    def finish(self, work: Coroutine[Any, Any, Answer]) -> None:
+        """Answer it with what that comes to, within what is left of its time."""
+        if self.is_answered:
+            work.close()
+            return
+        left_secs = self._deadlines.remove(self, self._due, self._tick)
+        self.is_answered = True
+        self._task = asyncio.create_task(self._finish(work, left_secs), name="pricekeeper-finish")
+
+    def refuse_for_room(self) -> None:
+        """Answer it with `OverloadedError`, without another thought."""
+        if self.is_answered:
+            return
+        call = self._call
+        exchange = call.request.exchange
+        if exchange is None or not OVERLOADED.write(exchange, call):
+            self.fail(OverloadedError())
+            return
+        call.metrics.note_problem(OverloadedError.code)
+        self.is_answered = True
+        self._deadlines.remove(self, self._due, self._tick)
+        self._note_end(OVERLOADED.status)
+
+    def fail(self, error: Exception) -> None:
+        """Answer it with the problem that tells the error."""
+        self.finish(_failing(error))
+
+    def expire(self) -> None:
+        """Its time is up."""
+        if not self.is_answered:
+            self.fail(DeadlineExceededError(may_be_applied=self.may_be_applied))
+
+    def withdraw(self) -> None:
+        """Forget about it: it was not begun after all."""
+        self._deadlines.remove(self, self._due, self._tick)
+
+    async def _finish(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> None:
+        call = self._call
+        try:
+            with self._deadlines.begin(left_secs) as deadline:
+                deadline.may_be_applied = self.may_be_applied
+                call.request.deadline = deadline
+                answer = (await work).encoded()
+        except ClientDisconnect:
+            self._note_end(NOBODY_LEFT)
+            return
+        except Exception as error:  # noqa: BLE001 - it is told and logged
+            answer = problem_answer(call, error)
+        exchange = call.request.exchange
+        try:
+            if exchange is not None:
+                await send_answer(exchange.send, answer, call)
+        finally:
+            self._note_end(answer.status)
+
+    def _note_end(self, status: int) -> None:
+        elapsed_us = (perf_counter_ns() - self._started_ns) // 1000
+        self._note(self._call, self._route, status, elapsed_us)
+
+
+async def _later(answer: Answer) -> Answer:
+    return answer
+
+
+async def _failing(error: Exception) -> Answer:
+    raise error

@@ -1,0 +1,335 @@
+"""A request without a task of its own is owed all that one with a task is.
+
+Over a real socket, in the event loop of the test: commits are held, let go or failed by the test.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from http_fixtures import METRICS_TOKEN, usage
+from in_loop_service import Service, register, serving
+from metering.scripted_store import Held, ScriptedStore, fails
+from pricekeeper.bootstrap import services
+from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.clock import SystemClock
+from pricekeeper.errors import StoreUnavailableError
+from pricekeeper.http.at_once import RequestAtOnce
+from pricekeeper.http.deadline import DEADLINES, Deadlines
+from pricekeeper.http.exchange import Exchange
+from pricekeeper.http.operation import Answer
+from pricekeeper.settings import Settings, StoreLocation
+from pricekeeper.storage import Store, open_store
+from pricekeeper.telemetry.logs import configure_logging
+from pricekeeper.usecases import runtime as cases
+
+PATIENCE_SECS = 20
+
+
+class Peer:
+    """A client that sends bytes and reads answers, one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def close(self) -> None:
+        """Leave, if it has not."""
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+    async def read(self) -> tuple[int, dict[str, str], Any]:
+        """The next answer: status, headers and body."""
+        async with asyncio.timeout(PATIENCE_SECS):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+            pairs = [line.split(": ", 1) for line in head[1:] if line]
+            headers = {name.lower(): value for name, value in pairs}
+            body = await self._reader.readexactly(int(headers["content-length"]))
+        return int(head[0].split()[1]), headers, json.loads(body)
+
+    async def read_end(self) -> bytes:
+        """What comes until the connection ends."""
+        async with asyncio.timeout(PATIENCE_SECS):
+            return await self._reader.read()
+
+
+@dataclass
+class World:
+    """A service whose commits a test holds."""
+
+    service: Service
+    wire: ScriptedStore
+    path: str
+    token: str
+    held: list[Held] = field(default_factory=list)
+    peers: list[Peer] = field(default_factory=list)
+
+    async def connect(self) -> Peer:
+        host, port = self.service.url.removeprefix("http://").split(":")
+        self.peers.append(Peer(*await asyncio.open_connection(host, int(port))))
+        return self.peers[-1]
+
+    def request(self, record: dict[str, Any], *headers: str) -> bytes:
+        body = json.dumps(record).encode()
+        lines = [
+            f"POST {self.path}/usage HTTP/1.1",
+            "host: x",
+            f"authorization: Bearer {self.token}",
+            f"content-length: {len(body)}",
+            *headers,
+        ]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+    def hold(self) -> Held:
+        """Hold the next commit."""
+        self.held.append(Held())
+        self.wire.script.append(self.held[-1])
+        return self.held[-1]
+
+    async def end(self) -> None:
+        """Let all commits go on, also if the test has failed: the service waits for them."""
+        for one in self.held:
+            one.let_go.set()
+        for peer in self.peers:
+            await peer.close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return replace(
+        demo_settings(tmp_path),
+        metrics_token=METRICS_TOKEN,
+        aggregator_interval_secs=0,
+        api_limits_per_minute={},
+        request_deadline_ms=1_000,
+        log_level="info",
+    )
+
+
+@pytest.fixture
+async def world(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[World]:
+    """The service, after a first record: what the next ones need is in memory."""
+    wires: list[ScriptedStore] = []
+
+    async def open_wired(where: StoreLocation, **more: Any) -> Store:
+        wires.append(ScriptedStore(await open_store(where, **more)))
+        return wires[-1]
+
+    monkeypatch.setattr(services, "open_store", open_wired)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)  # other tests have their own
+    configure_logging("info", for_good=False)
+    async with serving(settings, SystemClock()) as service:
+        account = await register(service, str(uuid.uuid4()))
+        granted = await service.call("POST", "/auth/token", account.credentials)
+        token = granted.json["access_token"]
+        path = account.path
+        first = await service.call("POST", f"{path}/usage", usage(), token=token)
+        assert first.status == 202
+        capsys.readouterr()
+        world = World(service, wires[0], path, token)
+        try:
+            yield world
+        finally:
+            await world.end()
+
+
+def requests() -> set[asyncio.Task[Any]]:
+    """The tasks that serve requests."""
+    return {one for one in asyncio.all_tasks() if "run_asgi" in repr(one.get_coro())}
+
+
+def logged(capsys: pytest.CaptureFixture[str], event: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+async def test_no_task_waits_for_the_commit(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its id and its access line are those of any request."""
+    held, peer = world.hold(), await world.connect()
+    peer.writer.write(world.request(usage(), "x-request-id: mine"))
+    await held.reached.wait()
+    assert not requests()
+    held.let_go.set()
+    status, headers, body = await peer.read()
+    assert (status, headers["x-request-id"], body["status"]) == (202, "mine", "accepted")
+    await asyncio.sleep(0)
+    (line,) = logged(capsys, "request")
+    assert (line["request_id"], line["status"]) == ("mine", 202)
+    assert line["route"] == "/api/v1/orgs/{org_id}/apps/{app_id}/usage"
+
+
+async def test_a_record_counts_if_its_peer_has_left(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody is answered, and nothing is logged of it but its access line."""
+    record, held, peer = usage(), world.hold(), await world.connect()
+    peer.writer.write(world.request(record))
+    await held.reached.wait()
+    peer.writer.transport.abort()
+    healthy = await world.service.call("GET", "/healthz")  # the server has seen it leave
+    assert healthy.status == 200
+    held.let_go.set()
+    again = await world.service.call("POST", f"{world.path}/usage", record, token=world.token)
+    assert (again.status, again.json["status"]) == (202, "duplicate")
+    written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert {line["event"] for line in written} == {"request"}
+
+
+async def test_when_its_time_is_up_it_is_answered_once(world: World) -> None:
+    """It says that the record may count. The connection goes on; what comes later is not told."""
+    record, held, peer = usage(), world.hold(), await world.connect()
+    peer.writer.write(world.request(record))
+    await held.reached.wait()
+    status, headers, body = await peer.read()
+    assert (status, body["code"]) == (503, "STORE_UNAVAILABLE")
+    assert "nobody knows" in body["detail"]
+    assert "retry-after" in headers
+    held.let_go.set()
+    peer.writer.write(world.request(record, "x-request-id: again"))
+    status, headers, body = await peer.read()
+    assert (status, headers["x-request-id"], body["status"]) == (202, "again", "duplicate")
+
+
+async def test_a_commit_that_fails_after_its_time_is_not_told_either(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next answer on the connection is the next request's, and each has one access line."""
+    held, peer = world.hold(), await world.connect()
+
+    async def fail_late(send: Any) -> None:
+        await held(request_lost_later)
+
+    async def request_lost_later() -> None:
+        raise StoreUnavailableError("late")
+
+    world.wire.script[-1] = fail_late
+    peer.writer.write(world.request(usage()))
+    await held.reached.wait()
+    assert (await peer.read())[0] == 503
+    held.let_go.set()
+    peer.writer.write(world.request(usage(), "x-request-id: next"))
+    status, headers, _ = await peer.read()
+    assert (status, headers["x-request-id"]) == (202, "next")
+    await asyncio.sleep(0)
+    assert [line["status"] for line in logged(capsys, "request")] == [503, 202]
+
+
+async def test_a_commit_that_fails_is_told(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As to a request with a task."""
+    world.wire.script.append(fails(StoreUnavailableError("down")))
+    peer = await world.connect()
+    peer.writer.write(world.request(usage(), "x-request-id: mine"))
+    status, headers, body = await peer.read()
+    assert (status, body["code"], body["request_id"]) == (503, "STORE_UNAVAILABLE", "mine")
+    assert "retry-after" in headers
+    await asyncio.sleep(0)
+    written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["status"] for line in written if line["event"] == "request"] == [503]
+    assert [line["request_id"] for line in written if line["event"] == "problem"] == ["mine"]
+
+
+@pytest.mark.parametrize("when", ["as it begins", "as it is answered", "as that is encoded"])
+async def test_a_bug_is_told_as_one(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """500 without a word of what went wrong, the traceback in the log, and an access line."""
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("secret")
+
+    if when == "as it begins":
+        monkeypatch.setattr(world.service.inside.authorizations, "begin", fail)
+    elif when == "as it is answered":
+        monkeypatch.setattr(cases, "recorded_answer", fail)
+    else:
+        monkeypatch.setattr(cases, "recorded_answer", lambda *_: object())
+    peer = await world.connect()
+    peer.writer.write(world.request(usage(), "x-request-id: mine"))
+    status, headers, body = await peer.read()
+    assert (status, body["code"], headers["x-request-id"]) == (500, "INTERNAL", "mine")
+    assert "secret" not in body["detail"]
+    await asyncio.sleep(0)
+    written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["status"] for line in written if line["event"] == "request"] == [500]
+    assert [line["request_id"] for line in written if line["event"] == "unhandled"] == ["mine"]
+
+
+async def test_pipelined_requests_are_answered_in_order(world: World) -> None:
+    """Whatever each of them waits for."""
+    held, peer = world.hold(), await world.connect()
+    get = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-request-id: two\r\n\r\n"
+    one, three = (world.request(usage(), f"x-request-id: {name}") for name in ("one", "three"))
+    peer.writer.write(one + get + three)
+    await held.reached.wait()
+    held.let_go.set()
+    answers = [await peer.read() for _ in range(3)]
+    assert [headers["x-request-id"] for _, headers, _ in answers] == ["one", "two", "three"]
+    assert [status for status, _, _ in answers] == [202, 200, 202]
+
+
+async def test_a_service_that_stops_answers_what_it_has_begun(
+    world: World,
+) -> None:
+    """Then it closes the connection."""
+    held, peer = world.hold(), await world.connect()
+    peer.writer.write(world.request(usage()))
+    await held.reached.wait()
+    world.service.stop()
+    await asyncio.sleep(0.2)  # the server looks every tenth of a second whether it should stop
+    held.let_go.set()
+    status, headers, body = await peer.read()
+    assert (status, body["status"]) == (202, "accepted")
+    assert headers["connection"] == "close"
+    assert await peer.read_end() == b""
+
+
+class Transport(asyncio.Transport):
+    """Remembers what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+
+async def test_a_reader_that_is_slow_is_waited_for() -> None:
+    """Its answer goes out when it reads, once, and then it is noted."""
+    transport, noted = Transport(), []
+    flow = FlowControl(transport)
+    scope: Any = {"method": "POST", "http_version": "1.1", "state": {DEADLINES: Deadlines(60_000)}}
+    one = Exchange(
+        scope, transport, flow, logging.getLogger("t"), [], lambda: None, keep_alive=True
+    )
+    request = SimpleNamespace(scope=scope, exchange=one, deadline=None)
+    call: Any = SimpleNamespace(request=request, request_id="r", limit_headers=())
+    reply = RequestAtOnce(call, "/usage", 0, lambda *seen: noted.append(seen[1:3]))
+    flow.pause_writing()
+    reply.send(Answer(202, {"fine": True}))
+    reply.send(Answer(202, {"fine": False}))
+    await asyncio.sleep(0)
+    assert (transport.writes, noted) == ([], [])
+    flow.resume_writing()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(transport.writes) == 1
+    assert transport.writes[0].endswith(b'{"fine":true}')
+    assert noted == [("/usage", 202)]

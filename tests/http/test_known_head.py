@@ -1,0 +1,151 @@
+"""A head that is known is taken for what the parser would make of it, and nothing else is."""
+
+from typing import Any
+
+import httptools
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pricekeeper.http.known_head import KNOWN_BYTES_MAX, KnownHead, remember_head
+
+POST = (
+    b"POST /usage?a=b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nAuthorization: Bearer t\r\n\r\n"
+)
+GET = b"GET /selection HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\n\r\n"
+
+
+class Parsed:
+    """What the parser makes of some bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.heads: list[tuple[bytes, bytes, list[tuple[bytes, bytes]]]] = []
+        self.body, self.head_bytes, self.whole = b"", 0, 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._url = b""
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self._headers, self._url = [], b""
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.heads.append((self._parser.get_method(), self._url, self._headers))
+        self.is_kept = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.whole += 1
+
+
+def remembered(data: bytes) -> KnownHead | None:
+    """What a connection remembers of a request that was the only one in the data."""
+    parsed = Parsed(data)
+    ((method, _, headers),) = parsed.heads
+    scope = {"method": method.decode(), "headers": headers}
+    return remember_head(data, scope, 0, len(parsed.body))
+
+
+def body_of(first: bytes, data: bytes) -> bytes | None:
+    """The body of a request with a head that is known from another one, if it is taken for that."""
+    head = remembered(first)
+    assert head is not None
+    request = head.request_of(data)
+    if request is None:
+        return None
+    scope, body = request
+    assert scope["headers"] == Parsed(data).heads[0][2]
+    return body
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 10, 123, 9_999_999])
+def test_the_same_head_is_known_whatever_the_length_of_the_body(length: int) -> None:
+    """The digits of the length may be more or less than they were."""
+    body = b"x" * length
+    assert body_of(POST % 2 + b"{}", POST % length + body) == body
+
+
+def test_a_head_without_a_body_is_known() -> None:
+    """As whole as it was."""
+    assert body_of(GET, GET) == b""
+    assert body_of(GET, GET + b"x") is None
+    assert body_of(GET, GET[:-1]) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        POST % 3 + b"{}",
+        POST % 1 + b"{}",
+        POST % 2 + b"{}" + GET,
+        (POST % 2 + b"{}").replace(b"Bearer t", b"Bearer u"),
+        (POST % 2 + b"{}").replace(b"Host: x\r\n", b"Host: x\r\nHost: y\r\n"),
+        (POST % 2 + b"{}").replace(b"Length: 2", b"Length: 02"),
+        (POST % 2 + b"{}").replace(b"Length: 2", b"Length: +2"),
+        (POST % 2 + b"{}").replace(b"Length: 2", b"Length: 2 "),
+        (POST % 2 + b"{}").replace(b"Length: 2", b"Length: 2, 2"),
+        (POST % 2 + b"{}").replace(b"Length: 2", b"Length: "),
+        (POST % 2 + b"{}").replace(b"Length: 2", "Length: ²".encode("latin-1")),
+        POST % 10_000_000,
+        b"",
+        b"\r\n" + POST % 2 + b"{}",
+    ],
+    ids=range(14),
+)
+def test_any_other_data_is_parsed(data: bytes) -> None:
+    """Half of a request, more than one, another head, or a length that nobody writes so."""
+    assert body_of(POST % 2 + b"{}", data) is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nx",
+        b"\r\n" + GET,
+        GET.replace(b"Host: x", b"Host: x\r\nX: " + b"y" * KNOWN_BYTES_MAX),
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length:\t01\r\n\r\nx",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1 \r\n\r\nx",
+    ],
+    ids=["chunks", "expecting", "an empty line before it", "long", "a zero in front", "a space"],
+)
+def test_a_head_that_says_more_than_a_length_is_not_remembered(head: bytes) -> None:
+    """Each request with it is parsed."""
+    assert remembered(head) is None
+
+
+_edits = st.tuples(
+    st.integers(0, len(POST) + 12),
+    st.integers(0, 3),
+    st.sampled_from(
+        [b"", b"\r", b"\n", b"\r\n", b" ", b"0", b"1", b"2", b":", b"\0", b"x", b"\r\n\r\n"]
+    ),
+)
+
+
+@given(st.integers(0, 120), st.lists(_edits, max_size=3))
+def test_what_is_known_is_what_the_parser_finds(length: int, edits: list[Any]) -> None:
+    """Whatever is done to the bytes: one whole request, with the same head and that body."""
+    data = POST % length + b"x" * length
+    for start, count, put in edits:
+        data = data[:start] + put + data[start + count :]
+    first = POST % 2 + b"{}"
+    body = body_of(first, data)
+    if body is None:
+        return
+    ((method, url, headers),) = Parsed(first).heads
+    parsed = Parsed(data)
+    ((found_method, found_url, found_headers),) = parsed.heads
+    assert (found_method, found_url, parsed.whole, parsed.body) == (method, url, 1, body)
+    assert parsed.is_kept
+    assert [one for one in found_headers if one[0] != b"content-length"] == [
+        one for one in headers if one[0] != b"content-length"
+    ]
