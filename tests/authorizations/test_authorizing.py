@@ -559,7 +559,7 @@ def test_settled_authorizations_do_not_fill_the_memory() -> None:
         if number % 100:
             listed.remove(one.id)
     assert len(listed) == 200
-    assert listed.remembered <= 2 * len(listed) + 1_001
+    assert len(listed._heap) <= 2 * len(listed) + 1_001
     assert len(listed.take_due(10**9)) == 200
 
 

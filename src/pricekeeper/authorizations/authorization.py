@@ -50,16 +50,6 @@ class HeldAccount(msgspec.Struct, frozen=True):
     key: Key
     id: str
 
-    @property
-    def pk(self) -> str:
-        """Of its item."""
-        return self.key.pk
-
-    @property
-    def sk(self) -> str:
-        """Of its item."""
-        return self.key.sk or ""
-
 
 class HeldBucket(msgspec.Struct, frozen=True):
     """A bucket that an authorization took tokens from."""
