@@ -563,4 +563,4 @@ def test_settled_authorizations_do_not_fill_the_memory() -> None:
     assert len(listed.take_due(10**9)) == 200
 
 
-_A_GRANT = Grant(GrantTerms("client", "app", "premium", (), ()), b"", "NORMAL", 1, 1, 1, 0, {})
+_A_GRANT = Grant(GrantTerms("client", "app", "premium", (), (), ()), b"", "NORMAL", 1, 1, 1, 0, {})

@@ -74,6 +74,8 @@ class GrantTerms(msgspec.Struct, frozen=True):
     label: str
     accounts: tuple[HeldAccount, ...]
     buckets: tuple[HeldBucket, ...]
+    keys: tuple[Key, ...]
+    """The items of the accounts."""
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -214,7 +214,8 @@ class Authorizations:
         ``usage`` has no id and no label of its own: they are the authorization's. The same capture
         again is a duplicate; another one is a `RequestIdReusedError`.
         """
-        return await self._capture(policy, await self._find_open(policy, authorization_id), usage)
+        seen = self._recall(policy, authorization_id) or await self._find(policy, authorization_id)
+        return await self._capture(policy, seen, usage)
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count a usage record; one under the id of an authorization is its capture."""
@@ -304,9 +305,13 @@ class Authorizations:
 
     async def _find_open(self, policy: Policy, authorization_id: str) -> Seen:
         """The authorization to settle, from memory if this process has granted it."""
+        return self._recall(policy, authorization_id) or await self._find(policy, authorization_id)
+
+    def _recall(self, policy: Policy, authorization_id: str) -> Seen | None:
+        """An authorization that this process has granted, if it is open."""
         due = self._open.find(parse_id(authorization_id))
-        if due is None or due.authorization.grant.client_id != policy.client_id:
-            return await self._find(policy, authorization_id)
+        if due is None or due.authorization.grant.terms.client_id != policy.client_id:
+            return None
         return self._desk.seen(due)
 
     async def list_unfinished(
