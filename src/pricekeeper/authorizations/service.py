@@ -57,6 +57,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     AuthorizationDeniedError,
     ConflictError,
+    InvalidValueError,
     NotFoundError,
     Obstacle,
     PriceKeeperError,
@@ -182,10 +183,11 @@ class Authorizations:
         request = checked(request)
         now_ms = self._clock.now_ms()
         asked_as = None if request.dry_run else request.authorization_id
-        existing = None
         if asked_as is not None and is_authorization_id(asked_as):
             existing = await self._desk.reader.find(policy.org_id, asked_as)
-        if existing is not None:
+            if existing is None:  # one that we make later may be the same
+                message = "is of version 8, as only those are that we make; make it of version 7"
+                raise InvalidValueError("authorization_id", message)
             return _repeated(existing, fingerprint_of_request(policy.client_id, request))
         try:
             wanted = await self._candidates.find(policy, request, now_ms)
