@@ -13,7 +13,7 @@ from faulty_store import Crashed
 from memory_store import MemoryStore
 from metering.conftest import a_policy
 from minting import minted
-from pricekeeper.authorizations import Authorized
+from pricekeeper.authorizations import Authorized, LedgerCheck
 from pricekeeper.authorizations.claims import Claim
 from pricekeeper.authorizations.grants import GRANT
 from pricekeeper.budgets import Balance, Scope, accounts_of, item_partition
@@ -22,7 +22,7 @@ from pricekeeper.ledger import book, log, worker
 from pricekeeper.ledger.items import sheet_key
 from pricekeeper.ledger.log import CHAPTER_MS, OrgLog
 from pricekeeper.ledger.position import Position, authorization_id_of, begin_chapter
-from pricekeeper.ledger.sheet import NAMES
+from pricekeeper.ledger.sheet import ACCOUNTS, NAMES, NEXT, NONCE, OUTCOMES
 from pricekeeper.storage import Page, Put, Query, Store
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Enforcement, Window
@@ -168,6 +168,64 @@ async def test_an_old_id_is_found_wherever_it_was_granted_behind_its_claim(
     assert store.read <= len(between) + 2  # and the end of the log
     again = await later.authorize(world.policy, authorization_id=name)
     assert again.authorization.id == granted.authorization.id
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(ACCOUNTS, b"none"), (OUTCOMES, "text"), (NONCE, None), (NEXT, 7)]
+)
+async def test_nothing_is_decided_behind_a_damaged_sheet(
+    world: World, name: str, value: bytes | str | int | None
+) -> None:
+    """What it holds is never taken for nothing. Others go on, and so does whoever has read it."""
+    made = await world.instance.authorize(world.policy)
+    key = sheet_key(world.policy.org_id, made.authorization.id)
+    sheet = await world.store.get(USAGE_AGG_SHARDED, key)
+    assert sheet is not None
+    damaged = {one: held for one, held in {**sheet, name: value}.items() if held is not None}
+    await world.store.put(Put(USAGE_AGG_SHARDED, damaged))
+    later = Instance(world.store, world.clock, seed=3)
+    for _ in range(2):
+        with pytest.raises(UnreadableItemError):
+            await later.authorize(world.policy)
+    with pytest.raises(UnreadableItemError):
+        await later.capture(world.policy, made.authorization.id)
+    await later.authorize(a_policy(budgets=(a_budget(),)))
+    await world.instance.authorize(world.policy)
+    await world.instance.void(world.policy, made.authorization.id)
+    restored = {one: held for one, held in sheet.items() if one not in (ACCOUNTS, OUTCOMES, NEXT)}
+    await world.store.put(Put(USAGE_AGG_SHARDED, restored))
+    (finding,) = await LedgerCheck(world.store, world.clock).check([world.policy], mend=True)
+    assert finding.mended
+    assert await world.balance() == Balance(HELD_USD_PICOS, HELD_USD_PICOS)
+    await later.authorize(world.policy)
+    assert await world.balance() == Balance(2 * HELD_USD_PICOS, 2 * HELD_USD_PICOS)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "repair"), [("through", "zzz", "000000000"), ("u:", "text", 0)]
+)
+async def test_an_item_of_accounts_that_was_set_right_is_used_again(
+    world: World, name: str, damage: str, repair: str | int
+) -> None:
+    """By a process that has seen it damaged, too; the check of the ledger counts it anew."""
+    await world.instance.authorize(world.policy)
+    world.clock.advance_ms(CHAPTER_MS)
+    await world.instance.authorize(world.policy)
+    await world.instance.close()
+    (account,) = accounts_of(world.policy, world.clock.now_ms())
+    item = await world.store.get(RATE_BUCKETS, account.key)
+    assert item is not None
+    (attribute,) = (one for one in item if one.startswith(name))
+    later = Instance(world.store, world.clock, seed=3)
+    await world.store.put(Put(RATE_BUCKETS, {**item, attribute: damage}))
+    with pytest.raises(UnreadableItemError):
+        await later.authorize(world.policy)
+    await later.authorize(a_policy(AppId("other"), org_id=world.policy.org_id))
+    await world.store.put(Put(RATE_BUCKETS, {**item, attribute: repair}))
+    await LedgerCheck(world.store, world.clock).check([world.policy], mend=True)
+    assert await world.balance() == Balance(2 * HELD_USD_PICOS, 2 * HELD_USD_PICOS)
+    await later.authorize(world.policy)
+    assert await world.balance() == Balance(3 * HELD_USD_PICOS, 3 * HELD_USD_PICOS)
 
 
 async def test_a_claim_is_never_moved_back(world: World) -> None:
