@@ -136,7 +136,7 @@ class Auditor:
             sums = {State.OPEN: held, State.UNSETTLED: unsettled}.get(one.state)
             if sums is not None:
                 for hold in one.grant.accounts:
-                    sums[Key(hold.pk, hold.sk), hold.id] += one.held_usd_picos
+                    sums[hold.key, hold.id] += one.held_usd_picos
         for key, balance in self.balances().items():
             assert key in self.accounts, f"{key[1]} is nobody's account"
             spent = self._spent[key]

@@ -249,6 +249,25 @@ async def test_an_id_stands_for_one_thing_in_an_organisation(
         await instance.record(policy, a_usage("019a8c3f-1b2c-8000-8000-0123456789ab"))
 
 
+async def test_nobody_gives_an_id_of_the_kind_that_we_make(
+    instance: Instance, clock: SettableClock
+) -> None:
+    """Not even one that we are about to make, which is no secret: it would stand for two calls."""
+    policy = a_policy(budgets=(a_budget(),))
+    first = await instance.authorize(policy)
+    own_id = first.authorization.id
+    following = f"{own_id[:20]}{int(own_id[20:22], 16) + 1:02x}{own_id[22:]}"
+    for given in (following, "019a8c3f-1b2c-8000-8000-0123456789ab"):
+        with pytest.raises(InvalidValueError, match="version 8"):
+            await instance.authorize(policy, authorization_id=given)
+    second = await instance.authorize(policy)
+    assert second.authorization.id == following
+    again = await instance.authorize(policy, authorization_id=own_id.upper())
+    assert again.authorization.id == own_id
+    held = 2 * HELD_USD_PICOS
+    assert await balances(instance, policy, clock) == {"daily": Balance(held, held, 0)}
+
+
 async def test_a_denial_names_everything_that_denies(
     instance: Instance, clock: SettableClock
 ) -> None:
@@ -559,8 +578,8 @@ def test_settled_authorizations_do_not_fill_the_memory() -> None:
         if number % 100:
             listed.remove(one.id)
     assert len(listed) == 200
-    assert listed.remembered <= 2 * len(listed) + 1_001
+    assert len(listed._heap) <= 2 * len(listed) + 1_001
     assert len(listed.take_due(10**9)) == 200
 
 
-_A_GRANT = Grant(GrantTerms("client", "app", "premium", (), ()), b"", "NORMAL", 1, 1, 1, 0, {})
+_A_GRANT = Grant(GrantTerms("client", "app", "premium", (), (), ()), b"", "NORMAL", 1, 1, 1, 0, {})

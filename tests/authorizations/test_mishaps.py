@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from authorizations.conftest import COST_USD_PICOS, HELD_USD_PICOS, Instance, a_budget
@@ -12,16 +13,18 @@ from faulty_store import Crashed
 from memory_store import MemoryStore
 from metering.conftest import a_policy
 from minting import minted
-from pricekeeper.authorizations import Authorized
+from pricekeeper.authorizations import Authorized, LedgerCheck
 from pricekeeper.authorizations.claims import Claim
 from pricekeeper.authorizations.grants import GRANT
 from pricekeeper.budgets import Balance, Scope, accounts_of, item_partition
 from pricekeeper.errors import OverloadedError, UnreadableItemError
 from pricekeeper.ledger import book, log, worker
+from pricekeeper.ledger.items import sheet_key
 from pricekeeper.ledger.log import CHAPTER_MS, OrgLog
 from pricekeeper.ledger.position import Position, authorization_id_of, begin_chapter
-from pricekeeper.storage import Page, Put, Store
-from pricekeeper.storage.tables import RATE_BUCKETS
+from pricekeeper.ledger.sheet import ACCOUNTS, NAMES, NEXT, NONCE, OUTCOMES
+from pricekeeper.storage import Page, Put, Query, Store
+from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Enforcement, Window
 from pricekeeper.values import REASON_LENGTH_MAX, AppId
 from selection.conftest import NOON_MS, SettableClock
@@ -115,6 +118,114 @@ async def test_a_call_that_stood_still_is_not_granted_a_second_time(
     await quick.close()
     await slow.close()
     assert await world.balance() == Balance(COST_USD_PICOS + 2 * HELD_USD_PICOS, 2 * HELD_USD_PICOS)
+
+
+class SmallPages(MemoryStore):
+    """A store whose pages have one item each, as those of DynamoDB have a megabyte."""
+
+    read = 0
+    """How many items queries have brought."""
+
+    async def query(self, query: Query, *, consistent: bool = True) -> Page:
+        page = await super().query(msgspec.structs.replace(query, limit=1), consistent=consistent)
+        self.read += len(page.items)
+        return page
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_an_old_id_is_found_wherever_it_was_granted_behind_its_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, damaged: bool
+) -> None:
+    """Also on another page, and behind a sheet that is damaged; nothing behind it is read."""
+    store = world.store = SmallPages(world.clock)
+    slow, quick = Instance(store, world.clock, seed=1), Instance(store, world.clock, seed=2)
+    name = str(uuid.uuid4())
+    await slow.authorize(world.policy)
+    claim_all = slow.authorizations._desk.claims.claim_all
+    between: list[Authorized] = []
+
+    async def claim_and_come_late(*args: Any) -> None:
+        await claim_all(*args)
+        between.extend([await quick.authorize(world.policy) for _ in range(3)])
+
+    monkeypatch.setattr(slow.authorizations._desk.claims, "claim_all", claim_and_come_late)
+    granted = await slow.authorize(world.policy, authorization_id=name)
+    for _ in range(10):
+        await quick.authorize(world.policy)
+    world.clock.advance_ms(CHAPTER_MS)
+    await quick.authorize(world.policy)
+    await quick.close()
+    await slow.close()
+    if damaged:
+        key = sheet_key(world.policy.org_id, between[1].authorization.id)
+        sheet = await store.get(USAGE_AGG_SHARDED, key)
+        await store.put(Put(USAGE_AGG_SHARDED, {**(sheet or {}), NAMES: b"none"}))
+    later = Instance(store, world.clock, seed=3)
+    await later.ledger.read_book(world.policy.org_id)
+    store.read = 0
+    found = await later.authorizations.find(world.policy, name)
+    assert found.id == granted.authorization.id
+    assert store.read <= len(between) + 2  # and the end of the log
+    again = await later.authorize(world.policy, authorization_id=name)
+    assert again.authorization.id == granted.authorization.id
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(ACCOUNTS, b"none"), (OUTCOMES, "text"), (NONCE, None), (NEXT, 7)]
+)
+async def test_nothing_is_decided_behind_a_damaged_sheet(
+    world: World, name: str, value: bytes | str | int | None
+) -> None:
+    """What it holds is never taken for nothing. Others go on, and so does whoever has read it."""
+    made = await world.instance.authorize(world.policy)
+    key = sheet_key(world.policy.org_id, made.authorization.id)
+    sheet = await world.store.get(USAGE_AGG_SHARDED, key)
+    assert sheet is not None
+    damaged = {one: held for one, held in {**sheet, name: value}.items() if held is not None}
+    await world.store.put(Put(USAGE_AGG_SHARDED, damaged))
+    later = Instance(world.store, world.clock, seed=3)
+    for _ in range(2):
+        with pytest.raises(UnreadableItemError):
+            await later.authorize(world.policy)
+    with pytest.raises(UnreadableItemError):
+        await later.capture(world.policy, made.authorization.id)
+    await later.authorize(a_policy(budgets=(a_budget(),)))
+    await world.instance.authorize(world.policy)
+    await world.instance.void(world.policy, made.authorization.id)
+    restored = {one: held for one, held in sheet.items() if one not in (ACCOUNTS, OUTCOMES, NEXT)}
+    await world.store.put(Put(USAGE_AGG_SHARDED, restored))
+    (finding,) = await LedgerCheck(world.store, world.clock).check([world.policy], mend=True)
+    assert finding.mended
+    assert await world.balance() == Balance(HELD_USD_PICOS, HELD_USD_PICOS)
+    await later.authorize(world.policy)
+    assert await world.balance() == Balance(2 * HELD_USD_PICOS, 2 * HELD_USD_PICOS)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "repair"), [("through", "zzz", "000000000"), ("u:", "text", 0)]
+)
+async def test_an_item_of_accounts_that_was_set_right_is_used_again(
+    world: World, name: str, damage: str, repair: str | int
+) -> None:
+    """By a process that has seen it damaged, too; the check of the ledger counts it anew."""
+    await world.instance.authorize(world.policy)
+    world.clock.advance_ms(CHAPTER_MS)
+    await world.instance.authorize(world.policy)
+    await world.instance.close()
+    (account,) = accounts_of(world.policy, world.clock.now_ms())
+    item = await world.store.get(RATE_BUCKETS, account.key)
+    assert item is not None
+    (attribute,) = (one for one in item if one.startswith(name))
+    later = Instance(world.store, world.clock, seed=3)
+    await world.store.put(Put(RATE_BUCKETS, {**item, attribute: damage}))
+    with pytest.raises(UnreadableItemError):
+        await later.authorize(world.policy)
+    await later.authorize(a_policy(AppId("other"), org_id=world.policy.org_id))
+    await world.store.put(Put(RATE_BUCKETS, {**item, attribute: repair}))
+    await LedgerCheck(world.store, world.clock).check([world.policy], mend=True)
+    assert await world.balance() == Balance(2 * HELD_USD_PICOS, 2 * HELD_USD_PICOS)
+    await later.authorize(world.policy)
+    assert await world.balance() == Balance(3 * HELD_USD_PICOS, 3 * HELD_USD_PICOS)
 
 
 async def test_a_claim_is_never_moved_back(world: World) -> None:

@@ -149,6 +149,51 @@ async def test_what_may_have_been_given_back_is_not_given_back_again(world: Worl
     assert sorted(await world.consumed()) == [right, right + HELD_TOKENS]
 
 
+async def test_what_the_store_refused_to_take_back_is_still_owed(world: World) -> None:
+    """By itself, and along with what is taken next; a store that throttles writes nothing."""
+    first = await world.instance.authorize(world.policy)
+    second = await world.instance.authorize(world.policy)
+    await world.instance.capture(world.policy, first.authorization.id)
+    world.store.unavailable = world.policy.org_id
+    await world.instance.close()
+    with pytest.raises(StoreUnavailableError):
+        await world.instance.authorize(world.policy)
+    with pytest.raises(StoreUnavailableError):  # it takes along what was owed, in vain
+        await world.instance.authorize(world.policy)
+    assert await world.consumed() == [2 * HELD_TOKENS] * 2
+    world.store.unavailable = ""
+    await world.instance.void(world.policy, second.authorization.id)
+    await world.instance.close()
+    assert await world.consumed() == [USED_TOKENS] * 2
+    assert world.instance.authorizations.meter.refunds_lost == 0
+
+
+@pytest.mark.parametrize("meanwhile", ["it is returned", "more is given back"])
+async def test_what_is_given_back_while_a_write_begins_counts_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """What is on its way goes by no other write, and nothing is forgotten with it."""
+    taker = world.instance.authorizations._tokens
+    first = await world.instance.authorize(world.policy)
+    second = await world.instance.authorize(world.policy)
+    await world.instance.capture(world.policy, first.authorization.id)
+    keys, write = list(taker._owed), taker._write
+
+    async def write_later(*args: Any) -> Any:
+        if meanwhile == "it is returned":
+            await taker._return(keys)
+        else:
+            await world.instance.capture(world.policy, second.authorization.id)
+        return await write(*args)
+
+    monkeypatch.setattr(taker, "_write", write_later)
+    await world.instance.authorize(world.policy)
+    monkeypatch.undo()
+    await world.instance.capture(world.policy, second.authorization.id)
+    await world.instance.close()
+    assert await world.consumed() == [HELD_TOKENS + 2 * USED_TOKENS] * 2
+
+
 async def test_nothing_is_taken_if_one_bucket_has_too_little(world: World) -> None:
     """Also if it can't be written: what the other has given goes back."""
     narrow = {"*": {"tpm": RateLimit(HELD_TOKENS, 10, 86_400_000)}}

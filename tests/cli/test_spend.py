@@ -186,9 +186,7 @@ def test_budgets_are_held_against_the_journal(cli: Cli) -> None:
         request = AuthorizationRequest(input_tokens=10, max_output_tokens=10)
         granted = await services.authorizations.authorize(policy, request)
         (held,) = [one for one in granted.authorization.grant.accounts if "premium" in one.id]
-        await services.store.update(
-            Update(RATE_BUCKETS, Key(held.pk, held.sk), (Add(f"u:{held.id}", 7),))
-        )
+        await services.store.update(Update(RATE_BUCKETS, held.key, (Add(f"u:{held.id}", 7),)))
         return granted.authorization.held_usd_picos
 
     held = on_services(cli, authorize)

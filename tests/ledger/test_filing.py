@@ -5,15 +5,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ledger.conftest import ACCOUNT, ITEM, ORG, a_log, spend, used
+from ledger.conftest import ACCOUNT, ITEM, ORG, OTHER_ITEM, a_log, spend, used
 from memory_store import MemoryStore
 from pricekeeper.budgets import Balance
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, UnreadableItemError
-from pricekeeper.ledger.items import head_key
+from pricekeeper.ledger.items import head_key, outcomes_key
 from pricekeeper.ledger.log import CHAPTER_MS, FILE_AFTER_MS, OrgLog
+from pricekeeper.ledger.position import (
+    Position,
+    authorization_id_of,
+    outcome_name,
+    outcomes_sort_key,
+)
 from pricekeeper.settings import StoreLocation
-from pricekeeper.storage import Item, Put, Store, Update, open_store
+from pricekeeper.storage import Item, Put, Store, Update, Value, open_store
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
 from stores import location
 
@@ -72,6 +78,47 @@ async def test_an_account_that_cant_be_read_keeps_no_other_from_being_filed(
     assert await used(fresh) == 8
     with pytest.raises(UnreadableItemError):
         await used(fresh, account_id="broken")
+
+
+@pytest.mark.parametrize("through", [7, "zzz", b"x"])
+@pytest.mark.parametrize("whole", [False, True])
+async def test_an_item_that_names_no_chapter_keeps_no_other_from_being_filed(
+    store: Store, clock: ManualClock, through: Value, *, whole: bool
+) -> None:
+    """Nobody knows what it has: none of its accounts can be read, and those of others can."""
+    log = a_log(store, clock)
+    await spend(log, 3)
+    await spend(log, 5, key=OTHER_ITEM)
+    held: Item = {"PK": ITEM.pk, "SK": ITEM.sk, "through": through, f"u:{ACCOUNT}": 5}
+    await store.put(Put(RATE_BUCKETS, {**held, **({f"u:{ACCOUNT}": "text"} if whole else {})}))
+    await seal(log, clock)
+    assert len(log.book.chapters) == 1
+    fresh = a_log(store, clock)
+    assert await used(fresh, key=OTHER_ITEM) == 5
+    await fresh.read_items([ITEM, OTHER_ITEM])
+    for account_id in (ACCOUNT, "another"):
+        with pytest.raises(UnreadableItemError):
+            await used(fresh, account_id=account_id)
+    await spend(fresh, 1, key=OTHER_ITEM)
+    assert await used(a_log(store, clock), key=OTHER_ITEM) == 6
+
+
+@pytest.mark.parametrize("filed", [0, "zzz"])
+async def test_outcomes_are_filed_over_a_chapter_that_is_damaged(
+    store: Store, clock: ManualClock, filed: Value
+) -> None:
+    log = a_log(store, clock)
+    await spend(log, 1)
+    one = authorization_id_of(Position(log.book.next.chapter, 0).sort_key, 0)
+    key = outcomes_key(ORG, outcomes_sort_key(one))
+    draft = log.draft()
+    draft.settle(one, "v1.")
+    await log.append(draft)
+    await store.put(Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, "f": filed}))
+    await seal(log, clock)
+    item = await store.get(USAGE_AGG_SHARDED, key)
+    assert item is not None
+    assert item[outcome_name(one)] == "v1."
 
 
 async def test_a_chapter_that_two_file_is_added_once(store: Store, clock: ManualClock) -> None:

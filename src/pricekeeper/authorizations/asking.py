@@ -6,6 +6,7 @@ not need go back to their buckets.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from pricekeeper.authorizations.claims import Claim, Place
@@ -75,7 +76,7 @@ class Asking:
                 self._speeds[rank] = Room(speed.output_tokens, speed.limits)
         self._speeds[wants.take] = await tokens.take(self._wanted, candidates[wants.take])
 
-    async def _decide(self) -> Answer:
+    def _decide(self) -> asyncio.Future[Answer]:
         command = Authorize(
             self._wanted,
             self._speeds,
@@ -87,7 +88,7 @@ class Asking:
         )
         self._desk.ledger.submit(self._wanted.org_id, command)
         self._is_submitted = True
-        return await command.future
+        return command.future
 
     def _end(self, answer: Answer | None, book: Book | None) -> None:
         """The call was decided, or could not be: settle its tokens."""

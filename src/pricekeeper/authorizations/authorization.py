@@ -50,16 +50,6 @@ class HeldAccount(msgspec.Struct, frozen=True):
     key: Key
     id: str
 
-    @property
-    def pk(self) -> str:
-        """Of its item."""
-        return self.key.pk
-
-    @property
-    def sk(self) -> str:
-        """Of its item."""
-        return self.key.sk or ""
-
 
 class HeldBucket(msgspec.Struct, frozen=True):
     """A bucket that an authorization took tokens from."""
@@ -84,6 +74,8 @@ class GrantTerms(msgspec.Struct, frozen=True):
     label: str
     accounts: tuple[HeldAccount, ...]
     buckets: tuple[HeldBucket, ...]
+    keys: tuple[Key, ...]
+    """The items of the accounts."""
 
 
 class Grant(msgspec.Struct, frozen=True):

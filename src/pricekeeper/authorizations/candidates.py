@@ -56,7 +56,6 @@ from pricekeeper.pricing import (
     worst_rates,
 )
 from pricekeeper.selection import Choice, LabelQuota, LabelRole, QuotaStatus, Reason, Selector
-from pricekeeper.storage import Key
 from pricekeeper.tenants import (
     ANY_LABEL,
     Policy,
@@ -105,7 +104,6 @@ class _Chain(NamedTuple):
     buckets: tuple[BucketLimits, ...]
     terms: GrantTerms
     stored_terms: StoredTerms
-    keys: tuple[Key, ...]
     alone: tuple[Considered, ...]
 
 
@@ -253,7 +251,6 @@ class Candidates:
             chain.buckets,
             chain.terms,
             chain.stored_terms,
-            chain.keys,
             chain.alone,
             usable.barred_by,
         )
@@ -286,7 +283,8 @@ class Candidates:
         if chain is None or chain.policy is not policy or chain.accounts is not accounts:
             buckets = bucket_limits(policy, label)
             held = tuple(HeldAccount(one.key, one.id) for one in accounts)
-            terms = GrantTerms(policy.client_id, policy.app_id, label, held, ())
+            keys = tuple(dict.fromkeys(account.key for account in accounts))
+            terms = GrantTerms(policy.client_id, policy.app_id, label, held, (), keys)
             terms = terms_of(terms, buckets, (REQUESTS, TOKENS))
             chain = _Chain(
                 policy,
@@ -294,7 +292,6 @@ class Candidates:
                 buckets,
                 terms,
                 store_terms(policy.org_id, terms),
-                tuple(dict.fromkeys(account.key for account in accounts)),
                 (Considered(label),),
             )
             self._chains.put(key, chain)

@@ -90,9 +90,9 @@ class Authorize(Command[Answer]):
         """
         super().__init__()
         first, *others = wanted.candidates
-        self.keys = first.keys
+        self.keys = first.terms.keys
         if others:
-            self.keys = dict.fromkeys(key for one in wanted.candidates for key in one.keys)
+            self.keys = dict.fromkeys(key for one in wanted.candidates for key in one.terms.keys)
         self.name = wanted.asked_as
         self._wanted = wanted
         self._speeds = speeds
@@ -202,7 +202,6 @@ class Settle(Command[Settled]):
 
     def __init__(
         self,
-        org_id: str,
         action: Action,
         seen: Seen,
         marks: Marks,
@@ -219,7 +218,6 @@ class Settle(Command[Settled]):
         newer. ``on_end`` is told what became of it, also if nobody waits for that any more.
         """
         super().__init__()
-        self._org_id = org_id
         self._action = action
         self._seen = seen
         self._marks = marks
@@ -229,7 +227,9 @@ class Settle(Command[Settled]):
         self._on_end = on_end
         self._settled: Settled | None = None
         self.send = send
-        self.keys = [one.key for one in (*seen.authorization.grant.terms.accounts, *since)]
+        self.keys = seen.authorization.grant.terms.keys
+        if since:
+            self.keys = [*self.keys, *(one.key for one in since)]
         self.name = seen.authorization.id
 
     def decide(self, draft: Draft) -> Decision:
@@ -274,7 +274,9 @@ class Settle(Command[Settled]):
                 self._add(draft, account, spend(self._action.settlement.cost_usd_picos))
         outcome = self._outcome(draft, after)
         draft.settle(after.id, outcome)
-        after = msgspec.structs.replace(after, outcome=outcome)
+        after = Authorization(
+            after.id, grant, after.state, after.expires_at_ms, after.settlement, outcome
+        )
         self._settled = Settled(
             after, changed=True, book=draft.book, nonce=draft.nonce, sent_at_ms=draft.now_ms
         )

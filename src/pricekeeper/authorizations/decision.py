@@ -58,8 +58,6 @@ class Candidate(msgspec.Struct, frozen=True):
     terms: GrantTerms
     """What its grants have in common, if they take from the usual limits."""
     stored_terms: StoredTerms
-    keys: tuple[Key, ...]
-    """The items of the accounts."""
     alone: tuple[Considered, ...]
     """What was considered, if it is the first that was, and is chosen."""
     barred_by: DeniedBy | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from pricekeeper.authorizations.authorization import TOKENS, Authorization, HeldAccount, State
@@ -92,7 +93,7 @@ class Desk:
         if due is not None:
             self.submit(due.org_id, Void("its caller has left"), self.seen(due), follows=True)
 
-    async def settle(
+    def settle(
         self,
         org_id: str,
         action: Action,
@@ -101,10 +102,10 @@ class Desk:
         submission: Submission | None = None,
         since: tuple[HeldAccount, ...] = (),
         send: Send | None = None,
-    ) -> Settled:
+    ) -> asyncio.Future[Settled]:
         """Settle an authorization, or find that it is."""
         command = self.submit(org_id, action, seen, submission=submission, since=since, send=send)
-        return await command.future
+        return command.future
 
     def submit(
         self,
@@ -119,7 +120,6 @@ class Desk:
     ) -> Settle:
         """Have an authorization settled, whether anybody waits for that or not."""
         command = Settle(
-            org_id,
             action,
             seen,
             self.marks,
@@ -168,14 +168,18 @@ def tokens_beyond(action: Action, authorization: Authorization) -> list[Debit]:
     """
     debits: list[Debit] = []
     grant = authorization.grant
-    for held in grant.terms.buckets:
-        tokens: dict[str, int] = {}
-        if isinstance(action, Void):
+    label, buckets = grant.terms.label, grant.terms.buckets
+    if isinstance(action, Capture):
+        beyond = action.bucket_tokens - grant.tokens.get(TOKENS, 0)
+        for held in buckets if beyond else ():
+            terms = held.terms.get(TOKENS)
+            if terms is not None:
+                limits = {TOKENS: limit_of(TOKENS, terms)}
+                debits.append(Debit(held.entity, label, limits, {TOKENS: beyond}))
+    elif isinstance(action, Void):
+        for held in buckets:
             tokens = {name: -grant.tokens[name] for name in held.terms if grant.tokens[name]}
-        elif isinstance(action, Capture) and TOKENS in held.terms:
-            beyond = action.bucket_tokens - grant.tokens[TOKENS]
-            tokens = {TOKENS: beyond} if beyond else {}
-        if tokens:
-            limits = {name: limit_of(name, held.terms[name]) for name in tokens}
-            debits.append(Debit(held.entity, grant.label, limits, tokens))
+            if tokens:
+                limits = {name: limit_of(name, held.terms[name]) for name in tokens}
+                debits.append(Debit(held.entity, label, limits, tokens))
     return debits

@@ -224,15 +224,17 @@ def _terms_of(org_id: str, data: bytes) -> GrantTerms:
     stored = _decode_terms(data)
     own = _app(stored.app_id)
     entities = [_org(org_id) + entity.replace("~", own, 1) for entity in stored.entities]
+    accounts = tuple(
+        HeldAccount(Key(entities[number] + _ACCOUNTS, sk), account_id)
+        for number, sk, account_id in stored.accounts
+    )
     return GrantTerms(
         _org(org_id) + own.removeprefix("~"),
         stored.app_id,
         stored.label,
-        tuple(
-            HeldAccount(Key(entities[number] + _ACCOUNTS, sk), account_id)
-            for number, sk, account_id in stored.accounts
-        ),
+        accounts,
         tuple(HeldBucket(entities[number], terms) for number, terms in stored.buckets),
+        tuple(dict.fromkeys(one.key for one in accounts)),
     )
 
 

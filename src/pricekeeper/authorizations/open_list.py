@@ -73,10 +73,5 @@ class OpenList:
                 due.append(one)
         return due
 
-    @property
-    def remembered(self) -> int:
-        """How many entries there are in memory, those of settled ones among them."""
-        return len(self._heap)
-
     def __len__(self) -> int:
         return len(self._open)

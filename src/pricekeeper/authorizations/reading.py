@@ -31,7 +31,7 @@ from pricekeeper.ledger.position import (
     sheet_number,
     sheet_sort_key,
 )
-from pricekeeper.ledger.sheet import names_on, parse_filed, readable_sheet
+from pricekeeper.ledger.sheet import parse_filed, readable_names, readable_sheet
 from pricekeeper.metering.journal import Record, entry_on, private_name
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -39,6 +39,8 @@ from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 READINGS_MAX: Final = 4
 CLAIM_SHEETS: Final = 256
 """How many sheets behind the one that a claim names an authorization is at most."""
+CLAIM_PAGE: Final = 16
+"""How many of them are read at once: nearly always it is on one of the first."""
 UNKNOWN: Final = -1
 """The generation of what has to be read again before anything is decided on it."""
 
@@ -81,24 +83,28 @@ class AuthorizationReader:
         """The authorization that an id stands for which its caller gave it, if it does.
 
         ``claim`` is what stands at the id's place: about where in the log it was to be granted.
+        One that nothing was granted by costs the most: `CLAIM_SHEETS` sheets.
         """
         book = await self._ledger.read_book(org_id)
         own_id = book.named(name)
         if own_id is not None or book.has_chapter_of(sheet_sort_key(claim)):
             return own_id
-        page = await self._store.query(behind_query(org_id, claim, CLAIM_SHEETS))
-        for sheet in page.items:
-            number = names_on(sheet).get(name)
+        first, read = None, 0
+        async for sheet in query_items(self._store, behind_query(org_id, claim, CLAIM_PAGE)):
+            number = readable_names(sheet).get(name)
             if number is not None:
                 return authorization_id_of(str(sheet["SK"]), number)
-        granted = find_on(page.items[0], claim) if page.items else None
+            first, read = first or sheet, read + 1
+            if read >= CLAIM_SHEETS:
+                break
+        granted = find_on(first, claim)
         is_older = granted is not None and granted.grant.asked_as == name
         return claim if is_older else None  # a sheet that was written before there was a log
 
     async def find_record(self, org_id: str, own_id: str, request_id: str) -> Record | None:
         """The usage record of that id, if it is on a sheet under that id of ours."""
         item = await self._store.get(USAGE_AGG_SHARDED, sheet_key(org_id, own_id))
-        if item is None or request_id not in names_on(item):
+        if item is None or request_id not in readable_names(item):
             return None
         return entry_on(item, private_name(sheet_number(own_id)))
 

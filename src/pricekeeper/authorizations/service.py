@@ -57,6 +57,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     AuthorizationDeniedError,
     ConflictError,
+    InvalidValueError,
     NotFoundError,
     Obstacle,
     PriceKeeperError,
@@ -183,10 +184,11 @@ class Authorizations:
         request = checked(request)
         now_ms = self._clock.now_ms()
         asked_as = None if request.dry_run else request.authorization_id
-        existing = None
         if asked_as is not None and is_authorization_id(asked_as):
             existing = await self._desk.reader.find(policy.org_id, asked_as)
-        if existing is not None:
+            if existing is None:  # one that we make later may be the same
+                message = "is of version 8, as only those are that we make; make it of version 7"
+                raise InvalidValueError("authorization_id", message)
             return _repeated(existing, fingerprint_of_request(policy.client_id, request))
         try:
             wanted = await self._candidates.find(policy, request, now_ms)
@@ -215,7 +217,8 @@ class Authorizations:
         ``usage`` has no id and no label of its own: they are the authorization's. The same capture
         again is a duplicate; another one is a `RequestIdReusedError`.
         """
-        return await self._capture(policy, await self._find_open(policy, authorization_id), usage)
+        seen = self._recall(policy, authorization_id) or await self._find(policy, authorization_id)
+        return await self._capture(policy, seen, usage)
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count a usage record; one under the id of an authorization is its capture."""
@@ -315,9 +318,13 @@ class Authorizations:
 
     async def _find_open(self, policy: Policy, authorization_id: str) -> Seen:
         """The authorization to settle, from memory if this process has granted it."""
+        return self._recall(policy, authorization_id) or await self._find(policy, authorization_id)
+
+    def _recall(self, policy: Policy, authorization_id: str) -> Seen | None:
+        """An authorization that this process has granted, if it is open."""
         due = self._open.find(parse_id(authorization_id))
-        if due is None or due.authorization.grant.client_id != policy.client_id:
-            return await self._find(policy, authorization_id)
+        if due is None or due.authorization.grant.terms.client_id != policy.client_id:
+            return None
         return self._desk.seen(due)
 
     async def list_unfinished(

@@ -86,7 +86,7 @@ def _capture(settlement: Settlement, seen: Authorization, now_ms: int) -> Change
     if seen.state is State.UNSETTLED:
         _check_late(seen, now_ms)
         change = capture_late(held, cost)
-    after = msgspec.structs.replace(seen, state=State.CAPTURED, settlement=settlement)
+    after = Authorization(seen.id, seen.grant, State.CAPTURED, seen.expires_at_ms, settlement)
     return Changed(after, change)
 
 

@@ -10,14 +10,16 @@ others there takes a **block**: what it needs, and as much again a few times, wh
 are served from without a write. A block is spent within `BLOCK_MS`; what is left then goes back.
 
 What calls give back goes along with what is taken next from the same bucket, or is written by
-itself after `GIVE_BACK_MS`. Giving back is worth a try, no more: an amount is forgotten as soon as
-it may have been written, so it is never given back twice. A debit whose reply was lost is taken
-again, so no call goes without having taken its tokens.
+itself after `GIVE_BACK_MS`. An amount is forgotten as soon as it may have been written, so it is
+never given back twice. What the store could not take, as one that throttles, is owed until it does
+or the process ends. A debit whose reply was lost is taken again, so no call goes without having
+taken its tokens.
 
 Nobody is denied by what may be old: the bucket is read first.
 
 Bounds: `WAITING_MAX` calls of an organisation, `ATTEMPTS_MAX` attempts, `BUCKETS_MAX` buckets that
-are remembered; one block of a bucket, of `BLOCK_TIMES` what was needed and half of what is left.
+are remembered, and as many that something is owed to; one block of a bucket, of `BLOCK_TIMES` what
+was needed and half of what is left.
 """
 
 from __future__ import annotations
@@ -28,8 +30,6 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
-
-import msgspec
 
 from pricekeeper.authorizations.authorization import TOKENS
 from pricekeeper.authorizations.bucket_lines import Block, BucketKey, BucketLine, BucketStep
@@ -45,6 +45,7 @@ from pricekeeper.errors import (
     OutcomeUnknownError,
     OverloadedError,
     StoreError,
+    StoreUnavailableError,
 )
 from pricekeeper.limiter.bucket import Bucket, Create, Debit, Denial, LimitStatus, Normal
 from pricekeeper.limiter.items import bucket_key, bucket_of
@@ -56,6 +57,8 @@ WAITING_MAX: Final = 2_000
 ATTEMPTS_MAX: Final = 32
 BUCKETS_MAX: Final = 20_000
 GIVE_BACK_MS: Final = 100
+DOUBLINGS_MAX: Final = 6
+"""How often that is doubled while the store can't take what is given back."""
 BLOCK_MS: Final = 100
 BLOCK_TIMES: Final = 8
 MET_MS: Final = 1_000
@@ -69,19 +72,20 @@ _AT_ONCE: Final = 2
 class _Request:
     """A call that waits for its tokens."""
 
-    __slots__ = ("attempts", "debits", "future", "missing")
+    __slots__ = ("attempts", "debits", "future", "keys", "missing")
 
     def __init__(self, debits: tuple[Debit, ...]) -> None:
         self.debits = debits
-        self.missing = list(debits)
-        """Those that were not taken yet."""
+        self.missing = {_key(debit): debit for debit in debits}
+        """Those that were not taken yet, by bucket."""
+        self.keys = tuple(self.missing)
         self.attempts = 0
         self.future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
 
     @property
     def given(self) -> list[Debit]:
         """Those that were taken."""
-        return [debit for debit in self.debits if debit not in self.missing]
+        return [debit for debit in self.debits if _key(debit) not in self.missing]
 
 
 class _Denied(NamedTuple):
@@ -96,12 +100,43 @@ class _Denied(NamedTuple):
         return available - self.line.beside(limit, self.debit.tokens[limit])
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Planned(NamedTuple):
+    """What is to be written to a bucket."""
+
+    key: BucketKey
+    line: BucketLine
+    step: BucketStep
+    ahead: dict[str, int]
+    """What of it is for a block."""
+    now_ms: int
+    """By the monotonic clock."""
+
+
+class _Answer:
     """The buckets that have too little, and the lines of all after what was taken."""
 
-    denied: tuple[_Denied, ...]
-    lines: tuple[BucketLine, ...]
-    now_ms: int
+    __slots__ = ("_now_ms", "_statuses", "denied", "lines")
+
+    def __init__(
+        self, denied: tuple[_Denied, ...], lines: tuple[BucketLine, ...], now_ms: int
+    ) -> None:
+        self.denied = denied
+        self.lines = lines
+        self._now_ms = now_ms
+        self._statuses: dict[str, LimitStatus] = {}
+        """Made once for all calls that have the same answer."""
+
+    @property
+    def statuses(self) -> Mapping[str, LimitStatus]:
+        """Each limit after all that was taken; of several buckets that have it, the lowest."""
+        statuses = self._statuses
+        if not statuses:
+            for line in self.lines:
+                for name in line.limits:
+                    one = line.status(name, self._now_ms)
+                    if name not in statuses or one.remaining < statuses[name].remaining:
+                        statuses[name] = one
+        return statuses
 
 
 class TokenTaker:
@@ -122,6 +157,8 @@ class TokenTaker:
         self._owed: dict[BucketKey, Debit] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._returning: asyncio.Task[None] | None = None
+        self._refusals = 0
+        """Times in a row that the store could not take what was given back."""
 
     async def take(self, wanted: Wanted, candidate: Candidate) -> Taken | Lacking:
         """Take the tokens of a candidate; if the call may be fitted, for as long an answer as fits.
@@ -135,7 +172,7 @@ class TokenTaker:
                 return Taken(output_tokens, (), {})
             answer = await self._submit(wanted.org_id, debits)
             if not answer.denied:
-                return Taken(output_tokens, debits, _scarcest(debits, answer))
+                return Taken(output_tokens, debits, answer.statuses)
             shorter = _fitting(wanted, candidate, answer)
             if shorter is None or shorter >= output_tokens:
                 return _lacking(candidate, answer)
@@ -151,19 +188,17 @@ class TokenTaker:
         lines = [self._line(debit, now_ms) for debit in debits]
         answer = _Answer(_denied(debits, lines), tuple(lines), now_ms)
         if not answer.denied:
-            return Room(wanted.max_output_tokens, _scarcest(debits, answer))
+            return Room(wanted.max_output_tokens, answer.statuses)
         shorter = _fitting(wanted, candidate, answer)
         if shorter is not None and not _denied(wanted.debits(candidate, shorter), lines):
-            return Room(shorter, _scarcest(debits, answer))
+            return Room(shorter, answer.statuses)
         return _lacking(candidate, answer)
 
     def give_back(self, debits: Iterable[Debit]) -> None:
         """Give tokens back, or take more without asking: those above zero were used beyond."""
         for debit in debits:
             if any(debit.tokens.values()):
-                key = _key(debit)
-                have = self._owed.get(key)
-                self._owed[key] = debit if have is None else _sum(have, debit)
+                self._owe(_key(debit), debit)
         if self._owed:
             self._return_soon()
 
@@ -175,10 +210,9 @@ class TokenTaker:
         """Take what was asked for, and give back what is owed."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
-        if self._returning is not None:
-            self._returning.cancel()
-            await asyncio.wait([self._returning])
+        await self._stop_returning()
         await self._return({**self._blocks, **self._owed})
+        await self._stop_returning()
 
     async def _submit(self, org_id: str, debits: tuple[Debit, ...]) -> _Answer:
         waiting = self._waiting.get(org_id)
@@ -226,7 +260,7 @@ class TokenTaker:
     async def _take_once(self, left: Sequence[_Request]) -> None:
         """Take what can be taken; whoever is denied by what is not old is told so."""
         fresh: set[BucketKey] = set()
-        keys = dict.fromkeys(_key(debit) for one in left for debit in one.missing)
+        keys = dict.fromkeys(key for one in left for key in one.missing)
         unseen = [key for key in keys if self._buckets.get(key) is None]
         if unseen:
             await self._read(unseen)
@@ -245,7 +279,7 @@ class TokenTaker:
 
     async def _deny_lacking(self, lacking: Sequence[_Request], fresh: set[BucketKey]) -> None:
         """Deny those that there is too little for, by buckets that are not old."""
-        keys = dict.fromkeys(_key(debit) for one in lacking for debit in one.missing)
+        keys = dict.fromkeys(key for one in lacking for key in one.missing)
         returned = await self._return(keys)
         await self._read([key for key in keys if key not in fresh or key in returned])
         now_ms, lines = self._clock.now_ms(), dict[BucketKey, BucketLine]()
@@ -254,25 +288,24 @@ class TokenTaker:
 
     def _admit(self, request: _Request, lines: dict[BucketKey, BucketLine], now_ms: int) -> bool:
         """Take its tokens from blocks and on the lines, if all of them have room."""
-        spent: list[tuple[Block, Debit]] = []
+        spent: list[tuple[BucketKey, Block, Debit]] = []
         taken: list[tuple[BucketLine, Debit]] = []
-        for debit in request.missing:
-            key = _key(debit)
+        for key, debit in request.missing.items():
             block = self._blocks.get(key)
             if block is not None and block.has(debit, self._clock.monotonic_ms()):
-                spent.append((block, debit))
+                spent.append((key, block, debit))
                 continue
             line = lines.get(key)
             if line is None:
                 line = lines[key] = self._line(debit, now_ms)
-            if line.limits != debit.limits:
+            if line.limits is not debit.limits and line.limits != debit.limits:
                 return False  # settings have changed in between: it comes next
             if not line.has_room(debit.tokens):
                 return False
             taken.append((line, debit))
-        for block, debit in spent:
+        for key, block, debit in spent:
             block.spend(debit)
-            request.missing.remove(debit)
+            del request.missing[key]
         for line, debit in taken:
             line.take(debit.tokens)
         return True
@@ -280,8 +313,8 @@ class TokenTaker:
     def _has_room(self, request: _Request, lines: dict[BucketKey, BucketLine], now_ms: int) -> bool:
         """Whether the buckets have what it still needs, beside those who are before it."""
         mine = [
-            (lines.setdefault(_key(debit), self._line(debit, now_ms)), debit)
-            for debit in request.missing
+            (lines.setdefault(key, self._line(debit, now_ms)), debit)
+            for key, debit in request.missing.items()
         ]
         if not all(line.has_room(debit.tokens) for line, debit in mine):
             return False
@@ -301,14 +334,16 @@ class TokenTaker:
         Those of whom one has refused keep what the others have given.
         """
         keys = [key for key, line in lines.items() if line.taken]
-        done = await asyncio.gather(*(self._write(key, lines[key]) for key in keys))
+        planned = [self._plan(key, lines[key]) for key in keys]
+        done = await asyncio.gather(*map(self._write, planned))
         outcomes = dict(zip(keys, done, strict=True))
+        answers: dict[tuple[BucketKey, ...], _Answer] = {}
         for request in admitted:
             failure: StoreError | None = None
-            for debit in list(request.missing):
-                outcome = outcomes[_key(debit)]
+            for key in tuple(request.missing):
+                outcome = outcomes[key]
                 if outcome is True:
-                    request.missing.remove(debit)
+                    del request.missing[key]
                 elif isinstance(outcome, StoreError):
                     failure = outcome
             if failure is not None:
@@ -316,30 +351,49 @@ class TokenTaker:
             if request.future.cancelled():
                 self.give_back(negated(request.given))
             elif not request.missing and not request.future.done():
-                mine = tuple(
-                    lines.get(_key(debit)) or self._line(debit, now_ms) for debit in request.debits
-                )
-                request.future.set_result(_Answer((), mine, now_ms))
+                answer = answers.get(request.keys)
+                if answer is None:
+                    mine = (
+                        lines.get(_key(one)) or self._line(one, now_ms) for one in request.debits
+                    )
+                    answer = answers[request.keys] = _Answer((), tuple(mine), now_ms)
+                request.future.set_result(answer)
         return {key for key, outcome in outcomes.items() if outcome is True}
 
-    async def _write(self, key: BucketKey, line: BucketLine) -> bool | StoreError:
-        """Take from one bucket; whether it has given, or why nobody could."""
+    def _plan(self, key: BucketKey, line: BucketLine) -> _Planned:
+        """The write that takes from one bucket; what it gives back is on its way from now on."""
         ahead: dict[str, int] = {}
         met_ms, now_ms = self._met.peek(key), self._clock.monotonic_ms()
         if met_ms is not None and now_ms - met_ms < MET_MS:
             ahead = line.ahead(BLOCK_TIMES)
             line.take(ahead)
         one = line.plan(key)
-        self._forget_owed(key, one.given_back)
+        owed = self._owed.get(key)
+        if owed is not None:
+            for name in one.given_back:
+                del owed.tokens[name]
+            if not owed.tokens:
+                del self._owed[key]
+        return _Planned(key, line, one, ahead, now_ms)
+
+    async def _write(self, planned: _Planned) -> bool | StoreError:
+        """Take from one bucket; whether it has given, or why nobody could."""
+        key, line, one, ahead, now_ms = planned
         try:
             self._note(key, await self._apply(one))
         except ConditionFailedError as refused:
             self._note(key, bucket_of(refused.item))
             self._met.put(key, now_ms)
-            self._owe_again(key, one)
+            self._owe_again(planned)
             return False
-        except (OutcomeUnknownError, ContendedError):
+        except OutcomeUnknownError:
             self._meter.debits_lost += 1
+            self._buckets.pop(key)
+            return False
+        except StoreUnavailableError as failure:
+            self._owe_again(planned)
+            if not isinstance(failure, ContendedError):
+                return failure
             self._buckets.pop(key)
             return False
         except StoreError as failure:
@@ -359,28 +413,30 @@ class TokenTaker:
         update = normal(debit, step) if isinstance(step, Normal) else retry(debit, step)
         return bucket_of(await self._store.update(update))
 
-    def _forget_owed(self, key: BucketKey, given_back: Mapping[str, int]) -> None:
+    def _owe(self, key: BucketKey, debit: Debit) -> None:
+        """Give that back to a bucket, some day."""
         owed = self._owed.get(key)
-        if owed is not None and given_back:
-            tokens = {name: n for name, n in owed.tokens.items() if name not in given_back}
-            if tokens:
-                self._owed[key] = Debit(owed.entity, owed.resource, owed.limits, tokens)
-            else:
-                del self._owed[key]
+        if owed is None:
+            if len(self._owed) >= BUCKETS_MAX:
+                self._meter.refunds_lost += 1
+                return
+            owed = self._owed[key] = Debit(*key, dict(debit.limits), {})
+        for name, count in debit.tokens.items():
+            owed.limits[name] = debit.limits[name]
+            owed.tokens[name] = owed.tokens.get(name, 0) + count
 
-    def _owe_again(self, key: BucketKey, one: BucketStep) -> None:
+    def _owe_again(self, planned: _Planned) -> None:
         """What was not written is still owed."""
+        one = planned.step
         if one.given_back:
-            back = Debit(*key, one.debit.limits, dict(one.given_back))
-            have = self._owed.get(key)
-            self._owed[key] = back if have is None else _sum(have, back)
+            self._owe(planned.key, Debit(*planned.key, one.debit.limits, dict(one.given_back)))
+            self._return_soon()
 
     async def _deny_all(self, left: Sequence[_Request], now_ms: int) -> None:
         for request in left:
             mine = [self._line(debit, now_ms) for debit in request.debits]
-            missing = [_key(debit) for debit in request.missing]
             denied = tuple(
-                one for one in _denied(request.debits, mine) if _key(one.debit) in missing
+                one for one in _denied(request.debits, mine) if _key(one.debit) in request.missing
             )
             if not denied:
                 continue  # what those before it take is in its way, and may not be taken
@@ -410,6 +466,11 @@ class TokenTaker:
         else:
             self._buckets.put(key, bucket)
 
+    async def _stop_returning(self) -> None:
+        if self._returning is not None:
+            self._returning.cancel()
+            await asyncio.wait([self._returning])
+
     def _return_soon(self) -> None:
         if self._returning is None:
             self._returning = asyncio.create_task(self._return_later(), name="pricekeeper-refunds")
@@ -418,7 +479,7 @@ class TokenTaker:
         """Write what nothing has taken along after a while."""
         try:
             while self._owed or self._blocks:
-                await self._clock.sleep_ms(GIVE_BACK_MS)
+                await self._clock.sleep_ms(GIVE_BACK_MS << min(self._refusals, DOUBLINGS_MAX))
                 now_ms = self._clock.monotonic_ms()
                 spent = [key for key, one in self._blocks.items() if now_ms >= one.expires_ms]
                 owed = [key for key in self._owed if key not in self._blocks]
@@ -430,11 +491,12 @@ class TokenTaker:
         """Write what is owed to these buckets, and what is left of their blocks; which had any."""
         debits: list[Debit] = []
         for key in keys:
-            block, owed = self._blocks.pop(key, None), self._owed.pop(key, None)
-            parts = [one for one in (owed, None if block is None else block.rest) if one]
-            if parts:
-                debits.append(_sum(*parts) if len(parts) > 1 else parts[0])
-        debits = [debit for debit in debits if any(debit.tokens.values())]
+            block = self._blocks.pop(key, None)
+            if block is not None:
+                self._owe(key, block.rest)
+            owed = self._owed.pop(key, None)
+            if owed is not None and any(owed.tokens.values()):
+                debits.append(owed)
         for first in range(0, len(debits), WRITES_AT_ONCE_MAX):
             some = debits[first : first + WRITES_AT_ONCE_MAX]
             await asyncio.gather(*map(self._return_one, some))
@@ -446,10 +508,15 @@ class TokenTaker:
         except ConditionFailedError as refused:
             self._meter.refunds_lost += 1
             self._note(_key(debit), bucket_of(refused.item))
+        except StoreUnavailableError:
+            self._refusals += 1
+            self._owe(_key(debit), debit)
+            self._return_soon()
         except StoreError:
             self._meter.refunds_lost += 1
             self._buckets.pop(_key(debit))
         else:
+            self._refusals = 0
             self._note(_key(debit), bucket_of(item))
 
     async def _pause(self, attempts: int) -> None:
@@ -520,27 +587,6 @@ def _lacking(candidate: Candidate, answer: _Answer) -> Lacking:
             for violation in one.denial.violations
         )
     )
-
-
-def _scarcest(debits: Iterable[Debit], answer: _Answer) -> dict[str, LimitStatus]:
-    """Each limit after all that was taken; of several buckets that have it, the lowest."""
-    statuses: dict[str, LimitStatus] = {}
-    for debit, line in zip(debits, answer.lines, strict=True):
-        for name in debit.limits:
-            one = line.status(name, answer.now_ms)
-            if name not in statuses or one.remaining < statuses[name].remaining:
-                statuses[name] = one
-    return statuses
-
-
-def _sum(first: Debit, second: Debit) -> Debit:
-    tokens = dict(first.tokens)
-    for name, count in second.tokens.items():
-        tokens[name] = tokens.get(name, 0) + count
-    limits = first.limits
-    if any(limits.get(name) is not limit for name, limit in second.limits.items()):
-        limits = {**limits, **second.limits}
-    return Debit(first.entity, first.resource, limits, tokens)
 
 
 def _has_taken(request: _Request) -> bool:

@@ -17,6 +17,7 @@ how often accounts of the item were set right, so that nobody does it twice for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ from pricekeeper.storage.values import EXPIRY
 USED, HELD, UNSETTLED = "u:", "h:", "x:"
 _MENDS: Final = "mends"
 _THROUGH: Final = "through"
+_CHAPTER: Final = re.compile("[0-9a-f]{9}")
 LIFE_SECS: Final = 40 * 86_400
 """How long an item is kept after its last write: longer than its longest window."""
 KEPT_MS: Final = 27 * 3_600_000
@@ -185,7 +187,10 @@ def file_put(
 
 def filed_through(item: Mapping[str, Any]) -> str:
     """The last chapter of the log that is in the item; empty if none is."""
-    chapter: str = TypedItem(RATE_BUCKETS, item).text(_THROUGH, "")
+    typed = TypedItem(RATE_BUCKETS, item)
+    chapter: str = typed.text(_THROUGH, "")
+    if chapter and not _CHAPTER.fullmatch(chapter):
+        raise typed.report_unreadable(f"{_THROUGH} must name a chapter")
     return chapter
 
 

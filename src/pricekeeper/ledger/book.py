@@ -31,15 +31,23 @@ _generations: Final = itertools.count(1)
 class OpenAccounts:
     """The accounts of one item that are open, and what each of them has."""
 
-    __slots__ = ("balances", "mends", "through")
+    __slots__ = ("_damage", "balances", "is_damaged", "mends", "through")
 
     def __init__(self, item: Mapping[str, Any] | None) -> None:
         self.balances: dict[str, Balance | UnreadableItemError] = balances_of(item) or {}
         """In place of one that can't be read is the error."""
-        self.mends = 0 if item is None else mends_of(item)
-        """How often accounts of the item were set right."""
-        self.through = "" if item is None else filed_through(item)
-        """The last chapter that is in it."""
+        self.mends, self.through = 0, ""
+        """How often accounts of the item were set right, and the last chapter that is in it."""
+        self._damage: UnreadableItemError | None = None
+        """Why nobody can tell what any of them has: then none can be read."""
+        try:
+            if item is not None:
+                self.mends, self.through = mends_of(item), filed_through(item)
+        except UnreadableItemError as damage:
+            self._damage = damage
+        errors = (one for one in self.balances.values() if isinstance(one, UnreadableItemError))
+        self.is_damaged = self._damage is not None or any(errors)
+        """Whether an account can't be read: somebody may set it right at any time."""
 
     def add(self, change: ItemChange) -> None:
         """Add what a sheet says."""
@@ -51,7 +59,7 @@ class OpenAccounts:
 
     def balance(self, account_id: str) -> Balance | None:
         """What the account has; ``None`` if it is not open. Raises if it can't be read."""
-        balance = self.balances.get(account_id)
+        balance = self._damage or self.balances.get(account_id)
         if isinstance(balance, UnreadableItemError):
             raise error_copy(balance)
         return balance
@@ -138,8 +146,9 @@ class Book:
         return None if known is None else known.balance(account_id)
 
     def unread(self, keys: Collection[Key]) -> list[Key]:
-        """Those of these items that have to be read."""
-        return [key for key in keys if self._items.get(key) is None]
+        """Those of these items that have to be read; those that were damaged, again."""
+        found = ((key, self._items.get(key)) for key in keys)
+        return [key for key, known in found if known is None or known.is_damaged]
 
     def unfiled_keys(self) -> Iterator[Key]:
         """The items of accounts about which unfiled sheets say something, perhaps repeatedly."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
 from pricekeeper.budgets import Balance
+from pricekeeper.budgets.items import NOTHING
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.position import ON_SHEET_MAX
 from pricekeeper.ledger.sheet import ItemChange, Sheet
@@ -50,8 +51,10 @@ class Draft:
         self.errands: dict[Hashable, tuple[Errand, list[Asking]]] = {}
         self.found: set[Hashable] = set()
         """What a command has looked up that holds for all others of this draft, too."""
-        self._changes: dict[Key, dict[str, Balance]] = {}
+        self._before: dict[tuple[Key, str], Balance] = {}
+        """What the accounts had that something is added to."""
         self._running: dict[tuple[Key, str], Balance] = {}
+        """What they have with that."""
         self._opened: dict[Key, list[str]] = {}
         self._mends: dict[Key, int] = {}
         self._shared: dict[Hashable, object] = {}
@@ -59,11 +62,6 @@ class Draft:
         """How often anything was put into it."""
         self._numbers = 0
         self._bytes = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody has put anything into it."""
-        return not (self._changes or self.outcomes or self.attributes)
 
     @property
     def is_full(self) -> bool:
@@ -85,15 +83,12 @@ class Draft:
 
     def add(self, key: Key, account_id: str, change: Balance) -> Balance:
         """Add to an account; returns what it has then."""
-        balance = self.balance(key, account_id)
+        account = (key, account_id)
+        before = self._running.get(account)
+        if before is None:
+            before = self._before[account] = self.book.balance(key, account_id) or NOTHING
+        after = self._running[account] = before + change
         self.revision += 1
-        after = change if balance is None else balance + change
-        self._running[key, account_id] = after
-        accounts = self._changes.get(key)
-        if accounts is None:
-            accounts = self._changes[key] = {}
-        have = accounts.get(account_id)
-        accounts[account_id] = change if have is None else have + change
         return after
 
     def open(self, key: Key, account_id: str, spent: Balance) -> None:
@@ -146,8 +141,12 @@ class Draft:
 
     def sheet(self) -> Sheet:
         """The sheet as everybody will read it."""
+        changed: dict[Key, dict[str, Balance]] = {}
+        for account, after in self._running.items():
+            key, account_id = account
+            changed.setdefault(key, {})[account_id] = after - self._before[account]
         changes = {
             key: ItemChange(accounts, tuple(self._opened.get(key, ())), self._mends.get(key, 0))
-            for key, accounts in self._changes.items()
+            for key, accounts in changed.items()
         }
         return Sheet(self.nonce, self.now_ms, changes, self.outcomes, self.names)

@@ -24,9 +24,14 @@ from pricekeeper.budgets.items import (
     tidy_update,
 )
 from pricekeeper.clock import Clock
-from pricekeeper.errors import ConditionFailedError, ContendedError, InvalidOperationError
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    InvalidOperationError,
+    UnreadableItemError,
+)
 from pricekeeper.ledger.book import ChapterSums
-from pricekeeper.ledger.items import outcomes_key, outcomes_update
+from pricekeeper.ledger.items import find_damage, outcomes_key, outcomes_update
 from pricekeeper.ledger.position import Chapter, outcome_name, outcomes_sort_key
 from pricekeeper.ledger.sheet import filed_in_part
 from pricekeeper.storage import Key, Store
@@ -52,7 +57,7 @@ class Filer:
     async def file_all(self, chapters: Iterable[ChapterSums]) -> None:
         """File chapters, in their order."""
         for sums in chapters:
-            await _run_all([partial(self._file_accounts, key, sums) for key in sums.changes])
+            await _run_all([partial(self._file_item, key, sums) for key in sums.changes])
             groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
             for authorization_id, text in sums.outcomes.items():
                 name, place = outcome_name(authorization_id), sums.places.get(authorization_id)
@@ -67,13 +72,23 @@ class Filer:
                 ]
             )
 
+    async def _file_item(self, key: Key, sums: ChapterSums) -> None:
+        """File into the accounts of one item; one that is damaged keeps no other from it.
+
+        It was reported, and nobody can spend from it. What is not in it is what differs when the
+        ledger is checked, once somebody has set it right.
+        """
+        with contextlib.suppress(UnreadableItemError):
+            await self._file_accounts(key, sums)
+
     async def _file_accounts(self, key: Key, sums: ChapterSums) -> None:
         change, chapter, now_ms = sums.changes[key], sums.chapter.name, self._clock.now_ms()
         update = file_update(key, change.accounts, change.mends, chapter, now_ms)
         try:
             item = await self._store.update(update)
-        except ConditionFailedError:
-            return  # it is in
+        except ConditionFailedError as refused:
+            filed_through(refused.item or {})  # it is in, or that can't be read
+            return
         except InvalidOperationError:
             await self._file_whole(key, sums, now_ms)
             return
@@ -103,8 +118,15 @@ class Filer:
         expires = self._expires_at_epoch(self._clock.now_ms())
         for start in range(0, len(names), OUTCOMES_AT_ONCE):
             some = {name: outcomes[name] for name in names[start : start + OUTCOMES_AT_ONCE]}
-            with contextlib.suppress(ConditionFailedError):  # those of a later chapter are there
+            try:
                 await self._store.update(outcomes_update(key, some, chapter.name, expires))
+            except ConditionFailedError as refused:
+                damage = find_damage(refused.item)
+                if damage is None:
+                    continue  # those of a later chapter are there
+                await self._store.update(
+                    outcomes_update(key, some, chapter.name, expires, in_place_of=damage)
+                )
 
 
 async def _run_all(work: Sequence[Callable[[], Awaitable[None]]]) -> None:

@@ -13,6 +13,7 @@ log begins there, and follows the seals.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from pricekeeper.storage import (
     Set,
     TypedItem,
     Update,
+    Value,
     attr,
 )
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -43,6 +45,7 @@ from pricekeeper.ticks import REGION_DIGITS, partition_of
 
 _FROM, _FILED = "from", "f"
 _LANE: Final = 0
+_CHAPTER: Final = re.compile("[0-9a-f]{9}")
 
 
 def head_key(org_id: str) -> Key:
@@ -135,13 +138,31 @@ def outcomes_key(org_id: str, sort_key: str) -> Key:
 
 
 def outcomes_update(
-    key: Key, outcomes: Mapping[str, str], chapter: str, expires_at_epoch: int
+    key: Key,
+    outcomes: Mapping[str, str],
+    chapter: str,
+    expires_at_epoch: int,
+    *,
+    in_place_of: Value | None = None,
 ) -> Update:
     """File outcomes of a chapter, unless those of a later one were filed there.
 
-    ``outcomes`` are by attribute. Filing the same twice changes nothing.
+    ``outcomes`` are by attribute. Filing the same twice changes nothing. ``in_place_of`` is what
+    stands there instead of a chapter, if it is damaged.
     """
     actions: list[Action] = [Set(name, text) for name, text in outcomes.items()]
     actions += (Set(_FILED, chapter), Set(EXPIRY, expires_at_epoch))
     filed = attr(_FILED)
-    return Update(USAGE_AGG_SHARDED, key, tuple(actions), filed.absent() | filed.le(chapter))
+    unfiled = filed.absent() | filed.le(chapter)
+    if in_place_of is not None:
+        unfiled = filed.eq(in_place_of)
+    return Update(USAGE_AGG_SHARDED, key, tuple(actions), unfiled)
+
+
+def find_damage(item: Mapping[str, Any] | None) -> Value | None:
+    """What such an item has instead of the chapter that was filed last, if it is damaged."""
+    filed: Value | None = None if item is None else item.get(_FILED)
+    if item is None or filed is None or (isinstance(filed, str) and _CHAPTER.fullmatch(filed)):
+        return None
+    TypedItem(USAGE_AGG_SHARDED, item).report_unreadable(f"{_FILED} must name a chapter")
+    return filed

@@ -6,6 +6,9 @@ them; there is nothing to lock, and nothing to recover after a crash. If the rep
 sheet itself says by its nonce who wrote it. A sheet that arrives late is refused if another one has
 its place, and else it is what comes next, decided on what is still all there is.
 
+Nothing is decided behind a sheet that can't be read, since what it holds and spends can't be known:
+whatever needs the log of that organisation fails, until somebody has set the sheet right.
+
 A chapter ends after `SHEETS_MAX` sheets or `CHAPTER_MS`, so that whoever reads the log anew reads
 little. Then it is filed (`filing`), and the log begins behind it.
 
@@ -55,7 +58,7 @@ from pricekeeper.ledger.position import (
     Position,
     begin_chapter,
 )
-from pricekeeper.ledger.sheet import Sheet, is_written_by, readable_sheet, sheet_attributes
+from pricekeeper.ledger.sheet import Sheet, is_written_by, sheet_attributes, sheet_from
 from pricekeeper.storage import Item, Key, Put, Store, Write, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS, USAGE_AGG_SHARDED
 from pricekeeper.ticks import TICK_MS, region_at
@@ -156,12 +159,13 @@ class OrgLog:
 
     async def read_items(self, keys: Collection[Key]) -> None:
         """Have these items of accounts in the book, which has room for them."""
+        missing = self.book.unread(keys)
         for _ in range(READINGS_MAX):
-            missing = self.book.unread(keys)
             if not missing:
                 return
             for key, known in (await self._read_accounts(missing)).items():
                 self.book.remember(key, known)
+            missing = [key for key in keys if self.book.accounts(key) is None]
         raise ContendedError("chapters were filed while accounts were read")
 
     async def find_items(self, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
@@ -292,8 +296,9 @@ class OrgLog:
                 self._fold_found(book, item)
 
     def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
+        """Fold a sheet that was read. One that is damaged is passed by nobody."""
         book.next = Position(book.next.chapter, number_of(item))
-        sheet = readable_sheet(self.org_id, item)
+        sheet = sheet_from(self.org_id, item)
         book.fold(sheet, self._clock.monotonic_ms())
         self._note_others(sheet.outcomes)
         self.others += 1

@@ -121,6 +121,15 @@ def names_on(item: Mapping[str, Any]) -> dict[str, int]:
     return {str(UUID(bytes=name)): number for name, number in found.items()}
 
 
+def readable_names(item: Mapping[str, Any]) -> dict[str, int]:
+    """The same. A sheet on which they can't be read is reported, and has none."""
+    try:
+        return names_on(item)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        TypedItem(USAGE_AGG_SHARDED, item).report_unreadable(f"it names no ids: {error}")
+        return {}
+
+
 def is_long(outcome: str) -> bool:
     """Whether an outcome is filed in part only, and all of it is read from its sheet."""
     return len(outcome.encode()) > FILED_BYTES_MAX

@@ -125,7 +125,8 @@ class Worker:
             raise
         finally:
             for command in commands:
-                command.fail(error)
+                if command.future.cancelled() or not command.future.done():
+                    command.fail(error)
 
     async def _attempt_all(self, commands: Sequence[AnyCommand]) -> None:
         left, is_fresh, attempts, errands = list(commands), False, 0, 0
