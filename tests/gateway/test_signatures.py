@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import aiobotocore.session
 import botocore.session
-import msgspec
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest

@@ -25,7 +25,7 @@ _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _PROMPT, _GENERATION, _INPUT = "prompt_token_count", "generation_token_count", "inputTextTokenCount"
 _VECTORS: Final = ("embedding", "embeddings")
 _MAPPINGS: Final = (dict, Mapping)
-"""To ask for a `Mapping` alone takes many times as long, and nearly all of them are of this kind."""
+"""To ask for a `Mapping` alone takes many times as long, and nearly all are dictionaries."""
 TELLING: Final = (
     "usage",
     "serviceTier",
@@ -188,12 +188,7 @@ def _written_for_an_hour(details: Any) -> int:
 
 
 def _has_counts(value: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
-    if not isinstance(value, _MAPPINGS):
-        return False
-    for name in names:
-        if not _is_count(value.get(name)):
-            return False
-    return True
+    return isinstance(value, _MAPPINGS) and all(_is_count(value.get(name)) for name in names)
 
 
 def _count(value: Any, name: str) -> int:

@@ -19,6 +19,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pricekeeper.concurrency.deadline import DEADLINES
 from pricekeeper.errors import (
     DeadlineExceededError,
     NotFoundError,
@@ -30,7 +31,6 @@ from pricekeeper.errors import (
 )
 from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.access_log import AccessLog
-from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import BodyTooLargeError, refuse_twofold
 from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.exchange import EXCHANGE

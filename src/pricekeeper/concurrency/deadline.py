@@ -34,9 +34,12 @@ class Deadlines:
         self._due: dict[int, set[Deadline]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> Deadline:
-        """The deadline of a request that begins now: to be used as ``with``, in its own task."""
-        return Deadline(self, self._secs)
+    def begin(self, secs: float | None = None) -> Deadline:
+        """The deadline of a request that begins now: to be used as ``with``, in its own task.
+
+        ``secs`` is for a part of it that has a time of its own.
+        """
+        return Deadline(self, self._secs if secs is None else secs)
 
     def close(self) -> None:
         """Let go of the timer."""
