@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from random import getrandbits
 from time import perf_counter_ns
 from typing import Any, Final
@@ -222,7 +223,7 @@ class Gateway:
         """Pass on what runs no model."""
         try:
             response = await self._upstream.send(route, model_id, headers, body)
-            async with response:
+            with closing(response):
                 data = await read_whole(response)
         except (*LOST, NotSentError, NoCredentialsError) as error:
             log.warning("upstream_failed", error=str(error) or type(error).__name__)
