@@ -19,13 +19,18 @@ from urllib.parse import quote
 import msgspec
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
-_PRESENTED: Final = re.compile(
+_CLAIM: Final = re.compile(
     rf"{ALGORITHM} ++Credential=(?P<key>[A-Za-z0-9]{{16,128}}+)/(?P<day>[0-9]{{8}})"
     r"/(?P<region>[a-z0-9-]{1,64}+)/(?P<service>[a-z0-9-]{1,64}+)/aws4_request, *+"
-    r"SignedHeaders=(?P<names>[a-z0-9;:_.-]{1,4096}+), *+Signature=(?P<signature>[0-9a-f]{64})"
+    r"SignedHeaders=(?P<names>[a-z0-9;:_.-]{1,4096}+), *+Signature="
 )
+_SIGNATURE: Final = re.compile(r"[0-9a-f]{64}")
+_SIGNATURE_LENGTH: Final = 64
+_NEEDS_ESCAPE: Final = re.compile(r"[^A-Za-z0-9_.~/-]")
 _TERMINATOR: Final = "aws4_request"
-_DERIVED_MAX: Final = 1_024
+_REMEMBERED_MAX: Final = 1_024
+_REMEMBERED_LENGTH_MAX: Final = 1_024
+"""Longer texts are worked out each time, so that what is remembered has a bound in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +42,29 @@ class AwsKeys:
     session_token: str | None = field(default=None, repr=False)
 
 
-class Presented(msgspec.Struct, frozen=True):
-    """What an ``Authorization`` header says about its signature."""
+class Claim(msgspec.Struct, frozen=True):
+    """What an ``Authorization`` header says about its signature. A client says it all day long."""
 
     access_key: str
     day: str
     region: str
     service: str
     names: tuple[str, ...]
+    scope: str
+    """The day, region and service that it was made for."""
+
+
+class Presented(msgspec.Struct, frozen=True):
+    """A signature, and what it claims to be."""
+
+    claim: Claim
     signature: str
 
-    @property
-    def scope(self) -> str:
-        """The day, region and service that it was made for."""
-        return f"{self.day}/{self.region}/{self.service}/{_TERMINATOR}"
+
+def claim_of(access_key: str, day: str, region: str, service: str, names: Sequence[str]) -> Claim:
+    """What is said of a signature over the headers of these names."""
+    scope = f"{day}/{region}/{service}/{_TERMINATOR}"
+    return Claim(access_key, day, region, service, tuple(names), scope)
 
 
 def stamp_of(epoch: int) -> str:
@@ -60,7 +74,12 @@ def stamp_of(epoch: int) -> str:
 
 def escaped_path(path: str) -> str:
     """A path as every service but S3 wants it signed: what is encoded is encoded once more."""
-    return quote(path, safe="/~")
+    # `quote` takes a function call for each character, if there is one to be encoded.
+    return _NEEDS_ESCAPE.sub(_escaped, path) if path.isascii() else quote(path, safe="/~")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
 
 
 def signed_headers(
@@ -84,7 +103,7 @@ def signed_headers(
     if keys.session_token:
         sent["x-amz-security-token"] = keys.session_token
     names = sorted(sent)
-    made = Presented(keys.access_key, stamp[:8], region, service, tuple(names), "")
+    made = claim_of(keys.access_key, stamp[:8], region, service, names)
     signature = signature_of(
         keys.secret_key, made, method=method, path=path, query="", headers=sent,
         content_sha256=content_sha256, stamp=stamp,
@@ -98,18 +117,28 @@ def signed_headers(
 
 def parse_presented(authorization: str) -> Presented | None:
     """What the header says; ``None`` if it is not of this kind."""
-    found = _PRESENTED.fullmatch(authorization)
+    text, signature = authorization[:-_SIGNATURE_LENGTH], authorization[-_SIGNATURE_LENGTH:]
+    parse = _parse_again if len(text) <= _REMEMBERED_LENGTH_MAX else _parse_claim
+    claim = parse(text)
+    if claim is None or _SIGNATURE.fullmatch(signature) is None:
+        return None
+    return Presented(claim, signature)
+
+
+def _parse_claim(text: str) -> Claim | None:
+    found = _CLAIM.fullmatch(text)
     if found is None:
         return None
-    names = tuple(found["names"].split(";"))
-    return Presented(
-        found["key"], found["day"], found["region"], found["service"], names, found["signature"]
-    )
+    names = found["names"].split(";")
+    return claim_of(found["key"], found["day"], found["region"], found["service"], names)
+
+
+_parse_again: Final = lru_cache(_REMEMBERED_MAX)(_parse_claim)
 
 
 def signature_of(
     secret_key: str,
-    presented: Presented,
+    claim: Claim,
     *,
     method: str,
     path: str,
@@ -118,10 +147,10 @@ def signature_of(
     content_sha256: str,
     stamp: str,
 ) -> str:
-    """The signature over exactly the headers that are presented; those must all be there."""
+    """The signature over exactly the headers that are claimed; those must all be there."""
     return signature_by(
-        derived_key(secret_key, presented),
-        presented,
+        derived_key(secret_key, claim),
+        claim,
         method=method,
         path=path,
         query=query,
@@ -132,8 +161,8 @@ def signature_of(
 
 
 def signature_by(
-    key: bytes,
-    presented: Presented,
+    key: SigningKey,
+    claim: Claim,
     *,
     method: str,
     path: str,
@@ -143,22 +172,56 @@ def signature_by(
     stamp: str,
 ) -> str:
     """The same, by the key of its day, region and service (`derived_key`)."""
-    lines = "".join(f"{name}:{' '.join(headers[name].split())}\n" for name in presented.names)
-    names = ";".join(presented.names)
-    canonical = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{content_sha256}"
+    lines = [f"{name}:{_trimmed(headers[name])}\n" for name in claim.names]
+    canonical = (
+        f"{method}\n{path}\n{query}\n{''.join(lines)}\n{';'.join(claim.names)}\n{content_sha256}"
+    )
     digest = sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()
-    to_sign = f"{ALGORITHM}\n{stamp}\n{presented.scope}\n{digest}"
-    return hmac.digest(key, to_sign.encode(), "sha256").hex()
+    to_sign = f"{ALGORITHM}\n{stamp}\n{claim.scope}\n{digest}"
+    return key.sign(to_sign.encode())
 
 
-def derived_key(secret_key: str, presented: Presented) -> bytes:
+def _trimmed(value: str) -> str:
+    """A header as it is signed: without spaces around it, and with one where there are more."""
+    return " ".join(value.split())
+
+
+class SigningKey:
+    """A key for HMAC-SHA256 that is used often: its two beginnings are hashed once, not each time.
+
+    OpenSSL takes longer to look the algorithm up than to hash a line with it.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        """``key`` has no more bytes than a block of the hash."""
+        padded = key.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = sha256(padded.translate(_INNER))
+        self._outer = sha256(padded.translate(_OUTER))
+
+    def sign(self, message: bytes) -> str:
+        """The code of a message, in hexadecimal digits."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(message)
+        outer.update(inner.digest())
+        return outer.hexdigest()
+
+
+_BLOCK_BYTES: Final = 64
+_INNER: Final = bytes(one ^ 0x36 for one in range(256))
+_OUTER: Final = bytes(one ^ 0x5C for one in range(256))
+"""What HMAC makes of each byte of a key, at its beginnings."""
+
+
+def derived_key(secret_key: str, claim: Claim) -> SigningKey:
     """What requests of a day, region and service are signed with in place of the secret."""
-    return _derived_key(secret_key, (presented.day, presented.region, presented.service))
+    return _derived_key(secret_key, (claim.day, claim.region, claim.service))
 
 
-@lru_cache(_DERIVED_MAX)
-def _derived_key(secret_key: str, parts: Sequence[str]) -> bytes:
+@lru_cache(_REMEMBERED_MAX)
+def _derived_key(secret_key: str, parts: Sequence[str]) -> SigningKey:
     key = f"AWS4{secret_key}".encode()
     for part in (*parts, _TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")
-    return key
+    return SigningKey(key)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 
 import pytest
@@ -89,7 +89,7 @@ async def serving(
 
 async def read_all(reply: Reply) -> bytes:
     parts = []
-    async with reply:
+    with closing(reply):
         while part := await reply.read():
             parts.append(part)
     return b"".join(parts)
@@ -186,6 +186,14 @@ async def test_parts_are_there_as_they_come() -> None:
         assert await reply.read() == b""
 
 
+async def test_what_came_before_nonsense_can_be_read() -> None:
+    async with serving(answering(CHUNKED + b"3\r\none\r\n3\r\ntwo\r\nnonsense\r\n")) as server:
+        reply = await server.client.post("/", HEADERS, b"{}")
+        assert await reply.read() == b"onetwo"
+        with pytest.raises(ReplyBrokenError, match="no answer"):
+            await reply.read()
+
+
 async def test_a_connection_is_used_again_and_one_that_is_to_close_is_not() -> None:
     closing = OK + b"connection: close\r\ncontent-length: 0\r\n\r\n"
     async with serving(answering(WHOLE, WHOLE, closing)) as server:
@@ -211,7 +219,7 @@ async def test_whoever_does_not_read_to_the_end_closes_the_connection() -> None:
         closed.append(await peer.closed())
 
     async with serving(serve) as server:
-        async with await server.client.post("/", HEADERS, b"{}") as reply:
+        with closing(await server.client.post("/", HEADERS, b"{}")) as reply:
             assert await reply.read() == b"a"
         await turns_until(lambda: bool(closed))
     assert closed == [True]

@@ -23,9 +23,9 @@ from metering.scripted_store import Held, ScriptedStore, fails
 from pricekeeper.bootstrap import services
 from pricekeeper.cli.demo.service import demo_settings
 from pricekeeper.clock import SystemClock
+from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.http.at_once import RequestAtOnce
-from pricekeeper.http.deadline import DEADLINES, Deadlines
 from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.operation import Answer
 from pricekeeper.settings import Settings, StoreLocation

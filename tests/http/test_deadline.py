@@ -9,8 +9,8 @@ import pytest
 from metering.conftest import CATALOGUE, a_policy, a_usage
 from metering.scripted_store import ScriptedStore
 from pricekeeper.clock import SystemClock
+from pricekeeper.concurrency.deadline import TICK_SECS, Deadlines
 from pricekeeper.errors import DeadlineExceededError
-from pricekeeper.http.deadline import TICK_SECS, Deadlines
 from pricekeeper.metering import Metering, Outcome
 from pricekeeper.pricing import PriceBook
 from pricekeeper.settings import MEMORY, SqliteLocation

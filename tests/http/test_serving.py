@@ -13,9 +13,9 @@ import structlog
 
 from pricekeeper.bootstrap import open_services
 from pricekeeper.clock import ManualClock
+from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import NotFoundError, PriceKeeperError, StoreUnavailableError
 from pricekeeper.http.access_log import AccessLog
-from pricekeeper.http.deadline import DEADLINES, Deadlines
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.operation import Access, Answer, Call, Operation

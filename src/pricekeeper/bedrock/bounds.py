@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -94,17 +94,21 @@ class _Sum:
             self.tokens += IMAGE_TOKENS * len(pictures)
             prompt["images"] = [one for one in pictures if not isinstance(one, str)]
         self._add_mapping(prompt, is_free=False)
-        while self._waiting:
-            self._add_value(*self._waiting.pop())
+        waiting = self._waiting
+        while waiting:
+            value, is_free = waiting.pop()
+            if isinstance(value, dict):
+                self._add_mapping(value, is_free=is_free)
+            elif isinstance(value, list):
+                self.tokens += 2 + 2 * len(value)
+                waiting += [(one, is_free) for one in value]
+            else:
+                self._add_plain(value, is_free=is_free)
 
-    def _add_value(self, value: Any, is_free: bool) -> None:  # noqa: FBT001 - of the stack
+    def _add_plain(self, value: Any, *, is_free: bool) -> None:
+        """Add what has nothing inside of it."""
         if isinstance(value, str):
             self.tokens += len(json.dumps(value)) if is_free else 2 + _bytes(value)
-        elif isinstance(value, dict):
-            self._add_mapping(value, is_free=is_free)
-        elif isinstance(value, list):
-            self.tokens += 2 + 2 * len(value)
-            self._waiting.extend((one, is_free) for one in value)
         elif isinstance(value, int) and not isinstance(value, bool):
             self.tokens += 2 + value.bit_length() // 3  # no fewer than its digits and its sign
         else:
@@ -120,6 +124,8 @@ class _Sum:
             self.tokens += 4 + (len(json.dumps(name)) if is_free else _bytes(name))
             if is_free or name in _FREE_JSON:
                 self._waiting.append((inner, True))
+            elif isinstance(inner, str):
+                self.tokens += 2 + _bytes(inner)
             elif name in _MEDIA and isinstance(inner, dict) and not _MARKS.isdisjoint(inner):
                 self._add_medium(name, inner)
             else:
@@ -205,10 +211,9 @@ def _bytes(text: str) -> int:
 
 _STATED: Final = ("max_tokens", "max_completion_tokens", "max_gen_len", "max_tokens_to_sample")
 _INSIDE: Final = (
-    ("inferenceConfig", "maxTokens"),
-    ("inferenceConfig", "max_new_tokens"),
-    ("textGenerationConfig", "maxTokenCount"),
-    *(("additionalModelRequestFields", name) for name in _STATED),
+    ("inferenceConfig", ("maxTokens", "max_new_tokens")),
+    ("textGenerationConfig", ("maxTokenCount",)),
+    ("additionalModelRequestFields", _STATED),
 )
 _TIMES: Final = ("n", "num_generations")
 _READ_BY: Final[Mapping[Family | None, tuple[tuple[str | None, str], ...]]] = {
@@ -226,20 +231,23 @@ _READ_BY: Final[Mapping[Family | None, tuple[tuple[str | None, str], ...]]] = {
 What stands elsewhere it does not read. What is not stated is written to the first."""
 
 
-def _stated(body: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-    """Where a body states the longest answer: the name, and what it is inside of."""
+def _stated(body: Mapping[str, Any]) -> dict[tuple[str | None, str], Any]:
+    """The longest answers that a body states: by the name, and what it is inside of."""
+    found: dict[tuple[str | None, str], Any] = {}
     for name in _STATED:
         if name in body:
-            yield None, name
-    for outer, inner in _INSIDE:
+            found[None, name] = body[name]
+    for outer, names in _INSIDE:
         inside = body.get(outer)
-        if isinstance(inside, dict) and inner in inside:
-            yield outer, inner
+        if isinstance(inside, dict):
+            for name in names:
+                if name in inside:
+                    found[outer, name] = inside[name]
+    return found
 
 
 def _stated_max_output(body: Mapping[str, Any]) -> int | None:
-    found = [body[name] if outer is None else body[outer][name] for outer, name in _stated(body)]
-    stated = [one for one in found if _is_count(one)]
+    stated = [one for one in _stated(body).values() if _is_count(one)]
     if not stated:
         return None
     return int(max(stated)) * _answers(body)
@@ -252,16 +260,19 @@ def read_max_output(body: Mapping[str, Any], family: Family | None) -> int | Non
     count, because nobody knows what the model makes of it. Who may want to spend more than is held
     writes such bodies. ``family`` is ``None`` for ``converse``.
     """
-    stated = list(_stated(body))
-    found = [body[name] if outer is None else body[outer][name] for outer, name in stated]
-    if not set(stated) & set(_READ_BY[family]) or not all(map(_is_count, found)):
+    stated = _stated(body)
+    if stated.keys().isdisjoint(_READ_BY[family]) or not all(map(_is_count, stated.values())):
         return None
-    return int(max(found)) * _answers(body)
+    return int(max(stated.values())) * _answers(body)
 
 
 def _answers(body: Mapping[str, Any]) -> int:
     """How many answers to the one prompt are asked for."""
-    return max([1, *(int(body[name]) for name in _TIMES if _is_count(body.get(name)))])
+    most = 1
+    for name in _TIMES:
+        if name in body and _is_count(body[name]):
+            most = max(most, int(body[name]))
+    return most
 
 
 def with_max_output(
@@ -270,8 +281,8 @@ def with_max_output(
     """The body with that longest answer. ``family`` is ``None`` for ``converse``."""
     changed: dict[str, Any] = dict(body)
     max_output_tokens = max(1, max_output_tokens // _answers(body))
-    stated, read = list(_stated(body)), _READ_BY[family]
-    missing = () if set(stated) & set(read) else read[:1]
+    stated, read = _stated(body), _READ_BY[family]
+    missing = read[:1] if stated.keys().isdisjoint(read) else ()
     for outer, name in (*stated, *missing):
         if outer is None:
             changed[name] = max_output_tokens

@@ -16,13 +16,7 @@ class Operation(Enum):
     def __init__(self, api_name: str, path_end: str) -> None:
         self.api_name = api_name
         self.path_end = path_end
-
-    @property
-    def is_stream(self) -> bool:
+        self.is_stream = path_end.endswith("stream")
         """Whether the answer comes in events."""
-        return self in (Operation.CONVERSE_STREAM, Operation.INVOKE_STREAM)
-
-    @property
-    def is_converse(self) -> bool:
+        self.is_converse = path_end.startswith("converse")
         """Whether the body is the same for every model; else it is the model family's own."""
-        return self in (Operation.CONVERSE, Operation.CONVERSE_STREAM)

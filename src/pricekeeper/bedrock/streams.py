@@ -20,8 +20,9 @@ from pricekeeper.bedrock.usage import Usage, usage_of_body, usage_of_converse, u
 
 FRAME_BYTES_MAX: Final = 32 << 20
 """A frame that says it is longer is no frame: the rest of the stream is not looked at."""
-_PRELUDE: Final = struct.Struct("!III")
-_unpack: Final = _PRELUDE.unpack_from
+_PRELUDE_BYTES: Final = 12
+_unpack: Final = struct.Struct("!II").unpack_from
+"""The lengths of a frame and of its headers; a checksum of both ends the prelude."""
 _FRAME_BYTES_MIN: Final = 16
 _CRC_BYTES: Final = 4
 _FIRST: Final = 2
@@ -70,21 +71,24 @@ class StreamUsage:
 
     def _walk(self, data: bytes) -> None:
         """Go from frame to frame, and keep what is not whole yet."""
-        at, end, payload, needed = 0, len(data), None, _FRAME_BYTES_MIN
-        while end - at >= _FRAME_BYTES_MIN:
-            length, headers_length, _ = _unpack(data, at)
+        at, end, last, needed = 0, len(data), -1, _FRAME_BYTES_MIN
+        latest = end - _FRAME_BYTES_MIN
+        missing = _FIRST - len(self._first)
+        while at <= latest:
+            length, headers_length = _unpack(data, at)
             if not _FRAME_BYTES_MIN + headers_length <= length <= FRAME_BYTES_MAX:
                 self._lost, at = True, end
                 break
-            if end - at < length:
+            if at + length > end:
                 needed = length
                 break
-            payload = slice(at + _PRELUDE.size + headers_length, at + length - _CRC_BYTES)
-            if len(self._first) < _FIRST:
-                self._first.append(data[payload])
+            if missing > 0:
+                missing -= 1
+                self._first.append(_payload_at(data, at))
+            last = at
             at += length
-        if payload is not None:
-            self._last = data[payload]
+        if last >= 0:
+            self._last = _payload_at(data, last)
         if at < end:
             self._buffer += data[at:]
             self._needed = needed
@@ -121,6 +125,12 @@ class StreamUsage:
             found = usage_of_body(message) if isinstance(message, dict) else None
             if found is not None:
                 yield found
+
+
+def _payload_at(data: bytes, at: int) -> bytes:
+    """The payload of the whole frame that begins there."""
+    length, headers_length = _unpack(data, at)
+    return data[at + _PRELUDE_BYTES + headers_length : at + length - _CRC_BYTES]
 
 
 def _parsed(payload: bytes) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """Small tools that many packages need.
 
 A bounded cache, a wait before another attempt, executions and failures that several callers share,
-executions that follow each other, and queues that are fair. They know nothing of what they are used
-for, and read no clock.
+executions that follow each other, queues that are fair, and deadlines. They know nothing of what
+they are used for, and read no clock but the event loop's.
 """
 
 from pricekeeper.concurrency.backoff import Backoff

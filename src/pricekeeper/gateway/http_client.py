@@ -17,10 +17,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httptools
@@ -58,7 +57,8 @@ class Waits(NamedTuple):
 class Reply:
     """The answer to a request; its body is read as it comes."""
 
-    __slots__ = ("_connection", "_error", "_is_whole", "_parts", "_waiting", "begun", "raw_headers",
+    __slots__ = ("_connection", "_error", "_parts", "_waiting", "begun",
+                 "is_whole", "raw_headers",
                  "size", "status")  # fmt: skip
 
     def __init__(self, connection: _Connection) -> None:
@@ -71,20 +71,10 @@ class Reply:
         """How many bytes wait to be read."""
         self._connection: _Connection | None = connection
         self._parts: list[bytes] = []
-        self._is_whole = False
+        self.is_whole = False
+        """Whether all of it has come."""
         self._error: ReplyBrokenError | TimeoutError | None = None
         self._waiting: asyncio.Future[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def headers(self) -> dict[str, str]:
@@ -99,7 +89,7 @@ class Reply:
 
         Raises `ReplyBrokenError` or `TimeoutError` if it ends in the middle.
         """
-        while not self._parts and not self._is_whole:
+        while not self._parts and not self.is_whole:
             if self._error is not None:
                 raise self._error
             self._waiting = asyncio.get_running_loop().create_future()
@@ -125,15 +115,15 @@ class Reply:
         if not self.begun.done():
             self.begun.set_result(None)
 
-    def add(self, part: bytes) -> None:
-        """A part of its body has come."""
-        self._parts.append(part)
-        self.size += len(part)
+    def add(self, parts: Sequence[bytes]) -> None:
+        """Parts of its body have come."""
+        self._parts += parts
+        self.size += sum(map(len, parts))
         self._wake()
 
     def end(self) -> None:
         """All of it has come."""
-        self._connection, self._is_whole = None, True
+        self._connection, self.is_whole = None, True
         self._wake()
 
     def fail(self, error: ReplyBrokenError | TimeoutError) -> None:
@@ -154,6 +144,9 @@ class _Connection(asyncio.Protocol):
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self._loop = asyncio.get_running_loop()
+        self._come: list[bytes] = []
+        """What has come of a body in the piece that is being parsed, chunk by chunk."""
+        self.on_body = self._come.append  # the parser's, for each chunk: a stream has many
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._reply: Reply | None = None
@@ -259,7 +252,9 @@ class _Connection(asyncio.Protocol):
         self.since = self._loop.time()
         try:
             self._parser.feed_data(data)
+            self._hand_over()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._hand_over()
             self._break(ReplyBrokenError(f"what came is no answer: {error}"))
             self.close()
 
@@ -284,18 +279,22 @@ class _Connection(asyncio.Protocol):
             self._reply.begin(status, self._headers)
             self._headers = []  # what follows the body is nobody's header
 
-    def on_body(self, body: bytes) -> None:
-        reply = self._reply
-        if reply is None:
-            return
-        reply.add(body)
-        if reply.size > UNREAD_BYTES_MAX and self._is_reading and self._transport is not None:
-            self._is_reading = False
-            self._transport.pause_reading()
-
     def on_message_complete(self) -> None:
+        self._hand_over()
         if self._reply is not None and self._reply.begun.done():  # else more than a hint follows
             self._end()
+
+    def _hand_over(self) -> None:
+        """Hand what has come of a body to its reply; if nobody reads it, take no more."""
+        if not self._come:
+            return
+        reply = self._reply
+        if reply is not None:
+            reply.add(self._come)
+            if reply.size > UNREAD_BYTES_MAX and self._is_reading and self._transport is not None:
+                self._is_reading = False
+                self._transport.pause_reading()
+        self._come.clear()
 
     def _end(self) -> None:
         """The reply is whole: the next request can use the connection, if it is to go on."""

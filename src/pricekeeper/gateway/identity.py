@@ -12,6 +12,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_plus
 
@@ -19,7 +20,14 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import InvalidTokenError
 from pricekeeper.gateway.errors import Refusal
-from pricekeeper.sigv4 import Presented, derived_key, escaped_path, parse_presented, signature_by
+from pricekeeper.sigv4 import (
+    Presented,
+    SigningKey,
+    derived_key,
+    escaped_path,
+    parse_presented,
+    signature_by,
+)
 from pricekeeper.tokens import Identity, Principal
 from pricekeeper.tokens.aws_credentials import derive_access_key_id
 
@@ -33,6 +41,9 @@ _NEEDED: Final = frozenset({"x-amz-date", "x-amz-security-token"})
 """What a signature has to cover, besides the host."""
 _AUTHORITY: Final = ":authority"
 """What a client of HTTP/2 signs in the place of ``host``; a proxy in front of us makes it that."""
+_NOBODYS: Final = SigningKey(b"")
+"""What is signed with for a token that has no secret, so that it takes as long as any other."""
+_STAMPS_MAX: Final = 64
 _STAMP: Final = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})Z")
 
 
@@ -56,7 +67,9 @@ class Identification:
         self._is_barred = is_barred
         self._pairs: BoundedCache[bytes, tuple[int, str]] = BoundedCache(PAIRS_MAX)
         """The token that was issued for a pair, by the pair's digest."""
-        self._signing_keys: BoundedCache[tuple[str, str], bytes] = BoundedCache(SIGNING_KEYS_MAX)
+        self._signing_keys: BoundedCache[tuple[str, str], SigningKey] = BoundedCache(
+            SIGNING_KEYS_MAX
+        )
         """By the ids of tokens that were valid, and what was signed for; each is of one day."""
 
     async def identify(
@@ -87,18 +100,15 @@ class Identification:
             )
         token = headers.get("x-amz-security-token", "")
         recalled = self._identity.recall(token)
-        known = None if recalled is None else self._recall_key(recalled, presented)
+        scope = presented.claim.scope
+        known = None if recalled is None else self._signing_keys.get((recalled.token_id, scope))
         key = self._check_signature(presented, token, known, method, raw_path, query, headers, body)
         principal = recalled or await self._identity.validate(token)
-        if presented.access_key != derive_access_key_id(principal.token_id):
+        if presented.claim.access_key != derive_access_key_id(principal.token_id):
             raise NotOursRefusal
         if known is None:
-            self._signing_keys.put((principal.token_id, presented.scope), key)
+            self._signing_keys.put((principal.token_id, scope), key)
         return principal
-
-    def _recall_key(self, principal: Principal, presented: Presented) -> bytes | None:
-        """What the holder of a token that is valid signs with in that scope, if it has before."""
-        return self._signing_keys.get((principal.token_id, presented.scope))
 
     async def _by_bearer(self, bearer: str, address: str | None) -> Principal:
         client_id, separator, secret = bearer.partition(":")
@@ -123,34 +133,36 @@ class Identification:
         self,
         presented: Presented,
         token: str,
-        known: bytes | None,
+        known: SigningKey | None,
         method: str,
         raw_path: str,
         query: str,
         headers: Mapping[str, str],
         body: bytes,
-    ) -> bytes:
+    ) -> SigningKey:
         """Raise unless the signature was made with the token's secret, over this request, now.
 
         Returns the key of that scope, which follows from the secret; it may be ``known``.
         """
-        stamp = headers.get("x-amz-date", "")
-        names = set(presented.names)
-        headers = {**headers, _AUTHORITY: headers.get("host", "")}
-        covers_host = bool(names & {"host", _AUTHORITY})
-        is_complete = covers_host and names >= _NEEDED and names <= headers.keys()
-        if presented.service not in SERVICES or not is_complete:
+        stamp, claim = headers.get("x-amz-date", ""), presented.claim
+        names = claim.names
+        if _AUTHORITY in names:
+            headers = {**headers, _AUTHORITY: headers.get("host", "")}
+        elif "host" not in names:
             raise NotOursRefusal
-        self._check_time(presented, stamp)
+        is_complete = _NEEDED.issubset(names) and headers.keys() >= set(names)
+        if claim.service not in SERVICES or not is_complete:
+            raise NotOursRefusal
+        self._check_time(claim.day, stamp)
         content = hashlib.sha256(body).hexdigest()
         if headers.get("x-amz-content-sha256", content) != content:
             raise Refusal(403, "InvalidSignatureException", "the body is not what was signed")
         key = known
         if key is None and (secret := self._identity.find_aws_secret(token)) is not None:
-            key = derived_key(secret, presented)
+            key = derived_key(secret, claim)
         expected = signature_by(
-            key or b"",
-            presented,
+            key or _NOBODYS,
+            claim,
             method=method,
             path=escaped_path(raw_path),
             query=_sorted_query(query),
@@ -162,17 +174,18 @@ class Identification:
             raise NotOursRefusal
         return key
 
-    def _check_time(self, presented: Presented, stamp: str) -> None:
+    def _check_time(self, day: str, stamp: str) -> None:
         signed_epoch = _epoch_of(stamp)
         if signed_epoch is None:
             raise NotOursRefusal
         apart_secs = abs(signed_epoch - self._clock.now_ms() // 1000)
-        if apart_secs > SKEW_SECS_MAX or not stamp.startswith(presented.day):
+        if apart_secs > SKEW_SECS_MAX or not stamp.startswith(day):
             raise Refusal(
                 403, "InvalidSignatureException", "the signature is too old, or a clock is wrong"
             )
 
 
+@lru_cache(_STAMPS_MAX)
 def _epoch_of(stamp: str) -> int | None:
     """The moment of an ``X-Amz-Date``; ``None`` if it is none. `time.strptime` takes ten times."""
     found = _STAMP.fullmatch(stamp)

@@ -107,14 +107,16 @@ class Passage:
         except LOST as error:
             raise self._lose(error) from error
         self._room.meter.first_byte.note((perf_counter_ns() - began_ns) // 1000)
-        async with response:
-            self._state.status = response.status
+        self._state.status = response.status
+        try:
             if response.status >= HTTPStatus.MULTIPLE_CHOICES:
                 await self._pass_refusal(send, response)
             elif self._granted.is_stream:
                 await self._pass_stream(receive, send, response)
             else:
                 await self._pass_reply(send, response)
+        finally:
+            response.close()
 
     async def _pass_refusal(self, send: Send, response: Reply) -> None:
         """Pass on what Bedrock answered instead, as it is.

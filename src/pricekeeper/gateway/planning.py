@@ -157,7 +157,7 @@ def free_model(plan: Plan, policy: Policy, catalogue: Catalogue) -> str:
 
 def model_to_call(plan: Plan, model: Model) -> str:
     """The id to send the call to: the caller's own spelling, if that model was granted."""
-    if plan.model in model.aliases:
+    if plan.model == model.bedrock_model_id or plan.model in model.aliases:
         return plan.model
     asked, granted = (normalise_model_id(one) for one in (plan.model, model.bedrock_model_id))
     if isinstance(asked, ModelRef) and isinstance(granted, ModelRef) and asked.same_rate(granted):

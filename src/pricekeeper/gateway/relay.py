@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from random import getrandbits
 from time import perf_counter_ns
 from typing import Any, Final
@@ -13,7 +13,9 @@ import msgspec
 import structlog
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.concurrency.deadline import Deadlines
 from pricekeeper.errors import (
+    DeadlineExceededError,
     InvalidClientError,
     InvalidTokenError,
     NotFoundError,
@@ -84,12 +86,12 @@ class Gateway:
         self._upstream = upstream
         self._note_guess = note_guess
         self._body_bytes_max = body_bytes_max
-        self._deadline_secs = services.settings.request_deadline_ms / 1000
+        self._deadlines = Deadlines(services.settings.request_deadline_ms)
         self._logs = logs
         self._lines = GatheredLines()
         self._identification = Identification(services.identity, services.clock, is_barred)
         self.meter = GatewayMeter()
-        self._settlements = Settlements(services, self.meter, upstream.region)
+        self._settlements = Settlements(services, self.meter, upstream.region, self._deadlines)
         self._room = Room(self.meter, self._settlements, Drains(self.meter))
 
     async def __call__(
@@ -116,6 +118,7 @@ class Gateway:
     async def close(self) -> None:
         """Let settlements that are under way end."""
         await self._settlements.close()
+        self._deadlines.close()
 
     async def _serve(
         self, scope: Any, receive: Receive, send: Send, route: Route | None, state: CallState
@@ -131,14 +134,14 @@ class Gateway:
             return
         began_ns = perf_counter_ns()
         try:
-            async with asyncio.timeout(self._deadline_secs):
+            with self._deadlines.begin():
                 policy = await self._identify(scope, headers, body)
                 plan = plan_call(route, body, headers, policy, self._services.prices.catalogue)
                 if route.is_free:
                     model_id = free_model(plan, policy, self._services.prices.catalogue)
                 else:
                     authorization = await authorize(self._services, policy, plan)
-        except TimeoutError:
+        except (DeadlineExceededError, TimeoutError):
             raise Unavailable("the price keeper has no time") from None
         if route.is_free:
             await self._relay_free(send, route, model_id, headers, body, state)
@@ -220,7 +223,7 @@ class Gateway:
         """Pass on what runs no model."""
         try:
             response = await self._upstream.send(route, model_id, headers, body)
-            async with response:
+            with closing(response):
                 data = await read_whole(response)
         except (*LOST, NotSentError, NoCredentialsError) as error:
             log.warning("upstream_failed", error=str(error) or type(error).__name__)

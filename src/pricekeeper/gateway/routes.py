@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -17,6 +18,9 @@ _OPERATIONS: Final = {operation.path_end: operation for operation in Operation}
 _COUNT: Final = "count-tokens"
 _CHAT: Final = "openai/v1/chat/completions"
 _MESSAGES: Final = "anthropic/v1/messages"
+_REMEMBERED_MAX: Final = 1_024
+_REMEMBERED_BYTES_MAX: Final = 512
+"""Callers choose paths, so longer ones are read each time."""
 
 
 class Dialect(Enum):
@@ -42,6 +46,12 @@ class Route(msgspec.Struct, frozen=True):
 
 def find_route(raw_path: bytes) -> Route | None:
     """What the path asks for; ``None`` if it is none of the gateway's."""
+    if len(raw_path) > _REMEMBERED_BYTES_MAX:
+        return _read_path(raw_path)
+    return _find_again(raw_path)
+
+
+def _read_path(raw_path: bytes) -> Route | None:
     text = raw_path[len(PREFIX) :].decode("latin-1")
     if text == _CHAT:
         return Route(Dialect.OPENAI, None, "", name="chat-completions")
@@ -57,3 +67,6 @@ def find_route(raw_path: bytes) -> Route | None:
         return Route(Dialect.AWS, None, model, is_free=True, name=_COUNT)
     operation = _OPERATIONS.get(end)
     return None if operation is None else Route(Dialect.AWS, operation, model, name=end)
+
+
+_find_again: Final = lru_cache(_REMEMBERED_MAX)(_read_path)

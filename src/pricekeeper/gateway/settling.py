@@ -15,7 +15,13 @@ import structlog
 from pricekeeper.authorizations import Authorization
 from pricekeeper.bedrock import Usage
 from pricekeeper.bootstrap import Services
-from pricekeeper.errors import OverloadedError, PriceKeeperError, StoreError
+from pricekeeper.concurrency.deadline import Deadlines
+from pricekeeper.errors import (
+    DeadlineExceededError,
+    OverloadedError,
+    PriceKeeperError,
+    StoreError,
+)
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.metering import Usage as UsageRecord
 from pricekeeper.pricing import PICOS_PER_MICRO
@@ -26,7 +32,7 @@ PAUSE_MS: Final = 200
 """Before the first repetition; it doubles with each."""
 SECS_MAX: Final = 5
 """How long an answer waits for its settlement: its caller would call, and pay, again."""
-_PASSING: Final = (StoreError, OverloadedError, TimeoutError)
+_PASSING: Final = (StoreError, OverloadedError, DeadlineExceededError, TimeoutError)
 """What another attempt may not meet."""
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -36,10 +42,13 @@ Work = Callable[[], Awaitable[int | None]]
 class Settlements:
     """Settles the calls of one gateway."""
 
-    def __init__(self, services: Services, meter: GatewayMeter, region: str) -> None:
+    def __init__(
+        self, services: Services, meter: GatewayMeter, region: str, deadlines: Deadlines
+    ) -> None:
         self._services = services
         self._meter = meter
         self._region = region
+        self._deadlines = deadlines
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def capture(
@@ -77,7 +86,7 @@ class Settlements:
 
     async def _settle(self, work: Work) -> int | None:
         try:
-            async with asyncio.timeout(SECS_MAX):
+            with self._deadlines.begin(SECS_MAX):
                 return await work()
         except _PASSING as error:
             log.warning("settlement_put_off", error=_named(error))
@@ -93,7 +102,7 @@ class Settlements:
         for attempt in range(ATTEMPTS_MAX):
             await self._services.clock.sleep_ms(PAUSE_MS << attempt)
             try:
-                async with asyncio.timeout(SECS_MAX):
+                with self._deadlines.begin(SECS_MAX):
                     await work()
             except _PASSING as error:
                 log.warning("settlement_failed", attempt=attempt, error=_named(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -28,6 +29,7 @@ SILENCE_SECS_MAX: Final = 900
 KEPT_SECS: Final = 55
 REPLY_BYTES_MAX: Final = 64 << 20
 """The longest answer that is not a stream."""
+_MODEL_IDS_MAX: Final = 1_024
 _PASSED_ON: Final = ("content-type", "accept")
 _PASSED_ON_PREFIX: Final = ("x-amzn-bedrock-", "anthropic-")
 LOST: Final = (ReplyBrokenError, TimeoutError, OSError)
@@ -119,10 +121,12 @@ async def read_whole(response: Reply) -> bytes:
     parts: list[bytes] = []
     left = REPLY_BYTES_MAX
     while part := await response.read():
-        parts.append(part)
         left -= len(part)
         if left < 0:
             raise ReplyBrokenError(f"the answer has more than {REPLY_BYTES_MAX} bytes")
+        if response.is_whole and not parts:  # as nearly always
+            return part
+        parts.append(part)
     return b"".join(parts)
 
 
@@ -140,5 +144,9 @@ def _path_of(route: Route, model_id: str) -> str:
         return "/openai/v1/chat/completions"
     if route.dialect is Dialect.ANTHROPIC:
         return "/anthropic/v1/messages"
-    end = route.name
-    return f"/model/{quote(model_id, safe='-._~')}/{end}"
+    return f"/model/{_quoted(model_id)}/{route.name}"
+
+
+@lru_cache(_MODEL_IDS_MAX)
+def _quoted(model_id: str) -> str:
+    return quote(model_id, safe="-._~")

@@ -15,6 +15,7 @@ from starlette.routing import Router
 from pricekeeper.authorizations.expiry import SELDOM_MS, SWEEP_INTERVAL_MS
 from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import RateLimitExceededError
 from pricekeeper.http import (
@@ -37,7 +38,6 @@ from pricekeeper.http import (
 )
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.collecting import calm_collector
-from pricekeeper.http.deadline import DEADLINES, Deadlines
 from pricekeeper.http.draining import install_drain_handlers
 from pricekeeper.http.exchange import BEGIN
 from pricekeeper.http.heartbeat import Heartbeat, HeartbeatInFile, beat_forever

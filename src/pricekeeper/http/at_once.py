@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from starlette.requests import ClientDisconnect
 
+from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import DeadlineExceededError, OverloadedError
 from pricekeeper.http.answering import (
     NOBODY_LEFT,
@@ -24,7 +25,6 @@ from pricekeeper.http.answering import (
     send_answer,
     write_at_once,
 )
-from pricekeeper.http.deadline import DEADLINES, Deadlines
 from pricekeeper.http.operation import Answer, Call, Operation, encode_body
 
 Note: TypeAlias = Callable[[Call, str, int, int], None]

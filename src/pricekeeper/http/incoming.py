@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope
 
+from pricekeeper.concurrency.deadline import Deadline
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.http.deadline import Deadline
 from pricekeeper.http.exchange import EXCHANGE, Exchange
 
 QUERY_FIELDS_MAX: Final = 20

@@ -17,12 +17,12 @@ from typing import Any, Final, cast
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pricekeeper.concurrency.deadline import DEADLINES
 from pricekeeper.errors import NotFoundError, PriceKeeperError, RequestRefusedError
 from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.answering import NOBODY_LEFT, note_error, problem_answer, send_answer
 from pricekeeper.http.at_once import RequestAtOnce, Target
-from pricekeeper.http.deadline import DEADLINES
 from pricekeeper.http.edge import BodyTooLargeError, refuse_twofold
 from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.exchange import EXCHANGE, Exchange

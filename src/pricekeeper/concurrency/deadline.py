@@ -43,12 +43,12 @@ class Deadlines:
         self._due: dict[int, set[Expiring]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, left_secs: float | None = None) -> Deadline:
+    def begin(self, secs: float | None = None) -> Deadline:
         """The deadline of a request that begins now: to be used as ``with``, in its own task.
 
-        ``left_secs`` is what is left to one that was begun before.
+        ``secs`` is what is left to one that was begun before, or for a part with a time of its own.
         """
-        return Deadline(self, self.secs if left_secs is None else left_secs)
+        return Deadline(self, self.secs if secs is None else secs)
 
     def close(self) -> None:
         """Let go of the timer."""
