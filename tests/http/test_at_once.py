@@ -317,11 +317,11 @@ async def test_a_reader_that_is_slow_is_waited_for() -> None:
     flow = FlowControl(transport)
     scope: Any = {"method": "POST", "http_version": "1.1", "state": {DEADLINES: Deadlines(60_000)}}
     one = Exchange(
-        scope, transport, flow, logging.getLogger("t"), [], lambda: None, keep_alive=True
+        scope, transport, flow, logging.getLogger("t"), [], lambda: None, set(), keep_alive=True
     )
     request = SimpleNamespace(scope=scope, exchange=one, deadline=None)
     call: Any = SimpleNamespace(request=request, request_id="r", limit_headers=())
-    reply = RequestAtOnce(call, "/usage", 0, lambda *seen: noted.append(seen[1:3]))
+    reply = RequestAtOnce(one, call, "/usage", 0, lambda *seen: noted.append(seen[1:3]))
     flow.pause_writing()
     reply.send(Answer(202, {"fine": True}))
     reply.send(Answer(202, {"fine": False}))

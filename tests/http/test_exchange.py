@@ -36,7 +36,7 @@ def exchange(
     log = logging.getLogger("test")
     scope: Any = {"method": method, "http_version": version}
     flow = FlowControl(transport)
-    return Exchange(scope, transport, flow, log, [], lambda: None, keep_alive=keep_alive)
+    return Exchange(scope, transport, flow, log, [], lambda: None, set(), keep_alive=keep_alive)
 
 
 async def answer(one: Exchange, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

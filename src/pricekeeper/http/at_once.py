@@ -1,15 +1,17 @@
-"""Requests that are served without a task of their own.
+"""Requests that are begun as soon as they are whole: most without a task of their own.
 
 A task, the coroutines on the way to its handler and the future that it waits for cost more than
 what most requests of an app need done: their token, policy and prices are in memory, and what they
 wait for is a commit that many of them share. Such a request is begun as soon as it is whole
 (`Operation.begin`), and whoever commits it answers it. Everything else goes the usual way: what is
 refused, and what has to be read first.
+
+Where a handler has to wait for something else, it gets a task and nothing around it: the gate, the
+body and the policy are done with by then (`begin_in_task`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
@@ -25,7 +27,9 @@ from pricekeeper.http.answering import (
     send_answer,
     write_at_once,
 )
-from pricekeeper.http.operation import Answer, Call, Operation, encode_body
+from pricekeeper.http.edge import take_json
+from pricekeeper.http.exchange import Exchange
+from pricekeeper.http.operation import Answer, Beginning, Call, Operation, Reply, encode_body
 
 Note: TypeAlias = Callable[[Call, str, int, int], None]
 """Notes in the log and the metrics which route was answered, with what status, in how many
@@ -37,6 +41,7 @@ class Target(NamedTuple):
 
     route: str
     operation: Operation
+    begin: Beginning
     parameters: Mapping[str, str]
     headers: dict[bytes, bytes]
     token_digest: bytes
@@ -46,18 +51,20 @@ class RequestAtOnce:
     """A request that was begun; it is answered once, by whoever comes first."""
 
     __slots__ = (
-        "_call", "_deadlines", "_due", "_note", "_route", "_started_ns", "_task", "_tick",
+        "_call", "_deadlines", "_due", "_exchange", "_note", "_route", "_started_ns", "_tick",
         "is_answered", "may_be_applied",
     )  # fmt: skip
 
-    def __init__(self, call: Call, route: str, started_ns: int, note: Note) -> None:
+    def __init__(
+        self, exchange: Exchange, call: Call, route: str, started_ns: int, note: Note
+    ) -> None:
+        self._exchange = exchange
         self._call = call
         self._route = route
         self._started_ns = started_ns
         self._note = note
         self.is_answered = False
         self.may_be_applied = True
-        self._task: asyncio.Task[None] | None = None
         self._deadlines: Deadlines = call.request.scope["state"][DEADLINES]
         self._due, self._tick = self._deadlines.add(self, self._deadlines.secs)
 
@@ -65,11 +72,9 @@ class RequestAtOnce:
         """Answer the request, unless its time was up."""
         if self.is_answered:
             return
-        call = self._call
-        exchange = call.request.exchange
         try:
             body = encode_body(answer)
-            if exchange is None or not write_at_once(exchange, answer, body, call):
+            if not write_at_once(self._exchange, answer, body, self._call):
                 self.finish(_later(answer))  # its reader is slow
                 return
         except Exception as error:  # noqa: BLE001 - it is told and logged
@@ -86,18 +91,16 @@ class RequestAtOnce:
             return
         left_secs = self._deadlines.remove(self, self._due, self._tick)
         self.is_answered = True
-        self._task = asyncio.create_task(self._finish(work, left_secs), name="pricekeeper-finish")
+        self._exchange.start(self._finish(work, left_secs))
 
     def refuse_for_room(self) -> None:
         """Answer it with `OverloadedError`, without another thought."""
         if self.is_answered:
             return
-        call = self._call
-        exchange = call.request.exchange
-        if exchange is None or not OVERLOADED.write(exchange, call):
+        if not OVERLOADED.write(self._exchange, self._call):
             self.fail(OverloadedError())
             return
-        call.metrics.note_problem(OverloadedError.code)
+        self._call.metrics.note_problem(OverloadedError.code)
         self.is_answered = True
         self._deadlines.remove(self, self._due, self._tick)
         self._note_end(OVERLOADED.status)
@@ -127,16 +130,28 @@ class RequestAtOnce:
             return
         except Exception as error:  # noqa: BLE001 - it is told and logged
             answer = problem_answer(call, error)
-        exchange = call.request.exchange
         try:
-            if exchange is not None:
-                await send_answer(exchange.send, answer, call)
+            await send_answer(self._exchange.send, answer, call)
         finally:
             self._note_end(answer.status)
 
     def _note_end(self, status: int) -> None:
         elapsed_us = (perf_counter_ns() - self._started_ns) // 1000
         self._note(self._call, self._route, status, elapsed_us)
+
+
+def begin_in_task(call: Call, reply: Reply) -> bool:
+    """Let the handler do its work in a task, if there is nothing to be read for it first."""
+    operation = call.operation
+    if operation is None:
+        return False
+    if operation.body is not None:
+        call.body = take_json(call.request, operation.body)
+        if call.body is None:
+            return False
+    reply.may_be_applied = operation.method != "GET"
+    reply.finish(operation.handler(call))
+    return True
 
 
 async def _later(answer: Answer) -> Answer:

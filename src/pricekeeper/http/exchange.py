@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -66,6 +66,7 @@ class Exchange(RequestResponseCycle):
         logger: logging.Logger,
         default_headers: list[tuple[bytes, bytes]],
         on_response: Callable[[], None],
+        tasks: set[asyncio.Task[None]],
         *,
         keep_alive: bool,
         expect_100_continue: bool = False,
@@ -76,6 +77,7 @@ class Exchange(RequestResponseCycle):
         self.logger = logger
         self.default_headers = default_headers
         self.on_response = on_response
+        self._tasks = tasks
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expect_100_continue
         self.body: bytes | bytearray = bytearray()  # type: ignore[assignment]
@@ -89,6 +91,12 @@ class Exchange(RequestResponseCycle):
             if self.body or not self.more_body or self.disconnected or self.response_complete:
                 event.set()
         return event
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work on the request in a task. A server that ends waits for it, whoever has left."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def wake(self) -> None:
         """Let whoever waits for more of the request look again."""

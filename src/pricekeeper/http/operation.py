@@ -205,7 +205,7 @@ class Reply(Protocol):
         ...
 
 
-Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
+Handler: TypeAlias = Callable[[Call], Coroutine[Any, Any, Answer]]
 BodyReader: TypeAlias = Callable[[Incoming, Any], Awaitable[Any]]
 """Receives a body of the type that an operation declares."""
 Beginning: TypeAlias = Callable[[Call, Reply], bool]
@@ -287,6 +287,12 @@ class Operation:
     def summary(self) -> str:
         """What it does, in a sentence."""
         return (self.handler.__doc__ or "").strip()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its handler needs no more than a token, a policy and perhaps a JSON body."""
+        reads_json = self.read is read_json and not self.reads_itself
+        return self.access is Access.APP and reads_json and not self.bounds_itself
 
     async def perform(self, call: Call) -> Answer:
         """Read the body and the policy that the handler needs, then let it do its work.

@@ -174,6 +174,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self.logger,
             self.server_state.default_headers,
             self.on_response_complete,
+            self.tasks,
             keep_alive=True,
         )
         exchange.known, exchange.body, exchange.more_body = known, body, False
@@ -258,6 +259,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self.logger,
             self.server_state.default_headers,
             self.on_response_complete,
+            self.tasks,
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             expect_100_continue=self.expect_100_continue,
         )

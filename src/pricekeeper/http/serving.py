@@ -22,7 +22,7 @@ from pricekeeper.errors import NotFoundError, PriceKeeperError, RequestRefusedEr
 from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.answering import NOBODY_LEFT, note_error, problem_answer, send_answer
-from pricekeeper.http.at_once import RequestAtOnce, Target
+from pricekeeper.http.at_once import RequestAtOnce, Target, begin_in_task
 from pricekeeper.http.edge import BodyTooLargeError, refuse_twofold
 from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.exchange import EXCHANGE, Exchange
@@ -180,11 +180,11 @@ class Shell:
         receive: Any = exchange.receive
         request = Incoming(scope, receive, exchange, target.headers)
         call = self._make_call(request, target.parameters)
-        if operation.begin is None or not admit_at_once(call, operation, target.token_digest):
+        if not admit_at_once(call, operation, target.token_digest):
             return False
-        reply = RequestAtOnce(call, target.route, started_ns, self._note)
+        reply = RequestAtOnce(exchange, call, target.route, started_ns, self._note)
         try:
-            if operation.begin(call, reply):
+            if target.begin(call, reply):
                 return True
         except Exception as error:  # noqa: BLE001 - it is told and logged
             reply.fail(error)
@@ -198,13 +198,17 @@ class Shell:
         """What the head asks for; ``None`` if that is not begun at once, or if it is refused."""
         path, parameters = self._find(scope)
         endpoint = None if path is None else path.endpoints.get(scope["method"])
-        if path is None or endpoint is None or endpoint.operation.begin is None:
+        if path is None or endpoint is None:
+            return None
+        operation = endpoint.operation
+        begin = operation.begin or (begin_in_task if operation.is_plain else None)
+        if begin is None:
             return None
         headers = dict(scope["headers"])
         token = bearer_in(headers)
         if token is None or len(headers) != len(scope["headers"]):
             return None
-        return Target(path.route, endpoint.operation, parameters, headers, digest_of(token))
+        return Target(path.route, operation, begin, parameters, headers, digest_of(token))
 
     def _make_call(self, request: Incoming, parameters: Mapping[str, str]) -> Call:
         state = request.scope["state"]
