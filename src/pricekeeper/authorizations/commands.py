@@ -27,7 +27,6 @@ from pricekeeper.authorizations.decision import (
 from pricekeeper.authorizations.grants import GRANT, encode_grant
 from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.settling import Action, Capture, Changed, settle
-from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import hold, spend
 from pricekeeper.ledger import AccountNotOpenError, Command, Decision, Draft
 from pricekeeper.ledger.book import Book
@@ -179,9 +178,9 @@ class Authorize(Command[Answer]):
         candidate, speed = wanted.candidates[choice.rank], self._speeds.get(choice.rank)
         grant, terms = make_grant(wanted, choice)
         change = hold(grant.held_usd_picos)
-        balances = tuple(
+        balances = [
             (account, draft.add(account.key, account.id, change)) for account in candidate.accounts
-        )
+        ]
         data = encode_grant(grant, terms, draft.now_ms, wanted.hold_ms)
         draft.put(f"{GRANT}{number}", data)
         draft.put(terms.name, terms.data)
@@ -194,7 +193,7 @@ class Authorize(Command[Answer]):
             draft.now_ms + wanted.hold_ms,
         )
         limits = speed.limits if isinstance(speed, Taken) else {}
-        return Granted(granted, choice.rank, balances, limits)
+        return Granted(granted, choice.rank, tuple(balances), limits)
 
 
 class Settle(Command[Settled]):
@@ -267,11 +266,13 @@ class Settle(Command[Settled]):
 
     def _write(self, draft: Draft, changed: Changed) -> None:
         after, grant = changed.after, changed.after.grant
-        for account in grant.accounts:
-            self._add(draft, account, changed.change)
+        # Accounts of windows that are long over are gone, and nobody needs them any more.
+        for account in grant.terms.accounts:
+            draft.add_if_open(account.key, account.id, changed.change)
         if isinstance(self._action, Capture):
+            cost = self._action.settlement.cost_usd_picos
             for account in self._since:
-                self._add(draft, account, spend(self._action.settlement.cost_usd_picos))
+                draft.add_if_open(account.key, account.id, spend(cost))
         outcome = self._outcome(draft, after)
         draft.settle(after.id, outcome)
         after = Authorization(
@@ -280,11 +281,6 @@ class Settle(Command[Settled]):
         self._settled = Settled(
             after, changed=True, book=draft.book, nonce=draft.nonce, sent_at_ms=draft.now_ms
         )
-
-    def _add(self, draft: Draft, account: HeldAccount, change: Balance) -> None:
-        """Accounts of windows that are long over are gone, and nobody needs them any more."""
-        if draft.balance(account.key, account.id) is not None:
-            draft.add(account.key, account.id, change)
 
     def _outcome(self, draft: Draft, after: Authorization) -> str:
         if after.state is State.OPEN:
