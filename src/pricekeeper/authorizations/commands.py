@@ -6,7 +6,7 @@ Each is decided on the log as it is (`pricekeeper.ledger`), and written on its n
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -63,6 +63,20 @@ class Marks(NamedTuple):
     needs_record_mark: Callable[[PostedRegion, int], bool]
     """Whether it is to be marked for sums that something is posted into a region at that time."""
     mark_record: Callable[[PostedRegion, int], Awaitable[None]]
+
+
+class Clerk(Protocol):
+    """Who has authorizations settled."""
+
+    marks: Marks
+
+    async def read(self, org_id: str, own_id: str) -> Seen:
+        """The authorization of that id; raises `NotFoundError` if there is none."""
+        ...
+
+    def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
+        """Learn what became of it, also if nobody waits for that any more."""
+        ...
 
 
 ClaimAll: TypeAlias = Callable[[str, Sequence[Claim]], Awaitable[None]]
@@ -201,29 +215,26 @@ class Settle(Command[Settled]):
 
     def __init__(
         self,
+        org_id: str,
         action: Action,
         seen: Seen,
-        marks: Marks,
-        read_again: Callable[[str], Awaitable[Seen]],
-        *,
-        submission: Submission | None = None,
-        since: tuple[HeldAccount, ...] = (),
-        send: Send | None = None,
-        on_end: Callable[[Settled], None],
+        clerk: Clerk,
+        submission: Submission | None,
+        since: tuple[HeldAccount, ...],
+        send: Send | None,
     ) -> None:
         """``submission`` is the record that a capture counts as.
 
         ``since`` are accounts that it is spent from and was not held against: their budgets are
-        newer. ``on_end`` is told what became of it, also if nobody waits for that any more.
+        newer.
         """
         super().__init__()
+        self._org_id = org_id
         self._action = action
         self._seen = seen
-        self._marks = marks
-        self._read_again = read_again
+        self._clerk = clerk
         self._submission = submission
         self._since = since
-        self._on_end = on_end
         self._settled: Settled | None = None
         self.send = send
         self.keys = seen.authorization.grant.terms.keys
@@ -243,7 +254,7 @@ class Settle(Command[Settled]):
             self._end(Settled(seen, changed=False, book=draft.book))
             return Decision.ANSWERED
         submission = self._submission
-        if submission is not None and _must_mark(draft, submission, self._marks, self):
+        if submission is not None and _must_mark(draft, submission, self._clerk.marks, self):
             return Decision.WAITS
         self._write(draft, changed)
         return Decision.WRITES
@@ -258,11 +269,11 @@ class Settle(Command[Settled]):
             self._end(self._settled)
 
     def _end(self, settled: Settled) -> None:
-        self._on_end(settled)
+        self._clerk.note_settled(self._org_id, self._action, settled)
         self.answer(settled)
 
     async def _look_again(self) -> None:
-        self._seen = await self._read_again(self._seen.authorization.id)
+        self._seen = await self._clerk.read(self._org_id, self._seen.authorization.id)
 
     def _write(self, draft: Draft, changed: Changed) -> None:
         after, grant = changed.after, changed.after.grant
