@@ -48,6 +48,19 @@ def test_an_account_is_opened_once_and_seen_open() -> None:
     assert draft.sheet().changes == {ITEM: ItemChange({ACCOUNT: Balance(5)}, (ACCOUNT,), 1)}
 
 
+def test_an_account_that_is_not_open_is_left_alone() -> None:
+    """Its window is over; one that was opened by another command before is open."""
+    draft = a_draft()
+    draft.add_if_open(ITEM, ACCOUNT, Balance(1))
+    assert (draft.revision, draft.sheet().changes) == (0, {})
+    draft.open(ITEM, ACCOUNT, Balance(4))
+    draft.add_if_open(ITEM, ACCOUNT, Balance(1))
+    assert draft.balance(ITEM, ACCOUNT) == Balance(5)
+    draft = a_draft(used=10)
+    draft.add_if_open(ITEM, ACCOUNT, Balance(1))
+    assert draft.sheet().changes == {ITEM: ItemChange({ACCOUNT: Balance(1)})}
+
+
 def test_what_becomes_of_an_authorization_is_seen_by_those_behind() -> None:
     draft = a_draft()
     draft.settle("one", "v1.")

@@ -120,6 +120,8 @@ class Asking:
             self._desk.give_up(self._granted.authorization)
 
     def _give_all_back(self) -> None:
+        if not self._speeds:
+            return
         for rank, speed in list(self._speeds.items()):
             if isinstance(speed, Taken):
                 self._desk.tokens.give_back(negated(speed.debits))

@@ -65,9 +65,10 @@ class BucketLine:
 
     def has_room(self, tokens: Mapping[str, int]) -> bool:
         """Whether so many are there, beside all that was decided."""
+        limits, taken, due = self.limits, self.taken, self._due
         for name, count in tokens.items():
-            wanted = (self.beside(name, count) + count) * self.limits[name].units_per_token
-            if wanted > self._available[name]:
+            beside = self.beside(name, count) if due else taken.get(name, 0)
+            if (beside + count) * limits[name].units_per_token > self._available[name]:
                 return False
         return True
 

@@ -96,6 +96,12 @@ class _Labels(msgspec.Struct, frozen=True):
     passed_over: tuple[Considered, ...] = ()
 
 
+@lru_cache(maxsize=_LIMITS_MAX)
+def _alone(label: ModelLabel) -> _Labels:
+    """One label and no other, as of most calls."""
+    return _Labels((_Usable(label, Reason.NORMAL),))
+
+
 class _Chain(NamedTuple):
     """What calls of one policy and label are held against."""
 
@@ -132,7 +138,10 @@ class Candidates:
             labels = self._in_force(policy, request, choice)
         else:
             labels = self._named(policy, request)
-        candidates = [await self._make(policy, request, label, at_ms) for label in labels.usable]
+        candidates: list[Candidate] = []
+        for label in labels.usable:  # a comprehension would be one more coroutine
+            made = await self._make(policy, request, label, at_ms)
+            candidates.append(made)
         if request.consume:
             _check_limits_known(request.consume, candidates)
         return Wanted(
@@ -153,13 +162,13 @@ class Candidates:
     def _named(self, policy: Policy, request: AuthorizationRequest) -> _Labels:
         """The label that the call names and, if it may fall back, those below it."""
         label = find_label(self._prices.catalogue, policy, request.model)
-        usable = [_Usable(label, Reason.NORMAL)]
-        if request.may_fall_back:
-            below = policy.model_ordering[policy.model_ordering.index(label) + 1 :]
-            usable += [
-                _Usable(one, Reason.QUOTA_EXCEEDED) for one in below if self._may_use(policy, one)
-            ]
-        return _Labels(tuple(usable))
+        if not request.may_fall_back:
+            return _alone(label)
+        below = policy.model_ordering[policy.model_ordering.index(label) + 1 :]
+        others = (
+            _Usable(one, Reason.QUOTA_EXCEEDED) for one in below if self._may_use(policy, one)
+        )
+        return _Labels((_Usable(label, Reason.NORMAL), *others))
 
     def _in_force(self, policy: Policy, request: AuthorizationRequest, choice: Choice) -> _Labels:
         """The label in force and, if it may fall back, those below it."""

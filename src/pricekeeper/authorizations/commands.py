@@ -6,7 +6,7 @@ Each is decided on the log as it is (`pricekeeper.ledger`), and written on its n
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,6 @@ from pricekeeper.authorizations.decision import (
 from pricekeeper.authorizations.grants import GRANT, encode_grant
 from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.settling import Action, Capture, Changed, settle
-from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import hold, spend
 from pricekeeper.ledger import AccountNotOpenError, Command, Decision, Draft
 from pricekeeper.ledger.book import Book
@@ -64,6 +63,20 @@ class Marks(NamedTuple):
     needs_record_mark: Callable[[PostedRegion, int], bool]
     """Whether it is to be marked for sums that something is posted into a region at that time."""
     mark_record: Callable[[PostedRegion, int], Awaitable[None]]
+
+
+class Clerk(Protocol):
+    """Who has authorizations settled."""
+
+    marks: Marks
+
+    async def read(self, org_id: str, own_id: str) -> Seen:
+        """The authorization of that id; raises `NotFoundError` if there is none."""
+        ...
+
+    def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
+        """Learn what became of it, also if nobody waits for that any more."""
+        ...
 
 
 ClaimAll: TypeAlias = Callable[[str, Sequence[Claim]], Awaitable[None]]
@@ -179,9 +192,9 @@ class Authorize(Command[Answer]):
         candidate, speed = wanted.candidates[choice.rank], self._speeds.get(choice.rank)
         grant, terms = make_grant(wanted, choice)
         change = hold(grant.held_usd_picos)
-        balances = tuple(
+        balances = [
             (account, draft.add(account.key, account.id, change)) for account in candidate.accounts
-        )
+        ]
         data = encode_grant(grant, terms, draft.now_ms, wanted.hold_ms)
         draft.put(f"{GRANT}{number}", data)
         draft.put(terms.name, terms.data)
@@ -194,7 +207,7 @@ class Authorize(Command[Answer]):
             draft.now_ms + wanted.hold_ms,
         )
         limits = speed.limits if isinstance(speed, Taken) else {}
-        return Granted(granted, choice.rank, balances, limits)
+        return Granted(granted, choice.rank, tuple(balances), limits)
 
 
 class Settle(Command[Settled]):
@@ -202,29 +215,26 @@ class Settle(Command[Settled]):
 
     def __init__(
         self,
+        org_id: str,
         action: Action,
         seen: Seen,
-        marks: Marks,
-        read_again: Callable[[str], Awaitable[Seen]],
-        *,
-        submission: Submission | None = None,
-        since: tuple[HeldAccount, ...] = (),
-        send: Send | None = None,
-        on_end: Callable[[Settled], None],
+        clerk: Clerk,
+        submission: Submission | None,
+        since: tuple[HeldAccount, ...],
+        send: Send | None,
     ) -> None:
         """``submission`` is the record that a capture counts as.
 
         ``since`` are accounts that it is spent from and was not held against: their budgets are
-        newer. ``on_end`` is told what became of it, also if nobody waits for that any more.
+        newer.
         """
         super().__init__()
+        self._org_id = org_id
         self._action = action
         self._seen = seen
-        self._marks = marks
-        self._read_again = read_again
+        self._clerk = clerk
         self._submission = submission
         self._since = since
-        self._on_end = on_end
         self._settled: Settled | None = None
         self.send = send
         self.keys = seen.authorization.grant.terms.keys
@@ -244,7 +254,7 @@ class Settle(Command[Settled]):
             self._end(Settled(seen, changed=False, book=draft.book))
             return Decision.ANSWERED
         submission = self._submission
-        if submission is not None and _must_mark(draft, submission, self._marks, self):
+        if submission is not None and _must_mark(draft, submission, self._clerk.marks, self):
             return Decision.WAITS
         self._write(draft, changed)
         return Decision.WRITES
@@ -259,19 +269,21 @@ class Settle(Command[Settled]):
             self._end(self._settled)
 
     def _end(self, settled: Settled) -> None:
-        self._on_end(settled)
+        self._clerk.note_settled(self._org_id, self._action, settled)
         self.answer(settled)
 
     async def _look_again(self) -> None:
-        self._seen = await self._read_again(self._seen.authorization.id)
+        self._seen = await self._clerk.read(self._org_id, self._seen.authorization.id)
 
     def _write(self, draft: Draft, changed: Changed) -> None:
         after, grant = changed.after, changed.after.grant
-        for account in grant.accounts:
-            self._add(draft, account, changed.change)
+        # Accounts of windows that are long over are gone, and nobody needs them any more.
+        for account in grant.terms.accounts:
+            draft.add_if_open(account.key, account.id, changed.change)
         if isinstance(self._action, Capture):
+            cost = self._action.settlement.cost_usd_picos
             for account in self._since:
-                self._add(draft, account, spend(self._action.settlement.cost_usd_picos))
+                draft.add_if_open(account.key, account.id, spend(cost))
         outcome = self._outcome(draft, after)
         draft.settle(after.id, outcome)
         after = Authorization(
@@ -280,11 +292,6 @@ class Settle(Command[Settled]):
         self._settled = Settled(
             after, changed=True, book=draft.book, nonce=draft.nonce, sent_at_ms=draft.now_ms
         )
-
-    def _add(self, draft: Draft, account: HeldAccount, change: Balance) -> None:
-        """Accounts of windows that are long over are gone, and nobody needs them any more."""
-        if draft.balance(account.key, account.id) is not None:
-            draft.add(account.key, account.id, change)
 
     def _outcome(self, draft: Draft, after: Authorization) -> str:
         if after.state is State.OPEN:

@@ -119,16 +119,7 @@ class Desk:
         follows: bool = False,
     ) -> Settle:
         """Have an authorization settled, whether anybody waits for that or not."""
-        command = Settle(
-            action,
-            seen,
-            self.marks,
-            lambda own_id: self.read(org_id, own_id),
-            submission=submission,
-            since=since,
-            send=send,
-            on_end=lambda settled: self._note_settled(org_id, action, settled),
-        )
+        command = Settle(org_id, action, seen, self, submission, since, send)
         self.ledger.submit(org_id, command, follows=follows)
         return command
 
@@ -147,7 +138,8 @@ class Desk:
         for one in authorization_ids:
             self.open.remove(one)
 
-    def _note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
+    def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
+        """Forget or remember it as it is now, return tokens, and tell of it."""
         authorization = settled.authorization
         if authorization.state is State.OPEN:
             self.open.add(org_id, authorization, settled.book)

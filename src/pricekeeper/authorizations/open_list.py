@@ -19,10 +19,8 @@ SETTLED_MAX: Final = 1_000
 
 
 class Due(msgspec.Struct, frozen=True):
-    """An authorization of this process, and when it expires."""
+    """An authorization of this process."""
 
-    expires_at_ms: int
-    id: str
     org_id: str
     authorization: Authorization
     book: Book
@@ -41,15 +39,16 @@ class OpenList:
 
     def add(self, org_id: str, authorization: Authorization, book: Book) -> None:
         """Remember when it expires; one that is extended is remembered anew."""
-        if len(self._open) >= REMEMBERED_MAX and authorization.id not in self._open:
+        own_id = authorization.id
+        if len(self._open) >= REMEMBERED_MAX and own_id not in self._open:
             return
-        due = Due(authorization.expires_at_ms, authorization.id, org_id, authorization, book)
-        self._open[due.id] = due
+        self._open[own_id] = Due(org_id, authorization, book)
         if authorization.grant.asked_as:
-            self._names[authorization.grant.asked_as] = due.id
-        heapq.heappush(self._heap, (due.expires_at_ms, due.id))
+            self._names[authorization.grant.asked_as] = own_id
+        heapq.heappush(self._heap, (authorization.expires_at_ms, own_id))
         if len(self._heap) > 2 * len(self._open) + SETTLED_MAX:
-            self._heap = [(one.expires_at_ms, one.id) for one in self._open.values()]
+            held = (due.authorization for due in self._open.values())
+            self._heap = [(one.expires_at_ms, one.id) for one in held]
             heapq.heapify(self._heap)
 
     def remove(self, authorization_id: str) -> None:
@@ -68,7 +67,7 @@ class OpenList:
         while self._heap and self._heap[0][0] <= now_ms:
             expires_at_ms, authorization_id = heapq.heappop(self._heap)
             one = self._open.get(authorization_id)
-            if one is not None and one.expires_at_ms == expires_at_ms:
+            if one is not None and one.authorization.expires_at_ms == expires_at_ms:
                 self.remove(authorization_id)
                 due.append(one)
         return due

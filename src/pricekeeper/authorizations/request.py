@@ -57,8 +57,9 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
 def checked(request: AuthorizationRequest) -> AuthorizationRequest:
     """The request with its id in canonical form; raises `InvalidValueError` naming a bad field."""
-    for field in ("input_tokens", "max_output_tokens", "min_output_tokens"):
-        _check_whole(field, getattr(request, field), 0, TOKENS_MAX)
+    _check_whole("input_tokens", request.input_tokens, 0, TOKENS_MAX)
+    _check_whole("max_output_tokens", request.max_output_tokens, 0, TOKENS_MAX)
+    _check_whole("min_output_tokens", request.min_output_tokens, 0, TOKENS_MAX)
     check_hold_secs(request.hold_secs)
     if request.consume is not None:
         if len(request.consume) > CONSUME_MAX:

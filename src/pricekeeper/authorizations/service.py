@@ -245,12 +245,10 @@ class Authorizations:
 
     async def _capture(self, policy: Policy, seen: Seen, usage: Usage) -> Captured:
         grant, shown_id = seen.authorization.grant, seen.authorization.shown_id
-        tags = grant.tags
+        label, tags = grant.terms.label, grant.tags
         if usage.tags:
             tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | grant.tags
-        usage = msgspec.structs.replace(
-            usage, request_id=shown_id, model_label=grant.label, tags=tags
-        )
+        usage = msgspec.structs.replace(usage, request_id=shown_id, model_label=label, tags=tags)
         submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
         settlement = Settlement(
             at_ms=self._clock.now_ms(),
@@ -262,8 +260,8 @@ class Authorizations:
             org_day=submission.terms.day,
             price_estimated=submission.price_estimated,
         )
-        action = Capture(settlement, self._bucket_tokens(grant.label, usage))
-        accounts = self._ledger.find(policy, grant.label, tags, grant.authorized_at_ms)
+        action = Capture(settlement, self._bucket_tokens(label, usage))
+        accounts = self._ledger.find(policy, label, tags, grant.authorized_at_ms)
         since = () if _are_held(accounts, grant) else await self._open_since(accounts, grant)
         settled = await self._desk.settle(
             policy.org_id, action, seen, submission=submission, since=since

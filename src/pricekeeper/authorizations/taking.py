@@ -28,6 +28,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from random import Random
 from typing import Final, NamedTuple
 
@@ -260,7 +261,7 @@ class TokenTaker:
     async def _take_once(self, left: Sequence[_Request]) -> None:
         """Take what can be taken; whoever is denied by what is not old is told so."""
         fresh: set[BucketKey] = set()
-        keys = dict.fromkeys(key for one in left for key in one.missing)
+        keys = dict.fromkeys(chain.from_iterable(one.missing for one in left))
         unseen = [key for key in keys if self._buckets.get(key) is None]
         if unseen:
             await self._read(unseen)

@@ -91,6 +91,11 @@ class Draft:
         self.revision += 1
         return after
 
+    def add_if_open(self, key: Key, account_id: str, change: Balance) -> None:
+        """Add to an account that may not be open."""
+        if (key, account_id) in self._running or self.balance(key, account_id) is not None:
+            self.add(key, account_id, change)
+
     def open(self, key: Key, account_id: str, spent: Balance) -> None:
         """Open an account that is not, with what was spent before."""
         self.add(key, account_id, spent)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from random import Random
 from typing import Final
 
@@ -161,7 +162,7 @@ class Worker:
         if self._pace.must_look:
             await self._log.read()
         await self._log.prepare()
-        keys = dict.fromkeys(key for command in commands for key in command.keys)
+        keys = dict.fromkeys(chain.from_iterable(command.keys for command in commands))
         await self._log.read_items(keys)
 
     def _decide_all(
