@@ -11,7 +11,7 @@ awaited one by one. `take_body` and `write_whole` do the same at once where nobo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -30,6 +30,7 @@ class Exchange(RequestResponseCycle):
 
     held_bytes = 0
     """What the request holds until it is answered: of its head, and of its body so far."""
+    _on_left: Callable[[], None] | None = None
     _head = b""
     _in_parts = False
     _in_chunks = False
@@ -38,7 +39,16 @@ class Exchange(RequestResponseCycle):
         """Let its handler know that there is nobody to answer."""
         if not self.response_complete:
             self.disconnected = True
+            if self._on_left is not None:
+                self._on_left()
         self.message_event.set()
+
+    def watch(self, on_left: Callable[[], None]) -> None:
+        """Have that called if the caller leaves before its answer is whole, or has left already."""
+        self._on_left = on_left
+        self.flow.resume_reading()  # nobody learns of the end of what is not read
+        if self.disconnected:
+            on_left()
 
     def take_body(self) -> bytes | None:
         """The body, if all of it is here; ``None`` if it has to be received."""
