@@ -158,3 +158,22 @@ async def test_a_body_is_taken_when_all_of_it_is_here() -> None:
     assert one.take_body() == b"half and half"
     one.give_up()
     assert one.take_body() is None
+
+
+async def test_whoever_watches_is_told_once_that_the_caller_has_left() -> None:
+    """Before its answer is whole, or at once if it has left by then; after that, nobody leaves."""
+    left: list[str] = []
+    watched = exchange(Written())
+    watched.watch(lambda: left.append("later"))
+    assert left == []
+    watched.give_up()
+    assert left == ["later"]
+    gone = exchange(Written())
+    gone.give_up()
+    gone.watch(lambda: left.append("before"))
+    assert left == ["later", "before"]
+    answered = exchange(Written())
+    answered.watch(lambda: left.append("never"))
+    await answer(answered, [], b"")
+    answered.give_up()
+    assert left == ["later", "before"]

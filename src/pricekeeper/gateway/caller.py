@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from pricekeeper.gateway.connection import Exchange
 from pricekeeper.gateway.meter import GatewayMeter
 
 DRAINS_MAX: Final = 512
@@ -40,22 +41,37 @@ class Drains:
 class Caller:
     """The caller of one stream. When it leaves, the time begins in which the rest is read."""
 
-    def __init__(self, receive: Receive, limit: asyncio.Timeout, drains: Drains) -> None:
+    def __init__(
+        self, receive: Receive, exchange: Exchange | None, limit: asyncio.Timeout, drains: Drains
+    ) -> None:
+        """``exchange`` tells that it leaves; where there is none, a task waits for the message."""
         self.has_left = False
         self._limit = limit
         self._drains = drains
         self._is_drained = False
-        self._watching = asyncio.get_running_loop().create_task(self._watch(receive))
+        self._is_over = False
+        self._watching: asyncio.Task[None] | None = None
+        if exchange is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch(receive))
+        else:
+            exchange.watch(self._leave)
 
     def forget(self, *, is_whole: bool) -> None:
         """Stop watching: the stream has ended."""
-        self._watching.cancel()
+        self._is_over = True
+        if self._watching is not None:
+            self._watching.cancel()
         if self._is_drained:
             self._drains.end(is_whole=is_whole)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             continue
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._is_over:
+            return
         self.has_left = True
         self._is_drained = self._drains.begin()
         secs = DRAIN_SECS_MAX if self._is_drained else 0

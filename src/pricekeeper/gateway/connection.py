@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 ABORT: Final = "pricekeeper.abort"
@@ -18,4 +18,8 @@ class Exchange(Protocol):
 
     def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
         """Write an answer; whether that was done. If its reader is slow, it has to be sent."""
+        ...
+
+    def watch(self, on_left: Callable[[], None]) -> None:
+        """Have that called if the caller leaves before its answer is whole, or has left already."""
         ...

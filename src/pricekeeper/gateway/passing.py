@@ -177,7 +177,7 @@ class Passage:
         is_whole = False
         try:
             async with asyncio.timeout(None) as limit:
-                caller = Caller(receive, limit, self._room.drains)
+                caller = Caller(receive, self._state.exchange, limit, self._room.drains)
                 try:
                     while chunk := await response.read():
                         passed = skimmed.feed(chunk)

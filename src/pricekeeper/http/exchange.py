@@ -54,6 +54,7 @@ class Exchange(RequestResponseCycle):
     response_started = False
     response_complete = False
     _arrival: asyncio.Event | None = None
+    _on_left: Callable[[], None] | None = None
     _head = b""
     _in_parts = False
     _in_chunks = False
@@ -107,6 +108,8 @@ class Exchange(RequestResponseCycle):
         """Let its handler know that there is nobody to answer."""
         if not self.response_complete:
             self.disconnected = True
+            if self._on_left is not None:
+                self._on_left()
         self.wake()
 
     def peek_body(self) -> bytes | None:
@@ -114,6 +117,13 @@ class Exchange(RequestResponseCycle):
         if self.more_body or self.disconnected or self.waiting_for_100_continue:
             return None
         return bytes(self.body)
+
+    def watch(self, on_left: Callable[[], None]) -> None:
+        """Have that called if the caller leaves before its answer is whole, or has left already."""
+        self._on_left = on_left
+        self.flow.resume_reading()  # nobody learns of the end of what is not read
+        if self.disconnected:
+            on_left()
 
     def take_body(self) -> bytes | None:
         """The body, if all of it is here; ``None`` if it has to be received."""
