@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from http_fixtures import METRICS_TOKEN, usage
@@ -144,6 +145,7 @@ async def world(
             yield world
         finally:
             await world.end()
+    structlog.reset_defaults()
 
 
 def requests() -> set[asyncio.Task[Any]]:
