@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from http_fixtures import METRICS_TOKEN, usage
@@ -80,10 +81,10 @@ class World:
         self.peers.append(Peer(*await asyncio.open_connection(host, int(port))))
         return self.peers[-1]
 
-    def request(self, record: dict[str, Any], *headers: str) -> bytes:
+    def request(self, record: dict[str, Any], *headers: str, to: str = "usage") -> bytes:
         body = json.dumps(record).encode()
         lines = [
-            f"POST {self.path}/usage HTTP/1.1",
+            f"POST {self.path}/{to} HTTP/1.1",
             "host: x",
             f"authorization: Bearer {self.token}",
             f"content-length: {len(body)}",
@@ -144,6 +145,7 @@ async def world(
             yield world
         finally:
             await world.end()
+    structlog.reset_defaults()
 
 
 def requests() -> set[asyncio.Task[Any]]:
@@ -298,6 +300,66 @@ async def test_a_service_that_stops_answers_what_it_has_begun(
     assert (status, body["status"]) == (202, "accepted")
     assert headers["connection"] == "close"
     assert await peer.read_end() == b""
+
+
+ASKED = {"model": "premium", "input_tokens": 10, "max_output_tokens": 10}
+
+
+def hold_authorize(world: World, monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Hold the next authorization."""
+    authorizations, held = world.service.inside.authorizations, Held()
+    authorize = authorizations.authorize
+    world.held.append(held)
+
+    async def wait(*asked: Any) -> Any:
+        monkeypatch.setattr(authorizations, "authorize", authorize)
+        answers: list[Any] = []
+
+        async def go_on() -> None:
+            answers.append(await authorize(*asked))
+
+        await held(go_on)
+        return answers[0]
+
+    monkeypatch.setattr(authorizations, "authorize", wait)
+    return held
+
+
+async def test_a_handler_that_waits_has_a_task_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of the server's around it. It is given up when its time is up."""
+    held, peer = hold_authorize(world, monkeypatch), await world.connect()
+    peer.writer.write(world.request(ASKED, "x-request-id: mine", to="authorizations"))
+    await held.reached.wait()
+    assert not requests()
+    status, headers, body = await peer.read()
+    assert (status, headers["x-request-id"]) == (503, "mine")
+    assert "nobody knows" in body["detail"]
+    peer.writer.write(world.request(ASKED, "x-request-id: next", to="authorizations"))
+    status, headers, body = await peer.read()
+    assert (status, headers["x-request-id"], body["status"]) == (201, "next", "authorized")
+
+
+async def test_a_service_that_stops_waits_for_a_handler_whose_peer_has_left(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it does is done with the store still open."""
+    held, peer = hold_authorize(world, monkeypatch), await world.connect()
+    peer.writer.write(world.request(ASKED, to="authorizations"))
+    await held.reached.wait()
+    peer.writer.transport.abort()
+    assert (await world.service.call("GET", "/healthz")).status == 200
+    capsys.readouterr()
+    world.service.stop()
+    await asyncio.sleep(0.3)  # the server looks every tenth of a second whether it should stop
+    held.let_go.set()
+    lines: list[dict[str, Any]] = []
+    async with asyncio.timeout(PATIENCE_SECS):
+        while not lines:
+            await asyncio.sleep(0.01)
+            lines = logged(capsys, "request")
+    assert [line["status"] for line in lines] == [201]
 
 
 class Transport(asyncio.Transport):

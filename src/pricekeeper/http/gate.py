@@ -78,18 +78,20 @@ def admit_at_once(call: Call, operation: Operation, token_digest: bytes) -> bool
 
     Nothing is refused here: what is not let in is left to `admit`.
     """
-    recalled = call.services.identity.recall_digest(token_digest)
-    if recalled is None or operation.access is not Access.APP:
+    principal = call.services.identity.recall_digest(token_digest)
+    if principal is None or operation.access is not Access.APP:
         return False
-    principal = recalled.principal
     if APP_USE not in principal.scopes or not _names_caller(call.path, principal):
+        return False
+    policy = call.services.tenants.recall_policy(call.client)
+    if policy is None:
         return False
     now_ms, caller = call.services.clock.now_ms(), f"client/{principal.client_id}"
     headers = call.api_limits.admit_at_once(operation.limit, caller, now_ms)
     if headers is None:
         return False
     call.limit_headers, call.operation, call.principal = headers, operation, principal
-    call.recall_policy(recalled.policy)
+    call.recall_policy(policy)
     return True
 
 

@@ -159,10 +159,10 @@ class Admission:
     async def _refuse(self) -> None:
         """Refuse whoever has waited long enough; all wait equally long, so the oldest is first."""
         while self._by_deadline:
-            left_ms = self._by_deadline[0].deadline_ms - self._clock.monotonic_ms()
-            await self._clock.sleep_ms(max(REFUSE_EVERY_MS, left_ms))
             now_ms = self._clock.monotonic_ms()
-            while self._by_deadline and self._by_deadline[0].deadline_ms <= now_ms:
+            until_ms = max(self._by_deadline[0].deadline_ms, now_ms + REFUSE_EVERY_MS)
+            await self._clock.sleep_ms(until_ms - now_ms)
+            while self._by_deadline and self._by_deadline[0].deadline_ms <= until_ms:
                 request = self._by_deadline.popleft()
                 if request.is_admitted is None:
                     self._decide(request, admitted=False)

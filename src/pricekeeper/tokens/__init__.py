@@ -13,7 +13,7 @@ from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import KeysMeter
 from pricekeeper.tokens.principal import APP_USE, ORG_READ, SCOPES, Principal
 from pricekeeper.tokens.service import Identity, Introspection, TokenGrant
-from pricekeeper.tokens.validation import Recalled, digest_of
+from pricekeeper.tokens.validation import digest_of
 from pricekeeper.tokens.watching import KeyWatcher
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "Keys",
     "KeysMeter",
     "Principal",
-    "Recalled",
     "TokenGrant",
     "digest_of",
     "dump_keyring",

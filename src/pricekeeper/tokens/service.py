@@ -49,7 +49,7 @@ from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import IdentityMeter
 from pricekeeper.tokens.principal import Principal, scopes_of
 from pricekeeper.tokens.spent import SpentTokens
-from pricekeeper.tokens.validation import Recalled, Validator, digest_of
+from pricekeeper.tokens.validation import Validator, digest_of
 from pricekeeper.values import Attribution
 
 TOKEN_ID_BYTES: Final = 16
@@ -119,7 +119,7 @@ class Identity:
             audience=audience,
             meter=self.meter,
         )
-        self.recall_digest: Callable[[bytes], Recalled | None] = self._validator.recall
+        self.recall_digest: Callable[[bytes], Principal | None] = self._validator.recall
         """A token that `validate` has found valid within the last second, by its `digest_of`."""
         sessions.add_listener(lambda session_id: self._validator.mark_changed(session_id.nonce))
 
@@ -222,8 +222,7 @@ class Identity:
 
     def recall(self, access_token: str) -> Principal | None:
         """The principal of a token that `validate` has found valid within the last second."""
-        recalled = self.recall_digest(digest_of(access_token))
-        return None if recalled is None else recalled.principal
+        return self.recall_digest(digest_of(access_token))
 
     async def validate(self, access_token: str, *, fresh: bool = False) -> Principal:
         """The principal that the token speaks for; without a store call if it is cached.

@@ -15,7 +15,7 @@ token is never valid because of that.
 from __future__ import annotations
 
 import hashlib
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -25,7 +25,7 @@ from pricekeeper.errors import InvalidTokenError, InvalidValueError, NotFoundErr
 from pricekeeper.sessions import SessionId, generation_of, parse_session_id, slot_key
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import SESSIONS
-from pricekeeper.tenants import Policy, Tenants, parse_client_id
+from pricekeeper.tenants import Tenants, parse_client_id
 from pricekeeper.tokens.access_token import (
     ACCESS_TOKEN_LENGTH_MAX,
     FORGERIES,
@@ -48,13 +48,6 @@ CHANGED_MAX: Final = 10_000
 _log = structlog.get_logger(__name__)
 
 
-class Recalled(NamedTuple):
-    """A token that was valid a moment ago: whom it speaks for, and that client's policy then."""
-
-    principal: Principal
-    policy: Policy
-
-
 class _Verified:
     """A token whose signature is right, and the result of the last check in the store."""
 
@@ -63,7 +56,6 @@ class _Verified:
         "checked_ms",
         "invalid_because",
         "principal",
-        "recalled",
         "recalled_until",
         "session_id",
         "token_generation",
@@ -79,8 +71,6 @@ class _Verified:
         self.checked = -1
         self.checked_ms = 0
         self.invalid_because = ""
-        self.recalled: Recalled | None = None
-        """What it was found to be when it was valid."""
         self.recalled_until = (-1, -1, 0)
         """What had changed here when it was found valid, and until when it is recalled."""
 
@@ -114,8 +104,10 @@ class Validator:
         self._changed_at: dict[str, int] = {}
         self._all_changed_at = 0
 
-    def recall(self, digest: bytes) -> Recalled | None:
-        """A token that was valid a moment ago, by its digest, if nothing has changed here since.
+    def recall(self, digest: bytes) -> Principal | None:
+        """The principal of a token that was valid a moment ago, if nothing has changed here since.
+
+        The token is known by its `digest_of`.
 
         ``None`` says nothing of the token: it has to be validated.
         """
@@ -130,7 +122,7 @@ class Validator:
         ):
             return None
         self._meter.checks_from_memory += 1
-        return verified.recalled
+        return verified.principal
 
     async def validate(self, token: str, *, fresh: bool = False) -> Principal:
         """The principal that the token speaks for; `InvalidTokenError` if it is not valid.
@@ -144,17 +136,15 @@ class Validator:
         recalled_until_ms = self._clock.monotonic_ms() + min(RECALL_MS, left_ms)
         if left_ms <= 0:
             raise self._refusal(Flaw.EXPIRED, principal)
-        policy: Policy | None = None
         known = bool(verified.invalid_because) or (not fresh and self._is_fresh(verified))
         if not known:
             # A reading from before something ended here is not shared after it.
             key = (self._changes, principal.token_id)
             await self._checks.run(key, lambda: self._check_store(verified))
         if not verified.invalid_because:
-            policy = await self._match_client(verified, fresh=fresh)
-        if verified.invalid_because or policy is None:
+            await self._match_client(verified, fresh=fresh)
+        if verified.invalid_because:
             raise self._refusal(verified.invalid_because, principal)
-        verified.recalled = Recalled(principal, policy)
         verified.recalled_until = (*changes, recalled_until_ms)
         self._meter.checks_from_memory += known
         self._meter.checks_from_store += not known
@@ -230,8 +220,8 @@ class Validator:
             verified.token_generation = token_generation
             verified.checked, verified.checked_ms = checked, checked_ms
 
-    async def _match_client(self, verified: _Verified, *, fresh: bool) -> Policy | None:
-        """The policy of its client; mark the token invalid if that is gone, or has ended them all.
+    async def _match_client(self, verified: _Verified, *, fresh: bool) -> None:
+        """Mark the token invalid if its client is gone, or has ended all of its tokens.
 
         The cached policy of the client may be older than the session: then it is read again.
         """
@@ -245,10 +235,9 @@ class Validator:
                 self._changes += 1  # tokens of one of the two have ended: none is recalled
         except NotFoundError:
             verified.invalid_because = "its client is gone"
-            return None
-        if policy.token_generation != verified.token_generation:
-            verified.invalid_because = "everything of its client was ended"
-        return policy
+        else:
+            if policy.token_generation != verified.token_generation:
+                verified.invalid_because = "everything of its client was ended"
 
     def _refusal(self, reason: str, principal: Principal | None = None) -> InvalidTokenError:
         """Log the reason; the caller does not learn it."""
