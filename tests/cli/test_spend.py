@@ -17,6 +17,7 @@ from pricekeeper.cli.demo.service import demo_settings
 from pricekeeper.metering import Usage, org_day
 from pricekeeper.storage import Add, Key, Set, Update
 from pricekeeper.storage.tables import DAILY_TOTAL, RATE_BUCKETS
+from pricekeeper.tenants import Client
 from pricekeeper.values import AppId, OrgId
 
 IDS = [f"7c9e6679-7425-40de-944b-e07fc1f90a{number:02x}" for number in range(3)]
@@ -201,3 +202,26 @@ def test_budgets_are_held_against_the_journal(cli: Cli) -> None:
     assert cli("ledger", "check", "--mend").code == 0
     assert all(one["agrees"] for one in cli.ok("ledger", "check")["accounts"])
     assert cli("ledger", "check", "--org", NOBODY).code == 3
+
+
+def test_an_organisation_that_can_not_be_read_is_named_and_others_are_checked(cli: Cli) -> None:
+    """It is no success, whoever else agrees."""
+    cli.register()
+    for org in (ORG, NOBODY):
+        cli.ok("org", "put", org, *ORG_FLAGS, "--strict")
+
+    async def damage(services: Services) -> None:
+        request = AuthorizationRequest(input_tokens=10, max_output_tokens=10)
+        for org, app in ((NOBODY, None), (ORG, AppId("chat"))):
+            policy = await services.tenants.read_policy(Client(OrgId(org), app))
+            granted = await services.authorizations.authorize(policy, request)
+        held = granted.authorization.grant.accounts[0]
+        await services.store.update(Update(RATE_BUCKETS, held.key, (Set(f"u:{held.id}", "x"),)))
+
+    on_services(cli, damage)
+    done = cli("ledger", "check", "--json")
+    assert done.code == 1
+    answer = json.loads(done.out)
+    assert [one["org_id"] for one in answer["unreadable"]] == [ORG]
+    assert {one["org_id"] for one in answer["accounts"]} == {NOBODY}
+    assert f"{ORG} can't be checked" in cli("ledger", "check").out

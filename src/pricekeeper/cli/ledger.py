@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page, usd
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import option
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
@@ -80,19 +81,25 @@ async def check(
 
     labels = load_catalogue(settings.config_path).labels
     findings: list[Finding] = []
+    unreadable: dict[str, str] = {}
     async with open_local_store(settings) as store:
         tenants = Tenants(store, SystemClock(), labels)
         wanted = await tenants.list_org_ids() if org is None else [parse_org_id(org)]
         checking = LedgerCheck(store, SystemClock())
         for org_id in wanted:
-            findings += await check_org(tenants, checking, org_id, mend=mend)
+            try:
+                findings += await check_org(tenants, checking, org_id, mend=mend)
+            except UnreadableItemError as damage:  # the others are checked all the same
+                unreadable[org_id] = str(damage)
     differing = [one for one in findings if not one.agrees and not one.moving and not one.mended]
-    code = exits.FAILED if differing else exits.OK
-    return Outcome(_check_answer(findings), _check_picture(findings), code)
+    code = exits.FAILED if differing or unreadable else exits.OK
+    picture = _check_picture(findings, unreadable)
+    return Outcome(_check_answer(findings, unreadable), picture, code)
 
 
-def _check_answer(findings: Sequence[Finding]) -> dict[str, Any]:
+def _check_answer(findings: Sequence[Finding], unreadable: Mapping[str, str]) -> dict[str, Any]:
     return {
+        "unreadable": [{"org_id": one, "detail": detail} for one, detail in unreadable.items()],
         "accounts": [
             {
                 "org_id": one.account.org_id,
@@ -107,7 +114,7 @@ def _check_answer(findings: Sequence[Finding]) -> dict[str, Any]:
                 "right_usd_picos": _balance(one.right),
             }
             for one in findings
-        ]
+        ],
     }
 
 
@@ -115,9 +122,14 @@ def _balance(balance: Balance) -> dict[str, int]:
     return {"used": balance.used, "held": balance.held, "unsettled": balance.unsettled}
 
 
-def _check_picture(findings: Sequence[Finding]) -> RenderableType:
+def _check_picture(findings: Sequence[Finding], unreadable: Mapping[str, str]) -> RenderableType:
+    damages = [
+        Text(f"{org_id} can't be checked: {detail}", "bold red")
+        for org_id, detail in unreadable.items()
+    ]
     agreeing = sum(one.agrees for one in findings)
-    heading = Text(f"{agreeing} of {len(findings)} accounts agree to the pico-dollar", "bold green")
+    style = "bold" if unreadable else "bold green"
+    heading = Text(f"{agreeing} of {len(findings)} accounts agree to the pico-dollar", style)
     rows = table("account", "window", "used", "should be", "", numbers=["used", "should be"])
     others = [one for one in findings if not one.agrees]
     for one in others:
@@ -131,11 +143,11 @@ def _check_picture(findings: Sequence[Finding]) -> RenderableType:
             state,
         )
     if not others:
-        return page(heading)
+        return page(heading, *damages)
     left = [one for one in others if not one.mended and not one.moving]
     if left:
         heading = Text(f"{len(left)} accounts differ; --mend sets them right", "bold red")
-    return page(heading, Text("in pico-dollars", "dim"), rows)
+    return page(heading, Text("in pico-dollars", "dim"), rows, *damages)
 
 
 def _answer(report: RebuildReport) -> dict[str, Any]:
