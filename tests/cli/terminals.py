@@ -62,6 +62,11 @@ class Terminal:
         return bool(data)
 
 
+def hear_ctrl_c() -> None:
+    """Undo that whoever runs the tests ignores it, as a shell does for its background jobs."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def in_a_terminal(
     *words: str, columns: int = 80, environment: Mapping[str, str]
@@ -71,7 +76,7 @@ def in_a_terminal(
     fcntl.ioctl(process_side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def begin() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may ignore it
+        hear_ctrl_c()
         os.login_tty(process_side)
 
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}

@@ -15,7 +15,7 @@ import pytest
 
 from attribution import BY
 from cli.conftest import NOBODY, ORG, Cli
-from cli.terminals import CTRL_C, in_a_terminal
+from cli.terminals import CTRL_C, hear_ctrl_c, in_a_terminal
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.cli.local import LocalBackend
 from pricekeeper.cli.terminal import make_console
@@ -251,6 +251,7 @@ def test_a_pipe_gets_one_frame_after_the_other(environment: Mapping[str, str]) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hear_ctrl_c,  # noqa: PLW1509  # no threads are running
     )
     assert process.stdout is not None
     seen = ""
