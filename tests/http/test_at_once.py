@@ -26,6 +26,7 @@ from pricekeeper.cli.demo.service import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import StoreUnavailableError
+from pricekeeper.http.answering import NOBODY_LEFT
 from pricekeeper.http.at_once import RequestAtOnce
 from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.operation import Answer
@@ -373,25 +374,61 @@ class Transport(asyncio.Transport):
         self.writes.append(bytes(data))
 
 
+def _ignore() -> None:
+    """Nobody waits for the next request."""
+
+
+@dataclass
+class Begun:
+    """A request that was begun, on a transport that goes nowhere."""
+
+    transport: Transport = field(default_factory=Transport)
+    noted: list[tuple[str, int]] = field(default_factory=list)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.flow = FlowControl(self.transport)
+        deadlines = Deadlines(60_000)
+        scope: Any = {"method": "POST", "http_version": "1.1", "state": {DEADLINES: deadlines}}
+        logger = logging.getLogger("t")
+        one = Exchange(
+            scope, self.transport, self.flow, logger, [], _ignore, self.tasks, keep_alive=True
+        )
+        request = SimpleNamespace(scope=scope, exchange=one, deadline=None)
+        call: Any = SimpleNamespace(request=request, request_id="r", limit_headers=())
+        self.reply = RequestAtOnce(one, call, "/usage", 0, self._note)
+
+    def _note(self, _: Any, route: str, status: int, __: int) -> None:
+        self.noted.append((route, status))
+
+
 async def test_a_reader_that_is_slow_is_waited_for() -> None:
     """Its answer goes out when it reads, once, and then it is noted."""
-    transport, noted = Transport(), []
-    flow = FlowControl(transport)
-    scope: Any = {"method": "POST", "http_version": "1.1", "state": {DEADLINES: Deadlines(60_000)}}
-    one = Exchange(
-        scope, transport, flow, logging.getLogger("t"), [], lambda: None, set(), keep_alive=True
-    )
-    request = SimpleNamespace(scope=scope, exchange=one, deadline=None)
-    call: Any = SimpleNamespace(request=request, request_id="r", limit_headers=())
-    reply = RequestAtOnce(one, call, "/usage", 0, lambda *seen: noted.append(seen[1:3]))
-    flow.pause_writing()
-    reply.send(Answer(202, {"fine": True}))
-    reply.send(Answer(202, {"fine": False}))
+    begun = Begun()
+    begun.flow.pause_writing()
+    begun.reply.send(Answer(202, {"fine": True}))
+    begun.reply.send(Answer(202, {"fine": False}))
     await asyncio.sleep(0)
-    assert (transport.writes, noted) == ([], [])
-    flow.resume_writing()
+    assert (begun.transport.writes, begun.noted) == ([], [])
+    begun.flow.resume_writing()
     for _ in range(3):
         await asyncio.sleep(0)
-    assert len(transport.writes) == 1
-    assert transport.writes[0].endswith(b'{"fine":true}')
-    assert noted == [("/usage", 202)]
+    assert len(begun.transport.writes) == 1
+    assert begun.transport.writes[0].endswith(b'{"fine":true}')
+    assert begun.noted == [("/usage", 202)]
+
+
+async def test_a_handler_that_the_server_ends_is_noted() -> None:
+    """As one that nobody was answered by: its access line is there, once."""
+    begun, never = Begun(), asyncio.Event()
+
+    async def wait() -> Answer:
+        await never.wait()
+        return Answer(202)
+
+    begun.reply.finish(wait())
+    (task,) = begun.tasks
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert (begun.transport.writes, begun.noted) == ([], [("/usage", NOBODY_LEFT)])

@@ -119,21 +119,27 @@ class RequestAtOnce:
         self._deadlines.remove(self, self._due, self._tick)
 
     async def _finish(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> None:
-        call = self._call
+        call, status = self._call, NOBODY_LEFT
+        try:
+            answer = await self._work_out(work, left_secs)
+            status = answer.status
+            await send_answer(self._exchange.send, answer, call)
+        except ClientDisconnect:
+            status = NOBODY_LEFT
+        finally:  # also if the server ends it
+            self._note_end(status)
+
+    async def _work_out(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> Answer:
+        """What that comes to, or the problem that tells what it has raised."""
         try:
             with self._deadlines.begin(left_secs) as deadline:
                 deadline.may_be_applied = self.may_be_applied
-                call.request.deadline = deadline
-                answer = (await work).encoded()
+                self._call.request.deadline = deadline
+                return (await work).encoded()
         except ClientDisconnect:
-            self._note_end(NOBODY_LEFT)
-            return
+            raise
         except Exception as error:  # noqa: BLE001 - it is told and logged
-            answer = problem_answer(call, error)
-        try:
-            await send_answer(self._exchange.send, answer, call)
-        finally:
-            self._note_end(answer.status)
+            return problem_answer(self._call, error)
 
     def _note_end(self, status: int) -> None:
         elapsed_us = (perf_counter_ns() - self._started_ns) // 1000

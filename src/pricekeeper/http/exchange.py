@@ -70,7 +70,6 @@ class Exchange(RequestResponseCycle):
         tasks: set[asyncio.Task[None]],
         *,
         keep_alive: bool,
-        expect_100_continue: bool = False,
     ) -> None:
         self.scope = scope
         self.transport = transport
@@ -80,7 +79,7 @@ class Exchange(RequestResponseCycle):
         self.on_response = on_response
         self._tasks = tasks
         self.keep_alive = keep_alive
-        self.waiting_for_100_continue = expect_100_continue
+        self.waiting_for_100_continue = False
         self.body: bytes | bytearray = bytearray()  # type: ignore[assignment]
 
     @property

@@ -167,16 +167,7 @@ class ProblemProtocol(HttpToolsProtocol):
         """Take a whole request without parsing its head, which is that of the one before."""
         self._stop_waiting()
         self._head_ended = True
-        exchange = Exchange(
-            scope,
-            self.transport,
-            self.flow,
-            self.logger,
-            self.server_state.default_headers,
-            self.on_response_complete,
-            self.tasks,
-            keep_alive=True,
-        )
+        exchange = self._exchange_of(scope, keep_alive=True)
         exchange.known, exchange.body, exchange.more_body = known, body, False
         exchange.held_bytes = known.head_bytes + len(body)
         self._all.held_bytes += exchange.held_bytes
@@ -252,6 +243,14 @@ class ProblemProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
+        exchange = self._exchange_of(
+            scope, keep_alive=version != "1.0" and self.parser.should_keep_alive()
+        )
+        exchange.waiting_for_100_continue = self.expect_100_continue
+        return exchange
+
+    def _exchange_of(self, scope: Any, *, keep_alive: bool) -> Exchange:
+        """One request of this connection and its answer."""
         return Exchange(
             scope,
             self.transport,
@@ -260,8 +259,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self.server_state.default_headers,
             self.on_response_complete,
             self.tasks,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
-            expect_100_continue=self.expect_100_continue,
+            keep_alive=keep_alive,
         )
 
     def on_body(self, body: bytes) -> None:
