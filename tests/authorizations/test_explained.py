@@ -107,6 +107,15 @@ def test_raising_exactly_what_a_denial_names_admits_the_call(example: Example) -
     asyncio.run(check(example))
 
 
+def test_a_limit_that_a_shorter_answer_keeps_is_not_named() -> None:
+    """A call that may be fitted is denied by what denies its shortest answer, and nothing else."""
+    requests, tokens = RateLimit(1, 1, 3_600_000), RateLimit(1, 1, 60_000)
+    policy = a_policy(rate_limits={"*": {"rpm": requests}}, org_rate_limits={"*": {"tpm": tokens}})
+    first = {"model": "economy", "input_tokens": 0, "max_output_tokens": 0}
+    fitted = {**first, "max_output_tokens": 2, "allow_lower_max_output": True}
+    asyncio.run(check(Example(policy, [(first, False)], fitted)))
+
+
 async def check(example: Example) -> None:
     clock = ManualClock(NOON_MS)
     instance = Instance(MemoryStore(clock), clock, seed=1)

@@ -191,8 +191,11 @@ class TokenTaker:
         if not answer.denied:
             return Room(wanted.max_output_tokens, answer.statuses)
         shorter = _fitting(wanted, candidate, answer)
-        if shorter is not None and not _denied(wanted.debits(candidate, shorter), lines):
-            return Room(shorter, answer.statuses)
+        if shorter is not None:
+            denied = _denied(wanted.debits(candidate, shorter), lines)
+            if not denied:
+                return Room(shorter, answer.statuses)
+            answer = _Answer(denied, answer.lines, now_ms)  # by more than its length
         return _lacking(candidate, answer)
 
     def give_back(self, debits: Iterable[Debit]) -> None:
