@@ -3,6 +3,8 @@
 from typing import Any
 
 from pricekeeper.activity import AuthorizationLine, Counted, Denial, DeniedKind, Flip, GivenUp
+from pricekeeper.activity.buffer import OrgNews
+from pricekeeper.activity.feed import Feed
 
 ORG = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 OTHER_ORG = "11111111-7425-40de-944b-e07fc1f90ae7"
@@ -37,6 +39,21 @@ def line(authorization_id: str = "a", **changes: Any) -> AuthorizationLine:
         **changes,
     }
     return AuthorizationLine(authorization_id, **fields)
+
+
+def note(news: OrgNews, one: Counted | AuthorizationLine) -> None:
+    pair = (one.app_id, one.label)
+    if isinstance(one, AuthorizationLine):
+        news.note_authorization(pair, one.status, one.held_usd_picos, lambda: one)
+        return
+    tokens = (one.input_tokens, one.output_tokens, one.cache_read_tokens, one.cache_write_tokens)
+    news.note_counted(pair, (one.cost_usd_picos, 1, int(one.is_error), *tokens), lambda: one)
+
+
+def note_counted(feed: Feed, org_id: str, record: Counted) -> None:
+    news = feed.news_of(org_id)
+    if news is not None:
+        note(news, record)
 
 
 def flip(**changes: Any) -> Flip:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from activity.happenings import ORG, OTHER_ORG, counted, denial, flip, line
+from activity.happenings import ORG, OTHER_ORG, counted, denial, flip, line, note
 from pricekeeper.activity import buffer
 from pricekeeper.activity.buffer import EventBuffer, OrgNews
 from pricekeeper.activity.event import (
@@ -27,8 +27,8 @@ def test_records_of_an_app_and_label_are_one_row() -> None:
     """Exactly added up; the records themselves are there, too."""
     news = OrgNews()
     for number in range(3):
-        news.note_counted(counted(f"r{number}", is_error=number == 1))
-    news.note_counted(counted("x", label="economy", app_id=None, cost_usd_picos=1))
+        note(news, counted(f"r{number}", is_error=number == 1))
+    note(news, counted("x", label="economy", app_id=None, cost_usd_picos=1))
     event = only(news.events(ORG, 77))
     assert isinstance(event, Spend)
     assert (event.org_id, event.at_ms, event.more) == (ORG, 77, 0)
@@ -45,7 +45,7 @@ def test_of_many_records_the_last_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     """As many as there is room for; the rest is counted, and the sums have all of them."""
     news = OrgNews()
     for number in range(1000):
-        news.note_counted(counted(f"r{number}"))
+        note(news, counted(f"r{number}"))
     event = only(news.events(ORG, 0))
     assert isinstance(event, Spend)
     assert [one.request_id for one in event.records] == [f"r{n}" for n in range(980, 1000)]
@@ -74,7 +74,7 @@ def test_authorizations_are_counted_by_what_became_of_them() -> None:
     """And what they hold, and are charged at."""
     news = OrgNews()
     for status in ("open", "open", "captured", "voided", "unsettled"):
-        news.note_authorization(line(status, status=status))
+        note(news, line(status, status=status))
     event = only(news.events(ORG, 0))
     assert isinstance(event, Authorizations)
     (row,) = event.rows
@@ -90,9 +90,9 @@ def test_what_has_no_room_is_missing_and_said_to_be(kind: str) -> None:
     for number in range(buffer.ROWS_MAX + 1):
         name = f"app-{number}"
         if kind == "counted":
-            news.note_counted(counted(app_id=name))
+            note(news, counted(app_id=name))
         elif kind == "line":
-            news.note_authorization(line(app_id=name))
+            note(news, line(app_id=name))
         elif kind == "denial":
             news.note_denial(denial(0, app_id=name))
         elif kind == "flip":
@@ -119,8 +119,8 @@ def test_organisations_have_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_written_is_what_is_read() -> None:
     """Every kind of event, through the bytes of an item."""
     news = OrgNews()
-    news.note_counted(counted(tags={"team": "red"}))
-    news.note_authorization(line(cost_usd_picos=3))
+    note(news, counted(tags={"team": "red"}))
+    note(news, line(cost_usd_picos=3))
     news.note_denial(denial(1))
     news.note_flip(flip())
     news.note_alert(Alert(ORG, 3, "web", {"name": "budget", "deep": [1, {"a": None}]}))
@@ -133,8 +133,8 @@ def test_an_app_is_told_of_itself_alone() -> None:
     """Its rows, its records, its denials; and of a flip that concerns all apps."""
     news = OrgNews()
     for app in ("web", "batch", "batch"):
-        news.note_counted(counted(app, app_id=app))
-        news.note_authorization(line(app, app_id=app))
+        note(news, counted(app, app_id=app))
+        note(news, line(app, app_id=app))
         news.note_denial(denial(0, app_id=app))
         news.note_flip(flip(app_id=app))
         news.note_alert(Alert(ORG, 0, app, {}))

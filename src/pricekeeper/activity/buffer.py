@@ -1,6 +1,7 @@
 """What happened since the feed was last written, combined by organisation. No I/O, no clock.
 
-Noting costs a microsecond and no store call, so that it can be done for every record. Bounds:
+Noting costs a microsecond and no store call, so that it can be done for every record; the lines of
+single ones are made only if somebody is told. Bounds:
 `ORGS_MAX` organisations; for each of them `ROWS_MAX` apps and labels, `LINES_MAX` single lines of
 each kind with `LINES_BYTES_MAX` bytes, and `FEW_MAX` denials, flips and alerts. Of more lines the
 last are told, and how many there were. Whatever else has no room makes the news of its organisation
@@ -10,8 +11,9 @@ incomplete, and whoever watches is told to look for themselves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable
+from operator import add
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,6 +23,7 @@ from pricekeeper.activity.event import (
     AuthorizationLine,
     AuthorizationRow,
     Authorizations,
+    AuthorizationStatus,
     Counted,
     Denied,
     Event,
@@ -36,9 +39,12 @@ LINES_BYTES_MAX: Final = 8 * 1024
 FEW_MAX: Final = 20
 OPEN: Final = "open"
 UNSETTLED: Final = "unsettled"
-_STATUSES: Final = (OPEN, "captured", "voided", UNSETTLED)
+_STATUSES: Final = {OPEN: 0, "captured": 1, "voided": 2, UNSETTLED: 3}
 
-_Pair = tuple[str | None, str]
+Pair: TypeAlias = tuple[str | None, str]
+"""An app and a label."""
+Amounts: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""What a `SpendRow` adds up, in its order."""
 _Line = TypeVar("_Line", Counted, AuthorizationLine)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -50,39 +56,41 @@ class OrgNews:
                  "_spend", "is_complete")  # fmt: skip
 
     def __init__(self) -> None:
-        self._spend: dict[_Pair, list[int]] = {}
-        self._records: deque[Counted] = deque(maxlen=LINES_MAX)
+        self._spend: dict[Pair, list[int]] = {}
+        self._records: deque[Callable[[], Counted]] = deque(maxlen=LINES_MAX)
         self._counted = 0
-        self._changes: dict[_Pair, list[int]] = {}
-        self._lines: deque[AuthorizationLine] = deque(maxlen=LINES_MAX)
+        self._changes: dict[Pair, list[int]] = {}
+        self._lines: deque[Callable[[], AuthorizationLine]] = deque(maxlen=LINES_MAX)
         self._denied: dict[GroupKey, tuple[Denial, int]] = {}
         self._flips: list[Flip] = []
         self._alerts: list[Alert] = []
         self.is_complete = True
         """Whether everything that happened is in it."""
 
-    def note_counted(self, record: Counted) -> None:
-        """Note a usage record."""
+    def note_counted(self, pair: Pair, amounts: Amounts, make: Callable[[], Counted]) -> None:
+        """Note a usage record; ``make`` makes its line."""
         self._counted += 1
-        self._records.append(record)
-        sums = self._row(self._spend, (record.app_id, record.label), 7)
+        self._records.append(make)
+        sums = self._spend.get(pair) or self._row(self._spend, pair, len(amounts))
         if sums is not None:
-            sums[0] += record.cost_usd_picos
-            sums[1] += 1
-            sums[2] += record.is_error
-            sums[3] += record.input_tokens
-            sums[4] += record.output_tokens
-            sums[5] += record.cache_read_tokens
-            sums[6] += record.cache_write_tokens
+            sums[:] = map(add, sums, amounts)
 
-    def note_authorization(self, line: AuthorizationLine) -> None:
-        """Note that an authorization was granted or settled."""
-        self._lines.append(line)
-        sums = self._row(self._changes, (line.app_id, line.label), len(_STATUSES) + 2)
+    def note_authorization(
+        self,
+        pair: Pair,
+        status: AuthorizationStatus,
+        held_usd_picos: int,
+        make: Callable[[], AuthorizationLine],
+    ) -> None:
+        """Note that an authorization was granted or settled; ``make`` makes its line."""
+        self._lines.append(make)
+        sums = self._changes.get(pair) or self._row(self._changes, pair, len(_STATUSES) + 2)
         if sums is not None:
-            sums[_STATUSES.index(line.status)] += 1
-            sums[4] += line.held_usd_picos if line.status == OPEN else 0
-            sums[5] += line.held_usd_picos if line.status == UNSETTLED else 0
+            sums[_STATUSES[status]] += 1
+            if status == OPEN:
+                sums[4] += held_usd_picos
+            elif status == UNSETTLED:
+                sums[5] += held_usd_picos
 
     def note_denial(self, denial: Denial) -> None:
         """Note a denial; those for the same reasons are one."""
@@ -126,21 +134,21 @@ class OrgNews:
             found.append(Spend(org_id, at_ms, spent, records, self._counted - len(records)))
         return tuple(found)
 
-    def _row(self, rows: dict[_Pair, list[int]], pair: _Pair, width: int) -> list[int] | None:
-        sums = rows.get(pair)
-        if sums is None:
-            if len(rows) >= ROWS_MAX:
-                self.is_complete = False
-                return None
-            sums = rows[pair] = [0] * width
+    def _row(self, rows: dict[Pair, list[int]], pair: Pair, width: int) -> list[int] | None:
+        """A row for a pair that has none; ``None`` if there is no room."""
+        if len(rows) >= ROWS_MAX:
+            self.is_complete = False
+            return None
+        rows[pair] = sums = [0] * width
         return sums
 
 
-def _last_of(lines: Iterable[_Line]) -> tuple[_Line, ...]:
+def _last_of(lines: Iterable[Callable[[], _Line]]) -> tuple[_Line, ...]:
     """The last of them that there is room for, in order."""
     found: list[_Line] = []
     room = LINES_BYTES_MAX
-    for line in reversed(tuple(lines)):
+    for make in reversed(tuple(lines)):
+        line = make()
         room -= len(_encode(line))
         if room < 0:
             break

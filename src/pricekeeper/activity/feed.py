@@ -24,7 +24,7 @@ import structlog
 
 from pricekeeper.activity.buffer import EventBuffer, OrgNews
 from pricekeeper.activity.denial import Denial
-from pricekeeper.activity.event import Alert, AuthorizationLine, Counted, Event, Flip, encode_events
+from pricekeeper.activity.event import Alert, Event, Flip, encode_events
 from pricekeeper.activity.items import (
     ALL,
     FeedItem,
@@ -89,34 +89,23 @@ class Feed:
         self._all_untold = False
         self.meter = FeedMeter()
 
-    def note_counted(self, org_id: str, record: Counted) -> None:
-        """Note a usage record that was counted."""
-        self.note_all_counted(org_id, [record])
-
-    def note_all_counted(self, org_id: str, records: Iterable[Counted]) -> None:
-        """Note usage records that were counted together."""
-        if self.is_on and (news := self._buffer.of(org_id)) is not None:
-            for record in records:
-                news.note_counted(record)
-
-    def note_authorization(self, org_id: str, line: AuthorizationLine) -> None:
-        """Note an authorization that was granted or settled."""
-        if self.is_on and (news := self._buffer.of(org_id)) is not None:
-            news.note_authorization(line)
+    def news_of(self, org_id: str) -> OrgNews | None:
+        """Where to note what happens at an organisation; ``None`` if it is told to nobody."""
+        return self._buffer.of(org_id) if self.is_on else None
 
     def note_denial(self, denial: Denial) -> None:
         """Note a call that was denied."""
-        if self.is_on and (news := self._buffer.of(denial.org_id)) is not None:
+        if (news := self.news_of(denial.org_id)) is not None:
             news.note_denial(denial)
 
     def note_flip(self, flip: Flip) -> None:
         """Note that another label is recommended from now on."""
-        if self.is_on and (news := self._buffer.of(flip.org_id)) is not None:
+        if (news := self.news_of(flip.org_id)) is not None:
             news.note_flip(flip)
 
     def note_alert(self, alert: Alert) -> None:
         """Note that somebody is told something; what is about the deployment, all are told."""
-        if self.is_on and (news := self._buffer.of(alert.org_id or ALL)) is not None:
+        if (news := self.news_of(alert.org_id or ALL)) is not None:
             news.note_alert(alert)
 
     async def flush(self) -> None:

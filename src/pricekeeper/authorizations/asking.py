@@ -77,15 +77,7 @@ class Asking:
         self._speeds[wants.take] = await tokens.take(self._wanted, candidates[wants.take])
 
     def _decide(self) -> asyncio.Future[Answer]:
-        command = Authorize(
-            self._wanted,
-            self._speeds,
-            self._desk.marks,
-            self._claim,
-            claim_all=self._desk.claims.claim_all,
-            find_named=self._desk.find_named,
-            on_end=self._end,
-        )
+        command = Authorize(self._wanted, self._speeds, self._desk, self._claim, self._end)
         self._desk.ledger.submit(self._wanted.org_id, command)
         self._is_submitted = True
         return command.future

@@ -31,8 +31,9 @@ from pricekeeper.budgets.items import hold, spend
 from pricekeeper.ledger import AccountNotOpenError, Command, Decision, Draft
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.command import AnyCommand, Send
+from pricekeeper.ledger.draft import Tell
 from pricekeeper.ledger.position import authorization_id_of
-from pricekeeper.metering import Submission
+from pricekeeper.metering import RecordOnSheet, Submission
 from pricekeeper.metering.journal_items import PostedRegion
 
 
@@ -66,12 +67,24 @@ class Marks(NamedTuple):
 
 
 class Clerk(Protocol):
-    """Who has authorizations settled."""
+    """Who has calls authorized and settled."""
 
     marks: Marks
+    note_changed: Tell[Authorization]
+    """Is told of all that one sheet has granted or settled."""
+    note_captured: Tell[RecordOnSheet]
+    """Is told of all records of one sheet."""
 
     async def read(self, org_id: str, own_id: str) -> Seen:
         """The authorization of that id; raises `NotFoundError` if there is none."""
+        ...
+
+    async def find_named(self, org_id: str, place: Place) -> str | None:
+        """The authorization that an id stands for which its caller gave it, if it does."""
+        ...
+
+    async def claim_all(self, org_id: str, claims: Sequence[Claim]) -> None:
+        """Claim the places of usage records of ids that callers gave."""
         ...
 
     def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
@@ -79,7 +92,6 @@ class Clerk(Protocol):
         ...
 
 
-ClaimAll: TypeAlias = Callable[[str, Sequence[Claim]], Awaitable[None]]
 Answer: TypeAlias = Granted | Denied | Wants | Existing
 
 
@@ -90,29 +102,23 @@ class Authorize(Command[Answer]):
         self,
         wanted: Wanted,
         speeds: Speeds,
-        marks: Marks,
+        clerk: Clerk,
         claim: Claim | None,
-        *,
-        claim_all: ClaimAll,
-        find_named: Callable[[str, Place], Awaitable[str | None]],
         on_end: Callable[[Answer | None, Book | None], None],
     ) -> None:
         """``claim`` is that of the id that its caller gave it, if it did.
 
         ``on_end`` is told what became of it and on which log, also if nobody waits any more.
         """
-        super().__init__()
-        first, *others = wanted.candidates
-        self.keys = first.terms.keys
-        if others:
-            self.keys = dict.fromkeys(key for one in wanted.candidates for key in one.terms.keys)
+        candidates = wanted.candidates
+        self.keys = candidates[0].terms.keys
+        if len(candidates) > 1:
+            self.keys = dict.fromkeys(key for one in candidates for key in one.terms.keys)
         self.name = wanted.asked_as
         self._wanted = wanted
         self._speeds = speeds
-        self._marks = marks
+        self._clerk = clerk
         self._claim = claim
-        self._claim_all = claim_all
-        self._find_named = find_named
         self._is_new = claim is None
         """Whether the id is known to stand for nothing."""
         self._on_end = on_end
@@ -160,20 +166,20 @@ class Authorize(Command[Answer]):
         org_id, region = self._wanted.org_id, draft.position.chapter.region
         must_mark = False
         if "grant" not in draft.found:
-            must_mark = self._marks.needs_grant_mark(org_id, region)
+            must_mark = self._clerk.marks.needs_grant_mark(org_id, region)
             if must_mark:
-                mark = self._marks.mark_grant
+                mark = self._clerk.marks.mark_grant
                 draft.ask(("grant", region), lambda: mark(org_id, region), self)
             else:
                 draft.found.add("grant")
         claim = self._claim
-        must_claim = claim is not None and _must_claim(draft, org_id, claim, self._claim_all, self)
+        must_claim = claim is not None and _must_claim(draft, org_id, claim, self._clerk, self)
         return must_mark or must_claim
 
     async def _look_up_name(self) -> None:
         """Nobody is denied what was granted under the same id a moment ago."""
         if self._claim is not None:
-            own_id = await self._find_named(self._wanted.org_id, self._claim.place)
+            own_id = await self._clerk.find_named(self._wanted.org_id, self._claim.place)
             if own_id is not None:
                 self._end(Existing(own_id))
         self._is_new = True
@@ -206,6 +212,7 @@ class Authorize(Command[Answer]):
             State.OPEN,
             draft.now_ms + wanted.hold_ms,
         )
+        draft.gather(self._clerk.note_changed, granted)
         limits = speed.limits if isinstance(speed, Taken) else {}
         return Granted(granted, choice.rank, tuple(balances), limits)
 
@@ -219,22 +226,23 @@ class Settle(Command[Settled]):
         action: Action,
         seen: Seen,
         clerk: Clerk,
-        submission: Submission | None,
+        record: RecordOnSheet | None,
         since: tuple[HeldAccount, ...],
         send: Send | None,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """``submission`` is the record that a capture counts as.
+        """``record`` is the one that a capture counts as.
 
         ``since`` are accounts that it is spent from and was not held against: their budgets are
-        newer.
+        newer. ``on_failure`` is for whoever does not wait for the future.
         """
-        super().__init__()
         self._org_id = org_id
         self._action = action
         self._seen = seen
         self._clerk = clerk
-        self._submission = submission
+        self._record = record
         self._since = since
+        self._on_failure = on_failure
         self._settled: Settled | None = None
         self.send = send
         self.keys = seen.authorization.grant.terms.keys
@@ -253,8 +261,8 @@ class Settle(Command[Settled]):
         if changed is None:
             self._end(Settled(seen, changed=False, book=draft.book))
             return Decision.ANSWERED
-        submission = self._submission
-        if submission is not None and _must_mark(draft, submission, self._clerk.marks, self):
+        record = self._record
+        if record is not None and _must_mark(draft, record.submission, self._clerk.marks, self):
             return Decision.WAITS
         self._write(draft, changed)
         return Decision.WRITES
@@ -267,6 +275,11 @@ class Settle(Command[Settled]):
     def note_written(self) -> None:
         if self._settled is not None:
             self._end(self._settled)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.is_over and self._on_failure is not None:
+            self._on_failure(error)
+        super().fail(error)
 
     def _end(self, settled: Settled) -> None:
         self._clerk.note_settled(self._org_id, self._action, settled)
@@ -292,6 +305,8 @@ class Settle(Command[Settled]):
         self._settled = Settled(
             after, changed=True, book=draft.book, nonce=draft.nonce, sent_at_ms=draft.now_ms
         )
+        if after.state is not State.OPEN:
+            draft.gather(self._clerk.note_changed, after)
 
     def _outcome(self, draft: Draft, after: Authorization) -> str:
         if after.state is State.OPEN:
@@ -300,9 +315,10 @@ class Settle(Command[Settled]):
             return outcomes.unsettled(after.expires_at_ms)
         if after.state is State.VOIDED and after.settlement is not None:
             return outcomes.voided(after.settlement.at_ms, after.settlement.reason)
-        if self._submission is None:
+        if self._record is None:
             raise LookupError("a capture has a record")
-        return outcomes.captured(draft.prefix, _put_record(draft, self._submission))
+        draft.gather(self._clerk.note_captured, self._record)
+        return outcomes.captured(draft.prefix, _put_record(draft, self._record.submission))
 
 
 class RecordedAt(msgspec.Struct, frozen=True):
@@ -318,25 +334,22 @@ class RecordClaimed(Command[RecordedAt | Existing]):
     def __init__(
         self,
         org_id: str,
-        submission: Submission,
-        marks: Marks,
+        record: RecordOnSheet,
+        clerk: Clerk,
         claim: Claim,
-        *,
-        claim_all: ClaimAll,
     ) -> None:
-        super().__init__()
+        submission = record.submission
         self.keys = dict.fromkeys(account.key for account in submission.accounts)
         self.name = submission.request_id
         self._org_id = org_id
-        self._submission = submission
-        self._marks = marks
+        self._record = record
+        self._clerk = clerk
         self._claim = claim
-        self._claim_all = claim_all
         self._recorded: RecordedAt | None = None
 
     def decide(self, draft: Draft) -> Decision:
         """Count it, and let its id stand for it, unless it stands for something."""
-        submission, claim = self._submission, self._claim
+        submission, claim = self._record.submission, self._claim
         own_id = draft.book.named(submission.request_id) or claim.existing
         if own_id is not None:
             self.answer(Existing(own_id))
@@ -347,12 +360,13 @@ class RecordClaimed(Command[RecordedAt | Existing]):
             if draft.balance(account.key, account.id) is None:
                 self.fail(AccountNotOpenError(account.name))
                 return Decision.ANSWERED
-        must_mark = _must_mark(draft, submission, self._marks, self)
-        if _must_claim(draft, self._org_id, claim, self._claim_all, self) or must_mark:
+        must_mark = _must_mark(draft, submission, self._clerk.marks, self)
+        if _must_claim(draft, self._org_id, claim, self._clerk, self) or must_mark:
             return Decision.WAITS
         for account in submission.accounts:
             draft.add(account.key, account.id, spend(submission.cost_usd_picos))
         draft.name(_put_record(draft, submission), submission.request_id)
+        draft.gather(self._clerk.note_captured, self._record)
         self._recorded = RecordedAt(draft.nonce, draft.now_ms)
         return Decision.WRITES
 
@@ -362,7 +376,7 @@ class RecordClaimed(Command[RecordedAt | Existing]):
 
 
 def _must_claim(
-    draft: Draft, org_id: str, claim: Claim, claim_all: ClaimAll, command: AnyCommand
+    draft: Draft, org_id: str, claim: Claim, clerk: Clerk, command: AnyCommand
 ) -> bool:
     """Whether the caller's id is to be claimed before; what waits for that is claimed together."""
     if claim.reaches(draft.position):
@@ -370,7 +384,7 @@ def _must_claim(
     claim.wanted = authorization_id_of(draft.sort_key, 0)
     waiting: list[Claim] = draft.share("claims", list)
     waiting.append(claim)
-    draft.ask("claims", lambda: claim_all(org_id, waiting), command)
+    draft.ask("claims", lambda: clerk.claim_all(org_id, waiting), command)
     return True
 
 

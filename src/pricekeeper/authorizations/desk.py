@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from pricekeeper.authorizations.authorization import TOKENS, Authorization, HeldAccount, State
-from pricekeeper.authorizations.claims import Claims, Place
+from pricekeeper.authorizations.claims import Claim, Claims, Place
 from pricekeeper.authorizations.commands import Marks, Settle, Settled
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.open_list import Due, OpenList
@@ -20,9 +20,10 @@ from pricekeeper.errors import NotFoundError, StoreError
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.command import Send
+from pricekeeper.ledger.draft import Tell
 from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.limits import limit_of
-from pricekeeper.metering import Submission
+from pricekeeper.metering import RecordOnSheet
 from pricekeeper.metering.posting import Poster, TakenPlace
 from pricekeeper.storage import Store
 
@@ -37,9 +38,16 @@ class Desk:
         ledger: Ledger,
         poster: Poster,
         meter: AuthorizationMeter,
-        on_change: Callable[[str, Authorization], None] = lambda *_: None,
+        *,
+        on_change: Tell[Authorization] = lambda *_: None,
+        on_record: Tell[RecordOnSheet] = lambda *_: None,
     ) -> None:
-        """``on_change`` is told of each authorization that this process settles."""
+        """``on_change`` is told of what this process grants and settles, sheet by sheet.
+
+        ``on_record`` is told of the records on a sheet.
+        """
+        self.note_changed = on_change
+        self.note_captured = on_record
         self.clock = clock
         self.ledger = ledger
         self.poster = poster
@@ -55,7 +63,6 @@ class Desk:
             lambda posting, at_ms: not poster.is_marked(posting, at_ms),
             poster.mark,
         )
-        self._on_change = on_change
         ledger.observers.append(self._note_others)
 
     def seen(self, due: Due) -> Seen:
@@ -70,6 +77,10 @@ class Desk:
             raise NotFoundError("authorization")
         return seen
 
+    async def claim_all(self, org_id: str, claims: Sequence[Claim]) -> None:
+        """Claim the places of usage records of ids that callers gave."""
+        await self.claims.claim_all(org_id, claims)
+
     async def find_named(self, org_id: str, place: Place) -> str | None:
         """The authorization that an id stands for which its caller gave it, if it does."""
         places = {place.request_id: place.address}
@@ -82,10 +93,9 @@ class Desk:
         return await self.reader.find_named(org_id, place.request_id, taken.authorization_id)
 
     def note_granted(self, org_id: str, granted: Authorization, book: Book) -> None:
-        """Remember what was granted on that log, and tell of it."""
+        """Remember what was granted on that log."""
         self.meter.granted += 1
         self.open.add(org_id, granted, book)
-        self._on_change(org_id, granted)
 
     def give_up(self, granted: Authorization) -> None:
         """Give back what was granted to a caller that has left and does not know its id."""
@@ -99,13 +109,12 @@ class Desk:
         action: Action,
         seen: Seen,
         *,
-        submission: Submission | None = None,
+        record: RecordOnSheet | None = None,
         since: tuple[HeldAccount, ...] = (),
         send: Send | None = None,
     ) -> asyncio.Future[Settled]:
         """Settle an authorization, or find that it is."""
-        command = self.submit(org_id, action, seen, submission=submission, since=since, send=send)
-        return command.future
+        return self.submit(org_id, action, seen, record=record, since=since, send=send).future
 
     def submit(
         self,
@@ -113,13 +122,14 @@ class Desk:
         action: Action,
         seen: Seen,
         *,
-        submission: Submission | None = None,
+        record: RecordOnSheet | None = None,
         since: tuple[HeldAccount, ...] = (),
         send: Send | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
         follows: bool = False,
     ) -> Settle:
         """Have an authorization settled, whether anybody waits for that or not."""
-        command = Settle(org_id, action, seen, self, submission, since, send)
+        command = Settle(org_id, action, seen, self, record, since, send, on_failure)
         self.ledger.submit(org_id, command, follows=follows)
         return command
 
@@ -139,7 +149,7 @@ class Desk:
             self.open.remove(one)
 
     def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
-        """Forget or remember it as it is now, return tokens, and tell of it."""
+        """Forget or remember it as it is now, and return tokens."""
         authorization = settled.authorization
         if authorization.state is State.OPEN:
             self.open.add(org_id, authorization, settled.book)
@@ -148,9 +158,8 @@ class Desk:
         if not settled.changed:
             return
         self.meter.settled[str(authorization.state)] += 1
-        self.tokens.give_back(tokens_beyond(action, authorization))
-        if authorization.state is not State.OPEN:
-            self._on_change(org_id, authorization)
+        if authorization.grant.terms.buckets:
+            self.tokens.give_back(tokens_beyond(action, authorization))
 
 
 def tokens_beyond(action: Action, authorization: Authorization) -> list[Debit]:

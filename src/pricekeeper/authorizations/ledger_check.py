@@ -53,7 +53,6 @@ class _Mend(Command[bool]):
     """Sets an account right, if it is still as it was found."""
 
     def __init__(self, finding: Finding) -> None:
-        super().__init__()
         self.keys = (finding.account.key,)
         self._finding = finding
 

@@ -27,6 +27,7 @@ from pricekeeper.metering import (
     BatchPlaces,
     Metering,
     Recorded,
+    RecordOnSheet,
     RecordUnderWay,
     Refused,
     Submission,
@@ -144,13 +145,8 @@ class Recording:
         """Count a record under an id that was claimed and not granted."""
         for _ in range(ATTEMPTS_MAX):
             submission = await self._metering.price_recorded(policy, usage)
-            command = RecordClaimed(
-                policy.org_id,
-                submission,
-                self._desk.marks,
-                claim,
-                claim_all=self._desk.claims.claim_all,
-            )
+            record = RecordOnSheet(policy, submission)
+            command = RecordClaimed(policy.org_id, record, self._desk, claim)
             self._desk.ledger.submit(policy.org_id, command)
             try:
                 done = await command.future
@@ -161,7 +157,9 @@ class Recording:
                 return done
             receipt = submission.receipt(done.nonce, done.sent_at_ms)
             await self._desk.poster.repair_late(policy.org_id, [receipt])
-            return await self._metering.answer_captured(policy, submission, receipt, accepted=True)
+            return await self._metering.answer_on_sheet(
+                policy, submission.request_id, receipt, accepted=True
+            )
         raise ContendedError("an account was not open")
 
     async def _answer_again(self, policy: Policy, usage: Usage, record: Record) -> Recorded:
@@ -170,8 +168,8 @@ class Recording:
         if record.entry.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(record.request_id)
         await self._desk.poster.repair_late(policy.org_id, [record.receipt])
-        return await self._metering.answer_captured(
-            policy, submission, record.receipt, accepted=False
+        return await self._metering.answer_on_sheet(
+            policy, submission.request_id, record.receipt, accepted=False
         )
 
     def _place(self, policy: Policy, usage: Usage) -> Place:

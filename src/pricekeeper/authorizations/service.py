@@ -64,12 +64,14 @@ from pricekeeper.errors import (
     StoreError,
 )
 from pricekeeper.ledger import Ledger
+from pricekeeper.ledger.draft import Tell
 from pricekeeper.ledger.position import region_of
 from pricekeeper.limiter.bucket import LimitStatus
 from pricekeeper.metering import (
     BatchPlaces,
     Metering,
     Recorded,
+    RecordOnSheet,
     RecordUnderWay,
     Refused,
     Submission,
@@ -125,10 +127,6 @@ class Watch(Protocol):
         ...
 
 
-def _tell_nobody(_: str, __: Authorization) -> None:
-    return
-
-
 class Authorizations:
     """Authorizes calls, and settles them."""
 
@@ -143,9 +141,9 @@ class Authorizations:
         ledger: Ledger,
         watch: Watch | None = None,
         trail: AuditTrail | None = None,
-        on_change: Callable[[str, Authorization], None] = _tell_nobody,
+        on_change: Tell[Authorization] = lambda *_: None,
     ) -> None:
-        """``on_change`` is told of each authorization that this process grants or settles."""
+        """``on_change`` is told of what this process grants and settles, sheet by sheet."""
         self._watch = watch
         self._clock = clock
         self._metering = metering
@@ -155,7 +153,15 @@ class Authorizations:
         self._candidates = Candidates(prices, selection, ledger)
         self.meter = AuthorizationMeter()
         self._on_change = on_change
-        self._desk = Desk(store, clock, ledger, metering.poster, self.meter, self._tell_change)
+        self._desk = Desk(
+            store,
+            clock,
+            ledger,
+            metering.poster,
+            self.meter,
+            on_change=self._tell_changed,
+            on_record=self._note_records,
+        )
         self._open = self._desk.open
         self._tokens = self._desk.tokens
         self._regions = self._desk.regions
@@ -220,6 +226,42 @@ class Authorizations:
         seen = self._recall(policy, authorization_id) or await self._find(policy, authorization_id)
         return await self._capture(policy, seen, usage)
 
+    def begin_capture(
+        self,
+        policy: Policy,
+        authorization_id: str,
+        usage: Usage,
+        on_failure: Callable[[BaseException], None],
+    ) -> int | None:
+        """Begin to capture what this process has granted; what it costs, in pico-dollars.
+
+        ``on_failure`` is told if it can't be written in the end. ``None`` if it was not begun,
+        because something has to be read first or is wrong: `capture` does the one and says the
+        other.
+        """
+        seen = self._recall(policy, authorization_id)
+        if seen is None:
+            return None
+        grant = seen.authorization.grant
+        usage = _named(policy, seen, usage)
+        try:
+            submission = self._metering.price_captured_at_once(
+                policy, usage, grant.authorized_at_ms
+            )
+        except PriceKeeperError:
+            return None
+        accounts = self._ledger.find(policy, grant.terms.label, usage.tags, grant.authorized_at_ms)
+        if submission is None or not _are_held(accounts, grant):
+            return None
+        self._desk.submit(
+            policy.org_id,
+            self._make_capture(usage, submission),
+            seen,
+            record=RecordOnSheet(policy, submission),
+            on_failure=on_failure,
+        )
+        return submission.cost_usd_picos
+
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count a usage record; one under the id of an authorization is its capture."""
         return await self._recording.record(policy, usage)
@@ -244,12 +286,17 @@ class Authorizations:
         return (await self._capture(policy, seen, usage)).recorded
 
     async def _capture(self, policy: Policy, seen: Seen, usage: Usage) -> Captured:
-        grant, shown_id = seen.authorization.grant, seen.authorization.shown_id
-        label, tags = grant.terms.label, grant.tags
-        if usage.tags:
-            tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | grant.tags
-        usage = msgspec.structs.replace(usage, request_id=shown_id, model_label=label, tags=tags)
+        grant = seen.authorization.grant
+        usage = _named(policy, seen, usage)
         submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
+        action = self._make_capture(usage, submission)
+        accounts = self._ledger.find(policy, grant.terms.label, usage.tags, grant.authorized_at_ms)
+        since = () if _are_held(accounts, grant) else await self._open_since(accounts, grant)
+        record = RecordOnSheet(policy, submission)
+        settled = await self._desk.settle(policy.org_id, action, seen, record=record, since=since)
+        return await self._answer_captured(policy, settled, submission)
+
+    def _make_capture(self, usage: Usage, submission: Submission) -> Capture:
         settlement = Settlement(
             at_ms=self._clock.now_ms(),
             fingerprint=submission.fingerprint,
@@ -260,13 +307,7 @@ class Authorizations:
             org_day=submission.terms.day,
             price_estimated=submission.price_estimated,
         )
-        action = Capture(settlement, self._bucket_tokens(label, usage))
-        accounts = self._ledger.find(policy, label, tags, grant.authorized_at_ms)
-        since = () if _are_held(accounts, grant) else await self._open_since(accounts, grant)
-        settled = await self._desk.settle(
-            policy.org_id, action, seen, submission=submission, since=since
-        )
-        return await self._answer_captured(policy, settled, submission)
+        return Capture(settlement, self._bucket_tokens(usage))
 
     async def void(self, policy: Policy, authorization_id: str, reason: str | None) -> None:
         """Give everything back: the model was never reached."""
@@ -358,17 +399,22 @@ class Authorizations:
         """Carry out what was accepted, then stop."""
         await self._desk.close()
 
-    def _tell_change(self, org_id: str, changed: Authorization) -> None:
-        """Tell of an authorization that was granted or settled here, and what it is charged."""
+    def _tell_changed(self, org_id: str, changed: list[Authorization]) -> None:
+        """Tell of authorizations that a sheet of ours has granted or settled, and their charge."""
         self._on_change(org_id, changed)
-        if self._watch is None:
+        watch, spent = self._watch, 0
+        if watch is None:
             return
-        if changed.state is State.UNSETTLED:
-            held = changed.grant.held_usd_picos
-            self._watch.note_charged(org_id, held, is_unsettled=True)
-        elif changed.state is State.CAPTURED and changed.settlement is not None:
-            cost = changed.settlement.cost_usd_picos
-            self._watch.note_charged(org_id, cost, is_unsettled=False)
+        for one in changed:
+            if one.state is State.UNSETTLED:
+                watch.note_charged(org_id, one.grant.held_usd_picos, is_unsettled=True)
+            elif one.state is State.CAPTURED and one.settlement is not None:
+                spent += one.settlement.cost_usd_picos
+        if spent:
+            watch.note_charged(org_id, spent, is_unsettled=False)
+
+    def _note_records(self, _: str, records: list[RecordOnSheet]) -> None:
+        self._metering.note_on_sheet(records)
 
     async def _open_since(
         self, accounts: tuple[BudgetAccount, ...], grant: Grant
@@ -402,8 +448,8 @@ class Authorizations:
             receipt = msgspec.structs.replace(receipt, accepted_at_ms=settlement.at_ms)
         if is_late(tick_of(receipt.accepted_at_ms), self._clock.now_ms()):
             await self._desk.poster.repair_late(policy.org_id, [receipt])
-        recorded = await self._metering.answer_captured(
-            policy, submission, receipt, accepted=settled.changed
+        recorded = await self._metering.answer_on_sheet(
+            policy, submission.request_id, receipt, accepted=settled.changed
         )
         return Captured(authorization, recorded, is_duplicate=not settled.changed)
 
@@ -459,9 +505,9 @@ class Authorizations:
         expires = self._metering.poster.expires_at_epoch(region_at(self._clock.now_ms()))
         return Place(asked_as, self._metering.address_of(asked_as), lanes, expires)
 
-    def _bucket_tokens(self, label: str, usage: Usage) -> int:
+    def _bucket_tokens(self, usage: Usage) -> int:
         """What the call took from Bedrock's limit: its input, and its output by a factor."""
-        factor = self._prices.catalogue.model(label).burn_down_factor_permille
+        factor = self._prices.catalogue.model(usage.model_label).burn_down_factor_permille
         written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
         output = -(-usage.output_tokens * factor // _PERMILLE)
         return usage.input_tokens + written + output
@@ -480,6 +526,16 @@ class _Balances:
     def after(self, account: BudgetAccount, held_usd_picos: int) -> Balance:
         """What it would have with so much more held against it."""
         return (self.balance(account.key, account.id) or Balance()) + hold(held_usd_picos)
+
+
+def _named(policy: Policy, seen: Seen, usage: Usage) -> Usage:
+    """The record of an authorization: under its id, with its label and tags."""
+    grant, tags = seen.authorization.grant, seen.authorization.grant.tags
+    if usage.tags:
+        tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | tags
+    return msgspec.structs.replace(
+        usage, request_id=seen.authorization.shown_id, model_label=grant.terms.label, tags=tags
+    )
 
 
 def _are_held(accounts: tuple[BudgetAccount, ...], grant: Grant) -> bool:

@@ -167,7 +167,7 @@ async def open_services(
             ledger=ledger,
             watch=alerts,
             trail=trail,
-            on_change=teller.note_authorization,
+            on_change=teller.note_changed,
         )
         closing.push_async_callback(authorizations.close)
         yield Services(

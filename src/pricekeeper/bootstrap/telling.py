@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from pricekeeper.alerts import alert as alerts
 from pricekeeper.alerts.body import alert_body
 from pricekeeper.authorizations import Authorization, State
 from pricekeeper.metering import Submission
+from pricekeeper.metering.journal import errors_of
 
 _STATUSES: Final[Mapping[State, AuthorizationStatus]] = {
     State.OPEN: "open",
@@ -31,27 +33,35 @@ class NewsTeller:
 
     def note_counted(self, submissions: Sequence[Submission]) -> None:
         """Note usage records of one organisation that were counted."""
-        if self._feed.is_on:
-            records = [_counted(one) for one in submissions]
-            self._feed.note_all_counted(submissions[0].org_id, records)
-
-    def note_authorization(self, org_id: str, authorization: Authorization) -> None:
-        """Note an authorization that was granted or settled."""
-        if not self._feed.is_on:
+        news = self._feed.news_of(submissions[0].org_id)
+        if news is None:
             return
-        grant, settlement = authorization.grant, authorization.settlement
-        captured = authorization.state is State.CAPTURED and settlement is not None
-        line = AuthorizationLine(
-            authorization.shown_id,
-            grant.app_id,
-            grant.label,
-            _STATUSES[authorization.state],
-            grant.reason,
-            grant.held_usd_picos,
-            settlement.cost_usd_picos if captured and settlement is not None else None,
-            tuple([(one.label, one.because) for one in grant.considered]),
-        )
-        self._feed.note_authorization(org_id, line)
+        for one in submissions:
+            terms, tokens = one.terms, one.tokens
+            written = tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens
+            news.note_counted(
+                (terms.app_id, terms.label),
+                (
+                    one.cost_usd_picos,
+                    1,
+                    errors_of(one.flags),
+                    tokens.input_tokens,
+                    tokens.output_tokens,
+                    tokens.cache_read_tokens,
+                    written,
+                ),
+                partial(_counted, one),
+            )
+
+    def note_changed(self, org_id: str, changed: list[Authorization]) -> None:
+        """Note authorizations of one organisation that were granted or settled."""
+        news = self._feed.news_of(org_id)
+        if news is None:
+            return
+        for one in changed:
+            terms, held = one.grant.terms, one.grant.held_usd_picos
+            pair, status = (terms.app_id, terms.label), _STATUSES[one.state]
+            news.note_authorization(pair, status, held, partial(_line, one))
 
     def note_alert(self, alert: alerts.Alert) -> None:
         """Note an alert that was decided, in the words in which it is sent."""
@@ -60,6 +70,21 @@ class NewsTeller:
         finding = alert.finding
         body = msgspec.json.decode(alert_body(alert))
         self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, body))
+
+
+def _line(authorization: Authorization) -> AuthorizationLine:
+    grant, settlement = authorization.grant, authorization.settlement
+    captured = authorization.state is State.CAPTURED and settlement is not None
+    return AuthorizationLine(
+        authorization.shown_id,
+        grant.app_id,
+        grant.label,
+        _STATUSES[authorization.state],
+        grant.reason,
+        grant.held_usd_picos,
+        settlement.cost_usd_picos if captured and settlement is not None else None,
+        tuple([(one.label, one.because) for one in grant.considered]),
+    )
 
 
 def _counted(submission: Submission) -> Counted:

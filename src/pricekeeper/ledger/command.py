@@ -38,8 +38,25 @@ class Command(Generic[_T]):
     send: Send | None = None
     """Who applies its operations, if it is not the store alone; then it has a sheet of its own."""
 
-    def __init__(self) -> None:
-        self.future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+    _future: asyncio.Future[_T] | None = None
+    _is_answered = False
+
+    @property
+    def future(self) -> asyncio.Future[_T]:
+        """The answer, for whoever waits for it; to be asked for before there is one."""
+        if self._future is None:
+            self._future = asyncio.get_running_loop().create_future()
+        return self._future
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be done for it: it has an answer, or its caller has left."""
+        return self._is_answered or self.is_abandoned
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its caller has left."""
+        return self._future is not None and self._future.cancelled()
 
     def decide(self, draft: Draft) -> Decision:
         """Put into the draft what is to be written, or answer. Raises what refuses it."""
@@ -59,17 +76,21 @@ class Command(Generic[_T]):
 
     def answer(self, outcome: _T) -> None:
         """Set the outcome, unless the caller was cancelled: what was decided stands."""
-        if not self.future.done():
-            self.future.set_result(outcome)
+        self._is_answered = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(outcome)
 
     def fail(self, error: BaseException) -> None:
         """Let the caller know, unless it has an answer."""
-        if self.future.done():
+        if self.is_over:
+            return
+        self._is_answered = True
+        if self._future is None:
             return
         if isinstance(error, asyncio.CancelledError):
-            self.future.cancel()
+            self._future.cancel()
         else:
-            self.future.set_exception(error_copy(error))
+            self._future.set_exception(error_copy(error))
 
 
 AnyCommand: TypeAlias = Command[Any]

@@ -10,7 +10,7 @@ Then nothing is written, the errands are run, and the commands are decided anew.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import NOTHING
@@ -24,6 +24,8 @@ SHEET_BYTES_MAX: Final = 200_000
 NONCE_BYTES: Final = 6
 _T = TypeVar("_T")
 Errand: TypeAlias = Callable[[], Awaitable[None]]
+Tell: TypeAlias = Callable[[str, list[_T]], None]
+"""Is told of an organisation what the commands of one sheet have gathered; it must not raise."""
 
 
 class Asking(Protocol):
@@ -58,6 +60,7 @@ class Draft:
         self._opened: dict[Key, list[str]] = {}
         self._mends: dict[Key, int] = {}
         self._shared: dict[Hashable, object] = {}
+        self._gathered: dict[Tell[Any], list[Any]] = {}
         self.revision = 0
         """How often anything was put into it."""
         self._numbers = 0
@@ -138,6 +141,19 @@ class Draft:
     def share(self, name: Hashable, make: Callable[[], _T]) -> _T:
         """Something that the commands of this draft share, made by the first of them."""
         return cast("_T", self._shared.setdefault(name, make()))
+
+    def gather(self, tell: Tell[_T], one: _T) -> None:
+        """Have that told once the sheet is written, together with what others gather for it."""
+        gathered = self._gathered.get(tell)
+        if gathered is None:
+            self._gathered[tell] = [one]
+        else:
+            gathered.append(one)
+
+    def tell_gathered(self) -> None:
+        """Tell what was gathered: the sheet is written."""
+        for tell, gathered in self._gathered.items():
+            tell(self.book.org_id, gathered)
 
     def ask(self, name: Hashable, errand: Errand, asking: Asking) -> None:
         """Have something done before it is decided who asks; the same errand is run once."""

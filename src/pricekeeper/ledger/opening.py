@@ -12,7 +12,6 @@ class OpenAccount(Command[None]):
     """Opens an account, unless it is open."""
 
     def __init__(self, account: BudgetAccount, spent_usd_picos: int) -> None:
-        super().__init__()
         self.keys = (account.key,)
         self._account = account
         self._spent_usd_picos = spent_usd_picos

@@ -26,7 +26,6 @@ class PostRecords(Command[None]):
     def __init__(
         self, debits: Debits, operations: Sequence[Write], send: Send | None = None
     ) -> None:
-        super().__init__()
         self.keys = dict.fromkeys(account.key for accounts, _ in debits for account in accounts)
         self.operations = operations
         self.send = send

@@ -96,7 +96,6 @@ class _AddMissing(Command[bool]):
     """
 
     def __init__(self, key: Key, missing: Mapping[str, int], mends: int) -> None:
-        super().__init__()
         self.keys = (key,)
         self._key = key
         self._missing = missing

@@ -126,7 +126,7 @@ class Worker:
             raise
         finally:
             for command in commands:
-                if command.future.cancelled() or not command.future.done():
+                if command.is_abandoned or not command.is_over:
                     command.fail(error)
 
     async def _attempt_all(self, commands: Sequence[AnyCommand]) -> None:
@@ -135,7 +135,7 @@ class Worker:
             await self._prepare(left)
             draft = self._log.draft()
             writing, denied, is_sound = self._decide_all(draft, left)
-            left = [command for command in left if not command.future.done()]
+            left = [command for command in left if not command.is_over]
             if not is_sound:
                 continue  # without the one that has failed
             if draft.errands:
@@ -155,7 +155,7 @@ class Worker:
             else:
                 await self._log.read()
                 is_fresh = True
-            left = [command for command in left if not command.future.done()]
+            left = [command for command in left if not command.is_over]
 
     async def _prepare(self, commands: Sequence[AnyCommand]) -> None:
         """Have everything in the book that these are decided on."""
@@ -215,6 +215,7 @@ class Worker:
         self._pace.note_sent(self._clock.monotonic_ms() - began_ms, others)
         for command in writing:
             command.note_written()
+        draft.tell_gathered()
         return True
 
     async def _divide(self, commands: Sequence[AnyCommand], failure: InvalidOperationError) -> None:

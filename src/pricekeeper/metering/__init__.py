@@ -13,7 +13,7 @@ from pricekeeper.metering.journal_start import agree_on_start
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.recorded import Outcome, Recorded, Refused
 from pricekeeper.metering.service import Metering
-from pricekeeper.metering.submission import Submission
+from pricekeeper.metering.submission import RecordOnSheet, Submission
 from pricekeeper.metering.totals import Readings, total_keys, totals_from
 from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus, check_tags
 from pricekeeper.metering.voiding import Voider
@@ -32,6 +32,7 @@ __all__ = [
     "Outcome",
     "Readings",
     "Receipt",
+    "RecordOnSheet",
     "RecordUnderWay",
     "Recorded",
     "Refused",

@@ -112,10 +112,24 @@ class Preparer:
         It counts when its call was authorized, whatever time it says: in the same day and windows
         that it was held against.
         """
+        self._check_captured(usage)
+        return await self._price(policy, usage, None, authorized_at_ms, ())
+
+    def prepare_captured_at_once(
+        self, policy: Policy, usage: Usage, authorized_at_ms: int
+    ) -> Submission | None:
+        """The same; ``None`` if something has to be read for it."""
+        self._check_captured(usage)
+        common = self._recall_common(policy, usage, authorized_at_ms)
+        if common is None:
+            return None
+        return self._charge(policy, usage, None, authorized_at_ms, (), common)
+
+    def _check_captured(self, usage: Usage) -> None:
+        """Raise what is wrong with it; its id is the authorization's."""
         if usage.timestamp_ms is not None:  # a time that can't be true is refused, too
             happened_at_ms(usage, self._clock.now_ms())
-        check_details(usage)  # its id is the authorization's
-        return await self._price(policy, usage, None, authorized_at_ms, ())
+        check_details(usage)
 
     def find_address(self, request_id: str) -> Address | None:
         """Where the record of that id is, if the id alone says so.

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pricekeeper.metering.counters import Account
 from pricekeeper.metering.usage import RECEIPT_LIFE_SECS, names_authorization
 from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Table, TypedItem, attr
 from pricekeeper.storage.tables import REQUEST_DEDUP
@@ -46,6 +47,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether what was served has no prices, and the highest of the model were taken."""
     calling_region: str | None = None
     tags: dict[str, str] = {}
+
+    @property
+    def account(self) -> Account:
+        """Where its spend counts."""
+        return Account(self.scope_key, self.model_label, self.org_day)
 
 
 def receipt_pk(org_id: str, request_id: str) -> str:

@@ -44,7 +44,13 @@ from pricekeeper.metering.quota_uses import QuotaUses
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.recorded import Outcome, Recorded, Refused
 from pricekeeper.metering.shared_sums import SharedSums
-from pricekeeper.metering.submission import Posted, Submission, Waiter, sum_by_account
+from pricekeeper.metering.submission import (
+    Posted,
+    RecordOnSheet,
+    Submission,
+    Waiter,
+    sum_by_account,
+)
 from pricekeeper.metering.totals import OrgTotals, TotalsReader
 from pricekeeper.metering.usage import BATCH_MAX, Usage, checked, fingerprint
 from pricekeeper.metering.waiting import Outcomes, RecordUnderWay
@@ -276,27 +282,37 @@ class Metering:
         """The record that a capture counts as, checked and priced."""
         return await self._preparer.prepare_captured(policy, usage, authorized_at_ms)
 
+    def price_captured_at_once(
+        self, policy: Policy, usage: Usage, authorized_at_ms: int
+    ) -> Submission | None:
+        """The same; ``None`` if something has to be read for it."""
+        return self._preparer.prepare_captured_at_once(policy, usage, authorized_at_ms)
+
     async def price_recorded(self, policy: Policy, usage: Usage) -> Submission:
         """A record that is written on a sheet of the log, checked and priced."""
         return await self._preparer.prepare(policy, usage, on_sheet=True)
 
-    async def answer_captured(
-        self, policy: Policy, submission: Submission, receipt: Receipt, *, accepted: bool
+    def note_on_sheet(self, records: Sequence[RecordOnSheet]) -> None:
+        """Have records of one organisation in the totals of this process: a sheet counts them."""
+        self.meter.accepted += len(records)
+        self._note_counted([record.submission for record in records])
+        policies: dict[Account, Policy] = {}
+        for policy, submission in records:
+            policies[submission.account] = policy
+            if submission.price_estimated:
+                self.meter.estimated[submission.terms.label] += 1
+        for account, policy in policies.items():
+            self._totals.want(account)
+            self._note_quota_use(policy, account, self._totals.total(account))
+
+    async def answer_on_sheet(
+        self, policy: Policy, request_id: str, receipt: Receipt, *, accepted: bool
     ) -> Recorded:
-        """The answer to a record on a sheet; if it counts, it is in the totals of this process."""
-        if accepted:
-            self.meter.accepted += 1
-            if receipt.price_estimated:
-                self.meter.estimated[receipt.model_label] += 1
-            self._note_counted([submission])
-            self._totals.want(submission.account)
-        else:
+        """The answer to a record that a sheet counts."""
+        if not accepted:
             self.meter.duplicates += 1
         outcome = Outcome.ACCEPTED if accepted else Outcome.DUPLICATE
-        total = await self._find_total(receipt)
-        recorded = Recorded(submission.request_id, outcome, receipt, total)
-        self._note_quota_use(policy, recorded)
-        return recorded
+        return await self._answer_counted(policy, request_id, outcome, receipt)
 
     def address_of(self, request_id: str) -> Address | None:
         """Where the record of that id is, if the id alone says so."""
@@ -370,7 +386,9 @@ class Metering:
         receipt = posted.receipt
         if receipt.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(submission.request_id)
-        return self._note_answer(policy, submission, posted, await self._find_total(receipt))
+        account = receipt.account
+        total = self._totals.total(account) or await self._totals.wait_for(account)
+        return self._note_answer(policy, submission, posted, total)
 
     def _note_answer(
         self, policy: Policy, submission: Submission, posted: Posted, total: Total | None
@@ -380,15 +398,18 @@ class Metering:
         if posted.accepted and receipt.price_estimated:
             self.meter.estimated[receipt.model_label] += 1
         outcome = Outcome.ACCEPTED if posted.accepted else Outcome.DUPLICATE
-        recorded = Recorded(submission.request_id, outcome, receipt, total)
-        if total is not self._noted_total:  # all records of one commit have the same one
-            self._noted_total = total
-            self._note_quota_use(policy, recorded)
-        return recorded
+        account = submission.account if posted.accepted else receipt.account
+        self._note_quota_use(policy, account, total)
+        return Recorded(submission.request_id, outcome, receipt, total)
 
-    async def _find_total(self, receipt: Receipt) -> Total | None:
-        account = Account(receipt.scope_key, receipt.model_label, receipt.org_day)
-        return self._totals.total(account) or await self._totals.wait_for(account)
+    async def _answer_counted(
+        self, policy: Policy, request_id: str, outcome: Outcome, receipt: Receipt
+    ) -> Recorded:
+        """The answer to a record that was counted."""
+        account = receipt.account
+        total = self._totals.total(account) or await self._totals.wait_for(account)
+        self._note_quota_use(policy, account, total)
+        return Recorded(request_id, outcome, receipt, total)
 
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
@@ -430,23 +451,17 @@ class Metering:
             return Refused(body.request_id, error_copy(found))
         self.meter.duplicates += 1
         if found.fingerprint == body.fingerprint:
-            total = await self._find_total(found)
-            recorded = Recorded(body.request_id, Outcome.DUPLICATE, found, total)
-            self._note_quota_use(policy, recorded)
-            return recorded
+            return await self._answer_counted(policy, body.request_id, Outcome.DUPLICATE, found)
         return Refused(body.request_id, RequestIdReusedError(body.request_id))
 
-    def _note_quota_use(self, policy: Policy, answer: Recorded) -> None:
+    def _note_quota_use(self, policy: Policy, account: Account, total: Total | None) -> None:
         """Let the metrics know how much of its quota a record has brought its scope to."""
-        if answer.daily_total is None:
+        if total is None or total is self._noted_total:  # all records of one commit have the same
             return
-        receipt = answer.receipt
-        if receipt.scope_key == policy.scope_key:  # else it was counted under another quota scope
+        self._noted_total = total
+        if account.scope_key == policy.scope_key:  # else it was counted under another quota scope
             self.quota_uses.note_estimate(
-                policy,
-                ModelLabel(receipt.model_label),
-                receipt.org_day,
-                answer.daily_total.cost_usd_micros,
+                policy, ModelLabel(account.label), account.day, total.cost_usd_micros
             )
 
     def _note_counted(self, submissions: Sequence[Submission]) -> None:

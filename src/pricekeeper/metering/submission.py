@@ -22,6 +22,7 @@ from pricekeeper.metering.journal import (
 from pricekeeper.metering.journal_items import Written
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.pricing import TokenUsage
+from pricekeeper.tenants import Policy
 
 
 class Posted(NamedTuple):
@@ -136,6 +137,13 @@ class Submission:
             tokens.cache_write_1h_tokens,
             self.request_id if self.address is None else "",  # else its place says it
         )
+
+
+class RecordOnSheet(NamedTuple):
+    """A record that a sheet of the log counts, and the policy of its client."""
+
+    policy: Policy
+    submission: Submission
 
 
 def sum_by_account(submissions: Iterable[Submission]) -> dict[Account, Counters]:
