@@ -1,5 +1,6 @@
 """What a reply says was used, in the words of each family; what says nothing is never zero."""
 
+import json
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pricekeeper.bedrock import (
     usage_of_converse,
     usage_of_invoke,
 )
-from pricekeeper.bedrock.usage import usage_of_body, usage_of_metrics
+from pricekeeper.bedrock.usage import read_converse, usage_of_body, usage_of_metrics
 
 INPUT = "x-amzn-bedrock-input-token-count"
 OUTPUT = "x-amzn-bedrock-output-token-count"
@@ -52,6 +53,7 @@ METRICS = "amazon-bedrock-invocationMetrics"
 def test_converse(usage: Any, expected: Usage | None) -> None:
     """Its counts are handed on as they are reported, those of the cache by their time."""
     assert usage_of_converse({"usage": usage}) == expected
+    assert read_converse(json.dumps({"usage": usage}).encode()) == expected
 
 
 def test_what_was_served_is_in_the_reply() -> None:
@@ -166,6 +168,47 @@ def test_no_reply_raises(reply: dict[str, Any]) -> None:
             counts = [value for name, value in found.record("m").items() if "tokens" in name]
             assert all(type(one) is int and one >= 0 for one in counts)
             assert found.service_tier is None or isinstance(found.service_tier, str)
+
+
+counts = st.one_of(st.integers(-1, 9), st.none(), st.booleans(), st.just("1"), st.just(1.0))
+replies = st.fixed_dictionaries(
+    {
+        "usage": st.fixed_dictionaries(
+            {
+                "inputTokens": st.integers(0, 9),
+                "outputTokens": st.one_of(st.integers(0, 9), counts),
+            },
+            optional={
+                "cacheReadInputTokens": counts,
+                "cacheWriteInputTokens": counts,
+                "cacheDetails": st.one_of(
+                    junk,
+                    st.lists(
+                        st.fixed_dictionaries(
+                            {},
+                            optional={
+                                "ttl": st.sampled_from(["5m", "1h", 1]),
+                                "inputTokens": counts,
+                            },
+                        )
+                    ),
+                ),
+            },
+        )
+    },
+    optional={
+        "output": junk,
+        "serviceTier": st.one_of(junk, st.just({"type": "flex"})),
+        "trace": st.one_of(junk, st.just({"promptRouter": {"invokedModelId": "arn"}})),
+    },
+)
+
+
+@given(st.one_of(replies, junk))
+def test_bytes_mean_what_the_reply_means(reply: Any) -> None:
+    """Most replies are read by their type, which must not make a difference."""
+    expected = usage_of_converse(reply) if isinstance(reply, dict) else None
+    assert read_converse(json.dumps(reply).encode()) == expected
 
 
 def test_a_record_leaves_out_what_is_nothing() -> None:

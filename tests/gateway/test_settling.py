@@ -19,6 +19,8 @@ from pricekeeper.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
+from pricekeeper.ledger.draft import Draft
+from pricekeeper.ledger.log import OrgLog
 from scraping import read_samples, until
 
 UNSETTLED = "pricekeeper_gateway_unsettled_total"
@@ -89,6 +91,56 @@ def test_a_capture_that_fails_is_tried_again(
     world.assert_equal(app)
     until(lambda: len(attempts) == 4)
     assert len(app.usage()) == 1
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("operation", ["converse", "converse-stream"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_capture_that_nobody_waits_for_is_tried_again(
+    world: World, app: App, monkeypatch: pytest.MonkeyPatch, operation: str, times: int
+) -> None:
+    """An app's second call is answered before it is written what it costs, and counts."""
+    assert world.converse(app).status == 200
+    world.assert_equal(app)
+    original, attempts = OrgLog.append, list[int]()
+
+    async def fail(log: OrgLog, draft: Draft, *more: Any) -> None:
+        if draft.outcomes:
+            attempts.append(1)
+            if len(attempts) <= times:
+                raise StoreUnavailableError("it is not there")
+        await original(log, draft, *more)
+
+    monkeypatch.setattr(OrgLog, "append", fail)
+    reply = world.post(f"/model/premium/{operation}", converse_body(), app)
+    assert reply.status == 200
+    if operation == "converse":
+        cost = int(reply.headers["x-pricekeeper-cost-usd-micros"])
+        assert cost == cost_of(world.ledger.entries[-1])
+    until(lambda: len(attempts) == times + 1)
+    world.assert_equal(app)
+    assert len(app.usage()) == 2
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_capture_that_nobody_waits_for_and_that_fails_is_unsettled(
+    own_world: World, own_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller has its answer, and the call is charged at its hold in the end."""
+    assert own_world.converse(own_app).status == 200
+    own_world.assert_equal(own_app)
+    before, original = unsettled(own_world), OrgLog.append
+
+    async def fail(log: OrgLog, draft: Draft, *more: Any) -> None:
+        if draft.outcomes:
+            raise StoreUnavailableError("it is not there")
+        await original(log, draft, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OrgLog, "append", fail)
+        assert own_world.converse(own_app).status == 200
+        until(lambda: unsettled(own_world) == before + 1)
+    own_world.assert_unsettled(own_app)
 
 
 @pytest.mark.usefixtures("hasty")

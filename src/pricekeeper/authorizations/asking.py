@@ -44,10 +44,11 @@ class Asking:
 
     async def ask(self) -> Granted | Denied | Existing:
         """Take the tokens of the first candidate that there may be money for, then the money."""
+        wants = self._begin()
         try:
-            wants = Wants(self._guess())
             for _ in range(2 * len(self._wanted.candidates) + 2):
-                await self._learn(wants)
+                if wants is not None:
+                    await self._learn(wants)
                 answer = await self._decide()
                 if not isinstance(answer, Wants):
                     return answer
@@ -58,10 +59,17 @@ class Asking:
         self._leave()
         raise ContendedError("the limits and budgets of the call kept changing")
 
-    def _guess(self) -> int | None:
-        """The first candidate that there is money for, as far as this process knows."""
-        log = self._desk.ledger.log_of(self._wanted.org_id)
-        return 0 if log.position is None else find_first_with_room(log.book, self._wanted)
+    def _begin(self) -> Wants | None:
+        """What to take before it is decided the first time; nothing if the first has no limits.
+
+        That is the first candidate that there is money for, as far as this process knows.
+        """
+        wanted = self._wanted
+        if not wanted.candidates[0].buckets:
+            self._speeds[0] = Taken(wanted.max_output_tokens, (), {})
+            return None
+        log = self._desk.ledger.log_of(wanted.org_id)
+        return Wants(0 if log.position is None else find_first_with_room(log.book, wanted))
 
     async def _learn(self, wants: Wants) -> None:
         """Find out about the tokens that decide it; those of other candidates go back."""

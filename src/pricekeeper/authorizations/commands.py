@@ -28,6 +28,7 @@ from pricekeeper.authorizations.grants import GRANT, encode_grant
 from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.settling import Action, Capture, Changed, settle
 from pricekeeper.budgets.items import hold, spend
+from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.ledger import AccountNotOpenError, Command, Decision, Draft
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.command import AnyCommand, Send
@@ -89,6 +90,10 @@ class Clerk(Protocol):
 
     def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
         """Learn what became of it, also if nobody waits for that any more."""
+        ...
+
+    def is_late(self, settled: Settled) -> bool:
+        """Whether its record may have missed the last sum of its tick: then it needs a repair."""
         ...
 
 
@@ -234,7 +239,7 @@ class Settle(Command[Settled]):
         """``record`` is the one that a capture counts as.
 
         ``since`` are accounts that it is spent from and was not held against: their budgets are
-        newer. ``on_failure`` is for whoever does not wait for the future.
+        newer. ``on_failure`` is for whoever does not wait for the future, and tries again then.
         """
         self._org_id = org_id
         self._action = action
@@ -283,6 +288,8 @@ class Settle(Command[Settled]):
 
     def _end(self, settled: Settled) -> None:
         self._clerk.note_settled(self._org_id, self._action, settled)
+        if self._on_failure is not None and self._clerk.is_late(settled):
+            self._on_failure(OutcomeUnknownError("the record may be missing from totals"))
         self.answer(settled)
 
     async def _look_again(self) -> None:

@@ -24,8 +24,9 @@ from pricekeeper.ledger.draft import Tell
 from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.limits import limit_of
 from pricekeeper.metering import RecordOnSheet
-from pricekeeper.metering.posting import Poster, TakenPlace
+from pricekeeper.metering.posting import Poster, TakenPlace, is_late
 from pricekeeper.storage import Store
+from pricekeeper.ticks import tick_of
 
 
 class Desk:
@@ -132,6 +133,10 @@ class Desk:
         command = Settle(org_id, action, seen, self, record, since, send, on_failure)
         self.ledger.submit(org_id, command, follows=follows)
         return command
+
+    def is_late(self, settled: Settled) -> bool:
+        """Whether its record may have missed the last sum of its tick: then it needs a repair."""
+        return settled.changed and is_late(tick_of(settled.sent_at_ms), self.clock.now_ms())
 
     async def return_tokens(self, void: Void, settled: Settled) -> None:
         """Have the tokens of a void in their buckets before it is answered."""

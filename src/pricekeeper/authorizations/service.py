@@ -229,21 +229,20 @@ class Authorizations:
     def begin_capture(
         self,
         policy: Policy,
-        authorization_id: str,
+        authorization: Authorization,
         usage: Usage,
         on_failure: Callable[[BaseException], None],
     ) -> int | None:
         """Begin to capture what this process has granted; what it costs, in pico-dollars.
 
-        ``on_failure`` is told if it can't be written in the end. ``None`` if it was not begun,
+        ``on_failure`` is told if `capture` has to be tried for it. ``None`` if it was not begun,
         because something has to be read first or is wrong: `capture` does the one and says the
         other.
         """
-        seen = self._recall(policy, authorization_id)
-        if seen is None:
+        due, grant = self._open.find(authorization.id), authorization.grant
+        if due is None:
             return None
-        grant = seen.authorization.grant
-        usage = _named(policy, seen, usage)
+        usage = _named(policy, authorization, usage)
         try:
             submission = self._metering.price_captured_at_once(
                 policy, usage, grant.authorized_at_ms
@@ -256,7 +255,7 @@ class Authorizations:
         self._desk.submit(
             policy.org_id,
             self._make_capture(usage, submission),
-            seen,
+            self._desk.seen(due),
             record=RecordOnSheet(policy, submission),
             on_failure=on_failure,
         )
@@ -287,7 +286,7 @@ class Authorizations:
 
     async def _capture(self, policy: Policy, seen: Seen, usage: Usage) -> Captured:
         grant = seen.authorization.grant
-        usage = _named(policy, seen, usage)
+        usage = _named(policy, seen.authorization, usage)
         submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
         action = self._make_capture(usage, submission)
         accounts = self._ledger.find(policy, grant.terms.label, usage.tags, grant.authorized_at_ms)
@@ -528,13 +527,13 @@ class _Balances:
         return (self.balance(account.key, account.id) or Balance()) + hold(held_usd_picos)
 
 
-def _named(policy: Policy, seen: Seen, usage: Usage) -> Usage:
+def _named(policy: Policy, authorization: Authorization, usage: Usage) -> Usage:
     """The record of an authorization: under its id, with its label and tags."""
-    grant, tags = seen.authorization.grant, seen.authorization.grant.tags
+    grant, tags = authorization.grant, authorization.grant.tags
     if usage.tags:
         tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | tags
     return msgspec.structs.replace(
-        usage, request_id=seen.authorization.shown_id, model_label=grant.terms.label, tags=tags
+        usage, request_id=authorization.shown_id, model_label=grant.terms.label, tags=tags
     )
 
 

@@ -93,8 +93,8 @@ class _Sum:
         if isinstance(pictures, list):  # Llama's
             self.tokens += IMAGE_TOKENS * len(pictures)
             prompt["images"] = [one for one in pictures if not isinstance(one, str)]
-        self._add_mapping(prompt, is_free=False)
         waiting = self._waiting
+        waiting.append((prompt, False))
         while waiting:
             value, is_free = waiting.pop()
             if isinstance(value, dict):
@@ -121,11 +121,12 @@ class _Sum:
             self._add_medium(kind, block)
             return
         for name, inner in block.items():
+            if not is_free and isinstance(inner, str) and name not in _FREE_JSON:
+                self.tokens += 6 + _bytes(name) + _bytes(inner)
+                continue
             self.tokens += 4 + (len(json.dumps(name)) if is_free else _bytes(name))
             if is_free or name in _FREE_JSON:
                 self._waiting.append((inner, True))
-            elif isinstance(inner, str):
-                self.tokens += 2 + _bytes(inner)
             elif name in _MEDIA and isinstance(inner, dict) and not _MARKS.isdisjoint(inner):
                 self._add_medium(name, inner)
             else:

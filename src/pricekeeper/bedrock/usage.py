@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeGuard
+from typing import Annotated, Any, Final, TypeAlias, TypedDict, TypeGuard
+
+import msgspec
 
 INPUT_HEADER: Final = "x-amzn-bedrock-input-token-count"
 OUTPUT_HEADER: Final = "x-amzn-bedrock-output-token-count"
@@ -38,6 +40,10 @@ TELLING: Final = (
     *_VECTORS,
 )
 """The names at the top of a reply that are looked at here; all others are the answer."""
+_Telling = TypedDict("_Telling", dict.fromkeys(TELLING, Any), total=False)  # type: ignore[misc]
+_decode_telling: Final = msgspec.json.Decoder(_Telling).decode
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_NO_TRACE: Final = msgspec.Raw()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,64 @@ class Usage:
         if self.service_tier is not None:
             found["service_tier"] = self.service_tier
         return found
+
+
+class _CacheDetail(msgspec.Struct, rename="camel", gc=False):
+    ttl: str = ""
+    input_tokens: _Count = 0
+
+
+class _ConverseCounts(msgspec.Struct, rename="camel", gc=False):
+    input_tokens: _Count
+    output_tokens: _Count
+    cache_read_input_tokens: _Count = 0
+    cache_write_input_tokens: _Count = 0
+    cache_details: tuple[_CacheDetail, ...] = ()
+
+
+class _Tier(msgspec.Struct, gc=False):
+    type: str
+
+
+class _ConverseReply(msgspec.Struct, rename="camel", gc=False):
+    """What nearly every reply of Converse says; of one that a router passed on there is more."""
+
+    usage: _ConverseCounts
+    service_tier: _Tier | None = None
+    trace: msgspec.Raw = _NO_TRACE
+
+
+_decode_converse: Final = msgspec.json.Decoder(_ConverseReply).decode
+
+
+def read_converse(data: bytes) -> Usage | None:
+    """The usage in the bytes of Converse's reply, by its type where it is as it always is."""
+    try:
+        reply = _decode_converse(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return usage_of_converse(decode_telling(data))
+    if reply.trace is not _NO_TRACE:
+        return usage_of_converse(decode_telling(data))
+    usage, tier = reply.usage, reply.service_tier
+    for_an_hour = 0
+    if usage.cache_details:
+        for_an_hour = sum(one.input_tokens for one in usage.cache_details if one.ttl == "1h")
+    return Usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_input_tokens,
+        max(0, usage.cache_write_input_tokens - for_an_hour),
+        for_an_hour,
+        None if tier is None else tier.type,
+    )
+
+
+def decode_telling(data: bytes) -> Mapping[str, Any]:
+    """What of a reply says what was used; nothing if it is no reply at all."""
+    try:
+        return _decode_telling(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 def usage_of_converse(reply: Mapping[str, Any]) -> Usage | None:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from time import perf_counter_ns
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -20,7 +20,12 @@ import structlog
 from pricekeeper.authorizations import Authorization
 from pricekeeper.bedrock import Operation, StreamUsage, Usage
 from pricekeeper.bedrock.refusals import is_refusal
-from pricekeeper.bedrock.usage import TELLING, usage_of_body, usage_of_converse, usage_of_invoke
+from pricekeeper.bedrock.usage import (
+    decode_telling,
+    read_converse,
+    usage_of_body,
+    usage_of_invoke,
+)
 from pricekeeper.gateway.caller import Caller, Drains, Receive, Send
 from pricekeeper.gateway.connection import ABORT, Exchange
 from pricekeeper.gateway.errors import Refusal, ReplyLost, Unavailable
@@ -40,9 +45,6 @@ from pricekeeper.tenants import Policy
 
 _TIER: Final = "x-amzn-bedrock-service-tier"
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_Telling = TypedDict("_Telling", dict.fromkeys(TELLING, Any), total=False)  # type: ignore[misc]
-_decode_telling: Final = msgspec.json.Decoder(_Telling).decode
-"""Decodes what of a reply says what was used; the answer itself is passed over."""
 log = structlog.get_logger("pricekeeper.gateway")
 
 
@@ -233,17 +235,12 @@ class Passage:
         ]
 
     def _usage_of_reply(self, data: bytes, response: Reply) -> Usage | None:
-        reply: Mapping[str, Any]
-        try:
-            reply = _decode_telling(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            reply = {}
         operation = self._granted.route.operation
-        if operation is None:
-            return usage_of_body(reply)
         if operation is Operation.CONVERSE:
-            return usage_of_converse(reply)
-        return usage_of_invoke(reply, response.headers)
+            return read_converse(data)
+        if operation is None:
+            return usage_of_body(decode_telling(data))
+        return usage_of_invoke(decode_telling(data), response.headers)
 
     def _skim(self, headers: Mapping[str, str]) -> _Skimmed:
         operation = self._granted.route.operation

@@ -32,6 +32,7 @@ MAX_OUTPUT_TOKENS: Final = 4_096
 TAG_PREFIX: Final = "x-pricekeeper-tag-"
 TAGS_MAX: Final = 16
 TAG_BYTES_MAX: Final = 256
+_CACHE_WRITES: Final = {one.value: one for one in CacheWrite}
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -44,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True):
     """As it was asked for."""
     body: dict[str, Any]
     bounds: CallBounds
-    tags: Mapping[str, str]
+    tags: dict[str, str]
     family: Family | None
     """The family whose body it is; ``None`` if it fits every model."""
     among: tuple[str, ...] = ()
@@ -60,9 +61,10 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def hides_usage(self) -> bool:
         """Whether the usage in its stream is not for the caller, who did not ask for it."""
+        if self.route.dialect is not Dialect.OPENAI or not self.is_stream:
+            return False
         options = self.body.get("stream_options")
-        asks = isinstance(options, dict) and options.get("include_usage") is True
-        return self.route.dialect is Dialect.OPENAI and self.is_stream and not asks
+        return not (isinstance(options, dict) and options.get("include_usage") is True)
 
 
 def plan_call(
@@ -136,9 +138,9 @@ async def authorize(services: Services, policy: Policy, plan: Plan) -> Authoriza
         max_output_tokens=MAX_OUTPUT_TOKENS if stated is None else stated,
         model=plan.model,
         among=plan.among,
-        cache_write=CacheWrite(bounds.cache_write),
+        cache_write=_CACHE_WRITES[bounds.cache_write],
         service_tier=bounds.service_tier,
-        tags=dict(plan.tags),
+        tags=plan.tags,
         allow_lower_max_output=stated is None,
     )
     try:

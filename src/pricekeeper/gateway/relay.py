@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from pricekeeper.bootstrap import Services
+from pricekeeper.client_ids import Client
 from pricekeeper.concurrency.deadline import Deadlines
 from pricekeeper.errors import (
     DeadlineExceededError,
@@ -206,8 +207,9 @@ class Gateway:
                 "AccessDeniedException",
                 "these are an organisation's credentials; use an app's",
             )
+        tenants, client = self._services.tenants, Client(principal.org_id, principal.app_id)
         try:
-            return await self._services.tenants.find_policy(principal.org_id, principal.app_id)
+            return tenants.recall_policy(client) or await tenants.find_policy(*client)
         except NotFoundError:
             raise Refusal(403, "AccessDeniedException", "the app does not exist") from None
 

@@ -1,14 +1,18 @@
 """How a call ends in the books: captured, given back, or left at what is held for it.
 
-A settlement that the store refuses is tried again in the background, a few times, while the caller
-has its answer already. What can't be settled stays held, and is marked when it expires.
+Nobody waits for a capture to be written: what it costs is known before, and until it is written the
+call is held at the most that it can cost. So an answer is passed on at once, and a process that is
+killed in between leaves a call that is charged at its hold and marked. A settlement that the store
+refuses is tried again in the background, a few times. What can't be settled stays held, and is
+marked when it expires.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import structlog
 
@@ -58,14 +62,33 @@ class Settlements:
         if usage is None:
             self.leave()
             return None
-        found: dict[str, Any] = usage.record(model_id)
-        record = UsageRecord(request_id="", model_label="", calling_region=self._region, **found)
+        record = UsageRecord(
+            request_id="",
+            model_label="",
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cache_read_tokens,
+            cache_write_5m_tokens=usage.cache_write_5m_tokens,
+            cache_write_1h_tokens=usage.cache_write_1h_tokens,
+            service_tier=usage.service_tier,
+            bedrock_model_id=usage.model_id or model_id,
+            calling_region=self._region,
+        )
+        again = partial(self._capture, policy, authorization.id, record)
+        try:
+            cost_usd_picos = self._services.authorizations.begin_capture(
+                policy, authorization, record, partial(self._put_off, again)
+            )
+        except _PASSING as error:
+            self._put_off(again, error)
+            return None
+        if cost_usd_picos is None:
+            return await self._settle(again)
+        return cost_usd_picos // PICOS_PER_MICRO
 
-        async def capture() -> int:
-            captured = await self._services.authorizations.capture(policy, authorization.id, record)
-            return captured.recorded.receipt.cost_usd_picos // PICOS_PER_MICRO
-
-        return await self._settle(capture)
+    async def _capture(self, policy: Policy, authorization_id: str, record: UsageRecord) -> int:
+        captured = await self._services.authorizations.capture(policy, authorization_id, record)
+        return captured.recorded.receipt.cost_usd_picos // PICOS_PER_MICRO
 
     async def void(self, policy: Policy, authorization: Authorization, reason: str) -> None:
         """Give back what is held for a call that has surely cost nothing."""
@@ -88,15 +111,20 @@ class Settlements:
         try:
             with self._deadlines.begin(SECS_MAX):
                 return await work()
-        except _PASSING as error:
-            log.warning("settlement_put_off", error=_named(error))
-            task = asyncio.get_running_loop().create_task(self._settle_later(work))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
-        except PriceKeeperError as error:
-            log.warning("settlement_refused", code=error.code, error=str(error))
-            self.leave()
+        except (*_PASSING, PriceKeeperError) as error:
+            self._put_off(work, error)
         return None
+
+    def _put_off(self, work: Work, error: BaseException) -> None:
+        """Settle later, if that may help; else leave the call."""
+        if not isinstance(error, _PASSING):
+            log.warning("settlement_refused", error=_named(error))
+            self.leave()
+            return
+        log.warning("settlement_put_off", error=_named(error))
+        task = asyncio.get_running_loop().create_task(self._settle_later(work))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def _settle_later(self, work: Work) -> None:
         for attempt in range(ATTEMPTS_MAX):
@@ -107,7 +135,7 @@ class Settlements:
             except _PASSING as error:
                 log.warning("settlement_failed", attempt=attempt, error=_named(error))
             except PriceKeeperError as error:
-                log.warning("settlement_refused", code=error.code, error=str(error))
+                log.warning("settlement_refused", error=_named(error))
                 break
             else:
                 return
@@ -115,4 +143,5 @@ class Settlements:
 
 
 def _named(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    name = error.code if isinstance(error, PriceKeeperError) else type(error).__name__
+    return f"{name}: {error}"

@@ -167,6 +167,11 @@ class Shell:
         If it did not, the request may be admitted all the same: then it is not charged again.
         """
         started_ns, known, scope = perf_counter_ns(), exchange.known, cast("Scope", exchange.scope)
+        if scope["raw_path"].startswith(PREFIX):
+            gateway = scope["state"].get(GATEWAY)
+            if gateway is not None:
+                exchange.start(gateway(scope, exchange.receive, exchange.send, exchange))
+                return True
         target: Target | None = None if known is None else known.memo
         if target is None:
             target = self._find_target(scope)
