@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from pricekeeper.bedrock.families import Family
 from pricekeeper.bedrock.usage import TIER_HEADER
@@ -61,8 +62,7 @@ _OWN_TIERS: Final = frozenset({"priority", "default", "flex"})
 """Those that the body of OpenAI's models may ask for; other families mean other things by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallBounds:
+class CallBounds(msgspec.Struct, frozen=True):
     """What a call can use at the most, and what it says about itself."""
 
     input_tokens: int
@@ -71,7 +71,7 @@ class CallBounds:
     cache_write: str = "none"
     """``none``, ``5m`` or ``1h``: what is written to the cache at the most."""
     service_tier: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = {}
 
 
 class _Sum:
@@ -97,13 +97,16 @@ class _Sum:
         waiting.append((prompt, False))
         while waiting:
             value, is_free = waiting.pop()
-            if isinstance(value, dict):
-                self._add_mapping(value, is_free=is_free)
-            elif isinstance(value, list):
+            if isinstance(value, list):
                 self.tokens += 2 + 2 * len(value)
                 waiting += [(one, is_free) for one in value]
-            else:
+            elif not isinstance(value, dict):
                 self._add_plain(value, is_free=is_free)
+            elif is_free:
+                self.tokens += 2 + sum(4 + len(json.dumps(name)) for name in value)
+                waiting += [(one, True) for one in value.values()]
+            else:
+                self._add_block(value)
 
     def _add_plain(self, value: Any, *, is_free: bool) -> None:
         """Add what has nothing inside of it."""
@@ -114,25 +117,26 @@ class _Sum:
         else:
             self.tokens += len(str(value))
 
-    def _add_mapping(self, block: Mapping[str, Any], *, is_free: bool) -> None:
-        self.tokens += 2
+    def _add_block(self, block: Mapping[str, Any]) -> None:
         kind = block.get("type")
-        if not is_free and isinstance(kind, str) and kind in _MEDIA:
+        if isinstance(kind, str) and kind in _MEDIA:
+            self.tokens += 2
             self._add_medium(kind, block)
             return
+        tokens = 2
         for name, inner in block.items():
-            if not is_free and isinstance(inner, str) and name not in _FREE_JSON:
-                self.tokens += 6 + _bytes(name) + _bytes(inner)
-                continue
-            self.tokens += 4 + (len(json.dumps(name)) if is_free else _bytes(name))
-            if is_free or name in _FREE_JSON:
+            tokens += 4 + (len(name) if name.isascii() else _bytes(name))
+            if name in _FREE_JSON:
                 self._waiting.append((inner, True))
+            elif isinstance(inner, str):
+                tokens += 2 + (len(inner) if inner.isascii() else _bytes(inner))
             elif name in _MEDIA and isinstance(inner, dict) and not _MARKS.isdisjoint(inner):
                 self._add_medium(name, inner)
             else:
                 if name in _CACHE_MARKS and isinstance(inner, dict):
                     self._note_cache(inner)
                 self._waiting.append((inner, False))
+        self.tokens += tokens
 
     def _note_cache(self, mark: Mapping[str, Any]) -> None:
         is_long = mark.get("ttl") == "1h" or self.cache_write == "1h"
@@ -262,9 +266,14 @@ def read_max_output(body: Mapping[str, Any], family: Family | None) -> int | Non
     writes such bodies. ``family`` is ``None`` for ``converse``.
     """
     stated = _stated(body)
-    if stated.keys().isdisjoint(_READ_BY[family]) or not all(map(_is_count, stated.values())):
+    if stated.keys().isdisjoint(_READ_BY[family]):
         return None
-    return int(max(stated.values())) * _answers(body)
+    most = 0
+    for one in stated.values():
+        if not _is_count(one):
+            return None
+        most = max(most, one)
+    return most * _answers(body)
 
 
 def _answers(body: Mapping[str, Any]) -> int:

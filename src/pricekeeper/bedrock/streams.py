@@ -12,8 +12,9 @@ import binascii
 import json
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from pricekeeper.bedrock.operations import Operation
 from pricekeeper.bedrock.usage import Usage, usage_of_body, usage_of_converse, usage_of_metrics

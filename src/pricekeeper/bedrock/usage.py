@@ -13,7 +13,6 @@ Nothing here raises, whatever the reply is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, TypeAlias, TypedDict, TypeGuard
 
 import msgspec
@@ -46,8 +45,7 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _NO_TRACE: Final = msgspec.Raw()
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens as Bedrock counted them, and what they were served with."""
 
     input_tokens: int
@@ -156,7 +154,7 @@ def usage_of_invoke(body: Mapping[str, Any], headers: Mapping[str, str]) -> Usag
     tier = headers.get(TIER_HEADER)
     if found is None or tier is None:
         return found
-    return replace(found, service_tier=tier)
+    return msgspec.structs.replace(found, service_tier=tier)
 
 
 def usage_of_body(body: Mapping[str, Any]) -> Usage | None:

@@ -186,12 +186,11 @@ def body_to_send(plan: Plan, model_id: str, max_output_tokens: int) -> bytes:
 
 
 def _tags(bounds: CallBounds, headers: Mapping[str, str]) -> dict[str, str]:
-    found = dict(bounds.tags)
-    for name, value in headers.items():
-        if name.startswith(TAG_PREFIX):
-            found[name[len(TAG_PREFIX) :]] = value
-    if not found:
+    start = len(TAG_PREFIX)
+    found = {name[start:]: value for name, value in headers.items() if name[:start] == TAG_PREFIX}
+    if not (found or bounds.tags):
         return found
+    found = {**bounds.tags, **found}
     fitting = {
         name: value
         for name, value in found.items()

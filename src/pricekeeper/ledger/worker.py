@@ -100,18 +100,19 @@ class Worker:
 
     def _take(self) -> list[AnyCommand]:
         """As many commands as one sheet can carry; one for each thing that they are about."""
-        taken: list[AnyCommand] = []
-        names: set[str] = set()
-        keys: set[Key] = set()
-        while self._waiting and len(taken) < COMMANDS_MAX:
-            command = self._waiting[0]
+        waiting = self._waiting
+        taken = [waiting.popleft()]
+        if taken[0].send is not None:
+            return taken
+        names, keys = {taken[0].name}, set(taken[0].keys)
+        while waiting and len(taken) < COMMANDS_MAX:
+            command = waiting[0]
             keys.update(command.keys)
-            alone = command.send is not None or (taken and taken[0].send is not None)
-            if taken and (alone or command.name in names or len(keys) > KEYS_MAX):
+            is_repeated = command.name in names and command.name
+            if command.send is not None or is_repeated or len(keys) > KEYS_MAX:
                 break
-            if command.name:
-                names.add(command.name)
-            taken.append(self._waiting.popleft())
+            names.add(command.name)
+            taken.append(waiting.popleft())
         return taken
 
     async def _carry_out(self, commands: Sequence[AnyCommand]) -> None:

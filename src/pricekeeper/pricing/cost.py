@@ -41,10 +41,11 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
     batch: bool = False
 
     def __post_init__(self) -> None:
-        for component, tokens in zip(COMPONENTS, self.counts, strict=True):
+        for number, tokens in enumerate(self.counts):
             if type(tokens) is not int or not 0 <= tokens <= TOKENS_MAX:
                 raise InvalidValueError(
-                    component.tokens_field, f"must be a whole number from 0 to {TOKENS_MAX}"
+                    COMPONENTS[number].tokens_field,
+                    f"must be a whole number from 0 to {TOKENS_MAX}",
                 )
 
     @property
@@ -92,15 +93,15 @@ def charge(model: Model, prices: Prices, usage: TokenUsage) -> Charge:
     card = None if variant is None else prices.table.card(variant)
     fresh_tokens, prompt_tokens = _prompt(model, usage)
     rates = highest_rates(prices.table, prompt_tokens) if card is None else card.at(prompt_tokens)
-    cost_usd_picos = 0
-    counts = (fresh_tokens, *usage.counts[1:])
-    for component, tokens, price in zip(COMPONENTS, counts, rates.prices, strict=True):
+    cost_usd_picos, prices_by_kind = 0, rates.prices
+    for number, tokens in enumerate((fresh_tokens, *usage.counts[1:])):
         if not tokens:
             continue
+        price = prices_by_kind[number]
         if price is None:
             missing_in = Variant.DEFAULT if card is None or variant is None else variant
             stepped = card is not None and rates is not card
-            raise _unpriced_component(model, missing_in, component, stepped=stepped)
+            raise _unpriced_component(model, missing_in, COMPONENTS[number], stepped=stepped)
         cost_usd_picos += tokens * price
     return Charge(
         cost_usd_picos=cost_usd_picos,
