@@ -12,6 +12,7 @@ import pytest
 
 from pricekeeper.authorizations import claims, commands, expiry, reading, regions, settling
 from pricekeeper.authorizations.authorization import Authorization, State
+from pricekeeper.authorizations.candidates import Candidates
 from pricekeeper.authorizations.commands import Authorize, Settle
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.settling import Changed, Expire
@@ -315,12 +316,12 @@ def swept_once(patch: Patch) -> None:
 
 def window_of_another_zone(patch: Patch) -> None:
     """What is held against the day in UTC is spent in the organisation's."""
-    real = Ledger.open_for
+    real = Candidates._make
 
-    async def opened(self: Ledger, policy: Any, label: str, tags: Any, at_ms: int) -> Any:
-        return await real(self, policy, label, tags, at_ms - 12 * 3_600_000)
+    async def make(self: Candidates, policy: Any, request: Any, usable: Any, at_ms: int) -> Any:
+        return await real(self, policy, request, usable, at_ms - 12 * 3_600_000)
 
-    patch.setattr(Ledger, "open_for", opened)
+    patch.setattr(Candidates, "_make", make)
 
 
 def filed_twice(patch: Patch) -> None:

@@ -58,6 +58,7 @@ from pricekeeper.pricing import (
 from pricekeeper.selection import Choice, LabelQuota, LabelRole, QuotaStatus, Reason, Selector
 from pricekeeper.tenants import (
     ANY_LABEL,
+    Freeze,
     Policy,
     QuotaEnforcement,
     QuotaScope,
@@ -132,7 +133,8 @@ class Candidates:
 
         Raises `AuthorizationDeniedError` if no label may be used, whatever the budgets.
         """
-        _require_unfrozen(policy)
+        if policy.freeze is not None:
+            raise _frozen(policy.freeze)
         if request.model == AUTO:
             choice = (await self._selection.assess(policy)).choice
             labels = self._in_force(policy, request, choice)
@@ -249,7 +251,9 @@ class Candidates:
         except UnpricedUsageError as error:
             self._prices.meter.unpriced[error.label] += 1
             raise
-        accounts = await self._ledger.open_for(policy, label, request.tags, at_ms)
+        accounts = self._ledger.find(policy, label, request.tags, at_ms)
+        if not self._ledger.were_opened(accounts):
+            await self._ledger.open_for_calls(accounts)
         chain = self._chain(policy, label, accounts)
         return Candidate(
             label,
@@ -354,12 +358,11 @@ def _is_among(request: AuthorizationRequest, label: str) -> bool:
     return not request.among or label in request.among
 
 
-def _require_unfrozen(policy: Policy) -> None:
-    if policy.freeze is not None:
-        error = policy.freeze.error()
-        raise AuthorizationDeniedError(
-            [DeniedBy(Obstacle.FROZEN, error.reason, error.scope, None, 0, 0)]
-        )
+def _frozen(freeze: Freeze) -> AuthorizationDeniedError:
+    error = freeze.error()
+    return AuthorizationDeniedError(
+        [DeniedBy(Obstacle.FROZEN, error.reason, error.scope, None, 0, 0)]
+    )
 
 
 def _spent_quota(policy: Policy, use: LabelQuota, now_ms: int) -> DeniedBy:

@@ -382,9 +382,7 @@ class RecordClaimed(Command[RecordedAt | Existing]):
             self.answer(self._recorded)
 
 
-def _must_claim(
-    draft: Draft, org_id: str, claim: Claim, clerk: Clerk, command: AnyCommand
-) -> bool:
+def _must_claim(draft: Draft, org_id: str, claim: Claim, clerk: Clerk, command: AnyCommand) -> bool:
     """Whether the caller's id is to be claimed before; what waits for that is claimed together."""
     if claim.reaches(draft.position):
         return False

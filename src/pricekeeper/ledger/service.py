@@ -84,15 +84,14 @@ class Ledger:
         """Every account that a call at that time is held against and spent from."""
         return self._memory.find(policy, label, tags, at_ms)
 
-    async def open_for(
-        self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
-    ) -> tuple[BudgetAccount, ...]:
-        """The accounts of a call at that time, all of them open."""
-        accounts = self.find(policy, label, tags, at_ms)
-        if self._opened.peek(id(accounts)) is not accounts:
-            await self.open_all(accounts)
-            self._opened.put(id(accounts), accounts)
-        return accounts
+    def were_opened(self, accounts: tuple[BudgetAccount, ...]) -> bool:
+        """Whether the accounts that `find` has found are remembered to be open."""
+        return self._opened.peek(id(accounts)) is accounts
+
+    async def open_for_calls(self, accounts: tuple[BudgetAccount, ...]) -> None:
+        """Open those that are not, and remember that all of them are."""
+        await self.open_all(accounts)
+        self._opened.put(id(accounts), accounts)
 
     async def open_all(self, accounts: Iterable[BudgetAccount]) -> None:
         """Open those that are not."""

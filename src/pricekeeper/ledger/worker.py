@@ -36,7 +36,7 @@ from pricekeeper.ledger.command import AnyCommand, Decision, Send
 from pricekeeper.ledger.draft import Draft
 from pricekeeper.ledger.log import OrgLog, SheetTakenError
 from pricekeeper.ledger.pace import Pace
-from pricekeeper.storage import Key, Write
+from pricekeeper.storage import Write
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 
 WAITING_MAX: Final = 2_000
