@@ -30,6 +30,7 @@ from pricekeeper.http.answering import NOBODY_LEFT
 from pricekeeper.http.at_once import RequestAtOnce
 from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.operation import Answer
+from pricekeeper.http.protocol import ProblemProtocol
 from pricekeeper.settings import Settings, StoreLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry.logs import configure_logging
@@ -432,3 +433,30 @@ async def test_a_handler_that_the_server_ends_is_noted() -> None:
     task.cancel()
     await asyncio.wait([task])
     assert (begun.transport.writes, begun.noted) == ([], [("/usage", NOBODY_LEFT)])
+
+
+@pytest.mark.parametrize(
+    ("paths", "parsed"),
+    [
+        (["usage"] * 4, ["usage"]),
+        (["usage", "a", "usage", "b", "usage", "c"], ["usage", "a", "b", "c"]),
+        (["a", "usage", "usage", "usage"], ["a", "usage", "usage"]),
+        (["a", "usage", "b", "usage", "c", "usage"], ["a", "usage", "b", "usage", "c"]),
+    ],
+)
+async def test_a_head_that_comes_again_is_not_parsed(
+    world: World, monkeypatch: pytest.MonkeyPatch, paths: list[str], parsed: list[str]
+) -> None:
+    """Those between that never come again, as of captures, do not replace it."""
+    original, seen = ProblemProtocol._parse, list[str]()
+
+    def parse(protocol: ProblemProtocol, data: bytes, *, is_between: bool) -> None:
+        seen.append(data.split(b" ", 2)[1].rpartition(b"/")[2].decode())
+        original(protocol, data, is_between=is_between)
+
+    monkeypatch.setattr(ProblemProtocol, "_parse", parse)
+    peer = await world.connect()
+    for path in paths:
+        peer.writer.write(world.request(usage(), to=path))
+        assert (await peer.read())[0] == (202 if path == "usage" else 404)
+    assert seen == parsed

@@ -1,4 +1,4 @@
-"""The head of the last request of a connection, so that the same head is not parsed again.
+"""A head that a connection sends again and again, so that it is not parsed each time.
 
 An app sends the same head all day; only the length of its bodies differs. To parse it anew each
 time, field by field, costs more than to check and price the record that follows it.

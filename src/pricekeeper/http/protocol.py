@@ -68,7 +68,10 @@ class ProblemProtocol(HttpToolsProtocol):
         self._is_new = True
         """Whether nothing has come yet."""
         self._known: KnownHead | None = None
-        """The head of the last request, if the next one need not be parsed to know it again."""
+        """A head that has come before, if it need not be parsed to be known again."""
+        self._urls = (b"", b"")
+        """Where the last two requests went whose heads were parsed. Another head is remembered only
+        if it comes again: those of captures never do, and stand between those of authorizations."""
         self._begun = 0
         """How many requests began in the piece that is being parsed."""
         self._unstarted: Exchange | None = None
@@ -152,8 +155,10 @@ class ProblemProtocol(HttpToolsProtocol):
             self._refuse_unparsed(error)
             return
         if is_between and self._whole and self._begun == 1 and self.cycle.keep_alive:
-            scope = {**self.scope, "state": self.app_state}
-            self._known = remember_head(data, scope, self._head_bytes, self._body_bytes)
+            if self._known is None or self.url in self._urls:
+                scope = {**self.scope, "state": self.app_state}
+                self._known = remember_head(data, scope, self._head_bytes, self._body_bytes)
+            self._urls = (self.url, self._urls[0])
         self._start()
         if self._is_at_work():  # as nearly always
             self._gathered_bytes = self._gathered_pieces = 0
