@@ -458,10 +458,9 @@ def closed_tick_from(item: Mapping[str, Any] | None) -> int | None:
     if item is None:
         return None
     try:
-        tick: int | None = TypedItem(USAGE_AGG_SHARDED, item).whole(_CLOSED_TICK, None)
+        return TypedItem(USAGE_AGG_SHARDED, item).whole(_CLOSED_TICK, None)
     except UnreadableItemError:
         return None
-    return tick
 
 
 def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:
@@ -473,10 +472,9 @@ def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:
     if item is None or (_BEGAN not in item and _AWAITED in item):
         return None
     try:
-        began_ms: int = TypedItem(USAGE_AGG_SHARDED, item).whole(_BEGAN)
+        return TypedItem(USAGE_AGG_SHARDED, item).whole(_BEGAN)
     except UnreadableItemError:
         return None
-    return began_ms
 
 
 def awaited_update(now_ms: int) -> Update:
@@ -487,8 +485,7 @@ def awaited_update(now_ms: int) -> Update:
 
 def awaited_from(item: Mapping[str, Any]) -> int:
     """Since when a first complete aggregation is waited for."""
-    since_ms: int = TypedItem(USAGE_AGG_SHARDED, item).whole(_AWAITED)
-    return since_ms
+    return TypedItem(USAGE_AGG_SHARDED, item).whole(_AWAITED)
 
 
 def day_expires_at_epoch(day: str, retention_days: int = RETENTION_DAYS) -> int:

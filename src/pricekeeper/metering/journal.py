@@ -287,8 +287,7 @@ def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
 
 def weight_on(page: Mapping[str, Any]) -> int:
     """How much is on the page."""
-    weight: int = TypedItem(USAGE_AGG_SHARDED, page).whole("n", 0, least=0)
-    return weight
+    return TypedItem(USAGE_AGG_SHARDED, page).whole("n", 0, least=0)
 
 
 def is_full(page: Mapping[str, Any]) -> bool:

@@ -37,5 +37,4 @@ async def agree_on_start(store: Store, clock: Clock) -> int:
             item = dict(agreed.item or {})
         except OutcomeUnknownError:
             item = await store.get(table, key) or {}
-    agreed_ms: int = TypedItem(table, item).whole(_FROM)
-    return agreed_ms
+    return TypedItem(table, item).whole(_FROM)

@@ -205,8 +205,7 @@ def override_version(item: Mapping[str, Any] | None) -> int:
     """How many commands about an override the item has seen."""
     if item is None:
         return 0
-    version: int = TypedItem(STICKY_STATE, item).whole(_OVERRIDE_VERSION, 0)
-    return version
+    return TypedItem(STICKY_STATE, item).whole(_OVERRIDE_VERSION, 0)
 
 
 def override_update(

@@ -72,8 +72,7 @@ def generation_of(session_id: SessionId, slot: Item | None) -> str | None:
     typed = TypedItem(SESSIONS, slot)
     if typed.text("nonce") != session_id.nonce or typed.whole("ended_at_ms"):
         return None
-    generation: str = typed.text("token_generation")
-    return generation
+    return typed.text("token_generation")
 
 
 def session_item(session: Session) -> Item:

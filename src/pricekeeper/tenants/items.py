@@ -192,8 +192,7 @@ def freeze_of(item: Item) -> Freeze | None:
 
 def freeze_version(item: Item) -> int:
     """How often the freeze was changed."""
-    version: int = TypedItem(CONFIG, item).whole(FREEZE_VERSION, 0)
-    return version
+    return TypedItem(CONFIG, item).whole(FREEZE_VERSION, 0)
 
 
 def app_frozen(app: Client, item: Item) -> Update:
