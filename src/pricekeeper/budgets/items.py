@@ -169,7 +169,7 @@ def file_put(
 
     An account that can't be read stays as it is.
     """
-    after: Item = {**(item or {}), "PK": key.pk, "SK": key.sk or ""}
+    after: Item = {**(item or {}), **key.attributes}
     after |= {EXPIRY: now_ms // 1000 + LIFE_SECS, _THROUGH: chapter}
     if mends:
         after[_MENDS] = mends + (0 if item is None else mends_of(item))

@@ -70,12 +70,10 @@ def price_key(model: Model, day: date) -> Key:
 
 def price_item(model: Model, day: date, stated: StatedPrices) -> Item:
     """The item of that statement."""
-    key = price_key(model, day)
     table = msgspec.to_builtins(stated.table)
     tiers = {tier: table[tier] for tier in _TIERS if tier in table}
     return {
-        "PK": key.pk,
-        "SK": key.sk,
+        **price_key(model, day).attributes,
         "model_label": model.label,
         "tier": model.tier,
         "family": model.family,

@@ -77,10 +77,8 @@ def generation_of(session_id: SessionId, slot: Item | None) -> str | None:
 
 def session_item(session: Session) -> Item:
     """The item of a session."""
-    key = slot_key(session.subject, session.id.slot)
     return {
-        "PK": key.pk,
-        "SK": key.sk,
+        **slot_key(session.subject, session.id.slot).attributes,
         "nonce": session.id.nonce,
         "token_generation": session.token_generation,
         "rotation": session.rotation,
@@ -120,10 +118,8 @@ def session_from(item: Mapping[str, Any]) -> Session:
 
 def block_item(evicted: Session, now_ms: int) -> Item:
     """The blocklist entry of a session's refresh token; it lasts as long as the token would."""
-    key = block_key(evicted.refresh_hash)
     return {
-        "PK": key.pk,
-        "SK": key.sk,
+        **block_key(evicted.refresh_hash).attributes,
         "subject": evicted.subject,
         "session_id": str(evicted.id),
         "blocked_at_ms": now_ms,

@@ -119,14 +119,12 @@ def new_item(
     client: Client, settings: OrgSettings | AppSettings, life: Life, org_incarnation: str = ""
 ) -> Item:
     """The item of a client that begins to exist, without any credentials."""
-    key = config_key(client)
     item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
+        **config_key(client).attributes,
         "client_id": client.client_id,
         **stored_settings(settings),
+        **asdict(life),
     }
-    item.update(asdict(life))
     if client.app_id is not None:
         item[ORG_INCARNATION] = org_incarnation
     return item
