@@ -30,7 +30,7 @@ from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, Taken, keys_of
 from pricekeeper.limiter.deciding import Accounts, Answered, CombinedWrite, Part, ReadStep, decide
-from pricekeeper.limiter.items import bucket_key, bucket_of, lease_of
+from pricekeeper.limiter.items import bucket_of, lease_of
 from pricekeeper.limiter.records import newer_record
 from pricekeeper.storage import Item, Key, Put, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -156,10 +156,9 @@ class CommandBatch:
 
     def _recall(self, command: Command) -> None:
         for debit in command.debits:
-            key = bucket_key(debit.entity, debit.resource)
-            bucket = self._cache.recall(key)
+            bucket = self._cache.recall(debit.key)
             if bucket is not None:
-                self._accounts.buckets[key] = bucket
+                self._accounts.buckets[debit.key] = bucket
         if isinstance(command, LeaseChange) and command.record is not None:
             records, record = self._accounts.records, command.record
             records[record.key] = newer_record(records.get(record.key, record), record)
@@ -196,8 +195,7 @@ class CommandBatch:
 
     def _taken(self, acquire: Acquire) -> Taken:
         """What an acquire was granted, for the moment of our reading or of a refill after it."""
-        keys = [bucket_key(debit.entity, debit.resource) for debit in acquire.debits]
-        buckets = tuple(self._accounts.buckets.get(key) for key in keys)
+        buckets = tuple(self._accounts.buckets.get(debit.key) for debit in acquire.debits)
         latest_ms = max(one.refilled_at_ms if one else 0 for one in buckets)
         as_of_ms = max(self._now_ms, min(latest_ms, self._cache.clock.now_ms()))
         return Taken(as_of_ms, buckets)

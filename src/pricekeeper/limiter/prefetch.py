@@ -29,7 +29,6 @@ from pricekeeper.limiter.bucket import Debit, Denial, status
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.commands import Taken
 from pricekeeper.limiter.completion import Completion
-from pricekeeper.limiter.items import bucket_key
 from pricekeeper.limiter.requests import CheckedRequest, Kind
 from pricekeeper.limiter.worker import Workers
 
@@ -122,14 +121,16 @@ class Pool:
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
-    def spend(self, kind: Kind, tokens: Mapping[str, int]) -> PrefetchedBlock | None:
+    def spend(self, request: CheckedRequest) -> PrefetchedBlock | None:
         """Serve a request from memory if there is enough; returns the block. Never waits."""
-        queue = self._queues.get(kind)
-        if queue is None:
+        queue = self._queues.get(request.kind) if request.prefetch > 1 else None
+        block = None if queue is None else self._spend(queue, request.tokens)
+        if queue is None or block is None:
             return None
-        block = self._spend(queue, tokens)
-        if block is not None and block is queue.blocks[-1] and block.check_low_once():
+        if block is queue.blocks[-1] and block.check_low_once():
             self._completion.start(self._fetch_ahead(queue, block.request))
+        self._cache.meter.granted += 1
+        self._cache.meter.prefetched += 1
         return block
 
     async def fetch(self, request: CheckedRequest) -> tuple[UnnamedAccount, Taken | None] | Denial:
@@ -209,7 +210,11 @@ class Pool:
         if times == 1:
             return None
         taken_at_ms = self._cache.clock.monotonic_ms()
-        taken = await self._workers.take(request.debits, _times(request.takes, times))
+        takes = [
+            debit.with_tokens({name: count * times for name, count in debit.tokens.items()})
+            for debit in request.takes
+        ]
+        taken = await self._workers.take(request.debits, takes)
         if isinstance(taken, Denial):
             return None
         block = PrefetchedBlock(
@@ -229,7 +234,7 @@ class Pool:
         now_ms = self._cache.clock.now_ms()
         times = request.prefetch
         for debit in request.takes:
-            bucket = self._cache.recall(bucket_key(debit.entity, debit.resource))
+            bucket = self._cache.recall(debit.key)
             if bucket is None:
                 return 1
             statuses = status(bucket, debit.limits, now_ms)
@@ -279,15 +284,3 @@ class Pool:
         queue = self._queues.get(kind)
         if queue is not None and not queue.blocks and queue.fetched is None:
             del self._queues[kind]
-
-
-def _times(debits: Sequence[Debit], times: int) -> list[Debit]:
-    return [
-        Debit(
-            debit.entity,
-            debit.resource,
-            debit.limits,
-            {name: count * times for name, count in debit.tokens.items()},
-        )
-        for debit in debits
-    ]

@@ -27,7 +27,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter import upkeep
 from pricekeeper.limiter.accounts import EmptyAccount, LeaseAccount, RecordedAccount, UnnamedAccount
-from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
+from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.commands import Taken
 from pricekeeper.limiter.completion import Completion
@@ -120,11 +120,7 @@ class Limiter:
         """Check a request now that will be made many times, so that each time is quick."""
         request = check_request(self._defaults, entity, resource, consume, **options)
         return PreparedRequest(
-            request,
-            cache=self._cache,
-            pool=self._pool,
-            meter=self.meter,
-            acquisition=self._acquisition,
+            request, cache=self._cache, pool=self._pool, acquisition=self._acquisition
         )
 
     async def try_acquire(
@@ -255,13 +251,9 @@ class Limiter:
 
     def _take_from_memory(self, request: CheckedRequest) -> Lease | None:
         """Take a lease out of memory, if there are prefetched tokens for it."""
-        if request.prefetch == 1:
-            return None
-        block = self._pool.spend(request.kind, request.tokens)
+        block = self._pool.spend(request)
         if block is None:
             return None
-        self.meter.granted += 1
-        self.meter.prefetched += 1
         return self._lease(request, self._pool.account(block, request.tokens), None)
 
     async def _decide(self, request: CheckedRequest) -> Lease | Denial:
@@ -315,11 +307,9 @@ class Limiter:
         def limits() -> Mapping[str, LimitStatus]:
             if unlimited:
                 return {}
-            keys = [bucket_key(debit.entity, debit.resource) for debit in request.takes]
-            buckets: Sequence[Bucket | None] = (
-                taken.buckets if taken else [self._cache.recall(key) for key in keys]
-            )
-            return scarcest(request.takes, buckets, now_ms)
+            if taken is None:
+                return self._cache.statuses(request.takes, now_ms)
+            return scarcest(request.takes, taken.buckets, now_ms)
 
         return Lease(
             account,

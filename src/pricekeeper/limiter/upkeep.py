@@ -83,7 +83,6 @@ async def repair(cache: BucketCache, entity: str, *, dry_run: bool) -> list[Repa
 
 
 async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -> None:
-    key = bucket_key(debit.entity, debit.resource)
     for attempt in range(ATTEMPTS_MAX):
         await cache.pause(attempt)
         now_ms = cache.clock.now_ms()
@@ -94,9 +93,9 @@ async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -
         except ConditionFailedError as refusal:
             bucket = bucket_of(refusal.item)
         else:
-            cache.remember(key, bucket_of(after))
+            cache.remember(debit.key, bucket_of(after))
             return
-    raise cache.contended(key)
+    raise cache.contended(debit.key)
 
 
 async def _buckets(cache: BucketCache, entity: str) -> AsyncIterator[tuple[str, Bucket]]:

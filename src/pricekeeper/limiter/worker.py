@@ -26,7 +26,7 @@ from pricekeeper.limiter.batch import CommandBatch, Queued
 from pricekeeper.limiter.bucket import Debit, Denial
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, Taken, keys_of
-from pricekeeper.limiter.items import LeaseRecord, bucket_key
+from pricekeeper.limiter.items import LeaseRecord
 from pricekeeper.limiter.pacing import Pacer
 from pricekeeper.storage import Key
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
@@ -89,7 +89,7 @@ class Workers:
 
     async def _submit(self, debits: Sequence[Debit], command: Command) -> Outcome:
         """Let the worker of that chain carry out the command, and wait for the outcome."""
-        chain = bucket_key(debits[-1].entity, debits[-1].resource)
+        chain = debits[-1].key
         queued = Queued(command, asyncio.get_running_loop().create_future())
         queue = self._queues.get(chain)
         if queue is None:
