@@ -99,8 +99,7 @@ _MARKER: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})#SH#([0-9]{1,9})
 
 def counter_key(account: Account, shard: int) -> Key:
     """Where one shard of the account is."""
-    scope_key, label, day = account
-    return Key(f"{scope_key}#LABEL#{label}#SH#{shard}", f"DAY#{day}")
+    return Key(f"{account.partition}#SH#{shard}", f"DAY#{account.day}")
 
 
 def counter_keys(account: Account, shard_count: int) -> list[tuple[Table, Key]]:
@@ -131,10 +130,8 @@ def shard_markers_query(day: str, prefix: str = "") -> Query:
 
 def shards_marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put:
     """Say that the account has shards, and how many to look at: another program did not."""
-    scope_key, label, day = account
-    return _index_put(
-        f"ACTIVE#{day}", f"{scope_key}#LABEL#{label}#SH#{shard_count}", expires_at_epoch
-    )
+    sort_key = f"{account.partition}#SH#{shard_count}"
+    return _index_put(f"ACTIVE#{account.day}", sort_key, expires_at_epoch)
 
 
 def accounts_from(day: str, markers: Iterable[Item]) -> dict[Account, int]:
@@ -157,8 +154,7 @@ def accounts_from(day: str, markers: Iterable[Item]) -> dict[Account, int]:
 
 def spent_put(account: Account, expires_at_epoch: int) -> Put:
     """Say that the account has a total of its day; to be said any number of times."""
-    scope_key, label, day = account
-    return _index_put(f"SPENT#{day}", f"{scope_key}#LABEL#{label}", expires_at_epoch)
+    return _index_put(f"SPENT#{account.day}", account.partition, expires_at_epoch)
 
 
 def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: int) -> Update:
@@ -242,8 +238,7 @@ def tag_values_put(
     """Write the values in place of those that were read."""
     rev = 0 if stored is None else TypedItem(USAGE_AGG_SHARDED, stored).whole(_REV, 0)
     item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
+        **key.attributes,
         _TAG_HASHES: b"".join(hashes),
         _REV: rev + 1,
         _EXPIRY: expires_at_epoch,
@@ -253,14 +248,12 @@ def tag_values_put(
 
 def total_key(account: Account) -> tuple[Table, Key]:
     """Where the account's total is."""
-    scope_key, label, day = account
-    return DAILY_TOTAL, Key(f"{scope_key}#LABEL#{label}", f"DAY#{day}")
+    return DAILY_TOTAL, Key(account.partition, f"DAY#{account.day}")
 
 
 def _total_item(key: Key, total: Total, expires_at_epoch: int) -> Item:
     return {
-        "PK": key.pk,
-        "SK": key.sk,
+        **key.attributes,
         **{name: getattr(total, name) for name in COUNTER_NAMES},
         _AS_OF: total.as_of_ms,
         _COST_MICROS: total.cost_usd_micros,
@@ -449,8 +442,7 @@ def checkpoint_update(began_ms: int, closed_tick: int) -> Update:
 def checkpoint_put(began_ms: int, closed_tick: int) -> Put:
     """The same in place of a checkpoint that nobody can read."""
     table, key = CHECKPOINT
-    item: Item = {"PK": key.pk, "SK": key.sk, _BEGAN: began_ms, _CLOSED_TICK: closed_tick}
-    return Put(table, item)
+    return Put(table, {**key.attributes, _BEGAN: began_ms, _CLOSED_TICK: closed_tick})
 
 
 def closed_tick_from(item: Mapping[str, Any] | None) -> int | None:

@@ -156,12 +156,7 @@ def private_page_put(
 ) -> Put:
     """A page that nobody else writes: the receipts in the same transaction guard its records."""
     key = page_key(org_id, region, 0, private_sort_key(nonce))
-    item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
-        _WEIGHT: FULL_WEIGHT,
-        _EXPIRY: expires_at_epoch,
-    }
+    item: Item = {**key.attributes, _WEIGHT: FULL_WEIGHT, _EXPIRY: expires_at_epoch}
     for number, record in enumerate(records):
         item[private_name(number)] = record.data
         item[record.terms.name] = record.terms.data
@@ -172,8 +167,7 @@ def void_note_put(org_id: str, region: str, note: VoidNote, expires_at_epoch: in
     """Say that a record of the region is voided, where whoever lists the region reads it."""
     key = page_key(org_id, region, 0, void_note_sort_key(note.request_id))
     item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
+        **key.attributes,
         _CORRECTION: note.correction_id,
         _AT: note.at_ms,
         _EXPIRY: expires_at_epoch,
@@ -215,17 +209,9 @@ def ticks_query(first: int, last: int) -> Query:
     return Query(USAGE_AGG_SHARDED, TICKS, first=f"{first:08x}", last=f"{last:08x}")
 
 
-def newest_ticks_query(first: int, last: int, limit: int, after: str = "") -> Query:
-    """The same from the last to the first, so many of them."""
-    return Query(
-        USAGE_AGG_SHARDED,
-        TICKS,
-        first=f"{first:08x}",
-        last=f"{last:08x}",
-        after=after,
-        limit=limit,
-        descending=True,
-    )
+def newest_ticks_query(first: int, last: int, limit: int) -> Query:
+    """The same from the last to the first, so many at a time."""
+    return msgspec.structs.replace(ticks_query(first, last), limit=limit, descending=True)
 
 
 def ticks_from(items: Iterable[Item]) -> Iterator[int]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from heapq import nlargest
 from typing import Final, NamedTuple
 
+from pricekeeper.concurrency import in_groups
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.journal import Record
 from pricekeeper.metering.journal_items import PostedRegion, VoidNote
@@ -106,8 +107,7 @@ class JournalListing:
         found: list[Record] = []
         voided: dict[str, VoidNote] = {}
         records_read = 0
-        for start in range(0, len(looked_at), CONCURRENCY):
-            some = looked_at[start : start + CONCURRENCY]
+        for some in in_groups(looked_at, CONCURRENCY):
             for tick, postings in zip(
                 some, await self._reader.read_postings_by_tick(some, org_id), strict=True
             ):

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import Read, SharedReadings
+from pricekeeper.concurrency import Read, SharedReadings, gather_in_groups
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.aggregation_report import Tally
@@ -237,9 +238,7 @@ class LiveSums:
             tail.close(closed)
             lanes = sorted(tail.to_read(since_tick))
             try:
-                for start in range(0, len(lanes), CONCURRENCY):
-                    some = lanes[start : start + CONCURRENCY]
-                    await asyncio.gather(*(self._read_lane(tail, *one, closed) for one in some))
+                await gather_in_groups(partial(self._read_lane, tail, closed), lanes, CONCURRENCY)
             except BaseException:
                 # Nobody knows what of it was read.
                 if self._tails.get(tail.org_id) is tail:
@@ -248,7 +247,8 @@ class LiveSums:
             tail.began_ms = max(tail.began_ms, now_ms)
             return {facet: dict(sums) for facet, sums in tail.sums.items()}
 
-    async def _read_lane(self, tail: _Tail, posting: PostedRegion, lane: int, closed: int) -> None:
+    async def _read_lane(self, tail: _Tail, closed: int, one: tuple[PostedRegion, int]) -> None:
+        posting, lane = one
         tail.begin_lane(posting.region, lane)
         turn = 0
         async for item in self._journal.read_pages(posting, lane):

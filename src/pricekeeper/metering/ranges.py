@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import gather_in_groups
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.breakdown import Breakdown, Cell, Grouping, Row
 from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
@@ -27,7 +27,6 @@ from pricekeeper.metering.unfolded import Unfolded
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
 
-_T = TypeVar("_T")
 CONCURRENCY: Final = 8
 """Queries of one reader under way."""
 _BEHIND: Final = "$"
@@ -104,7 +103,7 @@ class RangeReader:
                 as_of_ms = min(now_ms, max(total.as_of_ms, complete_ms))
                 totals[account] = Total.of(counters, as_of_ms)
 
-        await _run_for_each(read, [one for one in partitions if one.has_days])
+        await gather_in_groups(read, [one for one in partitions if one.has_days], CONCURRENCY)
         if unreadable:
             totals |= (await self._totals.sum_unreadable(unreadable)).require_all()
             for account in unreadable:
@@ -168,7 +167,7 @@ class RangeReader:
             else:
                 await self._add_hours(partitions, span, breakdown, unfolded)
 
-        await _run_for_each(read_org, list(org_ids))
+        await gather_in_groups(read_org, list(org_ids), CONCURRENCY)
         rows = breakdown.rows()
         total = add_up(row.counters for row in rows)
         return Spend(rows, total, min(as_of_ms, self._clock.now_ms()))
@@ -190,7 +189,7 @@ class RangeReader:
                 _, hour = hour_from(item["SK"])
                 mine[hour] = mine.get(hour, 0) + total_from(item).cost_usd_picos
 
-        await _run_for_each(read, [one for one in partitions if one.has_hours])
+        await gather_in_groups(read, [one for one in partitions if one.has_hours], CONCURRENCY)
         return costs
 
     async def _add_days(
@@ -232,7 +231,7 @@ class RangeReader:
                 ):
                     hours.add_shards(partition, item)
 
-        await _run_for_each(read, partitions)
+        await gather_in_groups(read, list(partitions), CONCURRENCY)
         for left in unfolded.take_hours(span.first_day, span.last_day, breakdown.grouping.tag_key):
             hours.add(*left)
 
@@ -287,14 +286,3 @@ def _app_of(partition: Partition) -> str:
     """The app of a partition; nothing, if that is the organisation's own or shared by its apps."""
     app_id = partition.scope_key.partition(_APP)[2]
     return "" if app_id == NO_APP else app_id
-
-
-async def _run_for_each(work: Callable[[_T], Awaitable[None]], entries: Iterable[_T]) -> None:
-    """Do the work for each of them, some at a time. The first error ends it."""
-    some: list[_T] = []
-    for entry in entries:
-        some.append(entry)
-        if len(some) == CONCURRENCY:
-            await asyncio.gather(*map(work, some))
-            some = []
-    await asyncio.gather(*map(work, some))

@@ -12,12 +12,13 @@ readers sum the shards, and once somebody has removed the item, the next run wri
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import gather_in_groups
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -45,7 +46,7 @@ from pricekeeper.metering.items import (
     total_put,
     total_so_far,
 )
-from pricekeeper.storage import Item, Key, Put, Store, Table, query_pages
+from pricekeeper.storage import Item, Put, Store, query_pages
 
 ATTEMPTS_MAX: Final = 5
 CONCURRENCY: Final = 8
@@ -66,53 +67,46 @@ class ShardSums:
         async for page in query_pages(self._store, shard_markers_query(day)):
             accounts = accounts_from(day, page.items)
             tally.accounts += len(accounts)
-            chunks = list(_chunks(accounts))
-            for start in range(0, len(chunks), CONCURRENCY):
-                at_once = chunks[start : start + CONCURRENCY]
-                await asyncio.gather(*(self._visit(chunk, tally) for chunk in at_once))
+            visit = partial(self._visit, tally)
+            await gather_in_groups(visit, list(_chunks(accounts)), CONCURRENCY)
 
-    async def _visit(self, accounts: dict[Account, int], tally: Tally) -> None:
+    async def _visit(self, tally: Tally, accounts: dict[Account, int]) -> None:
         """Bring some totals up to date, from one read of all their shards."""
         as_of_ms = self._clock.now_ms()
         try:
-            for scope_key, label, day in accounts:
-                org_id = scope_key.split("#")[1]
-                await self._accounts.add(org_id, f"{scope_key}#LABEL#{label}", day, "has_days")
-            found = iter(await self._store.batch_get(_keys(accounts)))
+            for account in accounts:
+                org_id = account.scope_key.split("#")[1]
+                await self._accounts.add(org_id, account.partition, account.day, "has_days")
+            found = await read_with_shards(self._store, accounts)
         except StoreError as error:
             tally.fail(len(accounts), error)
             return
-        for account, count in accounts.items():
-            items = [next(found) for _ in range(count + 1)]
+        for account, (stored, shards) in found.items():
             try:
-                if await self._bring_forward(account, count, items, as_of_ms):
+                if await self._bring_forward(account, stored, shards, as_of_ms):
                     tally.written += 1
                     tally.written_at_ms = self._clock.now_ms()
             except StoreError as error:
                 tally.fail(1, error)
 
     async def _bring_forward(
-        self, account: Account, count: int, items: list[Item | None], as_of_ms: int
+        self, account: Account, stored: Item | None, shards: list[Item | None], as_of_ms: int
     ) -> bool:
         """Write the total if the shards hold more; whether that was so.
 
-        ``items`` are the total and the shards as they were read.
+        Both are as they were read.
         """
         for _ in range(ATTEMPTS_MAX):
-            stored, *shards = items
-            put = self._put_of(
-                account,
-                stored,
-                await self._sum_or_mark_unreadable(account, stored, shards),
-                as_of_ms,
-            )
+            summed = await self._sum_or_mark_unreadable(account, stored, shards)
+            put = self._put_of(account, stored, summed, as_of_ms)
             if put is None:
                 return False
             try:
                 await self._store.put(put)
             except (ConditionFailedError, OutcomeUnknownError):
                 as_of_ms = self._clock.now_ms()
-                items = await self._store.batch_get(_keys({account: count}))
+                found = await read_with_shards(self._store, {account: len(shards)})
+                stored, shards = found[account]
             else:
                 return True
         raise ContendedError(f"the total of {account.scope_key} {account.label} kept changing")
@@ -153,13 +147,29 @@ class ShardSums:
             raise
 
 
-def _keys(accounts: dict[Account, int]) -> list[tuple[Table, Key]]:
-    """For each account its total, then its shards."""
-    return [
+async def read_with_shards(
+    store: Store, accounts: Mapping[Account, int]
+) -> dict[Account, tuple[Item | None, list[Item | None]]]:
+    """The total of each account, and so many of its shards: one read."""
+    keys = [
         key
         for account, count in accounts.items()
         for key in (total_key(account), *counter_keys(account, count))
     ]
+    items = iter(await store.batch_get(keys) if keys else ())
+    return {
+        account: (next(items), [next(items) for _ in range(count)])
+        for account, count in accounts.items()
+    }
+
+
+async def sum_shards(store: Store, account: Account) -> Counters | None:
+    """What the shards of an account hold; ``None`` if it has none."""
+    page = await store.query(shard_markers_query(account.day, f"{account.partition}#SH#"))
+    count = max(accounts_from(account.day, page.items).values(), default=0)
+    if not count:
+        return None
+    return counters_from(await store.batch_get(counter_keys(account, count)))
 
 
 def _chunks(accounts: dict[Account, int]) -> Iterator[dict[Account, int]]:

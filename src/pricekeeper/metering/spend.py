@@ -11,13 +11,14 @@ spent is kept as one sum, under `OTHERS`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import in_groups
 from pricekeeper.days import date_of, day_of, org_day
 from pricekeeper.metering.aggregator import days_open
 from pricekeeper.metering.counters import Account
@@ -110,11 +111,13 @@ class MonthSpend:
         self, day: str, accounts: Iterable[Account], sums: PicosBySpender
     ) -> None:
         spenders = [Spender(account.scope_key, account.label) for account in accounts]
-        for start in range(0, len(spenders), READ_KEYS_MAX):
-            await self._read_totals(day, spenders[start : start + READ_KEYS_MAX], sums)
+        for some in in_groups(spenders, READ_KEYS_MAX):
+            await self._read_totals(day, some, sums)
             await asyncio.sleep(0)  # SQLite answers at once; let requests have their turn
 
-    async def _read_totals(self, day: str, spenders: list[Spender], sums: PicosBySpender) -> None:
+    async def _read_totals(
+        self, day: str, spenders: Sequence[Spender], sums: PicosBySpender
+    ) -> None:
         keys = [total_key(Account(*spender, day)) for spender in spenders]
         for spender, item in zip(spenders, await self._store.batch_get(keys), strict=True):
             picos = _cost_picos(item)

@@ -290,7 +290,7 @@ def _marker_key(org_id: str, request_id: str) -> tuple[Table, Key]:
 def _marker_put(org_id: str, voided: Voided, expires_at_epoch: int) -> Put:
     table, key = _marker_key(org_id, voided.record.request_id)
     item: Item = {
-        "PK": key.pk,
+        **key.attributes,
         _CORRECTION: voided.correction_id,
         _AT: voided.at_ms,
         "expires_at_epoch": expires_at_epoch,
