@@ -145,7 +145,7 @@ async def test_the_history_of_a_day_is_bounded(
     store: Store, app: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many commands about an override the last are kept."""
-    monkeypatch.setattr(items, "OVERRIDES_KEPT", 3)
+    monkeypatch.setattr(items, "HISTORY_KEPT", 3)
     key = items.override_key(app, DAY)
     for version in range(8):
         item = await store.update(override(key, ECONOMY, version))
