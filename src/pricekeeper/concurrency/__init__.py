@@ -9,8 +9,7 @@ from pricekeeper.concurrency.backoff import Backoff
 from pricekeeper.concurrency.cache import BoundedCache
 from pricekeeper.concurrency.error_copies import error_copy
 from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
-from pricekeeper.concurrency.groups import gather_in_groups, in_groups
-from pricekeeper.concurrency.in_turn import gather_in_turn
+from pricekeeper.concurrency.gathering import gather_in_groups, gather_in_turn, in_groups
 from pricekeeper.concurrency.next_flight import NextFlight
 from pricekeeper.concurrency.shared_readings import Read, SharedReadings
 from pricekeeper.concurrency.single_flight import SingleFlight
