@@ -41,14 +41,14 @@ class LeaseChange(msgspec.Struct, frozen=True, eq=False):
 Command: TypeAlias = Acquire | LeaseChange
 
 
-class Taken(msgspec.Struct, frozen=True):
+class Debited(msgspec.Struct, frozen=True):
     """Tokens that were taken, as of that moment, and the buckets afterwards."""
 
     as_of_ms: int
     buckets: tuple[Bucket | None, ...]
 
 
-Outcome: TypeAlias = Taken | Denial | LeaseRecord | dict[str, int]
+Outcome: TypeAlias = Debited | Denial | LeaseRecord | dict[str, int]
 """Of an acquire: what was taken, a denial, or the record if the lease was granted before. Of a
 change: the record after it; without a record how much was taken of each limit."""
 

@@ -27,7 +27,7 @@ from pricekeeper.errors import OverloadedError, StoreError
 from pricekeeper.limiter.accounts import UnnamedAccount
 from pricekeeper.limiter.bucket import Debit, Denial, status
 from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.commands import Taken
+from pricekeeper.limiter.commands import Debited
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.requests import CheckedRequest, Kind
 from pricekeeper.limiter.worker import Workers
@@ -133,14 +133,18 @@ class Pool:
         self._cache.meter.prefetched += 1
         return block
 
-    async def fetch(self, request: CheckedRequest) -> tuple[UnnamedAccount, Taken | None] | Denial:
+    async def fetch(
+        self, request: CheckedRequest
+    ) -> tuple[UnnamedAccount, Debited | None] | Denial:
         """Take a block for many requests like this one, and serve this one from it.
 
         If several come at once, one fetches and the others wait for it. Those that the block has
-        no tokens left for take their own. ``None`` for `Taken` means that another one fetched it.
+        no tokens left for take their own, and so does a request without ``prefetch``. ``None`` for
+        `Debited` means that another one fetched it.
         """
         kind, tokens = request.kind, request.tokens
-        if self._closed or (kind not in self._queues and len(self._queues) >= KINDS_MAX):
+        no_room = kind not in self._queues and len(self._queues) >= KINDS_MAX
+        if request.prefetch == 1 or self._closed or no_room:
             return await self._take(request)
         queue = self._queues.setdefault(kind, _BlockQueue())
         others = queue.fetched
@@ -204,7 +208,7 @@ class Pool:
 
     async def _fetch(
         self, queue: _BlockQueue, request: CheckedRequest, *, served: int
-    ) -> tuple[PrefetchedBlock, Taken] | None:
+    ) -> tuple[PrefetchedBlock, Debited] | None:
         """Take a block and put it into the queue, less what it served; ``None`` if denied."""
         times = self._affordable(request)
         if times == 1:
@@ -223,7 +227,7 @@ class Pool:
         self._enqueue(queue, block)
         return block, taken
 
-    async def _take(self, request: CheckedRequest) -> tuple[UnnamedAccount, Taken] | Denial:
+    async def _take(self, request: CheckedRequest) -> tuple[UnnamedAccount, Debited] | Denial:
         taken = await self._workers.take(request.debits, request.takes)
         if isinstance(taken, Denial):
             return taken

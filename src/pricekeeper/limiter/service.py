@@ -26,10 +26,10 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.limiter import upkeep
-from pricekeeper.limiter.accounts import EmptyAccount, LeaseAccount, RecordedAccount, UnnamedAccount
+from pricekeeper.limiter.accounts import EmptyAccount, LeaseAccount, RecordedAccount
 from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.commands import Taken
+from pricekeeper.limiter.commands import Debited
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.items import (
     LeaseRecord,
@@ -259,18 +259,11 @@ class Limiter:
     async def _decide(self, request: CheckedRequest) -> Lease | Denial:
         if request.lease_id is not None:
             return await self._take_named(request, request.lease_id)
-        if request.prefetch > 1:
-            fetched = await self._pool.fetch(request)
-            if isinstance(fetched, Denial):
-                return fetched
-            self.meter.prefetched += fetched[1] is None
-            return self._lease(request, *fetched)
-        taken = await self._workers.take(request.debits, request.takes)
-        if isinstance(taken, Denial):
-            return taken
-        return self._lease(
-            request, UnnamedAccount(self._workers, request.debits, request.tokens), taken
-        )
+        fetched = await self._pool.fetch(request)
+        if isinstance(fetched, Denial):
+            return fetched
+        self.meter.prefetched += fetched[1] is None
+        return self._lease(request, *fetched)
 
     async def _take_named(self, request: CheckedRequest, lease_id: str) -> Lease | Denial:
         now_ms = self._clock.now_ms()
@@ -291,7 +284,7 @@ class Limiter:
         outcome = await self._workers.take_named(request.debits, request.takes, record)
         if isinstance(outcome, Denial):
             return outcome
-        if isinstance(outcome, Taken):
+        if isinstance(outcome, Debited):
             return self._lease(request, RecordedAccount(self._workers, record), outcome)
         if outcome.released:
             raise released_already()
@@ -300,7 +293,9 @@ class Limiter:
             raise ConflictError("lease_id", "was granted for another request")
         return self._lease(request, RecordedAccount(self._workers, outcome), None)
 
-    def _lease(self, request: CheckedRequest, account: LeaseAccount, taken: Taken | None) -> Lease:
+    def _lease(
+        self, request: CheckedRequest, account: LeaseAccount, taken: Debited | None
+    ) -> Lease:
         now_ms = self._clock.now_ms()
         unlimited = isinstance(account, EmptyAccount)
 
