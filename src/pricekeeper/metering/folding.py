@@ -33,18 +33,16 @@ from pricekeeper.errors import (
 from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.aggregation_report import Tally, TotalChange
 from pricekeeper.metering.counters import NOTHING, Account, Counters
-from pricekeeper.metering.facets import Facet, Facets
+from pricekeeper.metering.facets import Facet, Facets, SumsByFacet
 from pricekeeper.metering.fold import Behind, Fold
 from pricekeeper.metering.items import (
     Holds,
-    counter_keys,
     day_expires_at_epoch,
     fold_from,
     fold_put,
     has_fold,
     is_own_total,
     lacks_shards,
-    shards_marker_put,
     shards_unreadable_update,
     spent_put,
     total_so_far,
@@ -60,7 +58,7 @@ from pricekeeper.metering.journal_items import (
 )
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.meter import FoldMeter
-from pricekeeper.metering.shards import sum_shards
+from pricekeeper.metering.shards import counter_keys, shards_marker_put, sum_shards
 from pricekeeper.metering.tag_values import TagValues
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
@@ -76,7 +74,6 @@ repeats old records asks for it again and again."""
 ACCOUNTS_MAX: Final = 50_000
 """Accounts whose shards this process has looked for; a forgotten one is looked at again."""
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
-SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
 Look: TypeAlias = Callable[[str, Mapping[Facet, Counters]], Awaitable[None]]
 """Looks at totals of an organisation after they were brought up to date, moved or not. If it
 raises, they are looked at again by a later run."""

@@ -54,7 +54,7 @@ class Cursor(NamedTuple):
         return f"{tick}-{self.sent_at_ms:012x}-{self.request_id}" if self.request_id else tick
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """Which records are wanted. All ends are included."""
 
     first_ms: int
@@ -97,7 +97,7 @@ class JournalListing:
         self._reader = JournalReader(store)
 
     async def read_page(
-        self, org_id: str, ticks: tuple[int, int], wanted: Wanted, after: Cursor | None
+        self, org_id: str, ticks: tuple[int, int], wanted: RecordFilter, after: Cursor | None
     ) -> RecordPage:
         """The next records that were posted in these ticks, both ends included."""
         first, last = ticks
@@ -125,7 +125,7 @@ class JournalListing:
         self,
         tick: int,
         postings: list[PostedRegion],
-        wanted: Wanted,
+        wanted: RecordFilter,
         after: Cursor | None,
         voided: dict[str, VoidNote],
     ) -> tuple[int, list[Record]]:

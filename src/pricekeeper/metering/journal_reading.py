@@ -26,6 +26,7 @@ from pricekeeper.metering.journal_items import (
     void_note_from,
 )
 from pricekeeper.storage import Item, Page, Store, query_items, query_pages
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 CONCURRENCY: Final = 8
 """Queries of one reader under way."""
@@ -91,8 +92,8 @@ class JournalReader:
                 async for item in self._read_pages(posting, lane, page):
                     try:
                         if voided is not None and is_void_note(item["SK"]):
-                            note = void_note_from(item)
-                            voided[note.request_id] = note
+                            request_id = item["SK"][1:]
+                            voided[request_id] = void_note_from(USAGE_AGG_SHARDED, item, request_id)
                         records = list(records_on(item))
                     except UnreadableItemError as error:
                         if skipped is None:

@@ -33,7 +33,7 @@ from pricekeeper.days import MS_PER_DAY
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Counters
-from pricekeeper.metering.facets import Facet, Facets
+from pricekeeper.metering.facets import Facet, Facets, SumsByFacet
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
 from pricekeeper.metering.journal import records_on, weight_on
 from pricekeeper.metering.journal_items import PostedRegion
@@ -56,8 +56,6 @@ PAGES_A_TURN: Final = 64
 """Pages that are looked at before other requests get their turn."""
 _EVERYBODY: Final = ""
 _FACETS_MAX: Final = 10_000
-
-SumsByFacet = dict[Facet, dict[int, Counters]]
 
 
 class LiveReading(NamedTuple):

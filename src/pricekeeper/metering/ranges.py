@@ -34,7 +34,7 @@ _BEHIND: Final = "$"
 _APP: Final = "#APP#"
 
 
-class Span(NamedTuple):
+class DayRange(NamedTuple):
     """The days to look at, and of these the hours, if not all of them. All ends are included."""
 
     first_day: str
@@ -46,7 +46,7 @@ class Span(NamedTuple):
         return self.hours is None or self.hours[0] <= hour <= self.hours[1]
 
 
-class Spend(NamedTuple):
+class SpendTable(NamedTuple):
     """What was spent, broken down."""
 
     rows: list[Row]
@@ -135,13 +135,13 @@ class RangeReader:
         self,
         org_ids: Collection[str],
         app_id: str | None,
-        span: Span,
+        span: DayRange,
         grouping: Grouping,
         *,
         label: str | None = None,
         tag_value: str | None = None,
         live: LiveReading | None = None,
-    ) -> Spend:
+    ) -> SpendTable:
         """What these organisations have spent, or one app of the only one.
 
         ``label`` narrows it to one label, ``tag_value`` to one value of the grouping's tag.
@@ -151,7 +151,7 @@ class RangeReader:
             as_of_ms = await self.read_complete_ms()
         else:
             as_of_ms = live.as_of_ms
-        breakdown = Breakdown(grouping, tag_value=tag_value)
+        breakdown = Breakdown(grouping, tag_value)
 
         async def read_org(org_id: str) -> None:
             prefix = "" if app_id is None else f"ORG#{org_id}{_APP}{app_id}#LABEL#"
@@ -170,7 +170,7 @@ class RangeReader:
         await gather_in_groups(read_org, list(org_ids), CONCURRENCY)
         rows = breakdown.rows()
         total = add_up(row.counters for row in rows)
-        return Spend(rows, total, min(as_of_ms, self._clock.now_ms()))
+        return SpendTable(rows, total, min(as_of_ms, self._clock.now_ms()))
 
     async def read_hourly_costs(
         self, org_id: str, app_id: str | None, first_day: str, last_day: str
@@ -185,7 +185,7 @@ class RangeReader:
 
         async def read(partition: Partition) -> None:
             mine = costs.setdefault(partition.label, {})
-            async for item in self._items(partition, *_bounds(HOUR, Span(first_day, last_day))):
+            async for item in self._items(partition, *_bounds(HOUR, DayRange(first_day, last_day))):
                 _, hour = hour_from(item["SK"])
                 mine[hour] = mine.get(hour, 0) + total_from(item).cost_usd_picos
 
@@ -195,7 +195,7 @@ class RangeReader:
     async def _add_days(
         self,
         partitions: Iterable[Partition],
-        span: Span,
+        span: DayRange,
         breakdown: Breakdown,
         unfolded: Unfolded,
     ) -> None:
@@ -210,7 +210,7 @@ class RangeReader:
     async def _add_hours(
         self,
         partitions: Iterable[Partition],
-        span: Span,
+        span: DayRange,
         breakdown: Breakdown,
         unfolded: Unfolded,
     ) -> None:
@@ -243,7 +243,7 @@ class RangeReader:
 class _Hours:
     """Adds totals of hours, and of values of a tag, to a breakdown."""
 
-    def __init__(self, org_id: str, span: Span, breakdown: Breakdown) -> None:
+    def __init__(self, org_id: str, span: DayRange, breakdown: Breakdown) -> None:
         self._org_id = org_id
         self._span = span
         self._breakdown = breakdown
@@ -278,7 +278,7 @@ class _Hours:
             self._breakdown.add(cell, shards)
 
 
-def _bounds(prefix: str, span: Span) -> tuple[str, str]:
+def _bounds(prefix: str, span: DayRange) -> tuple[str, str]:
     return f"{prefix}{span.first_day}#", f"{prefix}{span.last_day}{_BEHIND}"
 
 

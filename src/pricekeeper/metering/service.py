@@ -286,17 +286,12 @@ class Metering:
         """The answer to a record on a sheet; if it counts, it is in the totals of this process."""
         if accepted:
             self.meter.accepted += 1
-            if receipt.price_estimated:
-                self.meter.estimated[receipt.model_label] += 1
             self._note_counted([submission])
             self._totals.want(submission.account)
         else:
             self.meter.duplicates += 1
-        outcome = Outcome.ACCEPTED if accepted else Outcome.DUPLICATE
-        total = await self._find_total(receipt)
-        recorded = Recorded(submission.request_id, outcome, receipt, total)
-        self._note_quota_use(policy, recorded)
-        return recorded
+        posted, total = Posted(receipt, accepted), await self._find_total(receipt)
+        return self._note_answer(policy, submission.request_id, posted, total)
 
     def address_of(self, request_id: str) -> Address | None:
         """Where the record of that id is, if the id alone says so."""
@@ -352,7 +347,9 @@ class Metering:
         if not isinstance(posted, Posted) or not posted.accepted:
             return None
         total = self._totals.total(submission.account)
-        return None if total is None else self._note_answer(policy, submission, posted, total)
+        if total is None:
+            return None
+        return self._note_answer(policy, submission.request_id, posted, total)
 
     async def _answer(
         self, policy: Policy, submission: Submission, outcome: Posted | BaseException
@@ -370,17 +367,18 @@ class Metering:
         receipt = posted.receipt
         if receipt.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(submission.request_id)
-        return self._note_answer(policy, submission, posted, await self._find_total(receipt))
+        total = await self._find_total(receipt)
+        return self._note_answer(policy, submission.request_id, posted, total)
 
     def _note_answer(
-        self, policy: Policy, submission: Submission, posted: Posted, total: Total | None
+        self, policy: Policy, request_id: str, posted: Posted, total: Total | None
     ) -> Recorded:
         """The answer to a record that counts; the metrics are told of it."""
         receipt = posted.receipt
         if posted.accepted and receipt.price_estimated:
             self.meter.estimated[receipt.model_label] += 1
         outcome = Outcome.ACCEPTED if posted.accepted else Outcome.DUPLICATE
-        recorded = Recorded(submission.request_id, outcome, receipt, total)
+        recorded = Recorded(request_id, outcome, receipt, total)
         if total is not self._noted_total:  # all records of one commit have the same one
             self._noted_total = total
             self._note_quota_use(policy, recorded)
@@ -430,10 +428,8 @@ class Metering:
             return Refused(body.request_id, error_copy(found))
         self.meter.duplicates += 1
         if found.fingerprint == body.fingerprint:
-            total = await self._find_total(found)
-            recorded = Recorded(body.request_id, Outcome.DUPLICATE, found, total)
-            self._note_quota_use(policy, recorded)
-            return recorded
+            posted, total = Posted(found, accepted=False), await self._find_total(found)
+            return self._note_answer(policy, body.request_id, posted, total)
         return Refused(body.request_id, RequestIdReusedError(body.request_id))
 
     def _note_quota_use(self, policy: Policy, answer: Recorded) -> None:

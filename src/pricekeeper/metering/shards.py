@@ -1,9 +1,16 @@
 """The counters of an earlier version, and of other programs: summed into the totals, forward only.
 
-They stand in shards, which a marker of their day and account tells of. Shards are read consistently
-but one after another, so two runs at the same time can each see something the other does not. A
-total is written only if no number in it goes back; whoever fails at that reads the shards again.
-A read that begins after both have ended contains both, so this settles.
+In UsageAggSharded, by the schema document:
+
+- ``{scope}#LABEL#{label}#SH#{n}`` / ``DAY#{day}``: counters, one of n shards. Another program has
+  the cost in ``cost_usd_micros``, which counts beside our own ``cost_usd_picos``
+- ``ACTIVE#{day}`` / ``{scope}#LABEL#{label}#SH#{shard count}``: a marker, saying that the account
+  exists and over how many shards to sum it
+
+Shards are read consistently but one after another, so two runs at the same time can each see
+something the other does not. A total is written only if no number in it goes back; whoever fails
+at that reads the shards again. A read that begins after both have ended contains both, so this
+settles.
 
 An account that can't be read is reported and left aside; the others go on. If one of its shards
 can't be read, its total says so from then on. If its total can't be read, it is left as it is:
@@ -13,9 +20,10 @@ readers sum the shards, and once somebody has removed the item, the next run wri
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import gather_in_groups
@@ -28,29 +36,86 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.aggregation_report import Tally
-from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
 from pricekeeper.metering.items import (
-    accounts_from,
-    counter_keys,
-    counters_from,
     day_expires_at_epoch,
     fold_from,
     fold_put,
     has_fold,
     is_own_total,
     lacks_shards,
-    report_excess,
-    shard_markers_query,
     shards_unreadable_update,
     total_key,
     total_put,
     total_so_far,
 )
-from pricekeeper.storage import Item, Put, Store, query_pages
+from pricekeeper.pricing import PICOS_PER_MICRO
+from pricekeeper.storage import Item, Key, Put, Query, Store, Table, TypedItem, query_pages
+from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
+from pricekeeper.storage.values import EXPIRY
 
 ATTEMPTS_MAX: Final = 5
 CONCURRENCY: Final = 8
 READ_KEYS_MAX: Final = 100
+SHARDS_MAX: Final = 1_024
+"""A marker that names more shards is strange: reading it must not read without end."""
+_MARKER: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})#SH#([0-9]{1,9})")
+
+
+def counter_key(account: Account, shard: int) -> Key:
+    """Where one shard of the account is."""
+    return Key(f"{account.partition}#SH#{shard}", f"DAY#{account.day}")
+
+
+def counter_keys(account: Account, shard_count: int) -> list[tuple[Table, Key]]:
+    """Where all shards of the account are."""
+    return [(USAGE_AGG_SHARDED, counter_key(account, shard)) for shard in range(shard_count)]
+
+
+def counters_from(items: Iterable[Mapping[str, Any] | None]) -> Counters:
+    """The sum of what these shards hold; a missing item or attribute holds nothing.
+
+    Raises `UnreadableItemError` if an attribute is there and is no count.
+    """
+    found = [_shard_counts(item) for item in items if item is not None]
+    return Counters.of_amounts(sum(counts[name] for counts in found) for name in COUNTER_NAMES)
+
+
+def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
+    typed = TypedItem(USAGE_AGG_SHARDED, item)
+    counts: dict[str, int] = {name: typed.whole(name, 0, least=0) for name in COUNTER_NAMES}
+    counts["cost_usd_picos"] += typed.whole("cost_usd_micros", 0, least=0) * PICOS_PER_MICRO
+    return counts
+
+
+def shard_markers_query(day: str, prefix: str = "") -> Query:
+    """The accounts of a day, or those whose marker's sort key starts with the prefix."""
+    return Query(USAGE_AGG_SHARDED, f"ACTIVE#{day}", prefix=prefix)
+
+
+def shards_marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put:
+    """Say that the account has shards, and how many to look at: another program did not."""
+    key = Key(f"ACTIVE#{account.day}", f"{account.partition}#SH#{shard_count}")
+    return Put(USAGE_AGG_SHARDED, {**key.attributes, EXPIRY: expires_at_epoch})
+
+
+def accounts_from(day: str, markers: Iterable[Item]) -> dict[Account, int]:
+    """The accounts that the markers tell of, each with its shard count.
+
+    All of that is in a marker's key, so its attributes need not be trusted. A marker whose key says
+    something else belongs to no account: it is reported and left out.
+    """
+    accounts: dict[Account, int] = {}
+    for marker in markers:
+        named = _MARKER.fullmatch(str(marker["SK"]))
+        shard_count = 0 if named is None else int(named[3])
+        if named is None or not 1 <= shard_count <= SHARDS_MAX:
+            typed = TypedItem(USAGE_AGG_SHARDED, marker)
+            typed.report_unreadable("its sort key names no account and its shards")
+            continue
+        account = Account(named[1], named[2], day)
+        accounts[account] = max(accounts.get(account, 0), shard_count)
+    return accounts
 
 
 class ShardSums:
@@ -126,7 +191,8 @@ class ShardSums:
             key = total_key(account)[1]
             return fold_put(key, forward or fold, stored, as_of_ms, expires, with_shards=True)
         if stored is not None and not is_own_total(stored) and not summed.dominates(current):
-            report_excess(stored)
+            excess = "it is more than the sum of its shards, which is kept"
+            TypedItem(DAILY_TOTAL, stored).report_unreadable(excess)
         up_to_date = current.dominates(summed) and not lacks_shards(stored)
         if up_to_date and (stored is None or is_own_total(stored)):
             return None

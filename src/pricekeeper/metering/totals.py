@@ -25,19 +25,22 @@ from pricekeeper.metering.folding import ticks_of_day
 from pricekeeper.metering.items import (
     CHECKPOINT,
     account_from,
-    accounts_from,
     checkpoint_from,
     closed_tick_from,
-    counters_from,
     fold_from,
-    shard_markers_query,
     spent_query,
     total_from,
     total_key,
 )
 from pricekeeper.metering.journal import shards_at_most
 from pricekeeper.metering.journal_reading import JournalReader
-from pricekeeper.metering.shards import read_with_shards, sum_shards
+from pricekeeper.metering.shards import (
+    accounts_from,
+    counters_from,
+    read_with_shards,
+    shard_markers_query,
+    sum_shards,
+)
 from pricekeeper.storage import Item, Key, Store, Table, query_items, query_pages
 from pricekeeper.ticks import tick_of
 from pricekeeper.values import AppId, ModelLabel, OrgId
