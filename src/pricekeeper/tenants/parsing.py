@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import zoneinfo
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -157,7 +157,8 @@ def _ordering(given: Mapping[str, Any], labels: Collection[str]) -> tuple[ModelL
 
 def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator[FieldError]:
     """Labels that this deployment does not have, or that the ordering has twice."""
-    yield from _list_errors("model_ordering", _listed(given) or [], labels)
+    listed = _listed(given) or []
+    yield from _list_errors("model_ordering", listed, labels.__contains__, bodies.UNKNOWN_LABEL)
     for field, known in (("quotas", labels), ("rate_limits", {*labels, ANY_LABEL})):
         by_label = given.get(field)
         for label in by_label if isinstance(by_label, dict) else ():
@@ -165,16 +166,15 @@ def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator
                 yield FieldError(f"{field}.{cropped(label)}", bodies.UNKNOWN_LABEL)
 
 
-def _list_errors(path: str, listed: list[Any], labels: Collection[str]) -> Iterator[FieldError]:
-    """Members of a list of labels that are none, or that come twice."""
-    seen: set[str] = set()
-    for index, label in enumerate(listed):
-        if not isinstance(label, str) or label not in labels:
-            yield FieldError(f"{path}[{index}]", bodies.UNKNOWN_LABEL)
-        elif label in seen:
-            yield FieldError(f"{path}[{index}]", f"names {label} a second time")
-        else:
-            seen.add(label)
+def _list_errors(
+    path: str, listed: list[Any], is_one: Callable[[str], bool], message: str
+) -> Iterator[FieldError]:
+    """Members of a short list of names that are none, or that come twice."""
+    for index, name in enumerate(listed):
+        if not isinstance(name, str) or not is_one(name):
+            yield FieldError(f"{path}[{index}]", message)
+        elif name in listed[:index]:
+            yield FieldError(f"{path}[{index}]", f"names {name} a second time")
 
 
 def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
@@ -192,13 +192,8 @@ def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
 
 def _tag_key_errors(tag_keys: Any) -> Iterator[FieldError]:
     """Names that no tag can have, or that can't be part of a key, and names that come twice."""
-    if not isinstance(tag_keys, list) or len(tag_keys) > bounds.TAG_KEYS_MAX:
-        return
-    for index, name in enumerate(tag_keys):
-        if not isinstance(name, str) or not is_tag_key(name):
-            yield FieldError(f"tag_keys[{index}]", bodies.NO_TAG_KEY)
-        elif name in tag_keys[:index]:
-            yield FieldError(f"tag_keys[{index}]", f"names {name} a second time")
+    if isinstance(tag_keys, list) and len(tag_keys) <= bounds.TAG_KEYS_MAX:
+        yield from _list_errors("tag_keys", tag_keys, is_tag_key, bodies.NO_TAG_KEY)
 
 
 def is_tag_key(name: str) -> bool:
@@ -238,7 +233,8 @@ def _budget_errors(
         else:
             seen.add(name)
         if isinstance(listed, list) and len(listed) <= LABELS_MAX:
-            yield from _list_errors(f"{path}.labels", listed, labels)
+            is_label = labels.__contains__
+            yield from _list_errors(f"{path}.labels", listed, is_label, bodies.UNKNOWN_LABEL)
         if per_tag is not None and tag_keys is not None and per_tag not in tag_keys:
             known = ", ".join(tag_keys) or "there are none yet"
             message = f"must be one of the organisation's tag_keys: {known}"

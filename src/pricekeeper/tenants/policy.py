@@ -38,15 +38,15 @@ class Life:
 
     A client that is deleted and created again has a new ``incarnation``: nothing of the
     old one counts for it. ``token_generation`` changes whenever everything that was issued
-    so far has to stop working.
+    so far has to stop working. An imported client may have nothing of this.
     """
 
-    incarnation: str
-    version: int
-    created_at_epoch: int
-    updated_at_epoch: int
-    token_generation: str
-    tokens_valid_from_epoch_ms: int
+    incarnation: str = ""
+    version: int = 0
+    created_at_epoch: int = 0
+    updated_at_epoch: int = 0
+    token_generation: str = ""
+    tokens_valid_from_epoch_ms: int = 0
 
 
 class Generation(NamedTuple):
