@@ -36,7 +36,7 @@ import msgspec
 from pricekeeper.activity import event as activity
 from pricekeeper.activity.event import decode_flip, encode_flip
 from pricekeeper.days import date_of
-from pricekeeper.selection.fallback import Comeback, Flip, Override, Reason, StickyState
+from pricekeeper.selection.fallback import Comeback, Override, Reason, StickyFlip, StickyState
 from pricekeeper.storage import Action, Add, Key, Put, Query, Remove, Set, TypedItem, Update, attr
 from pricekeeper.storage.tables import ACTIVITY, STICKY_STATE
 from pricekeeper.tenants import Client
@@ -135,7 +135,7 @@ def _is_override(item: Mapping[str, Any]) -> bool:
     return item.get(_REASON) == Reason.MANUAL_OVERRIDE.value
 
 
-def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
+def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
     """The write that records a flip, unless another instance has recorded that one or a later one.
 
     Once it is applied, its own condition is false. So a store may send it again, and a copy that
