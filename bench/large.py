@@ -44,7 +44,7 @@ from pricekeeper.metering.items import (
 from pricekeeper.metering.journal import (
     FULL_WEIGHT,
     Address,
-    Entry,
+    JournalEntry,
     Terms,
     address_of,
     encode_entry,
@@ -91,7 +91,7 @@ def a_page(policy: Policy, at_ms: int, random: Random) -> list[Put | Update]:
     records = []
     for _ in range(FULL_WEIGHT):
         address = address_of(new_request_id(at_ms)) or Address("")
-        entry = Entry(
+        entry = JournalEntry(
             random.randbytes(16), random.randbytes(6), at_ms, 0, terms.ref, 0, 10**9, 9, 9
         )
         records.append(Written(address.name, encode_entry(entry), terms, 1))

@@ -104,8 +104,8 @@ def signed_headers(
         sent["x-amz-security-token"] = keys.session_token
     names = sorted(sent)
     made = claim_of(keys.access_key, stamp[:8], region, service, names)
-    signature = signature_of(
-        keys.secret_key, made, method=method, path=path, query="", headers=sent,
+    signature = signature_by(
+        derived_key(keys.secret_key, made), made, method=method, path=path, query="", headers=sent,
         content_sha256=content_sha256, stamp=stamp,
     )  # fmt: skip
     sent["authorization"] = (
@@ -136,30 +136,6 @@ def _parse_claim(text: str) -> Claim | None:
 _parse_again: Final = lru_cache(_REMEMBERED_MAX)(_parse_claim)
 
 
-def signature_of(
-    secret_key: str,
-    claim: Claim,
-    *,
-    method: str,
-    path: str,
-    query: str,
-    headers: Mapping[str, str],
-    content_sha256: str,
-    stamp: str,
-) -> str:
-    """The signature over exactly the headers that are claimed; those must all be there."""
-    return signature_by(
-        derived_key(secret_key, claim),
-        claim,
-        method=method,
-        path=path,
-        query=query,
-        headers=headers,
-        content_sha256=content_sha256,
-        stamp=stamp,
-    )
-
-
 def signature_by(
     key: SigningKey,
     claim: Claim,
@@ -171,7 +147,10 @@ def signature_by(
     content_sha256: str,
     stamp: str,
 ) -> str:
-    """The same, by the key of its day, region and service (`derived_key`)."""
+    """The signature over exactly the headers that are claimed; those must all be there.
+
+    ``key`` is the one of its day, region and service (`derived_key`).
+    """
     lines = [f"{name}:{_trimmed(headers[name])}\n" for name in claim.names]
     canonical = (
         f"{method}\n{path}\n{query}\n{''.join(lines)}\n{';'.join(claim.names)}\n{content_sha256}"
@@ -216,11 +195,12 @@ _OUTER: Final = bytes(one ^ 0x5C for one in range(256))
 
 def derived_key(secret_key: str, claim: Claim) -> SigningKey:
     """What requests of a day, region and service are signed with in place of the secret."""
-    return _derived_key(secret_key, (claim.day, claim.region, claim.service))
+    return key_of_day(secret_key, claim.day, claim.region, claim.service)
 
 
 @lru_cache(_REMEMBERED_MAX)
-def _derived_key(secret_key: str, parts: Sequence[str]) -> SigningKey:
+def key_of_day(secret_key: str, *parts: str) -> SigningKey:
+    """The same by the day, region and service themselves."""
     key = f"AWS4{secret_key}".encode()
     for part in (*parts, _TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")

@@ -12,7 +12,9 @@ from pricekeeper.concurrency import (
     NextFlight,
     SingleFlight,
     error_copy,
+    gather_in_groups,
     gather_in_turn,
+    in_groups,
 )
 from pricekeeper.errors import (
     CancellationReason,
@@ -275,3 +277,22 @@ async def test_what_has_one_key_follows_each_other() -> None:
     assert await gather_in_turn(["a", "b", "a", "b", "a"], run) == [0, 10, 20, 30, 40]
     assert [0, 1] in together
     assert not any({0, 2} <= set(one) or {1, 3} <= set(one) for one in together)
+
+
+async def test_so_many_run_at_once_and_no_more() -> None:
+    """The results are in order, and the groups are cut from the beginning."""
+    running: set[int] = set()
+    most = 0
+
+    async def run(number: int) -> int:
+        nonlocal most
+        running.add(number)
+        most = max(most, len(running))
+        await asyncio.sleep(0)
+        running.discard(number)
+        return number * 10
+
+    assert await gather_in_groups(run, range(5), 2) == [0, 10, 20, 30, 40]
+    assert most == 2
+    assert await gather_in_groups(run, [], 2) == []
+    assert [list(some) for some in in_groups(range(5), 2)] == [[0, 1], [2, 3], [4]]

@@ -28,9 +28,10 @@ from pricekeeper.sigv4 import (
     AwsKeys,
     SigningKey,
     claim_of,
+    derived_key,
     escaped_path,
     parse_presented,
-    signature_of,
+    signature_by,
     signed_headers,
 )
 from pricekeeper.tokens.aws_credentials import derive_access_key_id
@@ -213,8 +214,8 @@ def test_a_client_of_http2_signs_the_authority(
     assert presented is not None
     host = authority or world.url.removeprefix("http://")
     lower = {name.lower(): value for name, value in signed.headers.items()}
-    signature = signature_of(
-        signer.keys["SecretAccessKey"],
+    signature = signature_by(
+        derived_key(signer.keys["SecretAccessKey"], presented.claim),
         presented.claim,
         method="POST",
         path=PATH,
@@ -339,8 +340,8 @@ def test_a_day_that_is_not_the_dates_is_refused(world: World, app: App, signer: 
     def with_day(day: str) -> Signed:
         made = claim_of(claim.access_key, day, claim.region, claim.service, claim.names)
         headers = {name.lower(): value for name, value in signed.headers.items()}
-        signature = signature_of(
-            signer.keys["SecretAccessKey"],
+        signature = signature_by(
+            derived_key(signer.keys["SecretAccessKey"], made),
             made,
             method="POST",
             path=escaped_path(signed.path),

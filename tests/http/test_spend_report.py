@@ -11,7 +11,8 @@ import pytest
 from http_fixtures import KEY, ORG, Tenant
 from pricekeeper.metering import Account, Total
 from pricekeeper.metering.breakdown import Breakdown
-from pricekeeper.metering.items import counter_key, day_expires_at_epoch
+from pricekeeper.metering.items import day_expires_at_epoch
+from pricekeeper.metering.shards import counter_key
 from pricekeeper.storage import Add, Put, Set, Store, Update
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from spend_world import DAY_MS, HOUR_MS, START_MS, STORES, World, date_at, moment_at, running_world

@@ -17,7 +17,7 @@ from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError, Unrea
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX
-from pricekeeper.limiter.commands import Taken
+from pricekeeper.limiter.commands import Debited
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Add, Item, Key, Set, Update, Write, open_store
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -302,7 +302,7 @@ async def test_who_waits_for_a_worker_that_is_stopped_is_told_that_nobody_knows(
 
     assert [type(one) for one in outcomes] == [OutcomeUnknownError, OutcomeUnknownError]
     assert workers._queues == {}
-    assert isinstance(await workers.take(ONE, ONE), Taken)
+    assert isinstance(await workers.take(ONE, ONE), Debited)
     await turns()
     assert (workers._queues, workers._tasks) == ({}, set())
 
@@ -322,7 +322,7 @@ async def test_a_request_that_left_the_queue_keeps_nobody_waiting(
     store.gate.set()
     outcomes = await asyncio.gather(first, gone, other, return_exceptions=True)
 
-    assert [type(one) for one in outcomes] == [Taken, asyncio.CancelledError, Taken]
+    assert [type(one) for one in outcomes] == [Debited, asyncio.CancelledError, Debited]
     assert await left(limiter) == 98
 
 

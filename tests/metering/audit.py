@@ -18,15 +18,8 @@ from metering.conftest import ECONOMY, PREMIUM, STANDARD
 from pricekeeper.metering import Outcome, Recorded, Usage
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.facets import HOUR, app_partition
-from pricekeeper.metering.items import (
-    account_from,
-    accounts_from,
-    fold_from,
-    shard_markers_query,
-    spent_query,
-    total_from,
-    total_key,
-)
+from pricekeeper.metering.items import account_from, fold_from, spent_query, total_from, total_key
+from pricekeeper.metering.shards import accounts_from, shard_markers_query
 from pricekeeper.storage import Item, Query, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.tenants import Policy

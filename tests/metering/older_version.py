@@ -11,8 +11,9 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import OutcomeUnknownError, ReasonCode, TransactionCancelledError
 from pricekeeper.metering import Receipt, Usage, org_day
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
-from pricekeeper.metering.items import counter_key, day_expires_at_epoch
+from pricekeeper.metering.items import day_expires_at_epoch
 from pricekeeper.metering.receipt import receipt_from, receipt_put
+from pricekeeper.metering.shards import counter_key
 from pricekeeper.metering.usage import fingerprint
 from pricekeeper.storage import Add, Put, Set, Store, Update, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED

@@ -7,11 +7,11 @@ from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.items import (
     CHECKPOINT,
     RETENTION_DAYS,
-    counter_key,
     day_expires_at_epoch,
     partitions_query,
 )
 from pricekeeper.metering.ranges import RangeReader
+from pricekeeper.metering.shards import counter_key
 from pricekeeper.storage import Add, Put, Set, Store, Update
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from stores import ShiftedClock

@@ -19,16 +19,9 @@ from pricekeeper.metering import Aggregator, Metering, org_day
 from pricekeeper.metering import aggregator as aggregator_module
 from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.folding import REPAIR_PAUSE_MS
-from pricekeeper.metering.items import (
-    counter_key,
-    counter_keys,
-    counters_from,
-    day_expires_at_epoch,
-    total_from,
-    total_key,
-    total_put,
-)
+from pricekeeper.metering.items import day_expires_at_epoch, total_from, total_key, total_put
 from pricekeeper.metering.journal_items import REPAIR, Repair, repair_put, repairs_query
+from pricekeeper.metering.shards import counter_key, counter_keys, counters_from
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Key, Put, Store
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED

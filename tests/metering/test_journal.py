@@ -14,7 +14,7 @@ from pricekeeper.metering.journal import (
     ID_DIGITS,
     PAGE_DIGITS,
     WRITE_WEIGHT_MAX,
-    Entry,
+    JournalEntry,
     Terms,
     address_of,
     encode_entry,
@@ -39,7 +39,7 @@ NOW_MS = 1_768_000_000_000
 PLAIN = Terms("ORG#1#APP#web", "web", "premium", "20260110", "default", "v1", "config")
 
 
-def an_entry(**changes: Any) -> Entry:
+def an_entry(**changes: Any) -> JournalEntry:
     fields = {
         "fingerprint": b"f" * 16,
         "nonce": b"n" * 6,
@@ -52,7 +52,7 @@ def an_entry(**changes: Any) -> Entry:
         "output_tokens": 1,
         **changes,
     }
-    return Entry(**fields)
+    return JournalEntry(**fields)
 
 
 @given(MOMENTS, st.randoms(use_true_random=False))
@@ -109,7 +109,7 @@ def test_no_name_of_a_record_is_another_attributes() -> None:
 
 @given(
     st.builds(
-        Entry,
+        JournalEntry,
         st.binary(min_size=16, max_size=16),
         st.binary(min_size=6, max_size=13),
         MOMENTS,
@@ -119,7 +119,7 @@ def test_no_name_of_a_record_is_another_attributes() -> None:
         *[st.integers(min_value=0, max_value=10**19)] * 6,
     )
 )
-def test_what_is_written_is_read(entry: Entry) -> None:
+def test_what_is_written_is_read(entry: JournalEntry) -> None:
     """Every field of a record, and the terms that it names."""
     terms, name = store_form(PLAIN), private_name(0)
     page = {"PK": "p", "SK": "019b0000000", name: encode_entry(entry), terms.name: terms.data}

@@ -27,7 +27,7 @@ from pricekeeper.metering import live as live_module
 from pricekeeper.metering.breakdown import Grouping, parse_grouping
 from pricekeeper.metering.facets import hour_of
 from pricekeeper.metering.live import LiveSums
-from pricekeeper.metering.ranges import RangeReader, Span, Spend
+from pricekeeper.metering.ranges import DayRange, RangeReader, SpendTable
 from pricekeeper.pricing import PriceBook
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage import Page, Put, Query, Store, open_store
@@ -38,21 +38,21 @@ from pricekeeper.ticks import TICK_MS, partition_of, region_at
 from pricekeeper.values import AppId
 
 COSTS = (Path(__file__).parents[2] / "docs" / "costs.md").read_text("utf-8")
-SPAN = Span("20000101", "20991231")
+SPAN = DayRange("20000101", "20991231")
 HOUR_MS = 3_600_000
 FINE = parse_grouping("app,label,day,hour")
 
 
 async def read(
     store: Store, clock: Clock, live: LiveSums, policy: Policy, grouping: Grouping = FINE
-) -> Spend:
+) -> SpendTable:
     """What an organisation has spent, now."""
     orgs = [policy.org_id]
     reading = await live.read(orgs, grouping.tag_key)
     return await RangeReader(store, clock).read_spend(orgs, None, SPAN, grouping, live=reading)
 
 
-def picos(spend: Spend) -> dict[tuple[str, ...], int]:
+def picos(spend: SpendTable) -> dict[tuple[str, ...], int]:
     return {row.group: row.counters.cost_usd_picos for row in spend.rows}
 
 

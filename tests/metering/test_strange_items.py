@@ -18,9 +18,10 @@ from metering.older_version import marker_put
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering import Aggregator, Metering, Outcome, org_day
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import counter_key, day_expires_at_epoch, total_key
+from pricekeeper.metering.items import day_expires_at_epoch, total_key
 from pricekeeper.metering.journal import private_sort_key
 from pricekeeper.metering.journal_items import page_key
+from pricekeeper.metering.shards import counter_key
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Delete, Key, Put, Store, Table
 from pricekeeper.storage.strange_items import StrangeItems

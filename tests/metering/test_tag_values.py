@@ -12,9 +12,9 @@ from pricekeeper.metering import Aggregator
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import Counters
 from pricekeeper.metering.facets import Facet, tag_sort_key
-from pricekeeper.metering.items import RETENTION_DAYS, tag_values_key
+from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.meter import FoldMeter
-from pricekeeper.metering.tag_values import OTHER, VALUES_MAX, TagValues
+from pricekeeper.metering.tag_values import OTHER, VALUES_MAX, TagValues, tag_values_key
 from pricekeeper.storage import Query, Set, Store, Update
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy

@@ -16,7 +16,7 @@ from minting import minted
 from pricekeeper.clock import ManualClock
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Behind, Fold
-from pricekeeper.metering.journal_listing import JournalListing, RecordPage, Wanted
+from pricekeeper.metering.journal_listing import JournalListing, RecordFilter, RecordPage
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.ticks import TICK_MS, tick_of
 
@@ -171,7 +171,7 @@ async def test_a_list_takes_no_more_reads_for_what_is_voided(world: World) -> No
     async def read() -> tuple[RecordPage, list[str]]:
         reads.clear()
         listing = JournalListing(Watched())  # type: ignore[arg-type]
-        ticks, wanted = (tick_of(NOON), tick_of(NOON)), Wanted(NOON, NOON + TICK_MS)
+        ticks, wanted = (tick_of(NOON), tick_of(NOON)), RecordFilter(NOON, NOON + TICK_MS)
         return await listing.read_page(world.account.org_id, ticks, wanted, None), list(reads)
 
     first, before = await read()

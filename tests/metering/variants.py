@@ -5,7 +5,7 @@ one of them; one that gets through would show that the checks can't see that mis
 `docs/proof.md` lists them, with the seed that catches each.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
@@ -189,16 +189,20 @@ def endless_pages(patch: pytest.MonkeyPatch) -> Variant:
 
 def children_unseen(patch: pytest.MonkeyPatch) -> Variant:
     """What is on a full page is not looked at before its children are written."""
-    sound = Poster._settle_found
+    sound = Poster._settle_counted
 
-    async def settle_found(
-        self: Poster, left: Sequence[Submission], page: Item, nonce: bytes, settle: Settle
+    async def settle_counted(
+        self: Poster,
+        looked_at: Iterable[tuple[Submission, Mapping[str, Any] | None]],
+        nonce: bytes,
+        settle: Settle,
     ) -> list[Submission]:
-        if is_full(page):
-            return list(left)
-        return await sound(self, left, page, nonce, settle)
+        seen = list(looked_at)
+        if all(one.address is not None and page and is_full(page) for one, page in seen):
+            return [one for one, _ in seen]
+        return await sound(self, seen, nonce, settle)
 
-    patch.setattr(Poster, "_settle_found", settle_found)
+    patch.setattr(Poster, "_settle_counted", settle_counted)
     return SOUND
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from pricekeeper.selection.fallback import (
     Choice,
-    Flip,
     LabelRole,
     Override,
     QuotaStatus,
     Reason,
+    StickyFlip,
     StickyState,
     choose,
     quota_pct_hundredths,
@@ -44,7 +44,7 @@ def roles(choice: Choice) -> list[LabelRole]:
     return [use.role for use in choice.quotas]
 
 
-def held(flip: Flip | None) -> StickyState:
+def held(flip: StickyFlip | None) -> StickyState:
     """Give the record that a flip leaves behind."""
     assert flip is not None
     return StickyState(
@@ -52,7 +52,7 @@ def held(flip: Flip | None) -> StickyState:
     )
 
 
-def recorded(state: StickyState | None, flip: Flip) -> StickyState:
+def recorded(state: StickyState | None, flip: StickyFlip) -> StickyState:
     """Give the record that a flip leaves behind after another one."""
     before = {} if state is None else state.given_up_at_usd_micros
     return replace(held(flip), given_up_at_usd_micros={**before, **flip.quotas_usd_micros})
@@ -129,7 +129,7 @@ def test_an_exceeded_label_hands_over_to_the_next_and_asks_for_a_record() -> Non
 
     assert (choice.label, choice.reason) == (STANDARD, Reason.QUOTA_EXCEEDED)
     assert roles(choice) == [LabelRole.EXCEEDED, LabelRole.CHOSEN, LabelRole.NOT_NEEDED]
-    assert choice.flip == Flip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}), {PREMIUM: 1_000})
+    assert choice.flip == StickyFlip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}), {PREMIUM: 1_000})
     assert choice.recorded().sticky_fallback_active
     assert choice.recorded().flip is None
 
@@ -138,7 +138,7 @@ def test_several_exceeded_labels_are_one_step() -> None:
     """Nobody waits on a label that is exhausted as well."""
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 600})
 
-    assert choice.flip == Flip(
+    assert choice.flip == StickyFlip(
         ECONOMY, 2, PREMIUM, frozenset({PREMIUM, STANDARD}), {PREMIUM: 1_000, STANDARD: 500}
     )
 
@@ -220,7 +220,7 @@ def test_when_the_sticky_label_is_exceeded_the_chain_moves_on() -> None:
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 500}, ON_STANDARD)
 
     assert (choice.label, choice.reason) == (ECONOMY, Reason.QUOTA_EXCEEDED)
-    assert choice.flip == Flip(
+    assert choice.flip == StickyFlip(
         ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}), {STANDARD: QUOTAS[STANDARD]}
     )
 
@@ -267,7 +267,7 @@ def test_a_quota_of_zero_passes_a_label_over_without_giving_it_up() -> None:
     assert (choice.label, choice.reason, choice.flip) == (STANDARD, Reason.NORMAL, None)
     assert roles(choice)[0] is LabelRole.DISABLED
     moved_on = choose(without, CHAIN, {STANDARD: 500})
-    assert moved_on.flip == Flip(ECONOMY, 2, STANDARD, frozenset({STANDARD}), {STANDARD: 500})
+    assert moved_on.flip == StickyFlip(ECONOMY, 2, STANDARD, frozenset({STANDARD}), {STANDARD: 500})
 
 
 def test_a_label_without_a_model_is_passed_over() -> None:
@@ -323,7 +323,9 @@ def test_a_turned_order_does_not_lead_back() -> None:
     choice = choose(turned, CHAIN, {STANDARD: 500}, given_up)
 
     assert choice.label == PREMIUM
-    assert choice.flip == Flip(PREMIUM, 3, PREMIUM, frozenset({ECONOMY, STANDARD}), {STANDARD: 500})
+    assert choice.flip == StickyFlip(
+        PREMIUM, 3, PREMIUM, frozenset({ECONOMY, STANDARD}), {STANDARD: 500}
+    )
 
 
 def test_apps_with_different_orders_count_on_from_each_other() -> None:
@@ -332,7 +334,7 @@ def test_apps_with_different_orders_count_on_from_each_other() -> None:
 
     choice = choose(shorter, CHAIN, {STANDARD: 500}, ON_STANDARD)
 
-    assert choice.flip == Flip(
+    assert choice.flip == StickyFlip(
         ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}), {STANDARD: QUOTAS[STANDARD]}
     )
 

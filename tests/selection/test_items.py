@@ -6,7 +6,7 @@ from pricekeeper.activity import GivenUp
 from pricekeeper.activity import event as activity
 from pricekeeper.errors import ConditionFailedError
 from pricekeeper.selection import items
-from pricekeeper.selection.fallback import Comeback, Flip, Override, StickyState
+from pricekeeper.selection.fallback import Comeback, Override, StickyFlip, StickyState
 from pricekeeper.storage import Key, Store, Update
 from pricekeeper.storage.dynamodb.guards import guards_itself
 from pricekeeper.storage.tables import STICKY_STATE
@@ -18,12 +18,12 @@ DAY = "20300115"
 NOW_MS = 1_894_708_800_999
 ENDS_MS = 1_894_752_000_000
 LIFE = "life-1"
-TO_STANDARD = Flip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}))
+TO_STANDARD = StickyFlip(STANDARD, 1, PREMIUM, frozenset({PREMIUM}))
 ENTRY = activity.Flip(
     ORG, NOW_MS, APP, "QUOTA_EXCEEDED", PREMIUM, STANDARD, (GivenUp(PREMIUM, 9, 8),), ENDS_MS
 )
 CLEARED = activity.Flip(ORG, NOW_MS + 1, APP, "OVERRIDE_CLEARED", ECONOMY, None, (), ENDS_MS)
-TO_ECONOMY = Flip(ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}))
+TO_ECONOMY = StickyFlip(ECONOMY, 2, STANDARD, frozenset({PREMIUM, STANDARD}))
 
 
 def override(key: Key, label: ModelLabel, version: int) -> Update:
@@ -96,7 +96,7 @@ async def test_a_flip_adds_to_what_was_given_up(store: Store, app: Client) -> No
     """Whatever the writer knew of it."""
     key = items.sticky_key(policy(client=app).scope_key, DAY)
     await store.update(items.flip_update(key, TO_STANDARD, ENTRY))
-    unaware = Flip(ECONOMY, 2, STANDARD, frozenset({STANDARD}))
+    unaware = StickyFlip(ECONOMY, 2, STANDARD, frozenset({STANDARD}))
 
     item = await store.update(items.flip_update(key, unaware, ENTRY))
 
@@ -145,7 +145,7 @@ async def test_the_history_of_a_day_is_bounded(
     store: Store, app: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many commands about an override the last are kept."""
-    monkeypatch.setattr(items, "OVERRIDES_KEPT", 3)
+    monkeypatch.setattr(items, "HISTORY_KEPT", 3)
     key = items.override_key(app, DAY)
     for version in range(8):
         item = await store.update(override(key, ECONOMY, version))

@@ -1,8 +1,11 @@
 """Attributes with the types they must have: what is not so is reported, and raised."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 from pricekeeper.errors import UnreadableItemError
@@ -65,6 +68,43 @@ def test_what_is_not_is_reported_with_its_key_and_raised(
     assert str(caught.value) == f"the Config item ORG#a / ORG can't be read: {reason}"
     assert strange.counts == {"Config": 1}
     assert list(strange.latest) == [f"Config ORG#a / ORG: {reason}"]
+
+
+class Colour(StrEnum):
+    RED = "RED"
+
+
+@dataclass(frozen=True)
+class Car:
+    colour: Colour
+    doors: tuple[str, ...]
+    seats: Annotated[int, msgspec.Meta(ge=1)] = 4
+
+
+def test_an_item_is_a_value_of_a_type() -> None:
+    """By the names of its fields: other attributes do not count, and a set is as good as a list."""
+    assert item(colour="RED", doors=["left"]).convert(Car) == Car(Colour.RED, ("left",))
+    assert item(colour="RED", doors=frozenset({"a"}), seats=1).convert(Car).doors == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"colour": "pks_secret"}, "colour: invalid enum value"),
+        ({"doors": ["a", 5]}, "doors[1]: expected str, got int"),
+        ({"seats": 0}, "seats: expected int >= 1"),
+        ({"seats": Foreign("NS")}, "seats: expected int, got Foreign"),
+    ],
+)
+def test_what_is_of_no_such_type_is_reported_and_raised(
+    attributes: dict[str, Any], reason: str
+) -> None:
+    """With the attribute, and without its value."""
+    typed = item(**{"colour": "RED", "doors": [], **attributes})
+    with StrangeItems() as strange, pytest.raises(UnreadableItemError) as caught:
+        typed.convert(Car)
+    assert str(caught.value) == f"the Config item ORG#a / ORG can't be read: {reason}"
+    assert strange.counts == {"Config": 1}
 
 
 def test_what_is_strange_is_counted_by_whoever_counts_now() -> None:

@@ -24,7 +24,7 @@ from pricekeeper.storage import open_store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client
 from pricekeeper.tokens.access_token import ACCESS_TOKEN_LENGTH_MAX
-from pricekeeper.tokens.keyring import SigningKey
+from pricekeeper.tokens.keyring import TokenKey
 from tenants.conftest import new_org_id
 from tokens.conftest import AUDIENCE, Instance
 
@@ -48,7 +48,7 @@ class Forge:
     """A genuine token, taken apart, and the key that signed it."""
 
     token: str
-    key: SigningKey
+    key: TokenKey
     now_epoch: int
 
     @property

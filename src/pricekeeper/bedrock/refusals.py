@@ -11,9 +11,9 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-CALLS: Final = frozenset(
-    {"Converse", "ConverseStream", "InvokeModel", "InvokeModelWithResponseStream"}
-)
+from pricekeeper.bedrock.operations import Operation
+
+CALLS: Final = frozenset(operation.api_name for operation in Operation)
 """The operations that run a model. An error of any other operation says nothing about the call."""
 
 REFUSAL_CODES: Final = frozenset(

@@ -169,7 +169,7 @@ def file_put(
 
     An account that can't be read stays as it is.
     """
-    after: Item = {**(item or {}), "PK": key.pk, "SK": key.sk or ""}
+    after: Item = {**(item or {}), **key.attributes}
     after |= {EXPIRY: now_ms // 1000 + LIFE_SECS, _THROUGH: chapter}
     if mends:
         after[_MENDS] = mends + (0 if item is None else mends_of(item))
@@ -188,7 +188,7 @@ def file_put(
 def filed_through(item: Mapping[str, Any]) -> str:
     """The last chapter of the log that is in the item; empty if none is."""
     typed = TypedItem(RATE_BUCKETS, item)
-    chapter: str = typed.text(_THROUGH, "")
+    chapter = typed.text(_THROUGH, "")
     if chapter and not _CHAPTER.fullmatch(chapter):
         raise typed.report_unreadable(f"{_THROUGH} must name a chapter")
     return chapter
@@ -202,8 +202,7 @@ def tidy_update(key: Key, past: Iterable[str], chapter: str) -> Update:
 
 def mends_of(item: Mapping[str, Any]) -> int:
     """How often accounts of the item were set right."""
-    mends: int = TypedItem(RATE_BUCKETS, item).whole(_MENDS, 0)
-    return mends
+    return TypedItem(RATE_BUCKETS, item).whole(_MENDS, 0)
 
 
 def past_accounts(item: Item | None, now_ms: int) -> list[str]:

@@ -1,15 +1,15 @@
 """Small tools that many packages need.
 
 A bounded cache, a wait before another attempt, executions and failures that several callers share,
-executions that follow each other, queues that are fair, and deadlines. They know nothing of what
-they are used for, and read no clock but the event loop's.
+executions that follow each other, some at a time, queues that are fair, and deadlines. They know
+nothing of what they are used for, and read no clock but the event loop's.
 """
 
 from pricekeeper.concurrency.backoff import Backoff
 from pricekeeper.concurrency.cache import BoundedCache
 from pricekeeper.concurrency.error_copies import error_copy
 from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
-from pricekeeper.concurrency.in_turn import gather_in_turn
+from pricekeeper.concurrency.gathering import gather_in_groups, gather_in_turn, in_groups
 from pricekeeper.concurrency.next_flight import NextFlight
 from pricekeeper.concurrency.shared_readings import Read, SharedReadings
 from pricekeeper.concurrency.single_flight import SingleFlight
@@ -26,5 +26,7 @@ __all__ = [
     "SingleFlight",
     "TurnQueue",
     "error_copy",
+    "gather_in_groups",
     "gather_in_turn",
+    "in_groups",
 ]

@@ -24,7 +24,6 @@ from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.secret import (
-    Entropy,
     Secret,
     from_base62,
     is_well_formed,
@@ -63,21 +62,19 @@ class ProvisioningKeys:
         *,
         trail: AuditTrail | None = None,
         verifier: Verifier | None = None,
-        entropy: Entropy = secrets.token_bytes,
     ) -> None:
         self._store = store
         self._trail = trail or AuditTrail(store, clock)
         self._tenants = tenants
         self._peppers = peppers
         self._verifier = verifier or Verifier(clock, peppers)
-        self._entropy = entropy
 
     async def issue(self, org_id: OrgId, by: Attribution) -> Secret:
         """A new key for the organisation, which replaces the one it had: one write.
 
         The key is shown only this once. A caller that loses the reply asks for another one.
         """
-        key = mint(_prefix(org_id), self._entropy)
+        key = mint(_prefix(org_id), secrets.token_bytes)
         hashed = self._peppers.hash(_owner(org_id), key.reveal())
         # What is done with the key names it by its fingerprint: so its issue is found.
         after = {"fingerprint": self.fingerprint(key.reveal())}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 from pricekeeper.errors import OutcomeUnknownError, StoreError
 from pricekeeper.limiter.bucket import Debit
@@ -33,23 +33,6 @@ from pricekeeper.limiter.records import (
 from pricekeeper.limiter.worker import Workers
 
 
-class LeaseAccount(Protocol):
-    """What one lease holds."""
-
-    @property
-    def held(self) -> Mapping[str, int]:
-        """Tokens by limit."""
-        ...
-
-    async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
-        """Take more, as far as the buckets can bear, or give some back; once for the same id."""
-        ...
-
-    async def release(self) -> None:
-        """Give everything back, once."""
-        ...
-
-
 class UnnamedAccount:
     """The account of a lease without a name."""
 
@@ -66,6 +49,7 @@ class UnnamedAccount:
 
     @property
     def held(self) -> Mapping[str, int]:
+        """Tokens by limit."""
         return dict(self._held)
 
     async def change(self, delta: Mapping[str, int], adjustment_id: str | None) -> None:
@@ -161,3 +145,7 @@ class EmptyAccount:
 
     async def release(self) -> None:
         """Give nothing back, for that would make tokens."""
+
+
+LeaseAccount: TypeAlias = UnnamedAccount | RecordedAccount | EmptyAccount
+"""What one lease holds."""

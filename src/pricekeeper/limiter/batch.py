@@ -14,7 +14,7 @@ taken twice. An item that can't be read concerns only the commands that need it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pricekeeper.concurrency import error_copy
@@ -28,9 +28,9 @@ from pricekeeper.errors import (
 )
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
-from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, Taken, keys_of
+from pricekeeper.limiter.commands import Acquire, Command, Debited, LeaseChange, Outcome, keys_of
 from pricekeeper.limiter.deciding import Accounts, Answered, CombinedWrite, Part, ReadStep, decide
-from pricekeeper.limiter.items import bucket_key, bucket_of, lease_of
+from pricekeeper.limiter.items import bucket_of, lease_of
 from pricekeeper.limiter.records import newer_record
 from pricekeeper.storage import Item, Key, Put, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -84,7 +84,7 @@ class CommandBatch:
                 await self._write(step)
             fruitless = 0 if len(self._answers) < before else fruitless + 1
             if fruitless == ATTEMPTS_MAX:
-                raise self._cache.contended(next(self._keys()))
+                raise self._cache.contended(next(keys_of(next(iter(self._answers)))))
 
     async def _read(self, step: ReadStep) -> None:
         keys = [*step.buckets, *step.records]
@@ -156,10 +156,9 @@ class CommandBatch:
 
     def _recall(self, command: Command) -> None:
         for debit in command.debits:
-            key = bucket_key(debit.entity, debit.resource)
-            bucket = self._cache.recall(key)
+            bucket = self._cache.recall(debit.key)
             if bucket is not None:
-                self._accounts.buckets[key] = bucket
+                self._accounts.buckets[debit.key] = bucket
         if isinstance(command, LeaseChange) and command.record is not None:
             records, record = self._accounts.records, command.record
             records[record.key] = newer_record(records.get(record.key, record), record)
@@ -194,13 +193,12 @@ class CommandBatch:
             elif record is not None:
                 self._answer(command, record)
 
-    def _taken(self, acquire: Acquire) -> Taken:
+    def _taken(self, acquire: Acquire) -> Debited:
         """What an acquire was granted, for the moment of our reading or of a refill after it."""
-        keys = [bucket_key(debit.entity, debit.resource) for debit in acquire.debits]
-        buckets = tuple(self._accounts.buckets.get(key) for key in keys)
+        buckets = tuple(self._accounts.buckets.get(debit.key) for debit in acquire.debits)
         latest_ms = max(one.refilled_at_ms if one else 0 for one in buckets)
         as_of_ms = max(self._now_ms, min(latest_ms, self._cache.clock.now_ms()))
-        return Taken(as_of_ms, buckets)
+        return Debited(as_of_ms, buckets)
 
     def _reading_ms(self, key: Key, bucket: Bucket | None) -> int:
         """The one reading of the clocks that the batch is decided by, as it counts for a bucket."""
@@ -210,10 +208,6 @@ class CommandBatch:
         clock = self._cache.clock
         now_ms = self._cache.reading_ms(key, bucket, clock.now_ms(), clock.monotonic_ms())
         return now_ms - self._reading_ms(key, bucket)
-
-    def _keys(self) -> Iterator[Key]:
-        for command in self._answers:
-            yield from keys_of(command)
 
     def _answer(self, command: Command, outcome: Outcome | Exception) -> None:
         if isinstance(outcome, Exception):

@@ -33,6 +33,7 @@ import msgspec
 
 from pricekeeper.errors import Violation, longest_wait_ms
 from pricekeeper.limiter.limits import Limit
+from pricekeeper.storage import Key
 
 IDLE_SECS: Final = 36 * 3600
 """How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
@@ -48,6 +49,11 @@ class Holding(msgspec.Struct, frozen=True):
     consumed: int = 0
     """Tokens taken and not given back, over the life of the bucket."""
 
+    def less(self, tokens: int) -> Holding:
+        """What is left of it after so many tokens were taken, which may be a debt."""
+        units = self.units - tokens * self.limit.units_per_token
+        return Holding(self.limit, units, self.consumed + tokens)
+
 
 class Bucket(msgspec.Struct, frozen=True):
     """Every limit of one entity and resource, as of ``refilled_at_ms``."""
@@ -55,6 +61,11 @@ class Bucket(msgspec.Struct, frozen=True):
     refilled_at_ms: int
     expires_at_epoch: int
     holdings: dict[str, Holding]
+
+    def less(self, tokens: Mapping[str, int]) -> Bucket:
+        """The bucket after these were taken from what is stored."""
+        taken = {name: self.holdings[name].less(count) for name, count in tokens.items()}
+        return Bucket(self.refilled_at_ms, self.expires_at_epoch, self.holdings | taken)
 
 
 class Debit(msgspec.Struct, frozen=True):
@@ -65,6 +76,15 @@ class Debit(msgspec.Struct, frozen=True):
     limits: dict[str, Limit]
     tokens: dict[str, int]
     """By limit, each one of the limits above. 0 takes nothing but is denied if there is a debt."""
+
+    @property
+    def key(self) -> Key:
+        """The bucket's key in the table."""
+        return Key(self.entity, self.resource)
+
+    def with_tokens(self, tokens: dict[str, int]) -> Debit:
+        """The same bucket and limits, and other tokens."""
+        return Debit(self.entity, self.resource, self.limits, tokens)
 
 
 class Create(msgspec.Struct, frozen=True):
@@ -157,8 +177,7 @@ def plan(bucket: Bucket | None, debit: Debit, now_ms: int) -> Plan:
         return normal
     if _up_to_date(bucket, debit.limits) and not _owes_too_much(bucket, now_ms):
         return Denial(violations)
-    nothing = Debit(debit.entity, debit.resource, debit.limits, {})
-    return Denial(violations, settle=_plan_normal(bucket, nothing, now_ms))
+    return Denial(violations, settle=_plan_normal(bucket, debit.with_tokens({}), now_ms))
 
 
 def settle(bucket: Bucket, now_ms: int, debit: Debit | None = None) -> Normal:
@@ -219,18 +238,7 @@ def expected(
     """The bucket after that write, as far as it is known without a reply from the store."""
     if not isinstance(plan_made, Retry):
         return plan_made.after
-    if bucket is None:
-        return None
-    taken = {
-        name: Holding(
-            holding.limit,
-            holding.units - debit.tokens[name] * holding.limit.units_per_token,
-            holding.consumed + debit.tokens[name],
-        )
-        for name, holding in bucket.holdings.items()
-        if name in debit.tokens
-    }
-    return Bucket(bucket.refilled_at_ms, bucket.expires_at_epoch, bucket.holdings | taken)
+    return None if bucket is None else bucket.less(debit.tokens)
 
 
 def status(
@@ -294,11 +302,7 @@ def rescaled(units: int, old: Limit, new: Limit) -> int:
 def full_since(debit: Debit, now_ms: int) -> Bucket:
     """A new bucket at that moment, less the debit, which may leave a debt."""
     holdings = {
-        name: Holding(
-            limit,
-            limit.capacity_units - debit.tokens.get(name, 0) * limit.units_per_token,
-            debit.tokens.get(name, 0),
-        )
+        name: Holding(limit, limit.capacity_units).less(debit.tokens.get(name, 0))
         for name, limit in debit.limits.items()
     }
     return Bucket(now_ms, expiry_epoch(now_ms, holdings), holdings)
@@ -366,9 +370,9 @@ def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
             stored_min=held.units if was_cut else least,
         )
     for name in debit.limits.keys() - bucket.holdings.keys():
-        limit, tokens = debit.limits[name], debit.tokens.get(name, 0)
-        fresh = Holding(limit, limit.capacity_units - tokens * limit.units_per_token, tokens)
-        changes[name] = HoldingChange(None, fresh)
+        limit = debit.limits[name]
+        full = Holding(limit, limit.capacity_units)
+        changes[name] = HoldingChange(None, full.less(debit.tokens.get(name, 0)))
     holdings = {name: change.after for name, change in changes.items() if change.after}
     after = Bucket(settled_ms, expiry_epoch(settled_ms, holdings), holdings)
     return Normal(bucket, after, changes)

@@ -15,13 +15,13 @@ wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff, BoundedCache
 from pricekeeper.errors import ContendedError
-from pricekeeper.limiter.bucket import Bucket
+from pricekeeper.limiter.bucket import Bucket, Debit, LimitStatus, scarcest
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.storage import Key, Store
 
@@ -65,6 +65,10 @@ class BucketCache:
         """The bucket as it was last seen here, if it was."""
         seen = self._seen.get(key)
         return None if seen is None else seen.bucket
+
+    def statuses(self, debits: Sequence[Debit], now_ms: int) -> dict[str, LimitStatus]:
+        """The state of each limit, by the buckets as they were last seen here."""
+        return scarcest(debits, [self.recall(debit.key) for debit in debits], now_ms)
 
     def remember(self, key: Key, bucket: Bucket | None) -> None:
         """Keep the bucket; the least recently used one makes room. ``None`` removes it."""

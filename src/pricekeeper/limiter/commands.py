@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from pricekeeper.limiter.bucket import Bucket, Debit, Denial
-from pricekeeper.limiter.items import LeaseRecord, bucket_key
+from pricekeeper.limiter.items import LeaseRecord
 from pricekeeper.storage import Key
 
 
@@ -41,14 +41,14 @@ class LeaseChange(msgspec.Struct, frozen=True, eq=False):
 Command: TypeAlias = Acquire | LeaseChange
 
 
-class Taken(msgspec.Struct, frozen=True):
+class Debited(msgspec.Struct, frozen=True):
     """Tokens that were taken, as of that moment, and the buckets afterwards."""
 
     as_of_ms: int
     buckets: tuple[Bucket | None, ...]
 
 
-Outcome: TypeAlias = Taken | Denial | LeaseRecord | dict[str, int]
+Outcome: TypeAlias = Debited | Denial | LeaseRecord | dict[str, int]
 """Of an acquire: what was taken, a denial, or the record if the lease was granted before. Of a
 change: the record after it; without a record how much was taken of each limit."""
 
@@ -56,6 +56,6 @@ change: the record after it; without a record how much was taken of each limit."
 def keys_of(command: Command) -> Iterator[Key]:
     """Every item that the command may have to write."""
     for debit in command.debits:
-        yield bucket_key(debit.entity, debit.resource)
+        yield debit.key
     if command.record is not None:
         yield command.record.key

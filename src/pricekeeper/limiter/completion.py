@@ -22,18 +22,16 @@ class Completion:
     """The tasks of all callers; each ends within the store's own bounds."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def complete(self, work: Coroutine[Any, Any, _T], undo: _Undo[_T] | None = None) -> _T:
         """Run the work; if the caller is cancelled, undo the result as soon as there is one."""
-        answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self.start(_run_to_end(work, answer, undo))
+        task = self.start(work)
         try:
-            return await answer
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # If the result is already there, `_run_to_end` will not undo it.
-            if undo is not None and not answer.cancelled() and answer.exception() is None:
-                self.start(_undo_result(answer.result(), undo))
+            if undo is not None and not task.cancelled():  # else the loop is being shut down
+                self.start(_undo_result(task, undo))
             raise
 
     async def drain(self) -> None:
@@ -41,32 +39,15 @@ class Completion:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work that only `drain` waits for."""
+    def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Start work that `drain` waits for, whoever else does."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
-async def _run_to_end(
-    work: Coroutine[Any, Any, _T], answer: asyncio.Future[_T], undo: _Undo[_T] | None
-) -> None:
-    try:
-        result = await work
-    except asyncio.CancelledError:
-        answer.cancel()  # the loop is being shut down
-        raise
-    except Exception as error:  # noqa: BLE001 - handed to the caller
-        if not answer.done():
-            answer.set_exception(error)
-        return
-    if not answer.done():
-        answer.set_result(result)
-    elif undo is not None:
-        await _undo_result(result, undo)
-
-
-async def _undo_result(result: _T, undo: _Undo[_T]) -> None:
-    """Undo the result. Nobody waits for this; a failure is counted where it happens."""
+async def _undo_result(work: asyncio.Task[_T], undo: _Undo[_T]) -> None:
+    """Undo the result, if there is one. Nobody waits; a failure is counted where it happens."""
     with contextlib.suppress(PriceKeeperError):
-        await undo(result)
+        await undo(await work)

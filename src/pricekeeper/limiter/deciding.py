@@ -12,16 +12,16 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from pricekeeper.errors import InvalidValueError, PriceKeeperError, Violation
-from pricekeeper.limiter.bucket import Bucket, Debit, Denial, guess, overdue, plan, probe
+from pricekeeper.limiter.bucket import Bucket, Debit, Denial, Plan, guess, overdue, plan, probe
 from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, keys_of
 from pricekeeper.limiter.draft import BucketDraft, total_of
-from pricekeeper.limiter.items import LeaseRecord, bucket_key
+from pricekeeper.limiter.items import LeaseRecord
 from pricekeeper.limiter.limits import Limit
 from pricekeeper.limiter.records import (
     adjusted_record,
@@ -65,6 +65,10 @@ class Accounts:
     def waited_ms(self, key: Key) -> int:
         """How much time has passed for that bucket since the reading."""
         return self._waited_ms(key, self.buckets.get(key))
+
+    def plan(self, debit: Debit) -> Plan:
+        """The write that applies the debit to its bucket, or the denial of it."""
+        return plan(self.buckets[debit.key], debit, self.reading_ms(debit.key))
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -112,7 +116,7 @@ def decide(accounts: Accounts, commands: Sequence[Command]) -> Decision:
             drafts.add_change(one)
     if drafts.answers:
         return Answered(drafts.answers)
-    if any(key not in accounts.buckets for one in acquires for key, _ in _debits(one)):
+    if any(debit.key not in accounts.buckets for one in acquires for debit in one.debits):
         if len(acquires) == len(commands) and _is_plain(acquires):
             return _guess(accounts, acquires)
         return _read(acquires, drafts.unsure)
@@ -177,7 +181,8 @@ class _Drafts:
             for one in candidates:
                 more = {
                     key: total_of([totals[key], debit] if key in totals else [debit])
-                    for key, debit in _debits(one)
+                    for debit in one.debits
+                    if (key := debit.key)
                 }
                 if not self._denies(more):
                     totals |= more
@@ -246,7 +251,7 @@ class _Drafts:
                 if one.record.key in names:
                     continue
                 names.add(one.record.key)
-            if all(limits.setdefault(key, d.limits) == d.limits for key, d in _debits(one)):
+            if all(limits.setdefault(d.key, d.limits) == d.limits for d in one.debits):
                 candidates.append(one)
         return candidates
 
@@ -254,7 +259,7 @@ class _Drafts:
         return any(isinstance(self._draft(one).plan(one), Denial) for one in totals.values())
 
     def _draft(self, debit: Debit) -> BucketDraft:
-        key, accounts = bucket_key(debit.entity, debit.resource), self._accounts
+        key, accounts = debit.key, self._accounts
         draft = self._buckets.get(key)
         if draft is None:
             draft = self._buckets[key] = BucketDraft(
@@ -270,33 +275,23 @@ class _Drafts:
 def debits_of(debits: Sequence[Debit], tokens: Mapping[str, int]) -> list[Debit]:
     """The same buckets, debited by these tokens as far as each has such a limit."""
     return [
-        Debit(
-            debit.entity,
-            debit.resource,
-            debit.limits,
-            {name: count for name, count in tokens.items() if count and name in debit.limits},
-        )
+        debit.with_tokens({name: n for name, n in tokens.items() if n and name in debit.limits})
         for debit in debits
     ]
-
-
-def _debits(acquire: Acquire) -> Iterator[tuple[Key, Debit]]:
-    for debit in acquire.debits:
-        yield bucket_key(debit.entity, debit.resource), debit
 
 
 def _totals(acquires: Sequence[Acquire]) -> dict[Key, Debit]:
     """What these acquires take from each bucket, together."""
     debits: dict[Key, list[Debit]] = {}
     for one in acquires:
-        for key, debit in _debits(one):
-            debits.setdefault(key, []).append(debit)
+        for debit in one.debits:
+            debits.setdefault(debit.key, []).append(debit)
     return {key: total_of(some) for key, some in debits.items()}
 
 
 def _is_plain(acquires: Sequence[Acquire]) -> bool:
     """Whether one update of one bucket can serve them; then the store returns the bucket."""
-    keys = {key for one in acquires for key, _ in _debits(one)}
+    keys = {debit.key for one in acquires for debit in one.debits}
     return len(keys) == 1 and all(one.record is None for one in acquires)
 
 
@@ -316,11 +311,10 @@ def _ask(accounts: Accounts, acquires: Sequence[Acquire], records: Sequence[Key]
     """
     if not records and _is_plain(acquires):
         [debit] = acquires[0].debits
-        key = bucket_key(debit.entity, debit.resource)
-        bucket, reading_ms = accounts.buckets[key], accounts.reading_ms(key)
+        bucket, reading_ms = accounts.buckets[debit.key], accounts.reading_ms(debit.key)
         if bucket is not None and not overdue(bucket, reading_ms):
             operation = retry(debit, probe(bucket, reading_ms))
-            return CombinedWrite([Part(key, operation)], acquires[:1])
+            return CombinedWrite([Part(debit.key, operation)], acquires[:1])
     return _read(acquires, records)
 
 
@@ -333,10 +327,10 @@ def _read(acquires: Sequence[Acquire], records: Sequence[Key]) -> ReadStep:
 def _settle(accounts: Accounts, acquire: Acquire) -> CombinedWrite | None:
     """Bring buckets up to date whose limits have changed, so that the wait is right."""
     parts = []
-    for key, debit in _debits(acquire):
-        step = plan(accounts.buckets[key], debit, accounts.reading_ms(key))
+    for debit in acquire.debits:
+        step = accounts.plan(debit)
         if isinstance(step, Denial) and step.settle is not None:
-            parts.append(Part(key, normal(debit, step.settle), bucket=step.settle.after))
+            parts.append(Part(debit.key, normal(debit, step.settle), bucket=step.settle.after))
     return CombinedWrite(parts) if parts else None
 
 
@@ -347,10 +341,10 @@ def _deny(
     answers: list[tuple[Command, Outcome | PriceKeeperError]] = []
     for one in acquires:
         violations: list[Violation] = []
-        for key, debit in _debits(one):
-            step = plan(accounts.buckets[key], debit, accounts.reading_ms(key))
+        for debit in one.debits:
+            step = accounts.plan(debit)
             if isinstance(step, Denial):
-                violations += step.after_waiting(accounts.waited_ms(key)).violations
+                violations += step.after_waiting(accounts.waited_ms(debit.key)).violations
         if violations:
             answers.append((one, Denial(tuple(violations))))
     return answers

@@ -19,7 +19,6 @@ from pricekeeper.limiter.bucket import (
     Create,
     Debit,
     Denial,
-    Holding,
     HoldingChange,
     Normal,
     Plan,
@@ -131,16 +130,7 @@ class BucketDraft:
             target = self._target
             debit = Debit(target.entity, target.resource, self._limits, self._adjusted)
             return full_since(debit, self._now_ms)
-        if not self._adjusted:
-            return bucket
-        changed = {
-            name: Holding(
-                held.limit, held.units - count * held.limit.units_per_token, held.consumed + count
-            )
-            for name, count in self._adjusted.items()
-            if (held := bucket.holdings[name])
-        }
-        return Bucket(bucket.refilled_at_ms, bucket.expires_at_epoch, bucket.holdings | changed)
+        return bucket.less(self._adjusted) if self._adjusted else bucket
 
     def _in_own_terms(self, debit: Debit) -> Debit:
         """The same tokens on the terms of the bucket as it is.
@@ -166,7 +156,7 @@ def total_of(debits: Sequence[Debit]) -> Debit:
     for debit in debits:
         for name, count in debit.tokens.items():
             tokens[name] = tokens.get(name, 0) + count
-    return Debit(first.entity, first.resource, first.limits, tokens)
+    return first.with_tokens(tokens)
 
 
 def _needs_refill(base: Bucket, adjustment: Debit, now_ms: int) -> bool:

@@ -31,7 +31,7 @@ from pricekeeper.limiter.bucket import Bucket, Debit, Holding
 from pricekeeper.limiter.limits import Limit, limit_of
 from pricekeeper.storage import Item, Key, TypedItem
 from pricekeeper.storage.tables import RATE_BUCKETS
-from pricekeeper.storage.values import EXPIRY, PARTITION_KEY, SORT_KEY
+from pricekeeper.storage.values import EXPIRY
 
 REFILLED: Final = "rf"
 STORED: Final = "tk."
@@ -60,8 +60,7 @@ def bucket_key(entity: str, resource: str) -> Key:
 def bucket_item(key: Key, bucket: Bucket) -> Item:
     """The item of a bucket."""
     item: Item = {
-        PARTITION_KEY: key.pk,
-        SORT_KEY: key.sk,
+        **key.attributes,
         REFILLED: bucket.refilled_at_ms,
         EXPIRY: bucket.expires_at_epoch,
     }
@@ -139,8 +138,7 @@ def lease_key(entity: str, lease_id: str) -> Key:
 def lease_item(record: LeaseRecord) -> Item:
     """The item of a lease that has just been granted."""
     item: Item = {
-        PARTITION_KEY: record.key.pk,
-        SORT_KEY: record.key.sk,
+        **record.key.attributes,
         EXPIRY: record.expires_at_epoch,
         "resource": record.resource,
         "parents": list(record.parents),
@@ -156,29 +154,11 @@ def lease_of(entity: str, lease_id: str, item: Mapping[str, Any] | None) -> Leas
     """The lease of an item; raises `UnreadableItemError` if it is none."""
     if item is None:
         return None
-    typed = TypedItem(RATE_BUCKETS, item)
-    consume, terms = typed.mapping("consume"), typed.mapping("terms")
-    if not all(type(tokens) is int for tokens in consume.values()):
-        raise typed.report_unreadable("consume must be integers by limit")
-    for named in terms.values():
-        if type(named) is not dict or not all(type(text) is str for text in named.values()):
-            raise typed.report_unreadable("terms must be texts by entity and limit")
-        for name, text in named.items():
+    held = {name.removeprefix(HELD): item[name] for name in item if name.startswith(HELD)}
+    named = {"entity": entity, "lease_id": lease_id, "held": held, RELEASED: RELEASED in item}
+    typed = TypedItem(RATE_BUCKETS, {**item, **named})
+    record = typed.convert(LeaseRecord)
+    for terms in record.terms.values():
+        for name, text in terms.items():
             _limit(typed, name, text)
-    return LeaseRecord(
-        entity=entity,
-        lease_id=lease_id,
-        resource=typed.text("resource"),
-        parents=tuple(typed.texts("parents")),
-        consume=consume,
-        terms=terms,
-        granted_at_ms=typed.whole("granted_at_ms"),
-        expires_at_epoch=typed.whole(EXPIRY),
-        held={
-            attribute.removeprefix(HELD): typed.whole(attribute)
-            for attribute in item
-            if attribute.startswith(HELD)
-        },
-        adjustments=frozenset(typed.texts(ADJUSTMENTS, ())),
-        released=RELEASED in item,
-    )
+    return record

@@ -27,9 +27,8 @@ from pricekeeper.errors import OverloadedError, StoreError
 from pricekeeper.limiter.accounts import UnnamedAccount
 from pricekeeper.limiter.bucket import Debit, Denial, status
 from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.commands import Taken
+from pricekeeper.limiter.commands import Debited
 from pricekeeper.limiter.completion import Completion
-from pricekeeper.limiter.items import bucket_key
 from pricekeeper.limiter.requests import CheckedRequest, Kind
 from pricekeeper.limiter.worker import Workers
 
@@ -122,24 +121,30 @@ class Pool:
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
 
-    def spend(self, kind: Kind, tokens: Mapping[str, int]) -> PrefetchedBlock | None:
+    def spend(self, request: CheckedRequest) -> PrefetchedBlock | None:
         """Serve a request from memory if there is enough; returns the block. Never waits."""
-        queue = self._queues.get(kind)
-        if queue is None:
+        queue = self._queues.get(request.kind) if request.prefetch > 1 else None
+        block = None if queue is None else self._spend(queue, request.tokens)
+        if queue is None or block is None:
             return None
-        block = self._spend(queue, tokens)
-        if block is not None and block is queue.blocks[-1] and block.check_low_once():
+        if block is queue.blocks[-1] and block.check_low_once():
             self._completion.start(self._fetch_ahead(queue, block.request))
+        self._cache.meter.granted += 1
+        self._cache.meter.prefetched += 1
         return block
 
-    async def fetch(self, request: CheckedRequest) -> tuple[UnnamedAccount, Taken | None] | Denial:
+    async def fetch(
+        self, request: CheckedRequest
+    ) -> tuple[UnnamedAccount, Debited | None] | Denial:
         """Take a block for many requests like this one, and serve this one from it.
 
         If several come at once, one fetches and the others wait for it. Those that the block has
-        no tokens left for take their own. ``None`` for `Taken` means that another one fetched it.
+        no tokens left for take their own, and so does a request without ``prefetch``. ``None`` for
+        `Debited` means that another one fetched it.
         """
         kind, tokens = request.kind, request.tokens
-        if self._closed or (kind not in self._queues and len(self._queues) >= KINDS_MAX):
+        no_room = kind not in self._queues and len(self._queues) >= KINDS_MAX
+        if request.prefetch == 1 or self._closed or no_room:
             return await self._take(request)
         queue = self._queues.setdefault(kind, _BlockQueue())
         others = queue.fetched
@@ -203,13 +208,17 @@ class Pool:
 
     async def _fetch(
         self, queue: _BlockQueue, request: CheckedRequest, *, served: int
-    ) -> tuple[PrefetchedBlock, Taken] | None:
+    ) -> tuple[PrefetchedBlock, Debited] | None:
         """Take a block and put it into the queue, less what it served; ``None`` if denied."""
         times = self._affordable(request)
         if times == 1:
             return None
         taken_at_ms = self._cache.clock.monotonic_ms()
-        taken = await self._workers.take(request.debits, _times(request.takes, times))
+        takes = [
+            debit.with_tokens({name: count * times for name, count in debit.tokens.items()})
+            for debit in request.takes
+        ]
+        taken = await self._workers.take(request.debits, takes)
         if isinstance(taken, Denial):
             return None
         block = PrefetchedBlock(
@@ -218,7 +227,7 @@ class Pool:
         self._enqueue(queue, block)
         return block, taken
 
-    async def _take(self, request: CheckedRequest) -> tuple[UnnamedAccount, Taken] | Denial:
+    async def _take(self, request: CheckedRequest) -> tuple[UnnamedAccount, Debited] | Denial:
         taken = await self._workers.take(request.debits, request.takes)
         if isinstance(taken, Denial):
             return taken
@@ -229,7 +238,7 @@ class Pool:
         now_ms = self._cache.clock.now_ms()
         times = request.prefetch
         for debit in request.takes:
-            bucket = self._cache.recall(bucket_key(debit.entity, debit.resource))
+            bucket = self._cache.recall(debit.key)
             if bucket is None:
                 return 1
             statuses = status(bucket, debit.limits, now_ms)
@@ -279,15 +288,3 @@ class Pool:
         queue = self._queues.get(kind)
         if queue is not None and not queue.blocks and queue.fetched is None:
             del self._queues[kind]
-
-
-def _times(debits: Sequence[Debit], times: int) -> list[Debit]:
-    return [
-        Debit(
-            debit.entity,
-            debit.resource,
-            debit.limits,
-            {name: count * times for name, count in debit.tokens.items()},
-        )
-        for debit in debits
-    ]

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest
+from pricekeeper.limiter.bucket import Denial, LimitStatus
 from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.items import bucket_key
 from pricekeeper.limiter.leases import Acquisition, Lease
-from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import Pool
 from pricekeeper.limiter.requests import CheckedRequest
 
@@ -19,7 +17,7 @@ from pricekeeper.limiter.requests import CheckedRequest
 class PreparedRequest:
     """Made by `Limiter.prepare`."""
 
-    __slots__ = ("_acquisition", "_cache", "_meter", "_pool", "_request")
+    __slots__ = ("_acquisition", "_cache", "_pool", "_request")
 
     def __init__(
         self,
@@ -27,23 +25,16 @@ class PreparedRequest:
         *,
         cache: BucketCache,
         pool: Pool,
-        meter: LimiterMeter,
         acquisition: Callable[[CheckedRequest], Acquisition],
     ) -> None:
         self._request = request
         self._cache = cache
         self._pool = pool
-        self._meter = meter
         self._acquisition = acquisition
 
     def take_at_once(self) -> bool:
         """Take what was fetched ahead, if that is enough; if not, nothing was taken."""
-        request = self._request
-        if request.prefetch == 1 or self._pool.spend(request.kind, request.tokens) is None:
-            return False
-        self._meter.granted += 1
-        self._meter.prefetched += 1
-        return True
+        return self._pool.spend(self._request) is not None
 
     async def take(self) -> Lease | Denial:
         """Take the tokens from memory or from the buckets; a denial is returned, not raised."""
@@ -51,6 +42,4 @@ class PreparedRequest:
 
     def limits(self) -> Mapping[str, LimitStatus]:
         """The state of the limits in this instance's cache; prefetched tokens count as taken."""
-        takes = self._request.takes
-        buckets = [self._cache.recall(bucket_key(debit.entity, debit.resource)) for debit in takes]
-        return scarcest(takes, buckets, self._cache.clock.now_ms())
+        return self._cache.statuses(self._request.takes, self._cache.clock.now_ms())

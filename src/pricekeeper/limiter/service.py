@@ -26,10 +26,10 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.limiter import upkeep
-from pricekeeper.limiter.accounts import EmptyAccount, LeaseAccount, RecordedAccount, UnnamedAccount
-from pricekeeper.limiter.bucket import Bucket, Denial, LimitStatus, scarcest, status
+from pricekeeper.limiter.accounts import EmptyAccount, LeaseAccount, RecordedAccount
+from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.commands import Taken
+from pricekeeper.limiter.commands import Debited
 from pricekeeper.limiter.completion import Completion
 from pricekeeper.limiter.items import (
     LeaseRecord,
@@ -120,11 +120,7 @@ class Limiter:
         """Check a request now that will be made many times, so that each time is quick."""
         request = check_request(self._defaults, entity, resource, consume, **options)
         return PreparedRequest(
-            request,
-            cache=self._cache,
-            pool=self._pool,
-            meter=self.meter,
-            acquisition=self._acquisition,
+            request, cache=self._cache, pool=self._pool, acquisition=self._acquisition
         )
 
     async def try_acquire(
@@ -255,30 +251,19 @@ class Limiter:
 
     def _take_from_memory(self, request: CheckedRequest) -> Lease | None:
         """Take a lease out of memory, if there are prefetched tokens for it."""
-        if request.prefetch == 1:
-            return None
-        block = self._pool.spend(request.kind, request.tokens)
+        block = self._pool.spend(request)
         if block is None:
             return None
-        self.meter.granted += 1
-        self.meter.prefetched += 1
         return self._lease(request, self._pool.account(block, request.tokens), None)
 
     async def _decide(self, request: CheckedRequest) -> Lease | Denial:
         if request.lease_id is not None:
             return await self._take_named(request, request.lease_id)
-        if request.prefetch > 1:
-            fetched = await self._pool.fetch(request)
-            if isinstance(fetched, Denial):
-                return fetched
-            self.meter.prefetched += fetched[1] is None
-            return self._lease(request, *fetched)
-        taken = await self._workers.take(request.debits, request.takes)
-        if isinstance(taken, Denial):
-            return taken
-        return self._lease(
-            request, UnnamedAccount(self._workers, request.debits, request.tokens), taken
-        )
+        fetched = await self._pool.fetch(request)
+        if isinstance(fetched, Denial):
+            return fetched
+        self.meter.prefetched += fetched[1] is None
+        return self._lease(request, *fetched)
 
     async def _take_named(self, request: CheckedRequest, lease_id: str) -> Lease | Denial:
         now_ms = self._clock.now_ms()
@@ -299,7 +284,7 @@ class Limiter:
         outcome = await self._workers.take_named(request.debits, request.takes, record)
         if isinstance(outcome, Denial):
             return outcome
-        if isinstance(outcome, Taken):
+        if isinstance(outcome, Debited):
             return self._lease(request, RecordedAccount(self._workers, record), outcome)
         if outcome.released:
             raise released_already()
@@ -308,18 +293,18 @@ class Limiter:
             raise ConflictError("lease_id", "was granted for another request")
         return self._lease(request, RecordedAccount(self._workers, outcome), None)
 
-    def _lease(self, request: CheckedRequest, account: LeaseAccount, taken: Taken | None) -> Lease:
+    def _lease(
+        self, request: CheckedRequest, account: LeaseAccount, taken: Debited | None
+    ) -> Lease:
         now_ms = self._clock.now_ms()
         unlimited = isinstance(account, EmptyAccount)
 
         def limits() -> Mapping[str, LimitStatus]:
             if unlimited:
                 return {}
-            keys = [bucket_key(debit.entity, debit.resource) for debit in request.takes]
-            buckets: Sequence[Bucket | None] = (
-                taken.buckets if taken else [self._cache.recall(key) for key in keys]
-            )
-            return scarcest(request.takes, buckets, now_ms)
+            if taken is None:
+                return self._cache.statuses(request.takes, now_ms)
+            return scarcest(request.takes, taken.buckets, now_ms)
 
         return Lease(
             account,

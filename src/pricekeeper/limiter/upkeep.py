@@ -5,7 +5,6 @@ All buckets of an entity are one partition, so none of this needs a scan of the 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -73,17 +72,20 @@ async def _transact(cache: BucketCache, _: list[str], operations: Sequence[Write
 async def repair(cache: BucketCache, entity: str, *, dry_run: bool) -> list[Repaired]:
     """Bring buckets that were refilled in the future back to now; returns those buckets."""
     found = []
-    async for resource, bucket in _buckets(cache, entity):
-        ahead_ms = bucket.refilled_at_ms - cache.clock.now_ms()
-        if is_ahead(bucket, cache.clock.now_ms()):
-            found.append(Repaired(entity, resource, ahead_ms))
+    async for item in _items(cache, entity):
+        try:
+            bucket = bucket_of(item)
+        except UnreadableItemError:
+            continue  # it has been reported; a reset removes it
+        now_ms = cache.clock.now_ms()
+        if bucket is not None and is_ahead(bucket, now_ms):
+            found.append(Repaired(entity, item[SORT_KEY], bucket.refilled_at_ms - now_ms))
             if not dry_run:
-                await _bring_back(cache, Debit(entity, resource, {}, {}), bucket)
+                await _bring_back(cache, Debit(entity, item[SORT_KEY], {}, {}), bucket)
     return found
 
 
 async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -> None:
-    key = bucket_key(debit.entity, debit.resource)
     for attempt in range(ATTEMPTS_MAX):
         await cache.pause(attempt)
         now_ms = cache.clock.now_ms()
@@ -94,18 +96,9 @@ async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -
         except ConditionFailedError as refusal:
             bucket = bucket_of(refusal.item)
         else:
-            cache.remember(key, bucket_of(after))
+            cache.remember(debit.key, bucket_of(after))
             return
-    raise cache.contended(key)
-
-
-async def _buckets(cache: BucketCache, entity: str) -> AsyncIterator[tuple[str, Bucket]]:
-    """Every bucket of the entity that can be read, by resource."""
-    async for item in _items(cache, entity):
-        with contextlib.suppress(UnreadableItemError):  # it has been reported; a reset removes it
-            bucket = bucket_of(item)
-            if bucket is not None:
-                yield item[SORT_KEY], bucket
+    raise cache.contended(debit.key)
 
 
 def _items(cache: BucketCache, entity: str) -> AsyncIterator[Item]:

@@ -25,8 +25,8 @@ from pricekeeper.errors import OutcomeUnknownError, OverloadedError
 from pricekeeper.limiter.batch import CommandBatch, Queued
 from pricekeeper.limiter.bucket import Debit, Denial
 from pricekeeper.limiter.bucket_cache import BucketCache
-from pricekeeper.limiter.commands import Acquire, Command, LeaseChange, Outcome, Taken, keys_of
-from pricekeeper.limiter.items import LeaseRecord, bucket_key
+from pricekeeper.limiter.commands import Acquire, Command, Debited, LeaseChange, Outcome, keys_of
+from pricekeeper.limiter.items import LeaseRecord
 from pricekeeper.limiter.pacing import Pacer
 from pricekeeper.storage import Key
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
@@ -47,16 +47,16 @@ class Workers:
         self._queues: dict[Key, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def take(self, chain: Sequence[Debit], takes: Sequence[Debit]) -> Taken | Denial:
+    async def take(self, chain: Sequence[Debit], takes: Sequence[Debit]) -> Debited | Denial:
         """Take from all of these buckets of the chain or none, for a lease without a record."""
         outcome = await self._submit(chain, Acquire(tuple(takes)))
-        if not isinstance(outcome, Taken | Denial):
+        if not isinstance(outcome, Debited | Denial):
             raise TypeError("a lease without a name has no record")
         return outcome
 
     async def take_named(
         self, chain: Sequence[Debit], takes: Sequence[Debit], record: LeaseRecord
-    ) -> Taken | Denial | LeaseRecord:
+    ) -> Debited | Denial | LeaseRecord:
         """As `take`, and record the lease; returns its record if it was granted before."""
         outcome = await self._submit(chain, Acquire(tuple(takes), record))
         if isinstance(outcome, dict):
@@ -89,7 +89,7 @@ class Workers:
 
     async def _submit(self, debits: Sequence[Debit], command: Command) -> Outcome:
         """Let the worker of that chain carry out the command, and wait for the outcome."""
-        chain = bucket_key(debits[-1].entity, debits[-1].resource)
+        chain = debits[-1].key
         queued = Queued(command, asyncio.get_running_loop().create_future())
         queue = self._queues.get(chain)
         if queue is None:
@@ -104,27 +104,22 @@ class Workers:
 
     async def _work(self, chain: Key, queue: _Queue) -> None:
         """Carry out batch after batch until nothing waits."""
-        batch: CommandBatch | None = None
+        clock, batch = self._cache.clock, None
         try:
             while queue:
-                await self._wait_for_turn(chain)
+                # Leave the buckets to other processes for a moment, if there are any.
+                wait_ms = self._pacer.wait_ms(chain, clock.monotonic_ms())
+                if wait_ms:
+                    await clock.sleep_ms(wait_ms)
                 batch = CommandBatch(self._cache, _take_batch(queue))
                 await batch.run()
                 if batch.transaction_ms is not None:
-                    now_ms = self._cache.clock.monotonic_ms()
-                    self._pacer.note(chain, batch.transaction_ms, now_ms)
+                    self._pacer.note(chain, batch.transaction_ms, clock.monotonic_ms())
         finally:
             del self._queues[chain]
             for one in (*(batch.unanswered if batch else ()), *queue):  # the loop is being closed
                 if not one.answer.done():
                     one.answer.set_exception(OutcomeUnknownError("the worker was stopped"))
-
-    async def _wait_for_turn(self, chain: Key) -> None:
-        """Leave the buckets to other processes for a moment, if there are any."""
-        clock = self._cache.clock
-        wait_ms = self._pacer.wait_ms(chain, clock.monotonic_ms())
-        if wait_ms:
-            await clock.sleep_ms(wait_ms)
 
 
 def _take_batch(queue: _Queue) -> list[Queued]:

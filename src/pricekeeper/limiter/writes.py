@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Normal, Retry, stored_range
-from pricekeeper.limiter.items import CONSUMED, REFILLED, STORED, TERMS, bucket_item, bucket_key
+from pricekeeper.limiter.items import CONSUMED, REFILLED, STORED, TERMS, bucket_item
 from pricekeeper.limiter.limits import Limit
 from pricekeeper.storage import ITEM_ABSENT, Action, Add, Condition, Put, Remove, Set, Update, attr
 from pricekeeper.storage.expressions import And
@@ -30,8 +30,7 @@ from pricekeeper.storage.values import EXPIRY
 
 def create(debit: Debit, plan: Create) -> Put:
     """Put the bucket if it is absent: full, less what is taken."""
-    key = bucket_key(debit.entity, debit.resource)
-    return Put(RATE_BUCKETS, bucket_item(key, plan.after), ITEM_ABSENT)
+    return Put(RATE_BUCKETS, bucket_item(debit.key, plan.after), ITEM_ABSENT)
 
 
 def normal(debit: Debit, plan: Normal) -> Update:
@@ -51,8 +50,7 @@ def normal(debit: Debit, plan: Normal) -> Update:
     for name, change in plan.changes.items():
         actions.extend(_changed(name, change))
         conditions.extend(_unchanged(name, change))
-    key = bucket_key(debit.entity, debit.resource)
-    return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
+    return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
 
 
 def retry(debit: Debit, plan: Retry, adjustment: Debit | None = None) -> Update:
@@ -80,8 +78,7 @@ def retry(debit: Debit, plan: Retry, adjustment: Debit | None = None) -> Update:
         some, terms = _adjust(adjustment, adjusted)
         actions += some
         conditions += terms
-    key = bucket_key(debit.entity, debit.resource)
-    return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
+    return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
 
 
 def adjust(debit: Debit) -> Update:
@@ -94,8 +91,7 @@ def adjust(debit: Debit) -> Update:
     What is used puts the expiry off by the time that it takes to refill.
     """
     actions, conditions = _adjust(debit, debit.tokens)
-    key = bucket_key(debit.entity, debit.resource)
-    return Update(RATE_BUCKETS, key, tuple(actions), _all(conditions))
+    return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
 
 
 def _adjust(debit: Debit, adjusted: Mapping[str, int]) -> tuple[list[Action], list[Condition]]:

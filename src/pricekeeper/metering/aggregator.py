@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pricekeeper.clock import LEAP_MS_MAX, Clock
+from pricekeeper.concurrency import in_groups
 from pricekeeper.days import MS_PER_DAY, day_of
 from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, StoreError
 from pricekeeper.metering.aggregation_report import AggregationReport, RebuildReport, Tally
@@ -194,7 +195,7 @@ class Aggregator:
         closable = max(closed, closable_tick(began_ms))
         ticks = await self._folder.read_ticks(closed + 1, tick_of(began_ms) + 1)
         failed: set[str] = set()
-        for some in _chunks(ticks):
+        for some in in_groups(ticks, TICKS_AT_ONCE):
             failed |= await self._folder.fold(some, closable, tally, failed)
             if not failed:
                 closed = max(closed, min(some[-1], closable))
@@ -228,8 +229,3 @@ class Aggregator:
 def _is_ahead(last_ms: int | None, began_ms: int) -> bool:
     """Whether the last run went by a clock that no run of now can believe."""
     return last_ms is not None and last_ms > began_ms + LEAP_MS_MAX
-
-
-def _chunks(ticks: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(ticks), TICKS_AT_ONCE):
-        yield ticks[start : start + TICKS_AT_ONCE]

@@ -85,13 +85,10 @@ class Row(NamedTuple):
 class Breakdown:
     """Adds up what was spent, by group."""
 
-    def __init__(
-        self, grouping: Grouping, *, tag_value: str | None = None, rows_max: int = ROWS_MAX
-    ) -> None:
+    def __init__(self, grouping: Grouping, tag_value: str | None) -> None:
         self.grouping = grouping
         self._tag_value = tag_value
         """Of the grouping's tag, the only value that is counted; an empty one is what has none."""
-        self._rows_max = rows_max
         self._sums: dict[tuple[str, ...], Counters] = {}
         self._tagged: dict[tuple[str, ...], Counters] = {}
         """Of the sums without a value, what is in those with one."""
@@ -131,9 +128,7 @@ class Breakdown:
 
     def _count(self, group: tuple[str, ...], counters: Counters) -> None:
         have = self._sums.get(group)
-        if have is None and len(self._sums) >= self._rows_max:
-            raise InvalidValueError(
-                _FIELD,
-                f"gives more than {self._rows_max:,} rows; take a shorter range or fewer groups",
-            )
+        if have is None and len(self._sums) >= ROWS_MAX:
+            message = f"gives more than {ROWS_MAX:,} rows; take a shorter range or fewer groups"
+            raise InvalidValueError(_FIELD, message)
         self._sums[group] = counters if have is None else have + counters

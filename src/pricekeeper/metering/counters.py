@@ -27,6 +27,11 @@ class Account(NamedTuple):
     label: str
     day: str
 
+    @property
+    def partition(self) -> str:
+        """Where the totals of its scope and label are, whatever the day."""
+        return f"{self.scope_key}#LABEL#{self.label}"
+
 
 class Counters(msgspec.Struct, frozen=True):
     """How much was used, without what was voided."""

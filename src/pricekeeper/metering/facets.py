@@ -12,9 +12,9 @@ in the middle of one, so the day is part of the key: its hours add up to it exac
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from pricekeeper.metering.counters import Account
+from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.journal import Record, Terms
 from pricekeeper.storage import Key
 
@@ -58,6 +58,10 @@ class Facet(NamedTuple):
     def tag(self) -> Tag | None:
         """The tag whose total it is; ``None`` if it is that of an account or an hour."""
         return tag_from(self.sk) if self.sk.startswith(TAG) else None
+
+
+SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
+"""What was posted, by total and tick."""
 
 
 def hour_of(epoch_ms: int) -> int:

@@ -15,12 +15,13 @@ import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import BoundedCache
+from pricekeeper.concurrency import BoundedCache, gather_in_groups, in_groups
 from pricekeeper.days import MS_PER_DAY, date_of, org_day
 from pricekeeper.errors import (
     ConditionFailedError,
@@ -32,26 +33,21 @@ from pricekeeper.errors import (
 from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.aggregation_report import Tally, TotalChange
 from pricekeeper.metering.counters import NOTHING, Account, Counters
-from pricekeeper.metering.facets import Facet, Facets
+from pricekeeper.metering.facets import Facet, Facets, SumsByFacet
 from pricekeeper.metering.fold import Behind, Fold
 from pricekeeper.metering.items import (
     Holds,
-    accounts_from,
-    counter_keys,
-    counters_from,
     day_expires_at_epoch,
     fold_from,
     fold_put,
     has_fold,
     is_own_total,
     lacks_shards,
-    shard_markers_query,
-    shards_marker_put,
     shards_unreadable_update,
     spent_put,
     total_so_far,
 )
-from pricekeeper.metering.journal import shards_at_most
+from pricekeeper.metering.journal import Record, shards_at_most
 from pricekeeper.metering.journal_items import (
     PostedRegion,
     Repair,
@@ -62,6 +58,7 @@ from pricekeeper.metering.journal_items import (
 )
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.meter import FoldMeter
+from pricekeeper.metering.shards import counter_keys, shards_marker_put, sum_shards
 from pricekeeper.metering.tag_values import TagValues
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
@@ -77,7 +74,6 @@ repeats old records asks for it again and again."""
 ACCOUNTS_MAX: Final = 50_000
 """Accounts whose shards this process has looked for; a forgotten one is looked at again."""
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
-SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
 Look: TypeAlias = Callable[[str, Mapping[Facet, Counters]], Awaitable[None]]
 """Looks at totals of an organisation after they were brought up to date, moved or not. If it
 raises, they are looked at again by a later run."""
@@ -123,17 +119,9 @@ class Folder:
         for posting in await self._reader.read_postings(ticks):
             if posting.org_id not in without:
                 postings[posting.org_id].append(posting)
-        orgs = list(postings.items())
-        failed: set[str] = set()
-        for start in range(0, len(orgs), ORGS_AT_ONCE):
-            some = orgs[start : start + ORGS_AT_ONCE]
-            done = await asyncio.gather(
-                *(self._fold_org(regions, ticks, closable, tally) for _, regions in some)
-            )
-            failed.update(
-                org_id for (org_id, _), is_done in zip(some, done, strict=True) if not is_done
-            )
-        return failed
+        fold_org = partial(self._fold_org, ticks, closable, tally)
+        done = await gather_in_groups(fold_org, list(postings.values()), ORGS_AT_ONCE)
+        return {org_id for org_id, is_done in zip(postings, done, strict=True) if not is_done}
 
     async def repair(self, closable: int, tally: Tally) -> None:
         """Sum every day anew that was put down for it."""
@@ -157,24 +145,27 @@ class Folder:
 
         Returns how many organisations posted something while records of that day could be.
         """
-        orgs = sorted({posting.org_id for posting in await self._read_postings(day, org_id)})
-        for org in orgs:
-            try:
-                await self.rebuild(Repair(org, day), closable, tally)
-            except StoreError as error:
-                tally.fail(1, error)
-        return len(orgs)
+        postings = await self._read_postings(day, org_id)
+        return await self._rebuild_all(postings, [day], closable, tally)
 
     async def rebuild_all(
         self, ticks: Sequence[int], days: Iterable[str], closable: int, tally: Tally
     ) -> None:
         """Make the totals of these days anew, of everybody who posted in these ticks."""
-        orgs = sorted({posting.org_id for posting in await self._reader.read_postings(ticks)})
+        postings = await self._reader.read_postings(ticks)
+        await self._rebuild_all(postings, days, closable, tally)
+
+    async def _rebuild_all(
+        self, postings: Iterable[PostedRegion], days: Iterable[str], closable: int, tally: Tally
+    ) -> int:
+        """Make the totals of these days anew, of whoever has posted there; how many have."""
+        orgs = sorted({posting.org_id for posting in postings})
         for repair in [Repair(org_id, day) for org_id in orgs for day in days]:
             try:
                 await self.rebuild(repair, closable, tally)
             except StoreError as error:
                 tally.fail(1, error)
+        return len(orgs)
 
     async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
         """Make every total of that day of an organisation anew, from all of its records.
@@ -206,23 +197,27 @@ class Folder:
         return dict(zip(facets, stored, strict=True))
 
     async def _fold_org(
-        self, postings: Sequence[PostedRegion], ticks: Sequence[int], closable: int, tally: Tally
+        self, ticks: Sequence[int], closable: int, tally: Tally, postings: Sequence[PostedRegion]
     ) -> bool:
         """Bring the totals of one organisation up to date.
 
         Returns ``True`` if no later run has to repeat these ticks.
         """
-        org_id = postings[0].org_id
+        org_id, wanted_ticks = postings[0].org_id, set(ticks)
         left: Collection[Facet] | None = None
         totals: dict[Facet, Counters] = {}
+
+        def is_wanted(record: Record) -> bool:
+            return record.entry.tick in wanted_ticks
+
         try:
             for _ in range(ATTEMPTS_MAX):
                 as_of_ms = self._clock.now_ms()
                 skipped: list[UnreadableItemError] = []
-                found = await self._read(org_id, postings, set(ticks), skipped, tally)
+                found = await self._sum(org_id, postings, is_wanted, tally, skipped)
                 wanted = found if left is None else {facet: found.get(facet, {}) for facet in left}
-                tally.accounts += 0 if left is not None else _accounts(found)
                 if left is None:
+                    tally.accounts += len(_accounts(found))
                     await self._mark_shards(found, max(posting.lanes for posting in postings))
                 left = await self._bring_forward(wanted, ticks, closable, as_of_ms, tally, totals)
                 if not left:
@@ -241,7 +236,7 @@ class Folder:
 
         That is looked for when an account is first met by this process; its next total has them.
         """
-        for account in filter(None, (facet.account for facet in found)):
+        for account in _accounts(found):
             if account in self._shards_sought:
                 continue
             count = shards_at_most(lanes)
@@ -266,25 +261,24 @@ class Folder:
         for at_ms in (*range(first_ms, last_ms, MS_PER_DAY), last_ms):
             day = org_day("UTC", at_ms)
             await self._ask_for_repair(Repair(org_id, day))
-        for account in filter(None, (facet.account for facet in found)):
+        for account in _accounts(found):
             expires = day_expires_at_epoch(account.day, self._retention_days)
             with contextlib.suppress(ConditionFailedError):  # it says so
                 await self._store.update(shards_unreadable_update(account, now_ms, expires))
 
-    async def _read(
+    async def _sum(
         self,
         org_id: str,
         postings: Iterable[PostedRegion],
-        ticks: Collection[int],
-        skipped: list[UnreadableItemError],
+        is_wanted: Callable[[Record], bool],
         tally: Tally,
+        skipped: list[UnreadableItemError] | None = None,
     ) -> SumsByFacet:
-        """What was posted in these ticks, by total and tick."""
+        """What those records of these regions that are wanted add up to, by total and tick."""
         facets, found = Facets(org_id), SumsByFacet()
         async for record in self._reader.read_records(postings, skipped):
-            tick = record.entry.tick
-            if tick in ticks:
-                _count(found, facets.of(record), tick, record.entry.counters)
+            if is_wanted(record):
+                _count(found, facets.of(record), record.entry.tick, record.entry.counters)
         return await self._tag_values.limit_values(found, tally)
 
     async def _read_postings(self, day: str, org_id: str) -> list[PostedRegion]:
@@ -295,12 +289,9 @@ class Folder:
 
     async def _read_day(self, repair: Repair, tally: Tally) -> SumsByFacet:
         """Everything that was ever posted for that day, by total and tick."""
-        facets, found = Facets(repair.org_id), SumsByFacet()
-        postings = await self._read_postings(repair.day, repair.org_id)
-        async for record in self._reader.read_records(postings):
-            if record.terms.day == repair.day:
-                _count(found, facets.of(record), record.entry.tick, record.entry.counters)
-        return await self._tag_values.limit_values(found, tally)
+        org_id, day = repair
+        postings = await self._read_postings(day, org_id)
+        return await self._sum(org_id, postings, lambda one: one.terms.day == day, tally)
 
     async def _bring_forward(
         self,
@@ -317,17 +308,14 @@ class Folder:
         """
         facets, left = list(found), list[Facet]()
         unmade: dict[Repair, None] = {}
-        for start in range(0, len(facets), TOTALS_AT_ONCE):
-            some = facets[start : start + TOTALS_AT_ONCE]
-            stored = await self._store.batch_get([(DAILY_TOTAL, facet.key) for facet in some])
-            for item, facet in zip(stored, some, strict=True):
+        for some in in_groups(facets, TOTALS_AT_ONCE):
+            puts = []
+            for facet, item in (await self._read_totals(some)).items():
                 if item is not None and not has_fold(item):
                     unmade[Repair(facet.org_id, facet.day)] = None
-            puts = [
-                self._move(facet, item, found[facet], ticks, closable, as_of_ms, tally, totals)
-                for item, facet in zip(stored, some, strict=True)
-                if item is None or has_fold(item)
-            ]
+                    continue
+                sums = found[facet]
+                puts.append(self._move(facet, item, sums, ticks, closable, as_of_ms, tally, totals))
             left += filter(None, await asyncio.gather(*puts))
         for repair in unmade:
             try:
@@ -430,16 +418,6 @@ class Folder:
         await self._accounts.add(facet.org_id, facet.pk, facet.day, holds)
 
 
-async def sum_shards(store: Store, account: Account) -> Counters | None:
-    """What the shards of an account hold; ``None`` if it has none."""
-    prefix = f"{account.scope_key}#LABEL#{account.label}#SH#"
-    page = await store.query(shard_markers_query(account.day, prefix))
-    count = max(accounts_from(account.day, page.items).values(), default=0)
-    if not count:
-        return None
-    return counters_from(await store.batch_get(counter_keys(account, count)))
-
-
 def _count(found: SumsByFacet, facets: Iterable[Facet], tick: int, counters: Counters) -> None:
     for facet in facets:
         sums = found.setdefault(facet, {})
@@ -447,8 +425,8 @@ def _count(found: SumsByFacet, facets: Iterable[Facet], tick: int, counters: Cou
         sums[tick] = counters if have is None else have + counters
 
 
-def _accounts(found: SumsByFacet) -> int:
-    return sum(facet.account is not None for facet in found)
+def _accounts(found: SumsByFacet) -> list[Account]:
+    return [account for facet in found if (account := facet.account) is not None]
 
 
 def ticks_of_day(day: str) -> tuple[int, int]:

@@ -9,20 +9,13 @@
 - UsageAggSharded ``SPENT#{day}`` / ``{scope}#LABEL#{label}``: the account has a total of that day
 - UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: that partition has totals of
   days (``has_days``), or of hours and tags (``has_hours``)
-- UsageAggSharded ``TAGVALUES#{org}#{day}`` / tag key: hashes of the values that are told apart
 
-What an earlier version, or another program by the schema document, has counted:
+Everything of a day expires at one moment, `RETENTION_DAYS` after it has ended everywhere. Counters
+of an earlier version are in `metering.shards`, the values of tags in `metering.tag_values`.
 
-- UsageAggSharded ``{scope}#LABEL#{label}#SH#{n}`` / ``DAY#{day}``: counters, one of n shards
-- UsageAggSharded ``ACTIVE#{day}`` / ``{scope}#LABEL#{label}#SH#{shard count}``: a marker, saying
-  that the account exists and over how many shards to sum it
-
-Everything of a day expires at one moment, `RETENTION_DAYS` after it has ended everywhere.
-
-Counters and totals that another program wrote by the schema document alone have their cost in
-``cost_usd_micros``. In a shard that is a counter like any other, and counts beside our own
-``cost_usd_picos``. In a total that we wrote, ``cost_usd_micros`` is only a rounded copy of
-``cost_usd_picos``. Readers use it only if ``cost_usd_picos`` is absent.
+A total that another program wrote by the schema document alone has its cost in
+``cost_usd_micros``. In a total that we wrote, that is only a rounded copy of ``cost_usd_picos``.
+Readers use it only if ``cost_usd_picos`` is absent.
 
 What can't be read is never nothing: it raises `UnreadableItemError`. If that is a shard, the
 aggregator says so on the account's total (``shards_unreadable_since_ms``), so that nobody takes the
@@ -32,7 +25,7 @@ total for the whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -62,13 +55,9 @@ from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 
 RETENTION_DAYS: Final = RETENTION_DAYS_DEFAULT
 CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
-SHARDS_MAX: Final = 1_024
-"""A marker that names more shards is strange: reading it must not read without end."""
 
 Holds: TypeAlias = Literal["has_days", "has_hours"]
 """Which totals a partition holds."""
-TAG_HASH_BYTES: Final = 8
-_TAG_HASHES: Final = "hashes"
 _EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _ENDED_EVERYWHERE_DAYS: Final = 2
@@ -94,71 +83,12 @@ _SHARDS_UNREADABLE: Final = "shards_unreadable_since_ms"
 _IN_EVERY_TOTAL: Final = ("input_tokens", "output_tokens", "requests")
 """What the schema document has in each total. The other counters are ours, and may be absent."""
 _ACCOUNT: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})")
-_MARKER: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})#SH#([0-9]{1,9})")
-
-
-def counter_key(account: Account, shard: int) -> Key:
-    """Where one shard of the account is."""
-    scope_key, label, day = account
-    return Key(f"{scope_key}#LABEL#{label}#SH#{shard}", f"DAY#{day}")
-
-
-def counter_keys(account: Account, shard_count: int) -> list[tuple[Table, Key]]:
-    """Where all shards of the account are."""
-    return [(USAGE_AGG_SHARDED, counter_key(account, shard)) for shard in range(shard_count)]
-
-
-def counters_from(items: Iterable[Mapping[str, Any] | None]) -> Counters:
-    """The sum of what these shards hold; a missing item or attribute holds nothing.
-
-    Raises `UnreadableItemError` if an attribute is there and is no count.
-    """
-    found = [_shard_counts(item) for item in items if item is not None]
-    return Counters.of_amounts(sum(counts[name] for counts in found) for name in COUNTER_NAMES)
-
-
-def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
-    typed = TypedItem(USAGE_AGG_SHARDED, item)
-    counts: dict[str, int] = {name: typed.whole(name, 0, least=0) for name in COUNTER_NAMES}
-    counts[_COST_PICOS] += typed.whole(_COST_MICROS, 0, least=0) * PICOS_PER_MICRO
-    return counts
-
-
-def shard_markers_query(day: str, prefix: str = "") -> Query:
-    """The accounts of a day, or those whose marker's sort key starts with the prefix."""
-    return Query(USAGE_AGG_SHARDED, f"ACTIVE#{day}", prefix=prefix)
-
-
-def shards_marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put:
-    """Say that the account has shards, and how many to look at: another program did not."""
-    scope_key, label, day = account
-    return _index_put(
-        f"ACTIVE#{day}", f"{scope_key}#LABEL#{label}#SH#{shard_count}", expires_at_epoch
-    )
-
-
-def accounts_from(day: str, markers: Iterable[Item]) -> dict[Account, int]:
-    """The accounts that the markers tell of, each with its shard count.
-
-    All of that is in a marker's key, so its attributes need not be trusted. A marker whose key says
-    something else belongs to no account: it is reported and left out.
-    """
-    accounts: dict[Account, int] = {}
-    for marker in markers:
-        named = _MARKER.fullmatch(str(marker["SK"]))
-        shard_count = 0 if named is None else int(named[3])
-        if named is None or not 1 <= shard_count <= SHARDS_MAX:
-            _report(USAGE_AGG_SHARDED, marker, "its sort key names no account and its shards")
-            continue
-        account = Account(named[1], named[2], day)
-        accounts[account] = max(accounts.get(account, 0), shard_count)
-    return accounts
 
 
 def spent_put(account: Account, expires_at_epoch: int) -> Put:
     """Say that the account has a total of its day; to be said any number of times."""
-    scope_key, label, day = account
-    return _index_put(f"SPENT#{day}", f"{scope_key}#LABEL#{label}", expires_at_epoch)
+    key = Key(f"SPENT#{account.day}", account.partition)
+    return Put(USAGE_AGG_SHARDED, {**key.attributes, _EXPIRY: expires_at_epoch})
 
 
 def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: int) -> Update:
@@ -171,11 +101,6 @@ def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: 
     )
 
 
-def _index_put(pk: str, sk: str, expires_at_epoch: int) -> Put:
-    item: Item = {"PK": pk, "SK": sk, "expires_at_epoch": expires_at_epoch}
-    return Put(USAGE_AGG_SHARDED, item)
-
-
 def spent_query(day: str, prefix: str = "") -> Query:
     """The accounts that have a total of that day, or those whose scope starts with the prefix."""
     return Query(USAGE_AGG_SHARDED, f"SPENT#{day}", prefix=prefix)
@@ -183,11 +108,17 @@ def spent_query(day: str, prefix: str = "") -> Query:
 
 def account_from(day: str, item: Item) -> Account | None:
     """The account that an item of `spent_query` names; what names none is reported."""
+    named = _named_in(item)
+    return None if named is None else Account(*named, day)
+
+
+def _named_in(item: Item) -> tuple[str, str] | None:
+    """The scope and the label that the sort key names."""
     named = _ACCOUNT.fullmatch(str(item["SK"]))
     if named is None:
-        _report(USAGE_AGG_SHARDED, item, "its sort key names no account")
+        TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no account")
         return None
-    return Account(named[1], named[2], day)
+    return named[1], named[2]
 
 
 def partitions_query(org_id: str, prefix: str = "") -> Query:
@@ -211,56 +142,21 @@ class Partition(NamedTuple):
 
 def partition_from(item: Item) -> Partition | None:
     """The partition that an item of `partitions_query` names; what names none is reported."""
-    named = _ACCOUNT.fullmatch(str(item["SK"]))
+    named = _named_in(item)
     if named is None:
-        _report(USAGE_AGG_SHARDED, item, "its sort key names no account")
         return None
     holds = [item.get(name) is True for name in ("has_days", "has_hours")]
-    return Partition(named[1], named[2], *(holds if any(holds) else (True, True)))
-
-
-def tag_values_key(org_id: str, key: str, day: str) -> Key:
-    """Where the values of a tag are that are told apart on that day."""
-    return Key(f"TAGVALUES#{org_id}#{day}", key)
-
-
-def tag_values_from(item: Mapping[str, Any] | None) -> list[bytes]:
-    """The hashes of the values, in the order in which they came."""
-    if item is None:
-        return []
-    hashes = item.get(_TAG_HASHES)
-    if type(hashes) is not bytes or len(hashes) % TAG_HASH_BYTES:
-        raise TypedItem(USAGE_AGG_SHARDED, item).report_unreadable(f"{_TAG_HASHES} must be hashes")
-    return [
-        hashes[start : start + TAG_HASH_BYTES] for start in range(0, len(hashes), TAG_HASH_BYTES)
-    ]
-
-
-def tag_values_put(
-    key: Key, stored: Item | None, hashes: Iterable[bytes], expires_at_epoch: int
-) -> Put:
-    """Write the values in place of those that were read."""
-    rev = 0 if stored is None else TypedItem(USAGE_AGG_SHARDED, stored).whole(_REV, 0)
-    item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
-        _TAG_HASHES: b"".join(hashes),
-        _REV: rev + 1,
-        _EXPIRY: expires_at_epoch,
-    }
-    return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT if stored is None else attr(_REV).eq(rev))
+    return Partition(*named, *(holds if any(holds) else (True, True)))
 
 
 def total_key(account: Account) -> tuple[Table, Key]:
     """Where the account's total is."""
-    scope_key, label, day = account
-    return DAILY_TOTAL, Key(f"{scope_key}#LABEL#{label}", f"DAY#{day}")
+    return DAILY_TOTAL, Key(account.partition, f"DAY#{account.day}")
 
 
 def _total_item(key: Key, total: Total, expires_at_epoch: int) -> Item:
     return {
-        "PK": key.pk,
-        "SK": key.sk,
+        **key.attributes,
         **{name: getattr(total, name) for name in COUNTER_NAMES},
         _AS_OF: total.as_of_ms,
         _COST_MICROS: total.cost_usd_micros,
@@ -422,15 +318,6 @@ def shards_unreadable_update(account: Account, now_ms: int, expires_at_epoch: in
     )
 
 
-def report_excess(item: Mapping[str, Any]) -> None:
-    """Report a total of another program that is more than the sum of its shards."""
-    _report(DAILY_TOTAL, item, "it is more than the sum of its shards, which is kept")
-
-
-def _report(table: Table, item: Mapping[str, Any], reason: str) -> None:
-    TypedItem(table, item).report_unreadable(reason)
-
-
 def _at_most(name: str, most: int) -> Condition:
     return attr(name).absent() | attr(name).le(most)
 
@@ -449,8 +336,7 @@ def checkpoint_update(began_ms: int, closed_tick: int) -> Update:
 def checkpoint_put(began_ms: int, closed_tick: int) -> Put:
     """The same in place of a checkpoint that nobody can read."""
     table, key = CHECKPOINT
-    item: Item = {"PK": key.pk, "SK": key.sk, _BEGAN: began_ms, _CLOSED_TICK: closed_tick}
-    return Put(table, item)
+    return Put(table, {**key.attributes, _BEGAN: began_ms, _CLOSED_TICK: closed_tick})
 
 
 def closed_tick_from(item: Mapping[str, Any] | None) -> int | None:
@@ -458,10 +344,9 @@ def closed_tick_from(item: Mapping[str, Any] | None) -> int | None:
     if item is None:
         return None
     try:
-        tick: int | None = TypedItem(USAGE_AGG_SHARDED, item).whole(_CLOSED_TICK, None)
+        return TypedItem(USAGE_AGG_SHARDED, item).whole(_CLOSED_TICK, None)
     except UnreadableItemError:
         return None
-    return tick
 
 
 def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:
@@ -473,10 +358,9 @@ def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:
     if item is None or (_BEGAN not in item and _AWAITED in item):
         return None
     try:
-        began_ms: int = TypedItem(USAGE_AGG_SHARDED, item).whole(_BEGAN)
+        return TypedItem(USAGE_AGG_SHARDED, item).whole(_BEGAN)
     except UnreadableItemError:
         return None
-    return began_ms
 
 
 def awaited_update(now_ms: int) -> Update:
@@ -487,8 +371,7 @@ def awaited_update(now_ms: int) -> Update:
 
 def awaited_from(item: Mapping[str, Any]) -> int:
     """Since when a first complete aggregation is waited for."""
-    since_ms: int = TypedItem(USAGE_AGG_SHARDED, item).whole(_AWAITED)
-    return since_ms
+    return TypedItem(USAGE_AGG_SHARDED, item).whole(_AWAITED)
 
 
 def day_expires_at_epoch(day: str, retention_days: int = RETENTION_DAYS) -> int:

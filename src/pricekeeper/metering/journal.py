@@ -23,7 +23,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -59,6 +59,8 @@ _ERROR, _ESTIMATED = 1, 2
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+encode_entry: Final[Callable[[JournalEntry], bytes]] = _encode
+"""The value of a record's attribute."""
 
 
 def lanes_of(shard_count: int) -> int:
@@ -148,7 +150,7 @@ def store_form(terms: Terms) -> StoredTerms:
     return StoredTerms(ref, "t" + base64.urlsafe_b64encode(ref).decode(), data)
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One record as its page has it."""
 
     fingerprint: bytes
@@ -196,7 +198,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return NOTHING.less_voided(NOTHING - counted) if self.voids else counted
 
 
-_decode_entry: Final = msgspec.msgpack.Decoder(Entry).decode
+_decode_entry: Final = msgspec.msgpack.Decoder(JournalEntry).decode
 _decode_terms: Final = msgspec.msgpack.Decoder(Terms).decode
 
 
@@ -215,16 +217,11 @@ def is_estimated(flags: int) -> bool:
     return bool(flags & _ESTIMATED)
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """The value of the record's attribute."""
-    return _encode(entry)
-
-
 class Record(NamedTuple):
     """A record that was counted: its entry, and the terms that it names."""
 
     request_id: str
-    entry: Entry
+    entry: JournalEntry
     terms: Terms
 
     @property
@@ -233,7 +230,7 @@ class Record(NamedTuple):
         return receipt_of(self.entry, self.terms)
 
 
-def receipt_of(entry: Entry, terms: Terms) -> Receipt:
+def receipt_of(entry: JournalEntry, terms: Terms) -> Receipt:
     """The answer to a record."""
     return Receipt(
         fingerprint=entry.fingerprint,
@@ -287,8 +284,7 @@ def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
 
 def weight_on(page: Mapping[str, Any]) -> int:
     """How much is on the page."""
-    weight: int = TypedItem(USAGE_AGG_SHARDED, page).whole("n", 0, least=0)
-    return weight
+    return TypedItem(USAGE_AGG_SHARDED, page).whole("n", 0, least=0)
 
 
 def is_full(page: Mapping[str, Any]) -> bool:

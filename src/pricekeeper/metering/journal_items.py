@@ -41,12 +41,13 @@ from pricekeeper.storage import (
     Put,
     Query,
     Set,
+    Table,
     TypedItem,
     Update,
     attr,
 )
 from pricekeeper.storage.expressions import And, Exists, Not
-from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
 from pricekeeper.ticks import TICK_MS, partition_of
 
 REPAIR: Final = "REPAIR"
@@ -156,12 +157,7 @@ def private_page_put(
 ) -> Put:
     """A page that nobody else writes: the receipts in the same transaction guard its records."""
     key = page_key(org_id, region, 0, private_sort_key(nonce))
-    item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
-        _WEIGHT: FULL_WEIGHT,
-        _EXPIRY: expires_at_epoch,
-    }
+    item: Item = {**key.attributes, _WEIGHT: FULL_WEIGHT, _EXPIRY: expires_at_epoch}
     for number, record in enumerate(records):
         item[private_name(number)] = record.data
         item[record.terms.name] = record.terms.data
@@ -171,20 +167,29 @@ def private_page_put(
 def void_note_put(org_id: str, region: str, note: VoidNote, expires_at_epoch: int) -> Put:
     """Say that a record of the region is voided, where whoever lists the region reads it."""
     key = page_key(org_id, region, 0, void_note_sort_key(note.request_id))
-    item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
-        _CORRECTION: note.correction_id,
-        _AT: note.at_ms,
-        _EXPIRY: expires_at_epoch,
-    }
-    return Put(USAGE_AGG_SHARDED, item)
+    return Put(USAGE_AGG_SHARDED, _void_item(key, note, expires_at_epoch))
 
 
-def void_note_from(item: Item) -> VoidNote:
+def void_marker_key(org_id: str, request_id: str) -> tuple[Table, Key]:
+    """Where it is said that a record is voided, once."""
+    return REQUEST_DEDUP, Key(f"ORG#{org_id}#VOID#{request_id}")
+
+
+def void_marker_put(org_id: str, note: VoidNote, expires_at_epoch: int) -> Put:
+    """Say that a record is voided, if nobody has."""
+    table, key = void_marker_key(org_id, note.request_id)
+    return Put(table, _void_item(key, note, expires_at_epoch), ITEM_ABSENT)
+
+
+def void_note_from(table: Table, item: Item, request_id: str) -> VoidNote:
     """What the item says. Raises `UnreadableItemError` if that can't be made out."""
-    typed = TypedItem(USAGE_AGG_SHARDED, item)
-    return VoidNote(str(item["SK"])[1:], typed.text(_CORRECTION), typed.whole(_AT))
+    typed = TypedItem(table, item)
+    return VoidNote(request_id, typed.text(_CORRECTION), typed.whole(_AT))
+
+
+def _void_item(key: Key, note: VoidNote, expires_at_epoch: int) -> Item:
+    said = {_CORRECTION: note.correction_id, _AT: note.at_ms}
+    return {**key.attributes, **said, _EXPIRY: expires_at_epoch}
 
 
 def pages_query(posting: PostedRegion, lane: int, after: str = "") -> Query:
@@ -215,17 +220,9 @@ def ticks_query(first: int, last: int) -> Query:
     return Query(USAGE_AGG_SHARDED, TICKS, first=f"{first:08x}", last=f"{last:08x}")
 
 
-def newest_ticks_query(first: int, last: int, limit: int, after: str = "") -> Query:
-    """The same from the last to the first, so many of them."""
-    return Query(
-        USAGE_AGG_SHARDED,
-        TICKS,
-        first=f"{first:08x}",
-        last=f"{last:08x}",
-        after=after,
-        limit=limit,
-        descending=True,
-    )
+def newest_ticks_query(first: int, last: int, limit: int) -> Query:
+    """The same from the last to the first, so many at a time."""
+    return msgspec.structs.replace(ticks_query(first, last), limit=limit, descending=True)
 
 
 def ticks_from(items: Iterable[Item]) -> Iterator[int]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from heapq import nlargest
 from typing import Final, NamedTuple
 
+from pricekeeper.concurrency import in_groups
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.journal import Record
 from pricekeeper.metering.journal_items import PostedRegion, VoidNote
@@ -53,7 +54,7 @@ class Cursor(NamedTuple):
         return f"{tick}-{self.sent_at_ms:012x}-{self.request_id}" if self.request_id else tick
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """Which records are wanted. All ends are included."""
 
     first_ms: int
@@ -96,7 +97,7 @@ class JournalListing:
         self._reader = JournalReader(store)
 
     async def read_page(
-        self, org_id: str, ticks: tuple[int, int], wanted: Wanted, after: Cursor | None
+        self, org_id: str, ticks: tuple[int, int], wanted: RecordFilter, after: Cursor | None
     ) -> RecordPage:
         """The next records that were posted in these ticks, both ends included."""
         first, last = ticks
@@ -106,8 +107,7 @@ class JournalListing:
         found: list[Record] = []
         voided: dict[str, VoidNote] = {}
         records_read = 0
-        for start in range(0, len(looked_at), CONCURRENCY):
-            some = looked_at[start : start + CONCURRENCY]
+        for some in in_groups(looked_at, CONCURRENCY):
             for tick, postings in zip(
                 some, await self._reader.read_postings_by_tick(some, org_id), strict=True
             ):
@@ -125,7 +125,7 @@ class JournalListing:
         self,
         tick: int,
         postings: list[PostedRegion],
-        wanted: Wanted,
+        wanted: RecordFilter,
         after: Cursor | None,
         voided: dict[str, VoidNote],
     ) -> tuple[int, list[Record]]:

@@ -7,9 +7,11 @@ it holds everything that was acknowledged before the reading began.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Collection, Iterable
+from functools import partial
+from typing import Final
 
+from pricekeeper.concurrency import gather_in_groups, in_groups
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.journal import Record, is_void_note, records_on
 from pricekeeper.metering.journal_items import (
@@ -23,9 +25,8 @@ from pricekeeper.metering.journal_items import (
     ticks_query,
     void_note_from,
 )
-from pricekeeper.storage import Item, Page, Store, query_items
-
-_T = TypeVar("_T")
+from pricekeeper.storage import Item, Page, Store, query_items, query_pages
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 CONCURRENCY: Final = 8
 """Queries of one reader under way."""
@@ -45,30 +46,25 @@ class JournalReader:
     async def read_newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
         """The last of these ticks in which anybody posted something, so many, the newest first."""
         found: list[int] = []
-        after = ""
-        while first <= last:  # every page begins behind the one before
-            left = limit - len(found)
-            page = await self._store.query(newest_ticks_query(first, last, left, after))
-            found += ticks_from(page.items)
-            after = page.after
-            if not after or len(found) >= limit:
-                break
-        return found
+        if first <= last:
+            async for page in query_pages(self._store, newest_ticks_query(first, last, limit)):
+                found += ticks_from(page.items)
+                if len(found) >= limit:
+                    break
+        return found[:limit]
 
     async def read_postings_by_tick(
         self, ticks: Collection[int], org_id: str
     ) -> list[list[PostedRegion]]:
         """Where the organisation posted something in each of these few ticks."""
-        markers = await asyncio.gather(*(self._read_markers(tick, org_id) for tick in ticks))
+        markers = await asyncio.gather(*(self._read_markers(org_id, tick) for tick in ticks))
         return [sorted(postings_from(items)) for items in markers]
 
     async def read_postings(self, ticks: Collection[int], org_id: str = "") -> list[PostedRegion]:
         """Where something was posted in these ticks, by everybody or by one organisation."""
-        found: set[PostedRegion] = set()
-        for some in _chunks(sorted(ticks)):
-            for items in await asyncio.gather(*(self._read_markers(tick, org_id) for tick in some)):
-                found.update(postings_from(items))
-        return sorted(found)
+        read = partial(self._read_markers, org_id)
+        markers = await gather_in_groups(read, sorted(ticks), CONCURRENCY)
+        return sorted({posting for items in markers for posting in postings_from(items)})
 
     async def read_records(
         self,
@@ -88,7 +84,7 @@ class JournalReader:
             for posting in postings
             for lane in range(posting.lanes)
         }
-        for some in _chunks(sorted(lanes)):
+        for some in in_groups(sorted(lanes), CONCURRENCY):
             first = await asyncio.gather(
                 *(self._store.query(pages_query(posting, lane)) for posting, lane in some)
             )
@@ -96,8 +92,8 @@ class JournalReader:
                 async for item in self._read_pages(posting, lane, page):
                     try:
                         if voided is not None and is_void_note(item["SK"]):
-                            note = void_note_from(item)
-                            voided[note.request_id] = note
+                            request_id = item["SK"][1:]
+                            voided[request_id] = void_note_from(USAGE_AGG_SHARDED, item, request_id)
                         records = list(records_on(item))
                     except UnreadableItemError as error:
                         if skipped is None:
@@ -121,10 +117,5 @@ class JournalReader:
             async for item in query_items(self._store, pages_query(posting, lane, page.after)):
                 yield item
 
-    async def _read_markers(self, tick: int, org_id: str) -> list[Item]:
+    async def _read_markers(self, org_id: str, tick: int) -> list[Item]:
         return [item async for item in query_items(self._store, tick_markers_query(tick, org_id))]
-
-
-def _chunks(entries: list[_T]) -> Iterator[list[_T]]:
-    for start in range(0, len(entries), CONCURRENCY):
-        yield entries[start : start + CONCURRENCY]

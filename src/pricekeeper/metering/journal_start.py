@@ -29,7 +29,7 @@ async def agree_on_start(store: Store, clock: Clock) -> int:
     if item is None:
         is_used = await store.get(*CHECKPOINT) is not None
         from_ms = clock.now_ms() + (ROLLOUT_MS if is_used else 0)
-        proposed: Item = {"PK": key.pk, "SK": key.sk, _FROM: from_ms}
+        proposed: Item = {**key.attributes, _FROM: from_ms}
         try:
             await store.put(Put(table, proposed, ITEM_ABSENT))
             item = proposed
@@ -37,5 +37,4 @@ async def agree_on_start(store: Store, clock: Clock) -> int:
             item = dict(agreed.item or {})
         except OutcomeUnknownError:
             item = await store.get(table, key) or {}
-    agreed_ms: int = TypedItem(table, item).whole(_FROM)
-    return agreed_ms
+    return TypedItem(table, item).whole(_FROM)

@@ -24,15 +24,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import Read, SharedReadings
+from pricekeeper.concurrency import Read, SharedReadings, gather_in_groups
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import NOTHING, Counters
-from pricekeeper.metering.facets import Facet, Facets
+from pricekeeper.metering.facets import Facet, Facets, SumsByFacet
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
 from pricekeeper.metering.journal import records_on, weight_on
 from pricekeeper.metering.journal_items import PostedRegion
@@ -55,8 +56,6 @@ PAGES_A_TURN: Final = 64
 """Pages that are looked at before other requests get their turn."""
 _EVERYBODY: Final = ""
 _FACETS_MAX: Final = 10_000
-
-SumsByFacet = dict[Facet, dict[int, Counters]]
 
 
 class LiveReading(NamedTuple):
@@ -237,9 +236,7 @@ class LiveSums:
             tail.close(closed)
             lanes = sorted(tail.to_read(since_tick))
             try:
-                for start in range(0, len(lanes), CONCURRENCY):
-                    some = lanes[start : start + CONCURRENCY]
-                    await asyncio.gather(*(self._read_lane(tail, *one, closed) for one in some))
+                await gather_in_groups(partial(self._read_lane, tail, closed), lanes, CONCURRENCY)
             except BaseException:
                 # Nobody knows what of it was read.
                 if self._tails.get(tail.org_id) is tail:
@@ -248,7 +245,8 @@ class LiveSums:
             tail.began_ms = max(tail.began_ms, now_ms)
             return {facet: dict(sums) for facet, sums in tail.sums.items()}
 
-    async def _read_lane(self, tail: _Tail, posting: PostedRegion, lane: int, closed: int) -> None:
+    async def _read_lane(self, tail: _Tail, closed: int, one: tuple[PostedRegion, int]) -> None:
+        posting, lane = one
         tail.begin_lane(posting.region, lane)
         turn = 0
         async for item in self._journal.read_pages(posting, lane):

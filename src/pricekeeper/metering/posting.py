@@ -34,12 +34,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff, BoundedCache, NextFlight
 from pricekeeper.errors import (
-    CancellationReason,
     ConditionFailedError,
     ContendedError,
     InvalidOperationError,
@@ -242,7 +241,7 @@ class Poster:
                 raise sendings.error_of(failure) from failure
             if page is None:
                 return
-            missing = await self._settle_found(left, page, nonce, settle)
+            missing = await self._settle_counted([(one, page) for one in left], nonce, settle)
             if missing and is_full(page):
                 self._full.put(key, page)
                 await self._descend(missing, depth + 1, nonce, settle)
@@ -347,33 +346,36 @@ class Poster:
             ]
         )
 
-    async def _settle_found(
-        self, left: Sequence[Submission], page: Item, nonce: bytes, settle: Settle
+    async def _settle_counted(
+        self,
+        looked_at: Iterable[tuple[Submission, Mapping[str, Any] | None]],
+        nonce: bytes,
+        settle: Settle,
     ) -> list[Submission]:
-        """Answer those that are on the page; returns the others."""
+        """Answer those that are counted, by the page or receipt of each; returns the others.
+
+        They are answered once nothing of them can be missing from a total.
+        """
         missing: list[Submission] = []
-        found: list[tuple[Submission, Posted]] = []
-        for one in left:
+        counted: list[tuple[Submission, Posted]] = []
+        root = nonce[:NONCE_BYTES].hex()  # of the whole, if this is a part of it
+        for one, item in looked_at:
             try:
-                taken, record = taken_for(page, one.name), entry_on(page, one.name)
+                there = None if item is None else _look_in(item, one.address)
             except UnreadableItemError as error:  # whether it was counted, nobody can tell
                 settle([(one, error)])
                 continue
-            if taken is not None:
-                settle([(one, RequestIdReusedError(one.request_id, taken))])
-            elif record is None:
+            if there is None:
                 missing.append(one)
+            elif isinstance(there, TakenPlace):
+                settle([(one, RequestIdReusedError(one.request_id, there.authorization_id))])
             else:
-                found.append((one, Posted(record.receipt, record.entry.nonce == nonce)))
-        await self._settle_all(found, settle)
+                counted.append((one, Posted(there, there.commit_id.startswith(root))))
+        if counted:
+            org_id = counted[0][0].org_id
+            await self.repair_late(org_id, [posted.receipt for _, posted in counted])
+            settle(counted)
         return missing
-
-    async def _settle_all(self, found: Sequence[tuple[Submission, Posted]], settle: Settle) -> None:
-        """Answer those that are counted, once nothing of them can be missing from a total."""
-        if found:
-            org_id = found[0][0].org_id
-            await self.repair_late(org_id, [posted.receipt for _, posted in found])
-            settle(found)
 
     async def _post_with_receipts(
         self,
@@ -394,7 +396,12 @@ class Poster:
                     await self._store.transact(writes)
             except TransactionCancelledError as cancelled:
                 before = len(left)
-                left = await self._settle_known(left, cancelled.reasons, nonce, settle)
+                receipts = [
+                    reason.item if reason.code is ReasonCode.CONDITION_FAILED else None
+                    for reason in cancelled.reasons
+                ]
+                looked_at = zip(left, receipts, strict=False)  # the page comes behind them
+                left = await self._settle_counted(looked_at, nonce, settle)
                 if len(left) == before:
                     await sendings.fail(ContendedError(f"no receipt was in the way: {cancelled}"))
             except InvalidOperationError as failure:
@@ -421,34 +428,6 @@ class Poster:
             receipt_put(one.org_id, one.request_id, one.receipt(nonce, sent_at_ms)) for one in left
         ]
         return [*receipts, page]
-
-    async def _settle_known(
-        self,
-        left: Sequence[Submission],
-        reasons: Sequence[CancellationReason],
-        nonce: bytes,
-        settle: Settle,
-    ) -> list[Submission]:
-        """Answer those whose receipt is there already; returns the others."""
-        missing: list[Submission] = []
-        found: list[tuple[Submission, Posted]] = []
-        root = nonce[:NONCE_BYTES].hex()  # of the whole, if this is a part of it
-        for one, reason in zip(left, reasons, strict=False):
-            if reason.code is not ReasonCode.CONDITION_FAILED or reason.item is None:
-                missing.append(one)
-                continue
-            try:
-                taken = receipt_taken_for(reason.item)
-                if taken is not None:
-                    settle([(one, RequestIdReusedError(one.request_id, taken))])
-                    continue
-                receipt = receipt_from(reason.item)
-            except UnreadableItemError as error:
-                settle([(one, error)])
-                continue
-            found.append((one, Posted(receipt, receipt.commit_id.startswith(root))))
-        await self._settle_all(found, settle)
-        return missing
 
     def is_marked(self, posting: PostedRegion, sent_at_ms: int) -> bool:
         """Whether this process has marked the tick of that moment, and the region in it."""
@@ -512,7 +491,7 @@ def _address(submission: Submission) -> Address:
     return submission.address
 
 
-def _look_in(item: Item, address: Address | None) -> Receipt | TakenPlace | None:
+def _look_in(item: Mapping[str, Any], address: Address | None) -> Receipt | TakenPlace | None:
     """What the item, a page or a receipt, says of a record."""
     taken = receipt_taken_for(item) if address is None else taken_for(item, address.name)
     if taken is not None:

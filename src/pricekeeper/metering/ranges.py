@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import gather_in_groups
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.breakdown import Breakdown, Cell, Grouping, Row
 from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
@@ -27,7 +27,6 @@ from pricekeeper.metering.unfolded import Unfolded
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
 
-_T = TypeVar("_T")
 CONCURRENCY: Final = 8
 """Queries of one reader under way."""
 _BEHIND: Final = "$"
@@ -35,7 +34,7 @@ _BEHIND: Final = "$"
 _APP: Final = "#APP#"
 
 
-class Span(NamedTuple):
+class DayRange(NamedTuple):
     """The days to look at, and of these the hours, if not all of them. All ends are included."""
 
     first_day: str
@@ -47,7 +46,7 @@ class Span(NamedTuple):
         return self.hours is None or self.hours[0] <= hour <= self.hours[1]
 
 
-class Spend(NamedTuple):
+class SpendTable(NamedTuple):
     """What was spent, broken down."""
 
     rows: list[Row]
@@ -104,7 +103,7 @@ class RangeReader:
                 as_of_ms = min(now_ms, max(total.as_of_ms, complete_ms))
                 totals[account] = Total.of(counters, as_of_ms)
 
-        await _run_for_each(read, [one for one in partitions if one.has_days])
+        await gather_in_groups(read, [one for one in partitions if one.has_days], CONCURRENCY)
         if unreadable:
             totals |= (await self._totals.sum_unreadable(unreadable)).require_all()
             for account in unreadable:
@@ -136,13 +135,13 @@ class RangeReader:
         self,
         org_ids: Collection[str],
         app_id: str | None,
-        span: Span,
+        span: DayRange,
         grouping: Grouping,
         *,
         label: str | None = None,
         tag_value: str | None = None,
         live: LiveReading | None = None,
-    ) -> Spend:
+    ) -> SpendTable:
         """What these organisations have spent, or one app of the only one.
 
         ``label`` narrows it to one label, ``tag_value`` to one value of the grouping's tag.
@@ -152,7 +151,7 @@ class RangeReader:
             as_of_ms = await self.read_complete_ms()
         else:
             as_of_ms = live.as_of_ms
-        breakdown = Breakdown(grouping, tag_value=tag_value)
+        breakdown = Breakdown(grouping, tag_value)
 
         async def read_org(org_id: str) -> None:
             prefix = "" if app_id is None else f"ORG#{org_id}{_APP}{app_id}#LABEL#"
@@ -168,10 +167,10 @@ class RangeReader:
             else:
                 await self._add_hours(partitions, span, breakdown, unfolded)
 
-        await _run_for_each(read_org, list(org_ids))
+        await gather_in_groups(read_org, list(org_ids), CONCURRENCY)
         rows = breakdown.rows()
         total = add_up(row.counters for row in rows)
-        return Spend(rows, total, min(as_of_ms, self._clock.now_ms()))
+        return SpendTable(rows, total, min(as_of_ms, self._clock.now_ms()))
 
     async def read_hourly_costs(
         self, org_id: str, app_id: str | None, first_day: str, last_day: str
@@ -186,17 +185,17 @@ class RangeReader:
 
         async def read(partition: Partition) -> None:
             mine = costs.setdefault(partition.label, {})
-            async for item in self._items(partition, *_bounds(HOUR, Span(first_day, last_day))):
+            async for item in self._items(partition, *_bounds(HOUR, DayRange(first_day, last_day))):
                 _, hour = hour_from(item["SK"])
                 mine[hour] = mine.get(hour, 0) + total_from(item).cost_usd_picos
 
-        await _run_for_each(read, [one for one in partitions if one.has_hours])
+        await gather_in_groups(read, [one for one in partitions if one.has_hours], CONCURRENCY)
         return costs
 
     async def _add_days(
         self,
         partitions: Iterable[Partition],
-        span: Span,
+        span: DayRange,
         breakdown: Breakdown,
         unfolded: Unfolded,
     ) -> None:
@@ -211,7 +210,7 @@ class RangeReader:
     async def _add_hours(
         self,
         partitions: Iterable[Partition],
-        span: Span,
+        span: DayRange,
         breakdown: Breakdown,
         unfolded: Unfolded,
     ) -> None:
@@ -232,7 +231,7 @@ class RangeReader:
                 ):
                     hours.add_shards(partition, item)
 
-        await _run_for_each(read, partitions)
+        await gather_in_groups(read, list(partitions), CONCURRENCY)
         for left in unfolded.take_hours(span.first_day, span.last_day, breakdown.grouping.tag_key):
             hours.add(*left)
 
@@ -244,7 +243,7 @@ class RangeReader:
 class _Hours:
     """Adds totals of hours, and of values of a tag, to a breakdown."""
 
-    def __init__(self, org_id: str, span: Span, breakdown: Breakdown) -> None:
+    def __init__(self, org_id: str, span: DayRange, breakdown: Breakdown) -> None:
         self._org_id = org_id
         self._span = span
         self._breakdown = breakdown
@@ -279,7 +278,7 @@ class _Hours:
             self._breakdown.add(cell, shards)
 
 
-def _bounds(prefix: str, span: Span) -> tuple[str, str]:
+def _bounds(prefix: str, span: DayRange) -> tuple[str, str]:
     return f"{prefix}{span.first_day}#", f"{prefix}{span.last_day}{_BEHIND}"
 
 
@@ -287,14 +286,3 @@ def _app_of(partition: Partition) -> str:
     """The app of a partition; nothing, if that is the organisation's own or shared by its apps."""
     app_id = partition.scope_key.partition(_APP)[2]
     return "" if app_id == NO_APP else app_id
-
-
-async def _run_for_each(work: Callable[[_T], Awaitable[None]], entries: Iterable[_T]) -> None:
-    """Do the work for each of them, some at a time. The first error ends it."""
-    some: list[_T] = []
-    for entry in entries:
-        some.append(entry)
-        if len(some) == CONCURRENCY:
-            await asyncio.gather(*map(work, some))
-            some = []
-    await asyncio.gather(*map(work, some))

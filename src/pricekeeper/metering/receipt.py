@@ -102,8 +102,4 @@ def receipt_taken_for(item: Mapping[str, Any]) -> str | None:
 
 def receipt_from(item: Mapping[str, Any]) -> Receipt:
     """The receipt of an item; raises `UnreadableItemError` if it is none."""
-    try:
-        return msgspec.convert(item, Receipt)
-    except msgspec.ValidationError as error:
-        typed = TypedItem(REQUEST_DEDUP, item)
-        raise typed.report_unreadable(f"it is no receipt: {error}") from error
+    return TypedItem(REQUEST_DEDUP, item).convert(Receipt)

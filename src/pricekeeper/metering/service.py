@@ -368,7 +368,9 @@ class Metering:
         if not isinstance(posted, Posted) or not posted.accepted:
             return None
         total = self._totals.total(submission.account)
-        return None if total is None else self._note_answer(policy, submission, posted, total)
+        if total is None:
+            return None
+        return self._note_answer(policy, submission, posted, total)
 
     async def _answer(
         self, policy: Policy, submission: Submission, outcome: Posted | BaseException
@@ -386,8 +388,7 @@ class Metering:
         receipt = posted.receipt
         if receipt.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(submission.request_id)
-        account = receipt.account
-        total = self._totals.total(account) or await self._totals.wait_for(account)
+        total = await self._find_total(receipt.account)
         return self._note_answer(policy, submission, posted, total)
 
     def _note_answer(
@@ -406,10 +407,12 @@ class Metering:
         self, policy: Policy, request_id: str, outcome: Outcome, receipt: Receipt
     ) -> Recorded:
         """The answer to a record that was counted."""
-        account = receipt.account
-        total = self._totals.total(account) or await self._totals.wait_for(account)
-        self._note_quota_use(policy, account, total)
+        total = await self._find_total(receipt.account)
+        self._note_quota_use(policy, receipt.account, total)
         return Recorded(request_id, outcome, receipt, total)
+
+    async def _find_total(self, account: Account) -> Total | None:
+        return self._totals.total(account) or await self._totals.wait_for(account)
 
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]

@@ -1,9 +1,16 @@
 """The counters of an earlier version, and of other programs: summed into the totals, forward only.
 
-They stand in shards, which a marker of their day and account tells of. Shards are read consistently
-but one after another, so two runs at the same time can each see something the other does not. A
-total is written only if no number in it goes back; whoever fails at that reads the shards again.
-A read that begins after both have ended contains both, so this settles.
+In UsageAggSharded, by the schema document:
+
+- ``{scope}#LABEL#{label}#SH#{n}`` / ``DAY#{day}``: counters, one of n shards. Another program has
+  the cost in ``cost_usd_micros``, which counts beside our own ``cost_usd_picos``
+- ``ACTIVE#{day}`` / ``{scope}#LABEL#{label}#SH#{shard count}``: a marker, saying that the account
+  exists and over how many shards to sum it
+
+Shards are read consistently but one after another, so two runs at the same time can each see
+something the other does not. A total is written only if no number in it goes back; whoever fails
+at that reads the shards again. A read that begins after both have ended contains both, so this
+settles.
 
 An account that can't be read is reported and left aside; the others go on. If one of its shards
 can't be read, its total says so from then on. If its total can't be read, it is left as it is:
@@ -12,12 +19,14 @@ readers sum the shards, and once somebody has removed the item, the next run wri
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Iterator
-from typing import Final
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import gather_in_groups
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -27,29 +36,86 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.aggregation_report import Tally
-from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
 from pricekeeper.metering.items import (
-    accounts_from,
-    counter_keys,
-    counters_from,
     day_expires_at_epoch,
     fold_from,
     fold_put,
     has_fold,
     is_own_total,
     lacks_shards,
-    report_excess,
-    shard_markers_query,
     shards_unreadable_update,
     total_key,
     total_put,
     total_so_far,
 )
-from pricekeeper.storage import Item, Key, Put, Store, Table, query_pages
+from pricekeeper.pricing import PICOS_PER_MICRO
+from pricekeeper.storage import Item, Key, Put, Query, Store, Table, TypedItem, query_pages
+from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
+from pricekeeper.storage.values import EXPIRY
 
 ATTEMPTS_MAX: Final = 5
 CONCURRENCY: Final = 8
 READ_KEYS_MAX: Final = 100
+SHARDS_MAX: Final = 1_024
+"""A marker that names more shards is strange: reading it must not read without end."""
+_MARKER: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})#SH#([0-9]{1,9})")
+
+
+def counter_key(account: Account, shard: int) -> Key:
+    """Where one shard of the account is."""
+    return Key(f"{account.partition}#SH#{shard}", f"DAY#{account.day}")
+
+
+def counter_keys(account: Account, shard_count: int) -> list[tuple[Table, Key]]:
+    """Where all shards of the account are."""
+    return [(USAGE_AGG_SHARDED, counter_key(account, shard)) for shard in range(shard_count)]
+
+
+def counters_from(items: Iterable[Mapping[str, Any] | None]) -> Counters:
+    """The sum of what these shards hold; a missing item or attribute holds nothing.
+
+    Raises `UnreadableItemError` if an attribute is there and is no count.
+    """
+    found = [_shard_counts(item) for item in items if item is not None]
+    return Counters.of_amounts(sum(counts[name] for counts in found) for name in COUNTER_NAMES)
+
+
+def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
+    typed = TypedItem(USAGE_AGG_SHARDED, item)
+    counts: dict[str, int] = {name: typed.whole(name, 0, least=0) for name in COUNTER_NAMES}
+    counts["cost_usd_picos"] += typed.whole("cost_usd_micros", 0, least=0) * PICOS_PER_MICRO
+    return counts
+
+
+def shard_markers_query(day: str, prefix: str = "") -> Query:
+    """The accounts of a day, or those whose marker's sort key starts with the prefix."""
+    return Query(USAGE_AGG_SHARDED, f"ACTIVE#{day}", prefix=prefix)
+
+
+def shards_marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put:
+    """Say that the account has shards, and how many to look at: another program did not."""
+    key = Key(f"ACTIVE#{account.day}", f"{account.partition}#SH#{shard_count}")
+    return Put(USAGE_AGG_SHARDED, {**key.attributes, EXPIRY: expires_at_epoch})
+
+
+def accounts_from(day: str, markers: Iterable[Item]) -> dict[Account, int]:
+    """The accounts that the markers tell of, each with its shard count.
+
+    All of that is in a marker's key, so its attributes need not be trusted. A marker whose key says
+    something else belongs to no account: it is reported and left out.
+    """
+    accounts: dict[Account, int] = {}
+    for marker in markers:
+        named = _MARKER.fullmatch(str(marker["SK"]))
+        shard_count = 0 if named is None else int(named[3])
+        if named is None or not 1 <= shard_count <= SHARDS_MAX:
+            typed = TypedItem(USAGE_AGG_SHARDED, marker)
+            typed.report_unreadable("its sort key names no account and its shards")
+            continue
+        account = Account(named[1], named[2], day)
+        accounts[account] = max(accounts.get(account, 0), shard_count)
+    return accounts
 
 
 class ShardSums:
@@ -66,53 +132,46 @@ class ShardSums:
         async for page in query_pages(self._store, shard_markers_query(day)):
             accounts = accounts_from(day, page.items)
             tally.accounts += len(accounts)
-            chunks = list(_chunks(accounts))
-            for start in range(0, len(chunks), CONCURRENCY):
-                at_once = chunks[start : start + CONCURRENCY]
-                await asyncio.gather(*(self._visit(chunk, tally) for chunk in at_once))
+            visit = partial(self._visit, tally)
+            await gather_in_groups(visit, list(_chunks(accounts)), CONCURRENCY)
 
-    async def _visit(self, accounts: dict[Account, int], tally: Tally) -> None:
+    async def _visit(self, tally: Tally, accounts: dict[Account, int]) -> None:
         """Bring some totals up to date, from one read of all their shards."""
         as_of_ms = self._clock.now_ms()
         try:
-            for scope_key, label, day in accounts:
-                org_id = scope_key.split("#")[1]
-                await self._accounts.add(org_id, f"{scope_key}#LABEL#{label}", day, "has_days")
-            found = iter(await self._store.batch_get(_keys(accounts)))
+            for account in accounts:
+                org_id = account.scope_key.split("#")[1]
+                await self._accounts.add(org_id, account.partition, account.day, "has_days")
+            found = await read_with_shards(self._store, accounts)
         except StoreError as error:
             tally.fail(len(accounts), error)
             return
-        for account, count in accounts.items():
-            items = [next(found) for _ in range(count + 1)]
+        for account, (stored, shards) in found.items():
             try:
-                if await self._bring_forward(account, count, items, as_of_ms):
+                if await self._bring_forward(account, stored, shards, as_of_ms):
                     tally.written += 1
                     tally.written_at_ms = self._clock.now_ms()
             except StoreError as error:
                 tally.fail(1, error)
 
     async def _bring_forward(
-        self, account: Account, count: int, items: list[Item | None], as_of_ms: int
+        self, account: Account, stored: Item | None, shards: list[Item | None], as_of_ms: int
     ) -> bool:
         """Write the total if the shards hold more; whether that was so.
 
-        ``items`` are the total and the shards as they were read.
+        Both are as they were read.
         """
         for _ in range(ATTEMPTS_MAX):
-            stored, *shards = items
-            put = self._put_of(
-                account,
-                stored,
-                await self._sum_or_mark_unreadable(account, stored, shards),
-                as_of_ms,
-            )
+            summed = await self._sum_or_mark_unreadable(account, stored, shards)
+            put = self._put_of(account, stored, summed, as_of_ms)
             if put is None:
                 return False
             try:
                 await self._store.put(put)
             except (ConditionFailedError, OutcomeUnknownError):
                 as_of_ms = self._clock.now_ms()
-                items = await self._store.batch_get(_keys({account: count}))
+                found = await read_with_shards(self._store, {account: len(shards)})
+                stored, shards = found[account]
             else:
                 return True
         raise ContendedError(f"the total of {account.scope_key} {account.label} kept changing")
@@ -132,7 +191,8 @@ class ShardSums:
             key = total_key(account)[1]
             return fold_put(key, forward or fold, stored, as_of_ms, expires, with_shards=True)
         if stored is not None and not is_own_total(stored) and not summed.dominates(current):
-            report_excess(stored)
+            excess = "it is more than the sum of its shards, which is kept"
+            TypedItem(DAILY_TOTAL, stored).report_unreadable(excess)
         up_to_date = current.dominates(summed) and not lacks_shards(stored)
         if up_to_date and (stored is None or is_own_total(stored)):
             return None
@@ -153,13 +213,29 @@ class ShardSums:
             raise
 
 
-def _keys(accounts: dict[Account, int]) -> list[tuple[Table, Key]]:
-    """For each account its total, then its shards."""
-    return [
+async def read_with_shards(
+    store: Store, accounts: Mapping[Account, int]
+) -> dict[Account, tuple[Item | None, list[Item | None]]]:
+    """The total of each account, and so many of its shards: one read."""
+    keys = [
         key
         for account, count in accounts.items()
         for key in (total_key(account), *counter_keys(account, count))
     ]
+    items = iter(await store.batch_get(keys) if keys else ())
+    return {
+        account: (next(items), [next(items) for _ in range(count)])
+        for account, count in accounts.items()
+    }
+
+
+async def sum_shards(store: Store, account: Account) -> Counters | None:
+    """What the shards of an account hold; ``None`` if it has none."""
+    page = await store.query(shard_markers_query(account.day, f"{account.partition}#SH#"))
+    count = max(accounts_from(account.day, page.items).values(), default=0)
+    if not count:
+        return None
+    return counters_from(await store.batch_get(counter_keys(account, count)))
 
 
 def _chunks(accounts: dict[Account, int]) -> Iterator[dict[Account, int]]:

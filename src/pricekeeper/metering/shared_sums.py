@@ -30,7 +30,7 @@ since: so sums read at most so many records a millisecond, however busy a scope 
 SCOPES_MAX: Final = 10_000
 
 
-class _Sum:
+class _ScopeSum:
     """One sum of a scope, made or being made."""
 
     __slots__ = ("began_at_ms", "day", "number", "outdated", "records", "task")
@@ -55,7 +55,7 @@ class SharedSums:
     def __init__(self, reader: TotalsReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
-        self._sums: BoundedCache[str, _Sum] = BoundedCache(SCOPES_MAX)
+        self._sums: BoundedCache[str, _ScopeSum] = BoundedCache(SCOPES_MAX)
         self._begun = 0
 
     async def read_totals(self, scope_key: str, day: str) -> Mapping[ModelLabel, Total]:
@@ -77,25 +77,25 @@ class SharedSums:
         if known is not None:
             known.outdated = True
 
-    def _is_fresh(self, known: _Sum) -> bool:
+    def _is_fresh(self, known: _ScopeSum) -> bool:
         age_ms = self._clock.monotonic_ms() - known.began_at_ms
         if known.outdated:
             return known.task.done() and age_ms < known.records // RECORDS_PER_MS - REUSE_MS
         return not known.task.done() or age_ms < REUSE_MS
 
-    def _begin(self, scope_key: str, day: str) -> _Sum:
+    def _begin(self, scope_key: str, day: str) -> _ScopeSum:
         # A task of its own, so that the caller who happened to be first can be cancelled
         # without taking the others along.
         self._begun += 1
         task = asyncio.create_task(self._reader.read_active(scope_key, day), name="pricekeeper-sum")
-        made = _Sum(self._begun, day, self._clock.monotonic_ms(), task)
+        made = _ScopeSum(self._begun, day, self._clock.monotonic_ms(), task)
         made.records = -self._reader.records_read
         self._sums.put(scope_key, made)
         task.add_done_callback(lambda done: self._note_end(scope_key, made, done))
         return made
 
     def _note_end(
-        self, scope_key: str, made: _Sum, task: asyncio.Task[dict[ModelLabel, Total]]
+        self, scope_key: str, made: _ScopeSum, task: asyncio.Task[dict[ModelLabel, Total]]
     ) -> None:
         """Forget a sum that failed. Everybody who waited may be gone: asyncio wants it seen."""
         made.records += self._reader.records_read

@@ -11,23 +11,23 @@ spent is kept as one sum, under `OTHERS`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import in_groups
 from pricekeeper.days import date_of, day_of, org_day
 from pricekeeper.metering.aggregator import days_open
 from pricekeeper.metering.counters import Account
 from pricekeeper.metering.items import (
     account_from,
-    accounts_from,
-    shard_markers_query,
     spent_query,
     total_key,
 )
+from pricekeeper.metering.shards import accounts_from, shard_markers_query
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Store, query_pages
 
@@ -101,30 +101,23 @@ class MonthSpend:
         sums: PicosBySpender = {}
         async for page in query_pages(self._store, spent_query(day)):
             accounts = (account_from(day, item) for item in page.items)
-            await self._add_totals(day, filter(None, accounts), sums)
+            await self._add_totals(list(filter(None, accounts)), sums)
         async for page in query_pages(self._store, shard_markers_query(day)):
-            await self._add_totals(day, accounts_from(day, page.items), sums)
+            await self._add_totals(list(accounts_from(day, page.items)), sums)
         return sums
 
-    async def _add_totals(
-        self, day: str, accounts: Iterable[Account], sums: PicosBySpender
-    ) -> None:
-        spenders = [Spender(account.scope_key, account.label) for account in accounts]
-        for start in range(0, len(spenders), READ_KEYS_MAX):
-            await self._read_totals(day, spenders[start : start + READ_KEYS_MAX], sums)
+    async def _add_totals(self, accounts: list[Account], sums: PicosBySpender) -> None:
+        for some in in_groups(accounts, READ_KEYS_MAX):
+            items = await self._store.batch_get([total_key(account) for account in some])
+            for account, item in zip(some, items, strict=True):
+                spender, picos = Spender(account.scope_key, account.label), _cost_picos(item)
+                if picos is None:
+                    _log.warning("total_unreadable", scope=account.scope_key, label=account.label)
+                elif spender in sums or len(sums) < self._spenders_max:
+                    sums[spender] = picos  # a later page may name it again, with the same total
+                else:
+                    sums[OTHERS] = sums.get(OTHERS, 0) + picos
             await asyncio.sleep(0)  # SQLite answers at once; let requests have their turn
-
-    async def _read_totals(self, day: str, spenders: list[Spender], sums: PicosBySpender) -> None:
-        keys = [total_key(Account(*spender, day)) for spender in spenders]
-        for spender, item in zip(spenders, await self._store.batch_get(keys), strict=True):
-            picos = _cost_picos(item)
-            if picos is None:
-                _log.warning("total_unreadable", scope=spender.scope_key, label=spender.label)
-                continue
-            if spender in sums or len(sums) < self._spenders_max:
-                sums[spender] = picos  # a later page may name it again, with the same total
-            else:
-                sums[OTHERS] = sums.get(OTHERS, 0) + picos
 
     def _add(self, sums: PicosBySpender, more: PicosBySpender) -> None:
         for spender, picos in more.items():

@@ -9,7 +9,7 @@ from pricekeeper.budgets import BudgetAccount
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.journal import (
     Address,
-    Entry,
+    JournalEntry,
     StoredTerms,
     Terms,
     encode_entry,
@@ -82,7 +82,7 @@ class Submission:
         self.tokens = tokens
         self.accounts = accounts
         """The budgets that it is spent from, in the write that counts it."""
-        self._entry: Entry | None = None
+        self._entry: JournalEntry | None = None
         """As it was sent last."""
         self.waiting: list[Waiter] = []
         """The first of them submitted it; the others sent the same request id meanwhile."""
@@ -109,7 +109,7 @@ class Submission:
         """The attributes of a page that this sending writes."""
         return self._written(self.name, nonce, sent_at_ms)
 
-    def entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
+    def entry(self, nonce: bytes, sent_at_ms: int) -> JournalEntry:
         """The record as its page has it, from that sending."""
         made = self._entry
         if made is None or made.nonce != nonce or made.sent_at_ms != sent_at_ms:
@@ -120,9 +120,9 @@ class Submission:
         data = encode_entry(self.entry(nonce, sent_at_ms))
         return Written(name, data, self.stored_terms, self.weight)
 
-    def _make_entry(self, nonce: bytes, sent_at_ms: int) -> Entry:
+    def _make_entry(self, nonce: bytes, sent_at_ms: int) -> JournalEntry:
         tokens = self.tokens
-        return Entry(
+        return JournalEntry(
             self.fingerprint,
             nonce,
             sent_at_ms,

@@ -1,9 +1,9 @@
 """How many values of a tag are told apart: so many a day of an organisation, the first ones.
 
-Which these are stands in an item for each key and day, as short hashes. It is changed before a
-total of a new value is written, and only ever grows; once it is full, it stays as it is. So every
-aggregator, and every later fold of the same records, counts a value under the same heading: its
-own, or `OTHER` for good.
+Which these are stands in an item for each key and day, as short hashes (``TAGVALUES#{org}#{day}`` /
+tag key, in UsageAggSharded). It is changed before a total of a new value is written, and only ever
+grows; once it is full, it stays as it is. So every aggregator, and every later fold of the same
+records, counts a value under the same heading: its own, or `OTHER` for good.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -24,19 +24,15 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering.aggregation_report import Tally
 from pricekeeper.metering.counters import Counters
-from pricekeeper.metering.facets import Facet, tag_sort_key
-from pricekeeper.metering.items import (
-    TAG_HASH_BYTES,
-    day_expires_at_epoch,
-    tag_values_from,
-    tag_values_key,
-    tag_values_put,
-)
+from pricekeeper.metering.facets import Facet, SumsByFacet, tag_sort_key
+from pricekeeper.metering.items import day_expires_at_epoch
 from pricekeeper.metering.meter import FoldMeter
-from pricekeeper.storage import Store
+from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Store, TypedItem, attr
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.storage.values import EXPIRY
 
 VALUES_MAX: Final = 1_000
+HASH_BYTES: Final = 8
 FACETS_A_TURN: Final = 1_000
 """Facets that are looked at before other requests get their turn."""
 OTHER: Final = "(other)"
@@ -47,6 +43,7 @@ REMEMBERED_MAX: Final = 256
 OVER_MAX: Final = 10_000
 """Keys and days that this process has reported; a forgotten one is reported again."""
 
+_HASHES, _REV = "hashes", "rev"
 _ALWAYS: Final = frozenset({"", OTHER})
 """No values of their own: what has no such tag, and what is over."""
 _log = structlog.get_logger(__name__)
@@ -73,9 +70,7 @@ class TagValues:
         self._known: BoundedCache[TagDay, frozenset[bytes]] = BoundedCache(REMEMBERED_MAX)
         self._over: BoundedCache[TagDay, bool] = BoundedCache(OVER_MAX)
 
-    async def limit_values(
-        self, found: Mapping[Facet, dict[int, Counters]], tally: Tally
-    ) -> dict[Facet, dict[int, Counters]]:
+    async def limit_values(self, found: SumsByFacet, tally: Tally) -> SumsByFacet:
         """The same sums, with values that are over under `OTHER`.
 
         If the values of a key can't be read, its totals are left aside; all others go on.
@@ -94,7 +89,7 @@ class TagValues:
                 apart[tag_day] = await self._admit(tag_day, values)
             except UnreadableItemError as error:
                 tally.fail(1, error)
-        limited: dict[Facet, dict[int, Counters]] = {}
+        limited: SumsByFacet = {}
         for number, (facet, sums) in enumerate(found.items()):
             if number % FACETS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -121,24 +116,23 @@ class TagValues:
         """The values that are told apart, with these in it as far as there is room."""
         wanted = [_hash(value) for value in values]
         known = self._known.get(tag_day) or frozenset()
+        if len(known) >= self._values_max or known.issuperset(wanted):
+            return known
         for _ in range(ATTEMPTS_MAX):
-            if len(known) >= self._values_max or known.issuperset(wanted):
-                return known
             item = await self._store.get(USAGE_AGG_SHARDED, tag_values_key(*tag_day))
-            stored = tag_values_from(item)
+            stored = _values_from(item)
             known = frozenset(stored)
             new = [one for one in dict.fromkeys(wanted) if one not in known]
             new = new[: max(0, self._values_max - len(known))]
             if new:
                 expires = day_expires_at_epoch(tag_day.day, self._retention_days)
-                put = tag_values_put(tag_values_key(*tag_day), item, [*stored, *new], expires)
+                put = _values_put(tag_values_key(*tag_day), item, [*stored, *new], expires)
                 try:
                     await self._store.put(put)
                 except (ConditionFailedError, OutcomeUnknownError):
                     continue
                 known |= frozenset(new)
             self._known.put(tag_day, known)
-        if len(known) >= self._values_max or known.issuperset(wanted):
             return known
         raise ContendedError(f"the values of {tag_day.key} on {tag_day.day} kept changing")
 
@@ -149,8 +143,37 @@ class TagValues:
             _log.warning("tag_values_over", **tag_day._asdict(), values_max=self._values_max)
 
 
+def tag_values_key(org_id: str, key: str, day: str) -> Key:
+    """Where the values of a tag are that are told apart on that day."""
+    return Key(f"TAGVALUES#{org_id}#{day}", key)
+
+
+def _values_from(item: Mapping[str, Any] | None) -> list[bytes]:
+    """The hashes of the values, in the order in which they came."""
+    if item is None:
+        return []
+    hashes = item.get(_HASHES)
+    if type(hashes) is not bytes or len(hashes) % HASH_BYTES:
+        raise TypedItem(USAGE_AGG_SHARDED, item).report_unreadable(f"{_HASHES} must be hashes")
+    return [hashes[start : start + HASH_BYTES] for start in range(0, len(hashes), HASH_BYTES)]
+
+
+def _values_put(
+    key: Key, stored: Item | None, hashes: Iterable[bytes], expires_at_epoch: int
+) -> Put:
+    """Write the values in place of those that were read."""
+    rev = 0 if stored is None else TypedItem(USAGE_AGG_SHARDED, stored).whole(_REV, 0)
+    item: Item = {
+        **key.attributes,
+        _HASHES: b"".join(hashes),
+        _REV: rev + 1,
+        EXPIRY: expires_at_epoch,
+    }
+    return Put(USAGE_AGG_SHARDED, item, ITEM_ABSENT if stored is None else attr(_REV).eq(rev))
+
+
 def _hash(value: str) -> bytes:
-    return hashlib.blake2b(value.encode(), digest_size=TAG_HASH_BYTES).digest()
+    return hashlib.blake2b(value.encode(), digest_size=HASH_BYTES).digest()
 
 
 def _add(sums: dict[int, Counters], more: Mapping[int, Counters]) -> None:

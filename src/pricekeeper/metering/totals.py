@@ -21,23 +21,26 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
 from pricekeeper.metering.fold import add_up
-from pricekeeper.metering.folding import sum_shards, ticks_of_day
+from pricekeeper.metering.folding import ticks_of_day
 from pricekeeper.metering.items import (
     CHECKPOINT,
     account_from,
-    accounts_from,
     checkpoint_from,
     closed_tick_from,
-    counter_keys,
-    counters_from,
     fold_from,
-    shard_markers_query,
     spent_query,
     total_from,
     total_key,
 )
 from pricekeeper.metering.journal import shards_at_most
 from pricekeeper.metering.journal_reading import JournalReader
+from pricekeeper.metering.shards import (
+    accounts_from,
+    counters_from,
+    read_with_shards,
+    shard_markers_query,
+    sum_shards,
+)
 from pricekeeper.storage import Item, Key, Store, Table, query_items, query_pages
 from pricekeeper.ticks import tick_of
 from pricekeeper.values import AppId, ModelLabel, OrgId
@@ -162,17 +165,10 @@ class TotalsReader:
         known = {**shard_counts, **dict.fromkeys(await self._read_spent(day, scope_prefix), 0)}
         for account in found.keys() - known.keys():  # nobody has looked for its shards yet
             shard_counts[account] = shards_at_most(lanes)
-        accounts = list({**known, **found})
-        keys = [
-            key
-            for account in accounts
-            for key in (total_key(account), *counter_keys(account, shard_counts.get(account, 0)))
-        ]
-        items = iter(await self._store.batch_get(keys) if keys else ())
+        wanted = {account: shard_counts.get(account, 0) for account in {**known, **found}}
+        read = await read_with_shards(self._store, wanted)
         totals: dict[Account, Total] = {}
-        for account in accounts:
-            stored = next(items)
-            shards = [next(items) for _ in range(shard_counts.get(account, 0))]
+        for account, (stored, shards) in read.items():
             summed = counters_from(shards)
             try:
                 fold = fold_from(stored)

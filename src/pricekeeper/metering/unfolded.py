@@ -46,7 +46,7 @@ class Unfolded:
 
     def drop(self, account: Account) -> None:
         """Forget what was posted for an account that was summed in another way."""
-        self._left.pop((f"{account.scope_key}#LABEL#{account.label}", f"{DAY}{account.day}"), None)
+        self._left.pop((account.partition, f"{DAY}{account.day}"), None)
 
     def take_days(self, first_day: str, last_day: str) -> Iterator[Left]:
         """What is left for totals of these days, both included."""

@@ -52,6 +52,9 @@ from pricekeeper.metering.journal_items import (
     VoidNote,
     Written,
     private_page_put,
+    void_marker_key,
+    void_marker_put,
+    void_note_from,
     void_note_put,
 )
 from pricekeeper.metering.journal_reading import JournalReader
@@ -59,8 +62,8 @@ from pricekeeper.metering.posting import Poster, page_at
 from pricekeeper.metering.receipt import receipt_from, receipt_key, receipt_taken_for
 from pricekeeper.metering.usage import parse_request_id
 from pricekeeper.pricing import split_micros
-from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Store, Table, TypedItem, Write
-from pricekeeper.storage.tables import REQUEST_DEDUP, USAGE_AGG_SHARDED
+from pricekeeper.storage import Store, Write
+from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.tenants import Client, Policy, Tenants
 from pricekeeper.ticks import region_at
 from pricekeeper.values import AppId, Attribution, OrgId, new_request_id
@@ -68,7 +71,6 @@ from pricekeeper.values import AppId, Attribution, OrgId, new_request_id
 VOIDABLE_DAYS: Final = 3
 """How long after the beginning of its day in UTC a record can be voided: then the day is final."""
 ATTEMPTS_MAX: Final = 3
-_CORRECTION, _AT = "correction_id", "at_ms"
 _ACTION: Final = "usage.void"
 
 
@@ -78,6 +80,11 @@ class Voided(NamedTuple):
     record: Record
     correction_id: str
     at_ms: int
+
+    @property
+    def note(self) -> VoidNote:
+        """What is said of it beside the record, and where it is said once."""
+        return VoidNote(self.record.request_id, self.correction_id, self.at_ms)
 
 
 class _Found(NamedTuple):
@@ -160,9 +167,11 @@ class Voider:
         expires = self._poster.expires_at_epoch(posting.region)
         written = Written("", encode_entry(correction.entry), terms, 1)
         operations: tuple[Write, ...] = (
-            _marker_put(org.org_id, voided, expires),
+            void_marker_put(org.org_id, voided.note, expires),
             private_page_put(org.org_id, posting.region, nonce, [written], expires),
-            self._note_put(org.org_id, found, voided),
+            void_note_put(
+                org.org_id, found.region, voided.note, self._poster.expires_at_epoch(found.region)
+            ),
         )
         apply = partial(self._trail.apply, by, _change(org.org_id, voided))
         if accounts:
@@ -191,18 +200,12 @@ class Voider:
         return accounts
 
     async def _find_marker(self, org_id: str, record: Record) -> Voided | None:
-        table, key = _marker_key(org_id, record.request_id)
+        table, key = void_marker_key(org_id, record.request_id)
         item = await self._store.get(table, key)
         if item is None:
             return None
-        typed = TypedItem(table, item)
-        return Voided(record, typed.text(_CORRECTION), typed.whole(_AT))
-
-    def _note_put(self, org_id: str, found: _Found, voided: Voided) -> Put:
-        """Say beside the record that it is voided, for as long as the record is there."""
-        note = VoidNote(found.record.request_id, voided.correction_id, voided.at_ms)
-        expires = self._poster.expires_at_epoch(found.region)
-        return void_note_put(org_id, found.region, note, expires)
+        note = void_note_from(table, item, record.request_id)
+        return Voided(record, note.correction_id, note.at_ms)
 
     async def _find(self, org: Policy, request_id: str, about_ms: int | None) -> _Found | None:
         """The record of that id; a captured one is on the sheet of its authorization."""
@@ -270,7 +273,7 @@ def _change(org_id: str, voided: Voided) -> Change:
         "input_tokens": entry.input_tokens,
         "output_tokens": entry.output_tokens,
     }
-    after = {_CORRECTION: voided.correction_id}
+    after = {"correction_id": voided.correction_id}
     return Change(_ACTION, _target(voided), OrgId(org_id), before, after)
 
 
@@ -281,18 +284,3 @@ def _repetition(org_id: str, voided: Voided) -> Change:
 
 def _target(voided: Voided) -> str:
     return f"usage/{voided.record.request_id}"
-
-
-def _marker_key(org_id: str, request_id: str) -> tuple[Table, Key]:
-    return REQUEST_DEDUP, Key(f"ORG#{org_id}#VOID#{request_id}")
-
-
-def _marker_put(org_id: str, voided: Voided, expires_at_epoch: int) -> Put:
-    table, key = _marker_key(org_id, voided.record.request_id)
-    item: Item = {
-        "PK": key.pk,
-        _CORRECTION: voided.correction_id,
-        _AT: voided.at_ms,
-        "expires_at_epoch": expires_at_epoch,
-    }
-    return Put(table, item, ITEM_ABSENT)

@@ -52,24 +52,29 @@ class VariantPricing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.pricing
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """One labelled model of the deployment."""
+class StatedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What the deployment file says of a model, and the model is as it says."""
 
-    label: ModelLabel
     bedrock_model_id: str
-    ref: ModelRef
     family: str
     tier: str
     description: str
     default_pricing: RateCard
-    priority: VariantPricing | None = None
-    flex: VariantPricing | None = None
-    reserved: VariantPricing | None = None
     batch: VariantPricing | None = None
     input_includes_cache_tokens: bool = False
     burn_down_factor_permille: int = PERMILLE
     context_window_tokens: int = CONTEXT_WINDOW_TOKENS
     max_output_tokens: int = MAX_OUTPUT_TOKENS
+
+
+class Model(StatedModel, frozen=True, kw_only=True):
+    """One labelled model of the deployment."""
+
+    label: ModelLabel
+    ref: ModelRef
+    priority: VariantPricing | None = None
+    flex: VariantPricing | None = None
+    reserved: VariantPricing | None = None
     aliases: frozenset[str] = frozenset()
     price_list_names: frozenset[str] = frozenset()
 

@@ -15,15 +15,9 @@ from typing import Final, Literal, cast
 import msgspec
 
 from pricekeeper.errors import DeploymentFileError, FieldError, InvalidValueError
-from pricekeeper.pricing.catalogue import (
-    CONTEXT_WINDOW_TOKENS,
-    MAX_OUTPUT_TOKENS,
-    Catalogue,
-    Model,
-    VariantPricing,
-)
+from pricekeeper.pricing.catalogue import Catalogue, Model, StatedModel, VariantPricing
 from pricekeeper.pricing.model_ids import ModelRef, normalise_model_id
-from pricekeeper.pricing.prices import COMPONENTS, PERMILLE, Component, RateCard, Rates
+from pricekeeper.pricing.prices import COMPONENTS, Component, RateCard, Rates
 from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml
 from pricekeeper.shapes import OF_A_FILE, shape_errors
 from pricekeeper.values import ModelLabel, parse_model_label
@@ -47,19 +41,9 @@ class _Tiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reserved: VariantPricing | None = None
 
 
-class _ModelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    bedrock_model_id: str
+class _ModelEntry(StatedModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
     priced_as: str | None = None
-    family: str
-    tier: str
-    description: str
-    default_pricing: RateCard
     service_tiers: _Tiers = _Tiers()
-    batch: VariantPricing | None = None
-    input_includes_cache_tokens: bool = False
-    burn_down_factor_permille: int = PERMILLE
-    context_window_tokens: int = CONTEXT_WINDOW_TOKENS
-    max_output_tokens: int = MAX_OUTPUT_TOKENS
     aliases: tuple[str, ...] = ()
     price_list_names: tuple[str, ...] = ()
 
@@ -100,22 +84,12 @@ def parse_catalogue(text: str, origin: str) -> Catalogue:
 
 
 def _model(label: ModelLabel, entry: _ModelEntry) -> Model:
+    stated = {name: getattr(entry, name) for name in StatedModel.__struct_fields__}
     return Model(
+        **stated,
         label=label,
-        bedrock_model_id=entry.bedrock_model_id,
         ref=cast(ModelRef, _ref(entry)),  # which _identity_errors has seen to
-        family=entry.family,
-        tier=entry.tier,
-        description=entry.description,
-        default_pricing=entry.default_pricing,
-        priority=entry.service_tiers.priority,
-        flex=entry.service_tiers.flex,
-        reserved=entry.service_tiers.reserved,
-        batch=entry.batch,
-        input_includes_cache_tokens=entry.input_includes_cache_tokens,
-        burn_down_factor_permille=entry.burn_down_factor_permille,
-        context_window_tokens=entry.context_window_tokens,
-        max_output_tokens=entry.max_output_tokens,
+        **msgspec.structs.asdict(entry.service_tiers),
         aliases=frozenset(entry.aliases),
         price_list_names=frozenset(entry.price_list_names),
     )
@@ -173,13 +147,9 @@ def _pricing_errors(entry: _ModelEntry, path: str) -> Iterator[FieldError]:
     yield from _card_errors(default, f"{path}.default_pricing")
     for component in (Component.INPUT, Component.OUTPUT):
         yield from _unit_errors(default, component, f"{path}.default_pricing")
-    tiers = entry.service_tiers
-    for field, variant in (
-        ("service_tiers.priority", tiers.priority),
-        ("service_tiers.flex", tiers.flex),
-        ("service_tiers.reserved", tiers.reserved),
-        ("batch", entry.batch),
-    ):
+    tiers = msgspec.structs.asdict(entry.service_tiers)
+    priced = {f"service_tiers.{tier}": variant for tier, variant in tiers.items()}
+    for field, variant in {**priced, "batch": entry.batch}.items():
         if variant is not None:
             yield from _variant_errors(variant, default, f"{path}.{field}")
 

@@ -40,7 +40,7 @@ class _StoredTiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reserved: RateCard | None = None
 
 
-class _Stored(Rates, frozen=True, kw_only=True):
+class _StoredPrices(Rates, frozen=True, kw_only=True):
     """The attributes of an item that say what it costs; there are others."""
 
     long_context: tuple[Step, ...] = ()
@@ -70,12 +70,10 @@ def price_key(model: Model, day: date) -> Key:
 
 def price_item(model: Model, day: date, stated: StatedPrices) -> Item:
     """The item of that statement."""
-    key = price_key(model, day)
     table = msgspec.to_builtins(stated.table)
     tiers = {tier: table[tier] for tier in _TIERS if tier in table}
     return {
-        "PK": key.pk,
-        "SK": key.sk,
+        **price_key(model, day).attributes,
         "model_label": model.label,
         "tier": model.tier,
         "family": model.family,
@@ -93,7 +91,7 @@ def price_item(model: Model, day: date, stated: StatedPrices) -> Item:
 def stated_prices(model: Model, item: Item) -> StatedPrices:
     """What the item says; raises `UnpricedUsageError` if that can't be made out."""
     try:
-        stored = msgspec.convert(item, _Stored)
+        stored = msgspec.convert(item, _StoredPrices)
     except msgspec.ValidationError as error:
         raise _unreadable(model, item, str(error)) from error
     if stored.input is None or stored.output is None:

@@ -95,32 +95,29 @@ async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> Chec
     """Compare the deployment file with what the source says about today."""
     prices = await source.load()
     today, models = _utc_day(clock.now_ms() // 1000), tuple(catalogue)
-    agreeing: list[ModelLabel] = []
-    differing: list[PriceDifference] = []
-    unmatched: list[UnmatchedModel] = []
-    left_alone: list[LeftAlone] = []
-    for model in models:
-        quote = _usable(model, prices.source, prices.quote(model, today))
-        if isinstance(quote, UnmatchedModel):
-            unmatched.append(quote)
-            continue
-        if isinstance(quote, LeftAlone):
-            left_alone.append(quote)
-            continue
-        stated, file = flattened(quote), flattened(model.table())
-        said = {price: file[price] for price in stated if price in file}
-        if changes := changes_between(said, stated):
-            differing.append(PriceDifference(model.label, model.bedrock_model_id, changes))
-        else:
-            agreeing.append(model.label)
+    found = [_compare(model, prices, today) for model in models]
     return CheckReport(
         source=prices.source,
-        agreeing=tuple(agreeing),
-        differing=tuple(differing),
-        unmatched=tuple(unmatched),
-        left_alone=tuple(left_alone),
+        agreeing=tuple(one for one in found if isinstance(one, str)),
+        differing=tuple(one for one in found if isinstance(one, PriceDifference)),
+        unmatched=tuple(one for one in found if isinstance(one, UnmatchedModel)),
+        left_alone=tuple(one for one in found if isinstance(one, LeftAlone)),
         unused_names=prices.unused_names(models),
     )
+
+
+def _compare(
+    model: Model, prices: PriceList, day: date
+) -> ModelLabel | PriceDifference | UnmatchedModel | LeftAlone:
+    """How the file's prices of a model compare with the list's; its label if they agree."""
+    quote = _usable(model, prices.source, prices.quote(model, day))
+    if not isinstance(quote, PriceTable):
+        return quote
+    stated, file = flattened(quote), flattened(model.table())
+    changes = changes_between({one: file[one] for one in stated if one in file}, stated)
+    if not changes:
+        return model.label
+    return PriceDifference(model.label, model.bedrock_model_id, changes)
 
 
 class _Job:

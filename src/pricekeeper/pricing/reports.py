@@ -18,40 +18,39 @@ class PriceChange(msgspec.Struct, frozen=True):
     new: int | None
 
 
-class DayUpdate(msgspec.Struct, frozen=True):
-    """An item that was written. ``changes`` is empty if it says what was in force before."""
+class OfModel(msgspec.Struct, frozen=True):
+    """What became of one model."""
 
     label: ModelLabel
     bedrock_model_id: str
+
+
+class DayUpdate(OfModel, frozen=True):
+    """An item that was written. ``changes`` is empty if it says what was in force before."""
+
     day: date
     changes: tuple[PriceChange, ...]
 
 
-class RefusedPrices(msgspec.Struct, frozen=True):
+class RefusedPrices(OfModel, frozen=True):
     """A model whose prices were not believed, and the changes that made them suspicious."""
 
-    label: ModelLabel
-    bedrock_model_id: str
     suspicious: tuple[PriceChange, ...]
 
 
-class UnmatchedModel(msgspec.Struct, frozen=True):
+class UnmatchedModel(OfModel, frozen=True):
     """A configured model that the source has no certain price for."""
 
-    label: ModelLabel
-    bedrock_model_id: str
     reason: str
 
 
-class LeftAlone(msgspec.Struct, frozen=True):
+class LeftAlone(OfModel, frozen=True):
     """A model whose prices stayed as they are, because the source may mean another region.
 
     ``differing`` is where the file and the source differ: ``old`` is the file's, ``new`` the
     source's.
     """
 
-    label: ModelLabel
-    bedrock_model_id: str
     reason: str
     differing: tuple[PriceChange, ...]
 
@@ -71,11 +70,9 @@ class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the source lists and no configured model is."""
 
 
-class PriceDifference(msgspec.Struct, frozen=True):
+class PriceDifference(OfModel, frozen=True):
     """A model whose prices differ: ``old`` is the file's, ``new`` the source's."""
 
-    label: ModelLabel
-    bedrock_model_id: str
     changes: tuple[PriceChange, ...]
 
 

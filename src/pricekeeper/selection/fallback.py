@@ -9,7 +9,7 @@ which the label was given up brings it back, for whoever knows the new quota.
 What is sticky is therefore the *set* of labels that were given up, not a position. A position
 means another label as soon as the order is edited, and the apps of one organisation may order
 its models differently while they share its quotas. For a given order the two say the same: the
-set is everything before the position, and `Flip.index` is that position.
+set is everything before the position, and `StickyFlip.index` is that position.
 
 A label is EXCEEDED once it has spent its whole quota (``spent >= quota``), and TIGHT from the
 threshold on (``spent * 100 >= threshold_pct * quota``), both in integers. A quota of zero means
@@ -153,7 +153,7 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
+class StickyFlip:
     """The change of the sticky state that makes a decision hold until midnight."""
 
     label: ModelLabel
@@ -176,7 +176,7 @@ class Choice:
     """A label of the ordering is given up until midnight."""
     override: Override | None = None
     """The override that decided, if one did."""
-    flip: Flip | None = None
+    flip: StickyFlip | None = None
     """The flip that has yet to be recorded, if there is one."""
     comeback: Comeback | None = None
     """The comeback that has yet to be recorded, if there is one and no flip."""
@@ -293,7 +293,7 @@ def _reason(roles: Sequence[LabelRole]) -> Reason:
 
 def _new_flip(
     policy: Policy, roles: Sequence[LabelRole], position: int, state: StickyState | None
-) -> Flip | None:
+) -> StickyFlip | None:
     """The flip that records the labels found exceeded before the chosen one, if there are any."""
     ordering = policy.model_ordering
     role_of = zip(ordering, roles, strict=True)
@@ -306,7 +306,7 @@ def _new_flip(
     previous = exceeded[0] if state is None else _in_force(exceeded, state)
     given_up = frozenset[ModelLabel]() if state is None else state.given_up_in(ordering)
     quotas = {label: policy.quotas.get(label, 0) for label in exceeded}
-    return Flip(ordering[position], index, previous, given_up.union(exceeded), quotas)
+    return StickyFlip(ordering[position], index, previous, given_up.union(exceeded), quotas)
 
 
 def _in_force(exceeded: Sequence[ModelLabel], state: StickyState) -> ModelLabel:

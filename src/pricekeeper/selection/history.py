@@ -92,7 +92,7 @@ def _moment(flip: Flip) -> tuple[int, str]:
 
 
 def quota_flip(
-    policy: Policy, choice: Choice, flip: fallback.Flip, at_ms: int, until_ms: int
+    policy: Policy, choice: Choice, flip: fallback.StickyFlip, at_ms: int, until_ms: int
 ) -> Flip:
     """A flip as its history has it: with the quotas that were found spent."""
     return Flip(

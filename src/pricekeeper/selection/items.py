@@ -36,7 +36,7 @@ import msgspec
 from pricekeeper.activity import event as activity
 from pricekeeper.activity.event import decode_flip, encode_flip
 from pricekeeper.days import date_of
-from pricekeeper.selection.fallback import Comeback, Flip, Override, Reason, StickyState
+from pricekeeper.selection.fallback import Comeback, Override, Reason, StickyFlip, StickyState
 from pricekeeper.storage import Action, Add, Key, Put, Query, Remove, Set, TypedItem, Update, attr
 from pricekeeper.storage.tables import ACTIVITY, STICKY_STATE
 from pricekeeper.tenants import Client
@@ -44,10 +44,8 @@ from pricekeeper.values import ModelLabel
 
 KEPT_DAYS: Final = 35
 """How long an item outlives its day, for its history."""
-OVERRIDES_KEPT: Final = 50
-"""Commands about an override that the history of one day has; the earliest make room."""
-COMEBACKS_KEPT: Final = 50
-"""Comebacks that the history of one day has; the earliest make room."""
+HISTORY_KEPT: Final = 50
+"""Commands about an override, and comebacks, that the history of one day has of each."""
 _SECS_PER_DAY: Final = 86_400
 
 _LABEL: Final = "active_model_label"
@@ -137,7 +135,7 @@ def _is_override(item: Mapping[str, Any]) -> bool:
     return item.get(_REASON) == Reason.MANUAL_OVERRIDE.value
 
 
-def flip_update(key: Key, flip: Flip, entry: activity.Flip) -> Update:
+def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
     """The write that records a flip, unless another instance has recorded that one or a later one.
 
     Once it is applied, its own condition is false. So a store may send it again, and a copy that
@@ -179,8 +177,7 @@ def comeback_update(key: Key, comeback: Comeback, version: int, entry: activity.
 
     Nor is it applied if the label was given up again meanwhile.
     """
-    known, oldest = attr(_COMEBACK_VERSION), version + 1 - COMEBACKS_KEPT
-    forgotten = (Remove(f"{_HISTORY}comeback_{oldest}"),) if oldest > 0 else ()
+    known = attr(_COMEBACK_VERSION)
     stored = {
         "quota_usd_micros": comeback.quota_usd_micros,
         "is_back": comeback.is_back,
@@ -193,9 +190,7 @@ def comeback_update(key: Key, comeback: Comeback, version: int, entry: activity.
         (
             Set(_COMEBACK + comeback.label, stored),
             Set(_COMEBACK_VERSION, version + 1),
-            Set(f"{_HISTORY}comeback_{version + 1}", encode_flip(entry)),
-            *forgotten,
-            _expiry(entry),
+            *_history_actions("comeback", version + 1, entry),
         ),
         same_version & attr(_GIVEN_UP_QUOTA + comeback.label).eq(comeback.quota_usd_micros),
     )
@@ -205,8 +200,7 @@ def override_version(item: Mapping[str, Any] | None) -> int:
     """How many commands about an override the item has seen."""
     if item is None:
         return 0
-    version: int = TypedItem(STICKY_STATE, item).whole(_OVERRIDE_VERSION, 0)
-    return version
+    return TypedItem(STICKY_STATE, item).whole(_OVERRIDE_VERSION, 0)
 
 
 def override_update(
@@ -286,20 +280,24 @@ def flip_marker_from(item: Mapping[str, Any]) -> tuple[str, str | None]:
 
 def _command(key: Key, version: int, entry: activity.Flip, *actions: Action) -> Update:
     """The next command after that version: applied once, and refused when it comes late."""
-    known, oldest = attr(_OVERRIDE_VERSION), version + 1 - OVERRIDES_KEPT
-    forgotten = (Remove(f"{_HISTORY}override_{oldest}"),) if oldest > 0 else ()
+    known = attr(_OVERRIDE_VERSION)
     return Update(
         STICKY_STATE,
         key,
         (
             *actions,
             Set(_OVERRIDE_VERSION, version + 1),
-            Set(f"{_HISTORY}override_{version + 1}", encode_flip(entry)),
-            *forgotten,
-            _expiry(entry),
+            *_history_actions("override", version + 1, entry),
         ),
         known.eq(version) if version else known.absent(),
     )
+
+
+def _history_actions(kind: str, number: int, entry: activity.Flip) -> tuple[Action, ...]:
+    """Note a change under its number; the earliest of its kind makes room."""
+    noted, oldest = Set(f"{_HISTORY}{kind}_{number}", encode_flip(entry)), number - HISTORY_KEPT
+    forgotten = (Remove(f"{_HISTORY}{kind}_{oldest}"),) if oldest > 0 else ()
+    return (noted, *forgotten, _expiry(entry))
 
 
 def _expiry(entry: activity.Flip) -> Action:

@@ -57,9 +57,9 @@ from pricekeeper.selection.decision import Decision
 from pricekeeper.selection.fallback import (
     Choice,
     Comeback,
-    Flip,
     Override,
     Reason,
+    StickyFlip,
     StickyState,
     choose,
 )
@@ -359,13 +359,11 @@ class Selector:
         return choice
 
     async def _record_flip(
-        self, policy: Policy, choice: Choice, flip: Flip, moment: _Moment
+        self, policy: Policy, choice: Choice, flip: StickyFlip, moment: _Moment
     ) -> None:
         """Record it, unless another instance was first; where to look for it is noted before."""
-        key, entry = (
-            items.sticky_key(policy.scope_key, moment.day),
-            quota_flip(policy, choice, flip, moment.now_ms, moment.ends_at_ms),
-        )
+        key = items.sticky_key(policy.scope_key, moment.day)
+        entry = quota_flip(policy, choice, flip, moment.now_ms, moment.ends_at_ms)
         await self._history.mark(policy.org_id, entry.app_id, moment.day)
         await self._store.update(items.flip_update(key, flip, entry))
         self.meter.flips += 1
@@ -384,10 +382,8 @@ class Selector:
         self, policy: Policy, choice: Choice, comeback: Comeback, version: int, moment: _Moment
     ) -> None:
         """Record that a label is used again, or no longer, unless another instance was first."""
-        key, entry = (
-            items.sticky_key(policy.scope_key, moment.day),
-            comeback_flip(policy, choice, comeback, moment.now_ms, moment.ends_at_ms),
-        )
+        key = items.sticky_key(policy.scope_key, moment.day)
+        entry = comeback_flip(policy, choice, comeback, moment.now_ms, moment.ends_at_ms)
         await self._history.mark(policy.org_id, entry.app_id, moment.day)
         await self._store.update(items.comeback_update(key, comeback, version, entry))
         self._on_flip(entry)

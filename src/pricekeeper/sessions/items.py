@@ -72,16 +72,13 @@ def generation_of(session_id: SessionId, slot: Item | None) -> str | None:
     typed = TypedItem(SESSIONS, slot)
     if typed.text("nonce") != session_id.nonce or typed.whole("ended_at_ms"):
         return None
-    generation: str = typed.text("token_generation")
-    return generation
+    return typed.text("token_generation")
 
 
 def session_item(session: Session) -> Item:
     """The item of a session."""
-    key = slot_key(session.subject, session.id.slot)
     return {
-        "PK": key.pk,
-        "SK": key.sk,
+        **slot_key(session.subject, session.id.slot).attributes,
         "nonce": session.id.nonce,
         "token_generation": session.token_generation,
         "rotation": session.rotation,
@@ -99,32 +96,23 @@ def session_item(session: Session) -> Item:
 
 def session_from(item: Mapping[str, Any]) -> Session:
     """The session of an item; raises `UnreadableItemError` if it is none."""
-    typed = TypedItem(SESSIONS, item)
     slot = str(item["SK"]).removeprefix(SLOT_PREFIX)
     if not slot.isdecimal():
-        raise typed.report_unreadable("its sort key names no slot")
-    return Session(
-        subject=str(item["PK"]).removeprefix(partition("")),
-        id=SessionId(int(slot), typed.text("nonce")),
-        token_generation=typed.text("token_generation"),
-        rotation=typed.whole("rotation"),
-        key_id=typed.text("key_id"),
-        refresh_hash=typed.text("refresh_hash"),
-        previous_hash=typed.text("previous_hash"),
-        opened_at_ms=typed.whole("opened_at_ms"),
-        refreshed_at_ms=typed.whole("refreshed_at_ms"),
-        ends_at_epoch=typed.whole("expires_at_epoch"),
-        labels=Labels(typed.text("user_agent"), typed.text("address")),
-        ended_at_ms=typed.whole("ended_at_ms"),
-    )
+        raise TypedItem(SESSIONS, item).report_unreadable("its sort key names no slot")
+    named = {
+        "subject": str(item["PK"]).removeprefix(partition("")),
+        "id": {"slot": int(slot), "nonce": item.get("nonce")},
+        "labels": {name: item.get(name) for name in Labels.__struct_fields__},
+        "ends_at_epoch": item.get("expires_at_epoch"),
+        "ended_at_ms": item.get("ended_at_ms"),
+    }
+    return TypedItem(SESSIONS, {**item, **named}).convert(Session)
 
 
 def block_item(evicted: Session, now_ms: int) -> Item:
     """The blocklist entry of a session's refresh token; it lasts as long as the token would."""
-    key = block_key(evicted.refresh_hash)
     return {
-        "PK": key.pk,
-        "SK": key.sk,
+        **block_key(evicted.refresh_hash).attributes,
         "subject": evicted.subject,
         "session_id": str(evicted.id),
         "blocked_at_ms": now_ms,

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import in_groups
 from pricekeeper.errors import (
     CancellationReason,
     ConditionFailedError,
@@ -181,8 +182,7 @@ class Opening:
     async def _end(self, sessions: Sequence[Session]) -> None:
         """End what a lowered limit has no slot for, as many at once as a transaction takes."""
         now_ms = self._clock.now_ms()
-        for start in range(0, len(sessions), _ENDS_MAX):
-            some = sessions[start : start + _ENDS_MAX]
+        for some in in_groups(sessions, _ENDS_MAX):
             operations: list[Write] = []
             for session in some:
                 operations.append(ending(session.subject, session.id.slot, now_ms, still(session)))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+import msgspec
 import structlog
 
 from pricekeeper.audit import AuditTrail, Change
@@ -230,20 +231,15 @@ class Sessions:
 
     def _next_session(self, session: Session) -> Opened:
         key, now_ms = self._keys.current_refresh_key(), self._clock.now_ms()
-        rotation = session.rotation + 1
-        successor = derive(key, session.subject, session.id, rotation)
-        rotated = Session(
-            subject=session.subject,
-            id=session.id,
-            token_generation=session.token_generation,
-            rotation=rotation,
+        successor = derive(key, session.subject, session.id, session.rotation + 1)
+        rotated = msgspec.structs.replace(
+            session,
+            rotation=session.rotation + 1,
             key_id=key.id,
             refresh_hash=hash_of(successor),
             previous_hash=session.refresh_hash,
-            opened_at_ms=session.opened_at_ms,
             refreshed_at_ms=now_ms,
             ends_at_epoch=self._lifetimes.end_epoch(session.opened_at_ms, now_ms),
-            labels=session.labels,
         )
         return Opened(rotated, successor)
 

@@ -117,7 +117,7 @@ def _sqlite_location(rest: str) -> SqliteLocation:
 
 
 def _dynamodb_location(url: str) -> DynamoDbLocation:
-    parts = _split(url)
+    parts = _split(STORE, url, f"; {_STORE_EXAMPLES}")
     region = parts.netloc
     if not _REGION.fullmatch(region) or parts.path not in ("", "/"):
         raise SettingsError(STORE, f"{region!r} is not an AWS region; {_STORE_EXAMPLES}")
@@ -129,7 +129,7 @@ def _dynamodb_location(url: str) -> DynamoDbLocation:
         raise SettingsError(STORE, "prefix may have up to 100 of A-Z a-z 0-9 _ . -")
     endpoint = options.get("endpoint")
     if endpoint is not None:
-        target = _split(endpoint)
+        target = _split(STORE, endpoint, f"; {_STORE_EXAMPLES}")
         if target.scheme not in ("http", "https") or not target.hostname:
             raise SettingsError(STORE, f"endpoint {endpoint!r} is not an http(s) URL")
         endpoint = endpoint.rstrip("/")
@@ -181,11 +181,7 @@ def parse_s3_endpoint(text: str | None) -> str | None:
     """``http://HOST:PORT`` or ``https://...``, without a path."""
     if not text:
         return None
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # read to have it checked
-    except ValueError as error:
-        raise SettingsError(S3_ENDPOINT, f"{text!r} is not a URL ({error})") from error
+    parts = _split(S3_ENDPOINT, text)
     if (
         parts.scheme not in ("http", "https")
         or not parts.hostname
@@ -217,11 +213,7 @@ def parse_bedrock_location(upstream: str | None, region: str | None) -> BedrockL
             return None
         url = f"https://bedrock-runtime.{region}.amazonaws.com"
         return BedrockLocation(url, region, signs=True)
-    try:
-        parts = urlsplit(upstream)
-        _ = parts.port  # read to have it checked
-    except ValueError as error:
-        raise SettingsError(BEDROCK_UPSTREAM, f"{upstream!r} is not a URL ({error})") from error
+    parts = _split(BEDROCK_UPSTREAM, upstream)
     if parts.username is not None:  # it is not shown: a password may be in it
         raise SettingsError(BEDROCK_UPSTREAM, "has credentials in it; give them as AWS's own")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -231,12 +223,12 @@ def parse_bedrock_location(upstream: str | None, region: str | None) -> BedrockL
     )
 
 
-def _split(url: str) -> SplitResult:
+def _split(setting: str, url: str, examples: str = "") -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port  # read to have it checked
     except ValueError as error:
-        raise SettingsError(STORE, f"{url!r} is not a URL ({error}); {_STORE_EXAMPLES}") from error
+        raise SettingsError(setting, f"{url!r} is not a URL ({error}){examples}") from error
     return parts
 
 

@@ -74,6 +74,7 @@ from pricekeeper.settings.table import (
 )
 
 _DEFAULTS: Final = {one.name: one.default for one in SETTINGS}
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _SECONDS_MAX: Final = 86_400
 _CONNECTIONS_RANGE: Final = range(16, 1_000_001)
 _LISTENERS_RANGE: Final = range(100_001)
@@ -180,9 +181,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             PROVISIONING_KEY,
             "must be what a header can carry: ASCII, no line breaks, no blanks at the ends",
         )
-    level = given.get(LOG_LEVEL, "info").lower()
-    if level not in ("debug", "info", "warning", "error"):
-        raise SettingsError(LOG_LEVEL, "must be debug, info, warning or error")
     store = parse_store_location(given.get(STORE, STORE_DEFAULT))
     region = store.region if isinstance(store, DynamoDbLocation) else None
     export_to = given.get(EXPORT_TO)
@@ -198,9 +196,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         issuer=text(ISSUER),
         audience=text(AUDIENCE),
         price_source=parse_price_location(prices) if prices else None,
-        log_level=level,
+        log_level=_one_of(LOG_LEVEL, given.get(LOG_LEVEL, "info").lower(), *LOG_LEVELS),
         trusted_proxies=_proxies(given.get(TRUSTED_PROXIES) or None),
-        refresh_needs_secret=_refresh_needs_secret(text(REFRESH_AUTH)),
+        refresh_needs_secret=(
+            _one_of(REFRESH_AUTH, text(REFRESH_AUTH), "optional", "required") == "required"
+        ),
         drain_secs=_seconds(DRAIN, given),
         metrics_address=parse_listen_address(given.get(METRICS_PORT)),
         metrics_token=_metrics_token(given.get(METRICS_TOKEN)),
@@ -225,10 +225,14 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     )
 
 
+def _one_of(setting: str, text: str, *options: str) -> str:
+    if text not in options:
+        raise SettingsError(setting, f"must be {', '.join(options[:-1])} or {options[-1]}")
+    return text
+
+
 def _serves(only: str, part: str) -> bool:
-    if only not in ("", "api", "gateway"):
-        raise SettingsError(SERVE_ONLY, "must be api or gateway")
-    return only in ("", part)
+    return not only or _one_of(SERVE_ONLY, only, "api", "gateway") == part
 
 
 def _metrics_token(text: str | None) -> str | None:
@@ -299,12 +303,6 @@ def _networks(setting: str, text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(networks)
 
 
-def _refresh_needs_secret(text: str) -> bool:
-    if text not in ("optional", "required"):
-        raise SettingsError(REFRESH_AUTH, "must be optional or required")
-    return text == "required"
-
-
 def _seconds(setting: str, given: Mapping[str, str]) -> int:
     text = given.get(setting, _DEFAULTS[setting])
     if not text.isascii() or not text.isdigit() or int(text) > _SECONDS_MAX:
@@ -313,17 +311,17 @@ def _seconds(setting: str, given: Mapping[str, str]) -> int:
 
 
 def _exports_before_delete(text: str, store: StoreLocation, export_to: str | None) -> bool:
-    if text not in ("0", "1"):
-        raise SettingsError(EXPORT_BEFORE_DELETE, "must be 0 or 1")
-    if text == "1" and isinstance(store, DynamoDbLocation):
+    if _one_of(EXPORT_BEFORE_DELETE, text, "0", "1") == "0":
+        return False
+    if isinstance(store, DynamoDbLocation):
         message = (
             "DynamoDB deletes expired items by itself; docs/deploy.md says how Streams and "
             "exports to S3 keep them"
         )
         raise SettingsError(EXPORT_BEFORE_DELETE, message)
-    if text == "1" and not export_to:
+    if not export_to:
         raise SettingsError(EXPORT_BEFORE_DELETE, f"set {EXPORT_TO} too, or nothing is exported")
-    return text == "1"
+    return True
 
 
 def _whole(setting: str, text: str, allowed: range) -> int:

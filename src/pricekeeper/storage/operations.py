@@ -78,13 +78,7 @@ class Update(msgspec.Struct, frozen=True, tag=True):
 
     def apply(self, item: Item | None) -> Item:
         """The item as it is after this update; the given one is left alone."""
-        fresh: Item
-        if item is None:
-            fresh = {PARTITION_KEY: self.key.pk}
-            if self.key.sk is not None:
-                fresh[SORT_KEY] = self.key.sk
-        else:
-            fresh = dict(item)
+        fresh = dict(item) if item is not None else self.key.attributes
         for action in self.actions:
             action.apply(fresh)
         return fresh

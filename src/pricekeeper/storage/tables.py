@@ -28,6 +28,13 @@ class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     pk: str
     sk: str | None = None
 
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """What of an item is its key."""
+        if self.sk is None:
+            return {PARTITION_KEY: self.pk}
+        return {PARTITION_KEY: self.pk, SORT_KEY: self.sk}
+
 
 class Table(msgspec.Struct, frozen=True):
     """One table's name and shape."""

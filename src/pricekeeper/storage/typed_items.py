@@ -8,16 +8,22 @@ zero, an empty text, or a crash for the reader of another item.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from pricekeeper.errors import UnreadableItemError
+from pricekeeper.shapes import worded
 from pricekeeper.storage.strange_items import report_strange_item
 from pricekeeper.storage.tables import Table
 from pricekeeper.storage.values import DAMAGED, PARTITION_KEY, SORT_KEY
 
 REQUIRED: Final[Any] = object()
 MOMENTS_END_MS: Final = 253_402_300_800_000
+
+_Default = TypeVar("_Default")
+_Kind = TypeVar("_Kind")
 
 
 class TypedItem:
@@ -31,7 +37,9 @@ class TypedItem:
         if DAMAGED in item:
             raise self.report_unreadable("its bytes can't be decoded")
 
-    def whole(self, name: str, default: Any = REQUIRED, *, least: int | None = None) -> Any:
+    def whole(
+        self, name: str, default: _Default = REQUIRED, *, least: int | None = None
+    ) -> int | _Default:
         """An integer, no less than the least."""
         value = self._attribute(name, default)
         if value is default:
@@ -42,34 +50,44 @@ class TypedItem:
             raise self.report_unreadable(f"{name} must be at least {least}")
         return value
 
-    def moment_ms(self, name: str, default: Any = REQUIRED) -> Any:
+    def moment_ms(self, name: str, default: _Default = REQUIRED) -> int | _Default:
         """A moment in milliseconds since 1970, up to the year 9999: no calendar goes further."""
         value = self.whole(name, default, least=0)
-        if value is not default and value >= MOMENTS_END_MS:
+        if isinstance(value, int) and value >= MOMENTS_END_MS:
             raise self.report_unreadable(f"{name} must be a moment before the year 10000")
         return value
 
-    def text(self, name: str, default: Any = REQUIRED) -> Any:
+    def text(self, name: str, default: _Default = REQUIRED) -> str | _Default:
         """A string."""
         return self._of_type(name, default, str, "a string")
 
-    def flag(self, name: str, default: Any = REQUIRED) -> Any:
+    def flag(self, name: str, default: _Default = REQUIRED) -> bool | _Default:
         """A boolean."""
         return self._of_type(name, default, bool, "a boolean")
 
-    def mapping(self, name: str, default: Any = REQUIRED) -> Any:
+    def mapping(self, name: str, default: _Default = REQUIRED) -> dict[str, Any] | _Default:
         """A map."""
         return self._of_type(name, default, dict, "a map")
 
-    def texts(self, name: str, default: Any = REQUIRED) -> Any:
+    def texts(self, name: str, default: _Default = REQUIRED) -> Collection[str] | _Default:
         """A list or a set of strings."""
         value = self._attribute(name, default)
         if value is default:
             return default
-        is_collection = isinstance(value, (list, tuple, set, frozenset))
-        if not is_collection or not all(type(member) is str for member in value):
-            raise self.report_unreadable(f"{name} must be a list of strings, not {_kind(value)}")
-        return value
+        if isinstance(value, (list, tuple, set, frozenset)) and all(
+            type(member) is str for member in value
+        ):
+            return value
+        raise self.report_unreadable(f"{name} must be a list of strings, not {_kind(value)}")
+
+    def convert(self, kind: type[_Kind]) -> _Kind:
+        """The item as a value of that type. Attributes that are no fields of it do not count."""
+        try:
+            return msgspec.convert(self.item, kind)
+        except msgspec.ValidationError as error:
+            wrong = worded(error)
+            reason = wrong.message.partition(" '")[0]  # it may quote the value
+            raise self.report_unreadable(f"{wrong.field}: {reason}") from error
 
     def report_unreadable(self, reason: str) -> UnreadableItemError:
         """Report that the item can't be read, and return the error to raise."""
@@ -79,8 +97,10 @@ class TypedItem:
         report_strange_item(self.table.name, key, reason)
         return UnreadableItemError(f"the {self.table.name} item {key} can't be read: {reason}")
 
-    def _of_type(self, name: str, default: Any, kind: type, called: str) -> Any:
-        value = self._attribute(name, default)
+    def _of_type(
+        self, name: str, default: _Default, kind: type[_Kind], called: str
+    ) -> _Kind | _Default:
+        value: _Kind | _Default = self._attribute(name, default)
         if value is default or type(value) is kind:
             return value
         raise self.report_unreadable(f"{name} must be {called}, not {_kind(value)}")

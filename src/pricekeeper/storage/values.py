@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from pricekeeper.errors import InvalidOperationError
@@ -36,6 +37,7 @@ _CONTAINER_BYTES: Final = 3
 _NUMBER_BYTES_MAX: Final = 21
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Foreign:
     """A stored value that the port has no type for, such as a fraction: another program wrote it.
 
@@ -43,13 +45,7 @@ class Foreign:
     unreadable where the value matters, and nobody else's item is. It can't be written.
     """
 
-    __slots__ = ("kind",)
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def __repr__(self) -> str:
-        return f"Foreign({self.kind!r})"
+    kind: str
 
 
 def text_bytes(text: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 QUOTA_AT_PCT_DEFAULT: Final = (80, 100)
 SHARE_PCT_RANGE: Final = (0, 100)
@@ -29,6 +30,9 @@ class AlertSettings(Struct, frozen=True):
     """How much of the usual spend today's may be."""
     secret_days: Annotated[int, Meta(ge=0)] = 90
     """How old a secret may be."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "quota_at_pct", tuple(sorted(set(self.quota_at_pct))))
 
 
 DEFAULTS: Final = AlertSettings()

@@ -137,53 +137,42 @@ Thresholds = Annotated[
 
 
 Share = Annotated[int, _whole(*alerting.SHARE_PCT_RANGE)]
+QuotaThresholds = Annotated[
+    Thresholds, Meta(description="Percentages of each daily quota; an empty list is never.")
+]
+DeniedShare = Annotated[
+    Share,
+    Meta(description="How much of what an app asks for may be denied in ten minutes; 0 is never."),
+]
+UnsettledShare = Annotated[
+    Share,
+    Meta(
+        description="How much of what is charged in an hour may be for calls that nobody has "
+        "settled; 0 is never."
+    ),
+]
+AnomalyPercent = Annotated[
+    int,
+    _whole(*alerting.ANOMALY_PCT_RANGE),
+    Meta(description="How much of the usual spend today's may be; 0 is never."),
+]
+SecretDays = Annotated[
+    int,
+    _whole(*alerting.SECRET_DAYS_RANGE),
+    Meta(description="How many days old a client's secret may be; 0 is never."),
+]
 
 
 class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
     """When the organisation's people are told of something; null is as good as left out."""
 
-    quota_at_pct: (
-        Annotated[
-            Thresholds, Meta(description="Percentages of each daily quota; an empty list is never.")
-        ]
-        | None
-    ) = field(default_factory=lambda: list(alerting.QUOTA_AT_PCT_DEFAULT))
-    denied_pct: (
-        Annotated[
-            Share,
-            Meta(
-                description="How much of what an app asks for may be denied in ten minutes; "
-                "0 is never."
-            ),
-        ]
-        | None
-    ) = alerting.DEFAULTS.denied_pct
-    unsettled_pct: (
-        Annotated[
-            Share,
-            Meta(
-                description="How much of what is charged in an hour may be for calls that "
-                "nobody has settled; 0 is never."
-            ),
-        ]
-        | None
-    ) = alerting.DEFAULTS.unsettled_pct
-    anomaly_pct: (
-        Annotated[
-            int,
-            _whole(*alerting.ANOMALY_PCT_RANGE),
-            Meta(description="How much of the usual spend today's may be; 0 is never."),
-        ]
-        | None
-    ) = alerting.DEFAULTS.anomaly_pct
-    secret_days: (
-        Annotated[
-            int,
-            _whole(*alerting.SECRET_DAYS_RANGE),
-            Meta(description="How many days old a client's secret may be; 0 is never."),
-        ]
-        | None
-    ) = alerting.DEFAULTS.secret_days
+    quota_at_pct: QuotaThresholds | None = field(
+        default_factory=lambda: list(alerting.QUOTA_AT_PCT_DEFAULT)
+    )
+    denied_pct: DeniedShare | None = alerting.DEFAULTS.denied_pct
+    unsettled_pct: UnsettledShare | None = alerting.DEFAULTS.unsettled_pct
+    anomaly_pct: AnomalyPercent | None = alerting.DEFAULTS.anomaly_pct
+    secret_days: SecretDays | None = alerting.DEFAULTS.secret_days
 
 
 class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):

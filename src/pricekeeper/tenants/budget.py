@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from pricekeeper.values import ModelLabel
 
@@ -63,6 +64,9 @@ class Budget(Struct, frozen=True):
     enforcement: Enforcement = Enforcement.HARD
     alert_at_pct: tuple[Annotated[int, Meta(ge=1)], ...] = ()
     """Percentages of the limit, rising."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "alert_at_pct", tuple(sorted(set(self.alert_at_pct))))
 
 
 def is_budget_name(name: str) -> bool:

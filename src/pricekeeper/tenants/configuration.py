@@ -1,14 +1,17 @@
 """What an organisation and an app can be configured with: fields, defaults and bounds.
 
-Values of these types are valid: they come out of `parsing` or out of the store.
+Values of these types are valid: they come out of `parsing` or out of the store. Their bounds are
+those of what is stored; `bodies` has those of a request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
 
 from pricekeeper.tenants.alerting import DEFAULTS, AlertSettings
 from pricekeeper.tenants.budget import Budget, QuotaEnforcement
@@ -68,7 +71,11 @@ class RateLimit:
     refill_period_ms: int
 
 
-Quotas: TypeAlias = Mapping[ModelLabel, int]
+_Percent: TypeAlias = Annotated[int, Meta(ge=0)]
+_Seconds: TypeAlias = Annotated[int, Meta(ge=REFRESH_SECS_RANGE[0])]
+_Sessions: TypeAlias = Annotated[int, Meta(ge=SESSION_LIMIT_RANGE[0], le=SESSION_LIMIT_RANGE[1])]
+ShardCount: TypeAlias = Annotated[int, Meta(ge=1, le=SHARD_COUNT_MAX)]
+Quotas: TypeAlias = Mapping[ModelLabel, Annotated[int, Meta(ge=0)]]
 """Micro-dollars a day by label."""
 RateLimits: TypeAlias = Mapping[str, Mapping[str, RateLimit]]
 """By label, or `ANY_LABEL`, then by the limit's name."""
@@ -83,19 +90,21 @@ class OrgSettings:
     quota_scope: QuotaScope
     model_ordering: tuple[ModelLabel, ...]
     quotas: Quotas
-    sticky_fallback_enabled: bool
-    agg_shard_count: int
-    tight_mode_threshold_pct: int
-    refresh_interval_normal_secs: int
-    refresh_interval_tight_secs: int
-    session_limit: int
-    rate_limits: RateLimits
+    sticky_fallback_enabled: bool = True
+    agg_shard_count: ShardCount = SHARD_COUNT_DEFAULT
+    tight_mode_threshold_pct: _Percent = TIGHT_PCT_DEFAULT
+    refresh_interval_normal_secs: _Seconds = REFRESH_NORMAL_SECS_DEFAULT
+    refresh_interval_tight_secs: _Seconds = REFRESH_TIGHT_SECS_DEFAULT
+    session_limit: _Sessions = SESSION_LIMIT_DEFAULT
+    rate_limits: RateLimits = field(default_factory=dict)
     tag_keys: tuple[str, ...] = ()
     """Spend is totalled by the values of these tags, too."""
     budgets: tuple[Budget, ...] = ()
     """All of its apps spend from them."""
     quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
+    """Whether the quotas are hard budgets, too."""
     alerts: AlertSettings = DEFAULTS
+    """The thresholds of alerts; budgets have their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +114,9 @@ class AppSettings:
     app_name: str
     model_ordering: tuple[ModelLabel, ...] | None = None
     quotas: Quotas | None = None
-    tight_mode_threshold_pct: int | None = None
-    refresh_interval_normal_secs: int | None = None
-    refresh_interval_tight_secs: int | None = None
-    session_limit: int | None = None
+    tight_mode_threshold_pct: _Percent | None = None
+    refresh_interval_normal_secs: _Seconds | None = None
+    refresh_interval_tight_secs: _Seconds | None = None
+    session_limit: _Sessions | None = None
     rate_limits: RateLimits | None = None
     budgets: tuple[Budget, ...] | None = None

@@ -19,8 +19,8 @@ from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import changes, freezing, items
 from pricekeeper.tenants.freeze import require_authority
+from pricekeeper.tenants.items import ReadItem
 from pricekeeper.tenants.policy import Life
-from pricekeeper.tenants.reading import ReadItem
 from pricekeeper.values import Attribution
 
 SWEEP_PAGES_MAX: Final = 100

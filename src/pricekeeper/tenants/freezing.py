@@ -22,7 +22,7 @@ from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
 from pricekeeper.tenants.changes import client_frozen
 from pricekeeper.tenants.freeze import Freeze, FreezeScope, next_freeze, require_authority
-from pricekeeper.tenants.reading import ReadItem
+from pricekeeper.tenants.items import ReadItem
 from pricekeeper.values import Attribution
 
 ATTEMPTS_MAX: Final = 8

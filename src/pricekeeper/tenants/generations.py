@@ -1,7 +1,8 @@
 """Ending everything that was issued to a client: one read and one write.
 
 The write replaces the token generation that was read and no other. So a copy of it that arrives
-late ends nothing that was issued after a repeated call was acknowledged.
+late ends nothing that was issued after a repeated call was acknowledged. It has an entry in the
+audit trail, unless the client itself has asked for it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from typing import Final, TypeAlias
 
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock
-from pricekeeper.errors import ConditionFailedError, ContendedError
-from pricekeeper.storage import Action, Item, Update
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    OutcomeUnknownError,
+    StoreError,
+)
+from pricekeeper.storage import Action, Item, Store, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
+from pricekeeper.tenants.items import ReadItem
 from pricekeeper.tenants.policy import Generation, Life
-from pricekeeper.tenants.reading import ReadItem
 
 ATTEMPTS_MAX: Final = 8
 
@@ -29,6 +35,25 @@ written down: somebody else has made the same change meanwhile."""
 def random_name() -> str:
     """A name that no other life or generation has."""
     return secrets.token_hex(8)
+
+
+async def update_alone(store: Store, operation: Update | None) -> None:
+    """Make a change without an entry in the audit trail.
+
+    If its reply is lost, finding what was to be written proves that it was written. If nothing can
+    be read either, the outcome stays as unknown as it was.
+    """
+    if operation is None:
+        return
+    try:
+        await store.update(operation)
+    except OutcomeUnknownError as lost:
+        try:
+            found = dict(lost.item or await store.get(CONFIG, operation.key) or {})
+        except StoreError as error:
+            raise lost from error
+        if not found or operation.apply(found) != found:
+            raise
 
 
 async def start_generation(

@@ -12,9 +12,9 @@ callers that ask about that client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, fields, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pricekeeper.client_ids import Client
 from pricekeeper.storage import (
@@ -71,6 +71,9 @@ An organisation's is also moved on when an administrator freezes one of its apps
 has looked at all of its apps can tell whether that still holds.
 """
 
+ReadItem: TypeAlias = Callable[[Client], Awaitable[Item]]
+"""Reads the client's own item; raises `NotFoundError` if the client does not exist."""
+
 _OPTIONAL: Final = tuple(field.name for field in fields(AppSettings) if field.name != "app_name")
 
 
@@ -119,14 +122,12 @@ def new_item(
     client: Client, settings: OrgSettings | AppSettings, life: Life, org_incarnation: str = ""
 ) -> Item:
     """The item of a client that begins to exist, without any credentials."""
-    key = config_key(client)
     item: Item = {
-        "PK": key.pk,
-        "SK": key.sk,
+        **config_key(client).attributes,
         "client_id": client.client_id,
         **stored_settings(settings),
+        **asdict(life),
     }
-    item.update(asdict(life))
     if client.app_id is not None:
         item[ORG_INCARNATION] = org_incarnation
     return item
@@ -192,8 +193,7 @@ def freeze_of(item: Item) -> Freeze | None:
 
 def freeze_version(item: Item) -> int:
     """How often the freeze was changed."""
-    version: int = TypedItem(CONFIG, item).whole(FREEZE_VERSION, 0)
-    return version
+    return TypedItem(CONFIG, item).whole(FREEZE_VERSION, 0)
 
 
 def app_frozen(app: Client, item: Item) -> Update:
@@ -233,16 +233,8 @@ def gone_or_left_over(org_incarnation: str) -> Condition:
 
 def life_of(item: Mapping[str, Any]) -> Life:
     """The bookkeeping of an item."""
-    typed = TypedItem(CONFIG, item)
-    created_at_epoch = typed.whole(CREATED_AT, 0)
-    return Life(
-        incarnation=typed.text(INCARNATION, ""),
-        version=typed.whole(VERSION, 0),
-        created_at_epoch=created_at_epoch,
-        updated_at_epoch=typed.whole(UPDATED_AT, created_at_epoch),
-        token_generation=typed.text(TOKEN_GENERATION, ""),
-        tokens_valid_from_epoch_ms=typed.whole(TOKENS_VALID_FROM, 0),
-    )
+    updated_at_epoch = item.get(UPDATED_AT, item.get(CREATED_AT, 0))
+    return TypedItem(CONFIG, {**item, UPDATED_AT: updated_at_epoch}).convert(Life)
 
 
 def is_app_of(app: Item, org: Item) -> bool:

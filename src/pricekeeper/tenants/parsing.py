@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import zoneinfo
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -21,23 +21,8 @@ from pricekeeper.errors import ConflictError, FieldError, InvalidConfigError
 from pricekeeper.shapes import Wording, cropped, shape_errors
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants import configuration as bounds
-from pricekeeper.tenants.alerting import AlertSettings
-from pricekeeper.tenants.budget import (
-    BUDGETS_MAX,
-    LABELS_MAX,
-    Budget,
-    Enforcement,
-    QuotaEnforcement,
-    Window,
-    is_budget_name,
-)
-from pricekeeper.tenants.configuration import (
-    ANY_LABEL,
-    AppSettings,
-    OrgSettings,
-    QuotaScope,
-    RateLimit,
-)
+from pricekeeper.tenants.budget import BUDGETS_MAX, LABELS_MAX, is_budget_name
+from pricekeeper.tenants.configuration import ANY_LABEL, AppSettings, OrgSettings, QuotaScope
 from pricekeeper.values import ModelLabel
 
 ERRORS_MAX: Final = 100
@@ -65,18 +50,13 @@ def parse_org_settings(
     given = _given(body, bodies.OrgBody)
     coverage = _coverage_errors(given.get("quotas"), _ordering(given, labels) or ())
     _refuse(body, bodies.OrgBody, labels, _declared(given.get("tag_keys", [])), coverage)
-    values = _values(msgspec.convert(given, bodies.OrgBody))
     if shard_count_now is not None:
         if given.get("agg_shard_count", shard_count_now) != shard_count_now:
             raise ConflictError(
                 "agg_shard_count", f"is {shard_count_now} and can't be changed after creation"
             )
-        values["agg_shard_count"] = shard_count_now
-    values["quota_scope"] = QuotaScope(values["quota_scope"])
-    values["quota_enforcement"] = QuotaEnforcement(values["quota_enforcement"])
-    values["tag_keys"] = tuple(values["tag_keys"])
-    values["alerts"] = _alerts(values["alerts"])
-    return OrgSettings(**values)
+        given["agg_shard_count"] = shard_count_now
+    return msgspec.convert(without_nulls(given), OrgSettings)
 
 
 def parse_app_settings(
@@ -90,7 +70,7 @@ def parse_app_settings(
     if org.quota_scope is QuotaScope.ORG and isinstance(given.get("quotas"), dict):
         coverage = chain(coverage, _coverage_errors(org.quotas, ordering))
     _refuse(body, bodies.AppBody, labels, org.tag_keys, coverage)
-    return AppSettings(**_values(msgspec.convert(given, bodies.AppBody)))
+    return msgspec.convert(without_nulls(given), AppSettings)
 
 
 def _given(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
@@ -102,40 +82,11 @@ def _given(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any
     return given
 
 
-def _values(body: bodies.OrgBody | bodies.AppBody) -> dict[str, Any]:
-    """The fields as settings have them."""
-    values = msgspec.structs.asdict(body)
-    if body.model_ordering is not None:
-        values["model_ordering"] = tuple(body.model_ordering)
-    if body.rate_limits is not None:
-        values["rate_limits"] = {
-            label: {name: RateLimit(**msgspec.structs.asdict(one)) for name, one in named.items()}
-            for label, named in body.rate_limits.items()
-        }
-    if body.budgets is not None:
-        values["budgets"] = tuple(map(_budget, body.budgets))
-    return values
-
-
-def _budget(body: bodies.BudgetBody) -> Budget:
-    return Budget(
-        name=body.name,
-        window=Window(body.window),
-        limit_usd_micros=body.limit_usd_micros,
-        labels=tuple(map(ModelLabel, body.labels or ())),
-        per_tag=body.per_tag,
-        enforcement=Enforcement(body.enforcement or Enforcement.HARD),
-        alert_at_pct=tuple(sorted(set(body.alert_at_pct or ()))),
-    )
-
-
-def _alerts(body: bodies.AlertsBody) -> AlertSettings:
-    stated = {
-        name: value for name, value in msgspec.structs.asdict(body).items() if value is not None
-    }
-    if "quota_at_pct" in stated:
-        stated["quota_at_pct"] = tuple(sorted(set(stated["quota_at_pct"])))
-    return AlertSettings(**stated)
+def without_nulls(plain: Any) -> Any:
+    """The same without what is null in it, which is as good as left out."""
+    if isinstance(plain, dict):
+        return {name: without_nulls(one) for name, one in plain.items() if one is not None}
+    return [without_nulls(one) for one in plain] if isinstance(plain, list) else plain
 
 
 def _refuse(
@@ -206,7 +157,8 @@ def _ordering(given: Mapping[str, Any], labels: Collection[str]) -> tuple[ModelL
 
 def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator[FieldError]:
     """Labels that this deployment does not have, or that the ordering has twice."""
-    yield from _list_errors("model_ordering", _listed(given) or [], labels)
+    listed = _listed(given) or []
+    yield from _list_errors("model_ordering", listed, labels.__contains__, bodies.UNKNOWN_LABEL)
     for field, known in (("quotas", labels), ("rate_limits", {*labels, ANY_LABEL})):
         by_label = given.get(field)
         for label in by_label if isinstance(by_label, dict) else ():
@@ -214,16 +166,15 @@ def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator
                 yield FieldError(f"{field}.{cropped(label)}", bodies.UNKNOWN_LABEL)
 
 
-def _list_errors(path: str, listed: list[Any], labels: Collection[str]) -> Iterator[FieldError]:
-    """Members of a list of labels that are none, or that come twice."""
-    seen: set[str] = set()
-    for index, label in enumerate(listed):
-        if not isinstance(label, str) or label not in labels:
-            yield FieldError(f"{path}[{index}]", bodies.UNKNOWN_LABEL)
-        elif label in seen:
-            yield FieldError(f"{path}[{index}]", f"names {label} a second time")
-        else:
-            seen.add(label)
+def _list_errors(
+    path: str, listed: list[Any], is_one: Callable[[str], bool], message: str
+) -> Iterator[FieldError]:
+    """Members of a short list of names that are none, or that come twice."""
+    for index, name in enumerate(listed):
+        if not isinstance(name, str) or not is_one(name):
+            yield FieldError(f"{path}[{index}]", message)
+        elif name in listed[:index]:
+            yield FieldError(f"{path}[{index}]", f"names {name} a second time")
 
 
 def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
@@ -241,13 +192,8 @@ def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
 
 def _tag_key_errors(tag_keys: Any) -> Iterator[FieldError]:
     """Names that no tag can have, or that can't be part of a key, and names that come twice."""
-    if not isinstance(tag_keys, list) or len(tag_keys) > bounds.TAG_KEYS_MAX:
-        return
-    for index, name in enumerate(tag_keys):
-        if not isinstance(name, str) or not is_tag_key(name):
-            yield FieldError(f"tag_keys[{index}]", bodies.NO_TAG_KEY)
-        elif name in tag_keys[:index]:
-            yield FieldError(f"tag_keys[{index}]", f"names {name} a second time")
+    if isinstance(tag_keys, list) and len(tag_keys) <= bounds.TAG_KEYS_MAX:
+        yield from _list_errors("tag_keys", tag_keys, is_tag_key, bodies.NO_TAG_KEY)
 
 
 def is_tag_key(name: str) -> bool:
@@ -287,7 +233,8 @@ def _budget_errors(
         else:
             seen.add(name)
         if isinstance(listed, list) and len(listed) <= LABELS_MAX:
-            yield from _list_errors(f"{path}.labels", listed, labels)
+            is_label = labels.__contains__
+            yield from _list_errors(f"{path}.labels", listed, is_label, bodies.UNKNOWN_LABEL)
         if per_tag is not None and tag_keys is not None and per_tag not in tag_keys:
             known = ", ".join(tag_keys) or "there are none yet"
             message = f"must be one of the organisation's tag_keys: {known}"

@@ -8,13 +8,10 @@ that a PUT could not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
-import msgspec
-
-from pricekeeper.tenants.budget import Budget
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
+from pricekeeper.tenants.stored_settings import stored_settings
 
 DEPTH_MAX: Final = 3
 """How deep objects lie below a field: a limit's label, its name, and what the limit says."""
@@ -43,24 +40,12 @@ def patched_body(
 
 def stated_body(settings: OrgSettings | AppSettings) -> dict[str, Any]:
     """The settings as the body of a PUT: what an app inherits is left out."""
-    body = {name: value for name, value in asdict(settings).items() if value is not None}
+    body = stored_settings(settings)
     body.pop(_IMMUTABLE, None)
-    if "budgets" in body:
-        body["budgets"] = list(map(_budget_body, body["budgets"]))
-    plain: dict[str, Any] = msgspec.to_builtins(body)
-    if "alerts" in plain:
-        plain["alerts"]["quota_at_pct"] = list(plain["alerts"]["quota_at_pct"])
-    for name in ("model_ordering", "tag_keys"):
-        if name in plain:
-            plain[name] = list(plain[name])
-    return plain
-
-
-def _budget_body(budget: Budget) -> dict[str, Any]:
-    """The budget as a body has it: for all labels it names none of them."""
-    plain: dict[str, Any] = msgspec.to_builtins(budget)
-    lists = {"labels": list(budget.labels) or None, "alert_at_pct": list(budget.alert_at_pct)}
-    return {**plain, **lists}
+    for budget in body.get("budgets", ()):
+        budget["labels"] = budget["labels"] or None  # a budget for all labels names none of them
+        budget.setdefault("per_tag", None)
+    return body
 
 
 def _merged(target: Any, patch: Any, depth: int) -> Any:

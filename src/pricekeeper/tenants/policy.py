@@ -16,22 +16,20 @@ with each name that somebody makes up, so there it does not exist.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from pricekeeper.client_ids import Client
-from pricekeeper.tenants.alerting import DEFAULTS, AlertSettings
-from pricekeeper.tenants.budget import Budget, QuotaEnforcement
+from pricekeeper.tenants.budget import Budget
 from pricekeeper.tenants.configuration import (
     INHERITED,
     AppSettings,
     OrgSettings,
-    Quotas,
     QuotaScope,
     RateLimits,
 )
 from pricekeeper.tenants.freeze import Freeze
-from pricekeeper.values import AppId, ModelLabel, OrgId
+from pricekeeper.values import AppId, OrgId
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +38,15 @@ class Life:
 
     A client that is deleted and created again has a new ``incarnation``: nothing of the
     old one counts for it. ``token_generation`` changes whenever everything that was issued
-    so far has to stop working.
+    so far has to stop working. An imported client may have nothing of this.
     """
 
-    incarnation: str
-    version: int
-    created_at_epoch: int
-    updated_at_epoch: int
-    token_generation: str
-    tokens_valid_from_epoch_ms: int
+    incarnation: str = ""
+    version: int = 0
+    created_at_epoch: int = 0
+    updated_at_epoch: int = 0
+    token_generation: str = ""
+    tokens_valid_from_epoch_ms: int = 0
 
 
 class Generation(NamedTuple):
@@ -58,9 +56,12 @@ class Generation(NamedTuple):
     since_epoch_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy(OrgSettings):
     """What holds for a client: an organisation's settings, or an app's merged with them.
+
+    ``quotas`` are those in force: the organisation's under ORG scope. Every label of the ordering
+    has one.
 
     A token or session counts only under the ``token_generation`` it was issued under. That
     is exact whatever the clocks do; ``tokens_valid_from_epoch_ms`` is the moment of the
@@ -69,20 +70,10 @@ class Policy:
     """
 
     client: Client
-    org_name: str
     app_name: str | None
-    timezone: str
-    quota_scope: QuotaScope
-    model_ordering: tuple[ModelLabel, ...]
-    quotas: Quotas
-    """In force: the organisation's under ORG scope. Every label of the ordering has one."""
-    sticky_fallback_enabled: bool
-    agg_shard_count: int
-    tight_mode_threshold_pct: int
-    refresh_interval_normal_secs: int
-    refresh_interval_tight_secs: int
-    session_limit: int
-    rate_limits: RateLimits
+    budgets: tuple[Budget, ...] = ()
+    """The app's own; what counts for all apps of the organisation is in ``org_budgets``."""
+    org_budgets: tuple[Budget, ...] = ()
     org_rate_limits: RateLimits
     """The organisation's own limits; its bucket is debited together with the app's."""
     inherited_fields: tuple[str, ...]
@@ -98,15 +89,6 @@ class Policy:
     """When its present secret was claimed; ``None`` if it has none, or if nobody knows."""
     is_registered: bool = True
     """Whether it has an item of its own; an app without one has its organisation's settings."""
-    tag_keys: tuple[str, ...] = ()
-    """The organisation's: spend is totalled by the values of these tags, too."""
-    budgets: tuple[Budget, ...] = ()
-    """The app's own; what counts for all apps of the organisation is in ``org_budgets``."""
-    org_budgets: tuple[Budget, ...] = ()
-    quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
-    """The organisation's: whether ``quotas`` are hard budgets, too."""
-    alerts: AlertSettings = DEFAULTS
-    """The organisation's thresholds of alerts; budgets have their own."""
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's; ``None`` if neither is frozen."""
     client_id: str = field(init=False, compare=False)
@@ -167,10 +149,8 @@ def unregistered_policy(client: Client, org: OrgSettings, life: Life) -> Policy 
     """What holds for an app that nobody has registered; ``None`` if it does not exist."""
     if org.quota_scope is not QuotaScope.ORG:
         return None
-    inherited = _policy(
-        client, org, org, org_life=life, own_life=life, inherited_fields=tuple(INHERITED)
-    )
-    return replace(inherited, is_registered=False)
+    inherited = _policy(client, org, org, org_life=life, own_life=life)
+    return replace(inherited, inherited_fields=INHERITED, is_registered=False)
 
 
 def app_policy(
@@ -180,57 +160,34 @@ def app_policy(
     own = {name: getattr(app, name) for name in INHERITED if getattr(app, name) is not None}
     if org.quota_scope is QuotaScope.ORG:
         own.pop("quotas", None)
-    inherited = tuple(name for name in INHERITED if name not in own)
     effective = replace(org, **own)
     covered = {label: org.quotas.get(label, 0) for label in effective.model_ordering}
     effective = replace(effective, quotas={**covered, **effective.quotas})
-    policy = _policy(
-        client,
-        org,
-        effective,
-        org_life=org_life,
-        own_life=app_life,
+    return replace(
+        _policy(client, org, effective, org_life=org_life, own_life=app_life),
         app_name=app.app_name,
-        inherited_fields=inherited,
+        budgets=app.budgets or (),
+        inherited_fields=tuple(name for name in INHERITED if name not in own),
     )
-    return replace(policy, budgets=app.budgets or ())
 
 
 def _policy(
-    client: Client,
-    org: OrgSettings,
-    effective: OrgSettings,
-    *,
-    org_life: Life,
-    own_life: Life,
-    app_name: str | None = None,
-    inherited_fields: tuple[str, ...] = (),
+    client: Client, org: OrgSettings, effective: OrgSettings, *, org_life: Life, own_life: Life
 ) -> Policy:
+    settings: dict[str, Any] = {
+        one.name: getattr(effective, one.name) for one in fields(OrgSettings)
+    }
     return Policy(
+        **{**settings, "budgets": ()},
         client=client,
-        org_name=org.org_name,
-        app_name=app_name,
-        timezone=org.timezone,
-        quota_scope=org.quota_scope,
-        model_ordering=effective.model_ordering,
-        quotas=effective.quotas,
-        sticky_fallback_enabled=org.sticky_fallback_enabled,
-        agg_shard_count=org.agg_shard_count,
-        tight_mode_threshold_pct=effective.tight_mode_threshold_pct,
-        refresh_interval_normal_secs=effective.refresh_interval_normal_secs,
-        refresh_interval_tight_secs=effective.refresh_interval_tight_secs,
-        session_limit=effective.session_limit,
-        rate_limits=effective.rate_limits,
+        app_name=None,
+        org_budgets=org.budgets,
         org_rate_limits=org.rate_limits,
-        inherited_fields=inherited_fields,
+        inherited_fields=(),
         created_at_epoch=own_life.created_at_epoch,
         updated_at_epoch=max(org_life.updated_at_epoch, own_life.updated_at_epoch),
         token_generation=own_life.token_generation,
         tokens_valid_from_epoch_ms=own_life.tokens_valid_from_epoch_ms,
         incarnation=own_life.incarnation,
         org_incarnation=org_life.incarnation,
-        tag_keys=org.tag_keys,
-        org_budgets=org.budgets,
-        quota_enforcement=org.quota_enforcement,
-        alerts=org.alerts,
     )

@@ -23,13 +23,13 @@ from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import SingleFlight
 from pricekeeper.errors import ContendedError, NotFoundError
-from pricekeeper.storage import ITEM_ABSENT, Action, Check, Item, Store, Update
+from pricekeeper.storage import ITEM_ABSENT, Action, Check, Item, Store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import freezing, items, stored_settings
-from pricekeeper.tenants.cache import POLICIES_MAX, PolicyCache, Reading
+from pricekeeper.tenants.cache import PolicyCache, Reading
 from pricekeeper.tenants.ending import end_app, end_org, sweep_apps
 from pricekeeper.tenants.freeze import Freeze
-from pricekeeper.tenants.generations import start_generation
+from pricekeeper.tenants.generations import start_generation, update_alone
 from pricekeeper.tenants.listing import (
     PAGE_MAX,
     AppPage,
@@ -43,7 +43,6 @@ from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.patching import patched_body
 from pricekeeper.tenants.policy import Life, Policy
-from pricekeeper.tenants.reading import update_alone
 from pricekeeper.tenants.saving import Creation, Enrolment, SettingsWriter
 from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
 
@@ -89,18 +88,17 @@ class Tenants:
         labels: Collection[ModelLabel],
         *,
         trail: AuditTrail | None = None,
-        policies_max: int = POLICIES_MAX,
     ) -> None:
         self._store = store
         self._clock = clock
         self._trail = trail or AuditTrail(store, clock)
         self._labels = frozenset(labels)
-        self._cache = PolicyCache(clock, policies_max)
+        self._cache = PolicyCache(clock)
         self._writer = SettingsWriter(store, clock, self._trail, self._cache)
-        self._reads: SingleFlight[tuple[int, Client], Policy] = SingleFlight("pricekeeper-policy")
-        self._registered_reads: SingleFlight[tuple[int, Client], Policy] = SingleFlight(
-            "pricekeeper-registered-policy"
+        self._reads: SingleFlight[tuple[int, Client, bool], Policy] = SingleFlight(
+            "pricekeeper-policy"
         )
+        """By how much had changed, whose policy it is, and whether it has to be registered."""
         self.meter = TenantsMeter()
         """Organisations and apps that this instance has ended, with everything issued to them."""
 
@@ -244,7 +242,8 @@ class Tenants:
         cached = self._cache.get(client)
         if cached is not None:
             return cached
-        key = (self._cache.changes, client)  # a read from before a change is not shared after it
+        # A read from before a change is not shared after it.
+        key = (self._cache.changes, client, False)
         return await self._reads.run(key, lambda: self.read_policy(client))
 
     async def read_policy(self, client: Client) -> Policy:
@@ -264,8 +263,8 @@ class Tenants:
         cached = self._cache.get(client)
         if cached is not None and cached.is_registered:
             return cached
-        key = (self._cache.changes, client)
-        return await self._registered_reads.run(key, lambda: self.get(client))
+        key = (self._cache.changes, client, True)
+        return await self._reads.run(key, lambda: self.get(client))
 
     async def list_orgs(
         self,
@@ -351,7 +350,8 @@ class Tenants:
         client itself does it. Repeating this after an `OutcomeUnknownError` does no harm: should
         the first write arrive late, it changes nothing.
         """
-        make = self._update_alone if audited is None else self._trail.maker(*audited)
+        alone = partial(update_alone, self._store)
+        make = alone if audited is None else self._trail.maker(*audited)
         try:
             await start_generation(make, self._clock, self._read_own_item, client, also)
         finally:
@@ -396,10 +396,6 @@ class Tenants:
             [(CONFIG, items.config_key(client.org)), (CONFIG, items.config_key(client))]
         )
         return org, app
-
-    async def _update_alone(self, operation: Update | None) -> None:
-        if operation is not None:
-            await update_alone(self._store, operation)
 
     async def _read_winner(self, client: Client) -> Saved:
         """Read the settings that others wrote each time before this call could.

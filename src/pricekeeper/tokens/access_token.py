@@ -15,7 +15,7 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
 
-from pricekeeper.tokens.keyring import ALGORITHM, SKEW_SECS, SigningKey
+from pricekeeper.tokens.keyring import ALGORITHM, SKEW_SECS, TokenKey
 
 ACCESS_TOKEN_LENGTH_MAX: Final = 2_048
 
@@ -64,7 +64,7 @@ FORGERIES: Final = frozenset({Flaw.TOO_LONG, Flaw.UNKNOWN_HEADER, Flaw.BAD_SIGNA
 class VerifyingKeys(Protocol):
     """The source of the keys that verify tokens."""
 
-    def verifying_key(self, header_segment: str) -> SigningKey | None:
+    def verifying_key(self, header_segment: str) -> TokenKey | None:
         """The key whose tokens begin like this."""
         ...
 
@@ -79,7 +79,7 @@ def generation_in(sid: str) -> str | None:
     return sid.removeprefix(_GENERATION) if sid.startswith(_GENERATION) else None
 
 
-def sign(claims: TokenClaims, key: SigningKey) -> str:
+def sign(claims: TokenClaims, key: TokenKey) -> str:
     """The token that says this."""
     return jws.serialize_compact(
         key.header, msgspec.json.encode(claims), key.private, registry=_REGISTRY

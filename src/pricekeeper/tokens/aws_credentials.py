@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from pricekeeper.tokens.access_token import VerifyingKeys
-from pricekeeper.tokens.keyring import SigningKey
+from pricekeeper.tokens.keyring import TokenKey
 
 SECRET_PREFIX: Final = "pkas_"  # noqa: S105 - what every such secret begins with
 """By it the log recognises a secret, and so do people."""
@@ -45,7 +45,7 @@ def derive_access_key_id(token_id: str) -> str:
     return NAME_PREFIX + base64.b32encode(token_id.encode()).rstrip(b"=").decode()
 
 
-def derive_secret_access_key(token: str, key: SigningKey) -> str:
+def derive_secret_access_key(token: str, key: TokenKey) -> str:
     """The secret that belongs to a token which this key has signed."""
     own_key = _own_key(key.refresh.secret)
     derived = hmac.digest(own_key, token.encode("utf-8", "surrogatepass"), "sha256")

@@ -67,7 +67,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: tuple[KeyEntry, ...]
 
 
-class SigningKey:
+class TokenKey:
     """An entry made ready for use."""
 
     __slots__ = ("active_from_epoch", "header", "kid", "private", "public", "refresh")
@@ -118,18 +118,18 @@ class Keyring:
         if not 1 <= len(entries) <= KEYS_MAX:
             raise KeyringError(f"a keyring has 1 to {KEYS_MAX} keys, not {len(entries)}")
         self.entries = tuple(sorted(entries, key=lambda entry: entry.active_from_epoch))
-        self._keys = [SigningKey(entry) for entry in self.entries]
+        self._keys = [TokenKey(entry) for entry in self.entries]
         self._by_header = {key.header_segment: key for key in self._keys}
         self._by_kid = {key.kid: key for key in self._keys}
         if len(self._by_kid) < len(self._keys):
             raise KeyringError("a key is in the keyring twice")
 
-    def signing(self, now_epoch: int) -> SigningKey:
+    def signing(self, now_epoch: int) -> TokenKey:
         """The key in use. A clock that lags behind all of them gets the first."""
         due = [key for key in self._keys if key.active_from_epoch <= now_epoch]
         return due[-1] if due else self._keys[0]
 
-    def verifying(self, header_segment: str, now_epoch: int) -> SigningKey | None:
+    def verifying(self, header_segment: str, now_epoch: int) -> TokenKey | None:
         """The key whose tokens begin like this, as long as one of them can be alive."""
         key = self._by_header.get(header_segment)
         return key if key is not None and self._is_published(key, now_epoch) else None
@@ -157,12 +157,12 @@ class Keyring:
             raise KeyringError(f"{KEYS_MAX} keys are still needed; rotate again later")
         return Keyring((*kept, new_entry(max(now_epoch + ahead_secs, last + 1))))
 
-    def _retired_epoch(self, key: SigningKey) -> int:
+    def _retired_epoch(self, key: TokenKey) -> int:
         """When the next key comes into use; for the last one, never."""
         index = self._keys.index(key) + 1
         return self._keys[index].active_from_epoch if index < len(self._keys) else _NEVER
 
-    def _is_published(self, key: SigningKey, now_epoch: int) -> bool:
+    def _is_published(self, key: TokenKey, now_epoch: int) -> bool:
         return now_epoch < self._retired_epoch(key) + _ACCESS_TAIL_SECS
 
 

@@ -18,7 +18,7 @@ from pricekeeper.errors import KeyringError
 from pricekeeper.sessions import RefreshKey
 from pricekeeper.telemetry.logs import keep_secret
 from pricekeeper.tokens.keyfile import KeyFile
-from pricekeeper.tokens.keyring import Jwks, Keyring, SigningKey
+from pricekeeper.tokens.keyring import Jwks, Keyring, TokenKey
 from pricekeeper.tokens.meter import KeysMeter
 
 LOOK_INTERVAL_MS: Final = 1_000
@@ -69,11 +69,11 @@ class Keys:
         self.meter.refreshes["failed"] += 1
         _log.error("keyring_unusable", reason=reason)
 
-    def signing_key(self) -> SigningKey:
+    def signing_key(self) -> TokenKey:
         """The key that signs now."""
         return self._refresh_if_due().signing(self._now_epoch())
 
-    def verifying_key(self, header_segment: str) -> SigningKey | None:
+    def verifying_key(self, header_segment: str) -> TokenKey | None:
         """The key whose tokens begin like this."""
         now_epoch = self._now_epoch()
         key = self._refresh_if_due().verifying(header_segment, now_epoch)

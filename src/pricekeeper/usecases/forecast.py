@@ -12,8 +12,7 @@ from pricekeeper.days import day_start_ms
 from pricekeeper.forecast import Forecast, Hourly, RecordedHours, Stretch, forecast
 from pricekeeper.metering import org_day
 from pricekeeper.metering.breakdown import DAY, Grouping
-from pricekeeper.metering.ranges import RangeReader
-from pricekeeper.metering.ranges import Span as Days
+from pricekeeper.metering.ranges import DayRange, RangeReader
 from pricekeeper.tenants import Policy, Window
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.budgets import read_budgets
@@ -61,7 +60,7 @@ async def list_forecasts(services: Services, policy: Policy) -> wire.ForecastLis
 async def _read_month(services: Services, policy: Policy, now_ms: int) -> dict[str, int]:
     """What was spent on each day of this month, in pico-dollars."""
     month = window_at(Window.MONTH, policy.timezone, now_ms)
-    days = Days(org_day(policy.timezone, month.starts_at_ms), org_day(policy.timezone, now_ms))
+    days = DayRange(org_day(policy.timezone, month.starts_at_ms), org_day(policy.timezone, now_ms))
     reader = RangeReader(services.store, services.clock)
     found = await reader.read_spend([policy.org_id], policy.app_id, days, Grouping((DAY,)))
     return {row.group[0]: row.counters.cost_usd_picos for row in found.rows}

@@ -16,7 +16,7 @@ from pricekeeper.metering import org_day
 from pricekeeper.metering.breakdown import DAY, HOUR, Cell, Grouping, Row, parse_grouping
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
-from pricekeeper.metering.ranges import RangeReader, Span
+from pricekeeper.metering.ranges import DayRange, RangeReader
 from pricekeeper.usecases.authorizations import micros_up
 from pricekeeper.usecases.queries import parse_date, parse_tag
 from pricekeeper.usecases.wire import reports as wire
@@ -129,7 +129,7 @@ def _parse_live(text: str) -> bool:
     return text == "true"
 
 
-def _has_now(span: Span, now_ms: int) -> bool:
+def _has_now(span: DayRange, now_ms: int) -> bool:
     """Whether something that was posted just now can be in the range: a record may be a day late.
 
     The last aggregation may have been a while ago, too; then it is the same.
@@ -210,7 +210,7 @@ async def _read_exposures(
     services: Services,
     viewer: Viewer,
     org_ids: Collection[OrgId],
-    span: Span,
+    span: DayRange,
     request: SpendRequest,
 ) -> dict[tuple[str, ...], Exposure]:
     """What authorizations of that time hold now, and what is charged for those unsettled."""
@@ -241,7 +241,7 @@ async def _read_exposures(
     return found
 
 
-def span_of(request: SpendRequest, zone: str, now_ms: int) -> Span:
+def span_of(request: SpendRequest, zone: str, now_ms: int) -> DayRange:
     """The days and hours that are asked for. Raises for a range that is none, or too long."""
     first, last = request.first, request.last
     days_max = HOURLY_DAYS_MAX if request.grouping.has_hours else DAYS_MAX
@@ -257,7 +257,7 @@ def span_of(request: SpendRequest, zone: str, now_ms: int) -> Span:
             )
         if last - first >= timedelta(days=days_max):
             raise InvalidValueError("from", too_long)
-        return Span(day_of(first), day_of(last))
+        return DayRange(day_of(first), day_of(last))
     if isinstance(first, date) or isinstance(last, date):
         raise InvalidValueError("to", "must be a date if `from` is one, else a full hour")
     if last >= now_ms + MS_PER_HOUR:
@@ -269,7 +269,7 @@ def span_of(request: SpendRequest, zone: str, now_ms: int) -> Span:
         raise InvalidValueError("from", too_long)
     # An hour of UTC is part of the day before or after somewhere.
     edges = date_of(org_day("UTC", first)) - _ONE_DAY, date_of(org_day("UTC", last)) + _ONE_DAY
-    return Span(day_of(edges[0]), day_of(edges[1]), hours)
+    return DayRange(day_of(edges[0]), day_of(edges[1]), hours)
 
 
 def _row(grouping: Grouping, row: Row, exposure: Exposure) -> dict[str, str | int]:

@@ -12,7 +12,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.metering.journal import Record
 from pricekeeper.metering.journal_items import VoidNote
-from pricekeeper.metering.journal_listing import Cursor, JournalListing, Wanted
+from pricekeeper.metering.journal_listing import Cursor, JournalListing, RecordFilter
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.pricing import split_micros
 from pricekeeper.tenants import Policy
@@ -58,7 +58,7 @@ async def list_usage(services: Services, policy: Policy, request: RecordsRequest
     now_ms = services.clock.now_ms()
     otherwise = now_ms - KEPT_DAYS * MS_PER_DAY, now_ms + AHEAD_MS_MAX
     first_ms, last_ms = bounds_ms(request.first, request.last, policy.timezone, otherwise)
-    wanted = Wanted(first_ms, last_ms, request.app_id, request.label, request.tag)
+    wanted = RecordFilter(first_ms, last_ms, request.app_id, request.label, request.tag)
     ticks = (
         tick_of(max(0, first_ms - AHEAD_MS_MAX - _MARGIN_MS)),
         tick_of(min(now_ms, last_ms + LATE_MS_MAX) + _MARGIN_MS),

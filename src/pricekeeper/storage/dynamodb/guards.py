@@ -23,7 +23,7 @@ from pricekeeper.storage.expressions import (
     Set,
 )
 from pricekeeper.storage.operations import Delete, Put, Update
-from pricekeeper.storage.values import PARTITION_KEY, SORT_KEY, Value
+from pricekeeper.storage.values import Value
 
 _REMOVED: Final = object()
 
@@ -37,9 +37,7 @@ def guards_itself(operation: Put | Update | Delete) -> bool:
         return not condition.holds(operation.item)
     if isinstance(operation, Delete):
         return not condition.holds({})
-    known: dict[str, Value | object] = {PARTITION_KEY: operation.key.pk}
-    if operation.key.sk is not None:
-        known[SORT_KEY] = operation.key.sk
+    known: dict[str, Value | object] = {**operation.key.attributes}
     for action in operation.actions:
         if isinstance(action, Set):
             known[action.attribute] = action.value

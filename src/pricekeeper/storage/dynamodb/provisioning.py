@@ -11,7 +11,7 @@ It does not wait for what an operator has to mend.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -73,14 +73,15 @@ class Provisioner:
     def _begin_to_wait(self) -> None:
         self._waits_until_ms = self._clock.monotonic_ms() + self._client.limits.start_wait_ms
 
-    async def _send_patiently(
-        self, waiting_for: str, send: Callable[[], Awaitable[dict[str, Any]]]
+    async def _call(
+        self, action: str, table: Table, expected: str = "", **request: Any
     ) -> dict[str, Any]:
         """Send until the store answers, or the time to wait for it is over."""
-        wait_ms = self._client.limits.start_wait_ms
+        wait_ms, name = self._client.limits.start_wait_ms, self._renderer.table_name(table)
+        body, waiting_for = {"TableName": name, **request}, f"{action} of {name}"
         while True:
             try:
-                return await send()
+                return await self._client.call(action, body, Repeat.HARMLESS, expected=expected)
             except StoreUnavailableError as error:
                 if wait_ms == 0:
                     raise
@@ -92,35 +93,26 @@ class Provisioner:
             await self._clock.sleep_ms(_LOOK_EVERY_MS)
 
     async def _describe(self, table: Table) -> dict[str, Any] | None:
-        name = self._renderer.table_name(table)
         try:
-            reply = await self._send_patiently(
-                f"DescribeTable of {name}",
-                lambda: self._client.call(
-                    "DescribeTable", {"TableName": name}, Repeat.HARMLESS, expected=TABLE_MISSING
-                ),
-            )
+            reply = await self._call("DescribeTable", table, TABLE_MISSING)
         except RequestRefused:
             return None
         description: dict[str, Any] = reply["Table"]
         return description
 
     async def _create(self, table: Table) -> None:
-        name, schema = self._renderer.table_name(table), _key_schema(table)
-        request = {
-            "TableName": name,
-            "KeySchema": schema,
-            "AttributeDefinitions": [
-                {"AttributeName": part["AttributeName"], "AttributeType": "S"} for part in schema
-            ],
-            "BillingMode": "PAY_PER_REQUEST",
-        }
+        schema = _key_schema(table)
+        definitions = [
+            {"AttributeName": part["AttributeName"], "AttributeType": "S"} for part in schema
+        ]
         try:
-            await self._send_patiently(
-                f"CreateTable of {name}",
-                lambda: self._client.call(
-                    "CreateTable", request, Repeat.HARMLESS, expected=TABLE_EXISTS
-                ),
+            await self._call(
+                "CreateTable",
+                table,
+                TABLE_EXISTS,
+                KeySchema=schema,
+                AttributeDefinitions=definitions,
+                BillingMode="PAY_PER_REQUEST",
             )
         except RequestRefused:
             return  # another creator was quicker, or our own first attempt was
@@ -143,35 +135,26 @@ class Provisioner:
     async def _enable_expiry(self, table: Table) -> None:
         if await self._is_expiry_enabled(table):
             return
-        name = self._renderer.table_name(table)
-        request = {
-            "TableName": name,
-            "TimeToLiveSpecification": {"Enabled": True, "AttributeName": EXPIRY},
-        }
+        wanted = {"Enabled": True, "AttributeName": EXPIRY}
         try:
-            await self._send_patiently(
-                f"UpdateTimeToLive of {name}",
-                lambda: self._client.call(
-                    "UpdateTimeToLive", request, Repeat.HARMLESS, expected=INVALID_REQUEST
-                ),
+            await self._call(
+                "UpdateTimeToLive", table, INVALID_REQUEST, TimeToLiveSpecification=wanted
             )
         except RequestRefused as refusal:
             # DynamoDB's way to say that it is on already; or that it can't be switched on.
             if not await self._is_expiry_enabled(table):
+                name = self._renderer.table_name(table)
                 raise StoreMisconfiguredError(
                     f"the table {name} does not let items expire: {refusal.reply}"
                 ) from None
 
     async def _is_expiry_enabled(self, table: Table) -> bool:
-        name = self._renderer.table_name(table)
-        reply = await self._send_patiently(
-            f"DescribeTimeToLive of {name}",
-            lambda: self._client.call("DescribeTimeToLive", {"TableName": name}, Repeat.HARMLESS),
-        )
+        reply = await self._call("DescribeTimeToLive", table)
         description = reply.get("TimeToLiveDescription", {})
         if description.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
             return False
         if description.get("AttributeName") != EXPIRY:
+            name = self._renderer.table_name(table)
             raise StoreMisconfiguredError(f"the table {name} expires items by another attribute")
         return True
 

@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
@@ -138,13 +138,7 @@ class DynamoDbStore:
         """Write a whole item."""
         with self._calls.track("put"):
             operation.check()
-            now_epoch = self._now_epoch()
-            condition = condition_to_send(operation, now_epoch)
-            request = self._renderer.single_write(operation, condition)
-            try:
-                await self._client.call("PutItem", request, partial(_repeat, operation))
-            except RequestRefused as refusal:
-                raise _refused(refusal, operation.table, now_epoch) from None
+            await self._write("PutItem", operation, self._now_epoch())
 
     async def update(self, operation: Update) -> Item:
         """Change an item and return it as it is afterwards."""
@@ -178,12 +172,7 @@ class DynamoDbStore:
         with self._calls.track("delete"):
             operation.check()
             now_epoch = self._now_epoch()
-            condition = condition_to_send(operation, now_epoch)
-            request = self._renderer.single_write(operation, condition, "ALL_OLD")
-            try:
-                reply = await self._client.call("DeleteItem", request, partial(_repeat, operation))
-            except RequestRefused as refusal:
-                raise _refused(refusal, operation.table, now_epoch) from None
+            reply = await self._write("DeleteItem", operation, now_epoch, "ALL_OLD")
             old = decode_item(reply["Attributes"]) if reply.get("Attributes") else None
             return visible(operation.table, old, now_epoch)
 
@@ -227,6 +216,16 @@ class DynamoDbStore:
         """Finish the accepted calls, which the client's limits bound, then close connections."""
         await self._calls.close_and_drain()
         await self._client.close()
+
+    async def _write(
+        self, action: str, operation: Put | Delete, now_epoch: int, returned: str = "NONE"
+    ) -> dict[str, Any]:
+        condition = condition_to_send(operation, now_epoch)
+        request = self._renderer.single_write(operation, condition, returned)
+        try:
+            return await self._client.call(action, request, partial(_repeat, operation))
+        except RequestRefused as refusal:
+            raise _refused(refusal, operation.table, now_epoch) from None
 
     async def _replace(self, operation: Update, held: Item) -> Item | None:
         """Replace the expired item by what the update makes of an absent one.

@@ -26,18 +26,13 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.storage.dynamodb.client import DynamoDbClient, Repeat, RequestRefused
-from pricekeeper.storage.dynamodb.expiry import (
-    condition_to_send,
-    is_expired,
-    starts_from_nothing,
-    visible,
-)
+from pricekeeper.storage.dynamodb.expiry import condition_to_send, is_expired, starts_from_nothing
 from pricekeeper.storage.dynamodb.faults import REASONS
 from pricekeeper.storage.dynamodb.rendering import Renderer
 from pricekeeper.storage.dynamodb.wire import decode_item
 from pricekeeper.storage.expressions import Compare
 from pricekeeper.storage.operations import Delete, Update, Write
-from pricekeeper.storage.values import EXPIRY, Item
+from pricekeeper.storage.values import EXPIRY
 
 _ATTEMPTS_MAX: Final = 4
 """How often expired items may come back before the transaction fails as contended."""
@@ -64,63 +59,40 @@ class Transactions:
             try:
                 await self._client.call("TransactWriteItems", request, Repeat.TOKENED)
             except RequestRefused as refusal:
-                reported = _reported_items(refusal, operations)
+                reasons, expired = _judge(refusal, operations, now_epoch)
             else:
                 return
-            expired = _expired_under_updates(operations, reported, now_epoch)
-            reasons = _reasons(operations, reported, expired, now_epoch)
             if any(reason.code is ReasonCode.CONDITION_FAILED for reason in reasons):
                 raise TransactionCancelledError(reasons)
-            for index, expires in expired.items():
-                await self._remove(operations[index], expires)
+            for delete in expired:
+                await self._remove(delete)
         raise ContendedError("TransactWriteItems: expired items kept coming back")
 
-    async def _remove(self, operation: Write, expires: int) -> None:
-        """Delete the expired item, unless it is another one by now."""
-        delete = Delete(operation.table, operation.key, Compare(EXPIRY, "=", expires))
+    async def _remove(self, delete: Delete) -> None:
+        """Delete an expired item, unless it is another one by now."""
         request = self._renderer.single_write(delete, delete.condition)
         with contextlib.suppress(RequestRefused):
             await self._client.call("DeleteItem", request, Repeat.HARMLESS)
 
 
-def _reported_items(
-    refusal: RequestRefused, sent: Sequence[Write]
-) -> list[tuple[ReasonCode, Item | None]]:
-    """DynamoDB's report on each operation: a code, and the item, expired or not."""
+def _judge(
+    refusal: RequestRefused, operations: Sequence[Write], now_epoch: int
+) -> tuple[list[CancellationReason], list[Delete]]:
+    """The reasons as the caller sees them, for whom expired items are absent.
+
+    And what deletes the expired items that alone made an update fail, unless they have changed.
+    """
+    reasons: list[CancellationReason] = []
+    expired: list[Delete] = []
     reported: list[dict[str, Any]] = refusal.reply["CancellationReasons"]
-    return [
-        (
-            REASONS.get(reason.get("Code", ""), ReasonCode.NONE),
-            decode_item(reason["Item"]) if reason.get("Item") else None,
-        )
-        for _, reason in zip(sent, reported, strict=True)
-    ]
-
-
-def _expired_under_updates(
-    operations: Sequence[Write], reported: Sequence[tuple[ReasonCode, Item | None]], now_epoch: int
-) -> dict[int, int]:
-    """The expiry of each expired item that alone made an update fail, by the update's index."""
-    return {
-        index: item[EXPIRY]
-        for index, (operation, (_, item)) in enumerate(zip(operations, reported, strict=True))
-        if item is not None
-        and isinstance(operation, Update)
-        and is_expired(operation.table, item, now_epoch)
-        and starts_from_nothing(operation)
-    }
-
-
-def _reasons(
-    operations: Sequence[Write],
-    reported: Sequence[tuple[ReasonCode, Item | None]],
-    expired: dict[int, int],
-    now_epoch: int,
-) -> list[CancellationReason]:
-    """The reasons as the caller sees them, for whom expired items are absent."""
-    return [
-        _PASSED
-        if index in expired or code is ReasonCode.NONE
-        else CancellationReason(code, visible(operation.table, item, now_epoch))
-        for index, (operation, (code, item)) in enumerate(zip(operations, reported, strict=True))
-    ]
+    for operation, reason in zip(operations, reported, strict=True):
+        code = REASONS.get(reason.get("Code", ""), ReasonCode.NONE)
+        item = decode_item(reason["Item"]) if reason.get("Item") else None
+        is_dead = is_expired(operation.table, item, now_epoch)
+        if item and is_dead and isinstance(operation, Update) and starts_from_nothing(operation):
+            is_same = Compare(EXPIRY, "=", item[EXPIRY])
+            expired.append(Delete(operation.table, operation.key, is_same))
+            code = ReasonCode.NONE
+        seen = None if is_dead else item
+        reasons.append(_PASSED if code is ReasonCode.NONE else CancellationReason(code, seen))
+    return reasons, expired

@@ -11,15 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.storage.tables import Key
-from pricekeeper.storage.values import (
-    DAMAGED,
-    PARTITION_KEY,
-    SORT_KEY,
-    Foreign,
-    Item,
-    Value,
-    number_bytes,
-)
+from pricekeeper.storage.values import DAMAGED, Foreign, Item, Value, number_bytes
 
 _SET: Final = 1
 _WIDE_INTEGER: Final = 2
@@ -60,10 +52,7 @@ def unpack(data: bytes, key: Key) -> Item:
     try:
         return _decode(data)
     except (msgspec.DecodeError, ValueError):  # ValueError: an extension that is not ours
-        damaged: Item = {PARTITION_KEY: key.pk, DAMAGED: Foreign("bytes that can't be decoded")}
-        if key.sk is not None:
-            damaged[SORT_KEY] = key.sk
-        return damaged
+        return {**key.attributes, DAMAGED: Foreign("bytes that can't be decoded")}
 
 
 def _encodable(value: Value) -> object:

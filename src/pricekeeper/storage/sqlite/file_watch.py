@@ -99,19 +99,16 @@ class FileWatch:
             return None
         found = _stat(self._path)
         if found is None or _identity(found) != self._opened:
-            self._fail_as_replaced()
+            self._fail_and_keep_log()
             return None
         log, index = _identity_of(self._log_path), _identity_of(self._index_path)
         if self._log is None:  # SQLite makes them when they are first needed
             self._log, self._index = log, index
         if log == self._log and index == self._index:
             return found
-        self._fail(
-            StoreReplacedError(
-                f"the log of {self._path} was removed or replaced while the service ran; "
-                "restart it with SIGTERM, which saves what the log held"
-            ),
-            "replaced",
+        self._fail_as_replaced(
+            f"the log of {self._path} was removed or replaced while the service ran; "
+            "restart it with SIGTERM, which saves what the log held"
         )
         return None
 
@@ -145,13 +142,10 @@ class FileWatch:
         while self.look() is not None and not _is_explained(known, self._written):
             if patience_ms <= 0:
                 self.overwritten = True
-                self._fail(
-                    StoreReplacedError(
-                        f"{self._path} was overwritten while the service ran; stop it, remove "
-                        f"{self._log_path} and {self._index_path}, restore the file once more, "
-                        "and restart the service"
-                    ),
-                    "replaced",
+                self._fail_as_replaced(
+                    f"{self._path} was overwritten while the service ran; stop it, remove "
+                    f"{self._log_path} and {self._index_path}, restore the file once more, "
+                    "and restart the service"
                 )
                 return
             time.sleep(LOOK_AGAIN_MS / 1000)
@@ -168,7 +162,7 @@ class FileWatch:
             "damaged",
         )
 
-    def _fail_as_replaced(self) -> None:
+    def _fail_and_keep_log(self) -> None:
         """Fail, and keep the old file's log from being replayed into the new file."""
         kept = [
             moved
@@ -176,13 +170,13 @@ class FileWatch:
             if opened is not None and (moved := _move_aside(name, opened))
         ]
         kept_note = f"; what the log of the old one held is kept in {kept[0]}" if kept else ""
-        self._fail(
-            StoreReplacedError(
-                f"{self._path} was removed or replaced while the service ran; restart it to go on "
-                f"with what is there now{kept_note}"
-            ),
-            "replaced",
+        self._fail_as_replaced(
+            f"{self._path} was removed or replaced while the service ran; restart it to go on "
+            f"with what is there now{kept_note}"
         )
+
+    def _fail_as_replaced(self, reason: str) -> None:
+        self._fail(StoreReplacedError(reason), "replaced")
 
     def _fail(self, failure: StoreMisconfiguredError, kind: str) -> None:
         with self._finding:

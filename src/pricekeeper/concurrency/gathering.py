@@ -1,0 +1,42 @@
+"""Several executions at once, but not all: some follow each other, or so many run at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TypeVar
+
+_Entry = TypeVar("_Entry")
+_T = TypeVar("_T")
+
+
+async def gather_in_turn(keys: Sequence[str], run: Callable[[int], Awaitable[_T]]) -> list[_T]:
+    """Run each number at once, those of one key in their order; the results are in order, too."""
+    results: dict[int, _T] = {}
+
+    async def run_all(numbers: Sequence[int]) -> None:
+        for number in numbers:
+            results[number] = await run(number)
+
+    by_key = defaultdict[str, list[int]](list)
+    for number, key in enumerate(keys):
+        by_key[key].append(number)
+    await asyncio.gather(*map(run_all, by_key.values()))
+    return [results[number] for number in range(len(keys))]
+
+
+async def gather_in_groups(
+    run: Callable[[_Entry], Awaitable[_T]], entries: Sequence[_Entry], size: int
+) -> list[_T]:
+    """Run it for each entry, a group at once; the results are in order. The first error ends it."""
+    results: list[_T] = []
+    for some in in_groups(entries, size):
+        results += await asyncio.gather(*map(run, some))
+    return results
+
+
+def in_groups(entries: Sequence[_Entry], size: int) -> Iterator[Sequence[_Entry]]:
+    """The entries in their order, so many at a time."""
+    for start in range(0, len(entries), size):
+        yield entries[start : start + size]
