@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pricekeeper.cli.exits import MisusedError, RefusedError
+from pricekeeper.client_ids import Client
 from pricekeeper.settings import (
     ADMIN_KEY,
     CLIENT_ID,
@@ -28,7 +29,6 @@ from pricekeeper.settings import (
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
     from pricekeeper.cli.local import LocalAdmin, LocalKeeper
     from pricekeeper.client import Admin, Api
-    from pricekeeper.tenants import Client
 
     AnyAdmin: TypeAlias = Admin | LocalAdmin
     AnyKeeper: TypeAlias = Api | LocalKeeper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -25,30 +25,15 @@ from pricekeeper.cli.drawing import (
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.settings_input import (
-    AdvisoryOption,
-    BudgetOption,
+    AppFlags,
     FileOption,
-    OrderOption,
-    QuotaOption,
-    RateLimitOption,
-    SessionLimitOption,
-    StrictOption,
-    TagKeysOption,
-    TightOption,
-    parse_budgets,
-    parse_enforcement,
-    parse_order,
-    parse_quotas,
-    parse_rate_limits,
-    parse_tag_keys,
+    OrgFlags,
     settings_body,
     settings_file,
 )
 from pricekeeper.cli.terminal import harmless
+from pricekeeper.client_ids import Client
 from pricekeeper.values import parse_app_id, parse_org_id
-
-if TYPE_CHECKING:
-    from pricekeeper.tenants import Client
 
 orgs = typer.Typer(no_args_is_help=True, help="Organisations.")
 apps = typer.Typer(no_args_is_help=True, help="Apps of an organisation.")
@@ -60,32 +45,12 @@ OptionalOrg = Annotated[str | None, argument("ORG", "The organisation's UUID.")]
 NewOrgArgument = Annotated[str, argument("ORG", "The organisation's UUID; 'new' makes one.")]
 AppArgument = Annotated[str, argument("APP", "The app's id.")]
 OptionalApp = Annotated[str | None, argument("APP", "The app; else the organisation itself.")]
-NameOption = Annotated[str | None, option("--name", "What people call it.")]
-TimezoneOption = Annotated[
-    str | None, option("--timezone", "IANA name; its midnight resets the quotas.")
-]
-ScopeOption = Annotated[str | None, option("--scope ORG|APP", "Whether apps share the quotas.")]
 YamlOption = Annotated[bool, option("--yaml", "Print a file that 'put --file' takes again.")]
 
 
 @backend_command(orgs, "put", may_create=True)
 async def put_org(
-    backend: Backend,
-    org: NewOrgArgument,
-    *,
-    file: FileOption = None,
-    name: NameOption = None,
-    timezone: TimezoneOption = None,
-    scope: ScopeOption = None,
-    order: OrderOption = None,
-    quota: QuotaOption = None,
-    rate_limit: RateLimitOption = None,
-    session_limit: SessionLimitOption = None,
-    tight_pct: TightOption = None,
-    tag_keys: TagKeysOption = None,
-    budget: BudgetOption = None,
-    strict: StrictOption = False,
-    advisory: AdvisoryOption = False,
+    backend: Backend, org: NewOrgArgument, *, file: FileOption = None, flags: OrgFlags
 ) -> Outcome:
     """Create an organisation, or replace its settings; credentials are never reset.
 
@@ -96,18 +61,7 @@ async def put_org(
 
     [dim]pricekeeper org put $ORG --file org.yaml --budget monthly=MONTH:200 --strict[/dim]
     """
-    body = settings_body(
-        file,
-        {
-            "org_name": name,
-            "timezone": timezone,
-            "quota_scope": scope,
-            "tag_keys": parse_tag_keys(tag_keys),
-            "budgets": parse_budgets(budget),
-            "quota_enforcement": parse_enforcement(strict=strict, advisory=advisory),
-            **shared_fields(order, quota, rate_limit, session_limit, tight_pct),
-        },
-    )
+    body = settings_body(file, flags.fields())
     answer = await backend.admin.put_org(str(uuid.uuid4()) if org == NEW else org, body)
     return Outcome(answer, _picture(answer))
 
@@ -177,13 +131,7 @@ async def put_app(
     app: AppArgument,
     *,
     file: FileOption = None,
-    name: NameOption = None,
-    order: OrderOption = None,
-    quota: QuotaOption = None,
-    rate_limit: RateLimitOption = None,
-    session_limit: SessionLimitOption = None,
-    tight_pct: TightOption = None,
-    budget: BudgetOption = None,
+    flags: AppFlags,
 ) -> Outcome:
     """Create an app, or replace what it overrides; credentials are never reset.
 
@@ -192,9 +140,7 @@ async def put_app(
     [dim]pricekeeper app put $ORG chat --name Chat --order standard,economy
     --rate-limit '*:rpm=60/1m'[/dim]
     """
-    shared = shared_fields(order, quota, rate_limit, session_limit, tight_pct)
-    body = settings_body(file, {"app_name": name, "budgets": parse_budgets(budget), **shared})
-    answer = await backend.admin.put_app(org, app, body)
+    answer = await backend.admin.put_app(org, app, settings_body(file, flags.fields()))
     return Outcome(answer, _picture(answer))
 
 
@@ -256,26 +202,7 @@ async def delete_app(backend: Backend, org: OrgArgument, app: AppArgument) -> Ou
 
 def client_of(org: str, app: str | None) -> Client:
     """The client that the command line names."""
-    from pricekeeper.tenants import Client  # noqa: PLC0415  # --help needs none
-
     return Client(parse_org_id(org), None if app is None else parse_app_id(app))
-
-
-def shared_fields(
-    order: str | None,
-    quota: list[str] | None,
-    rate_limit: list[str] | None,
-    session_limit: int | None,
-    tight_pct: int | None,
-) -> dict[str, Any]:
-    """The flags that organisations and apps have in common, as fields."""
-    return {
-        "model_ordering": parse_order(order),
-        "quotas": parse_quotas(quota),
-        "rate_limits": parse_rate_limits(rate_limit),
-        "session_limit": session_limit,
-        "tight_mode_threshold_pct": tight_pct,
-    }
 
 
 def _frozen_columns(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
