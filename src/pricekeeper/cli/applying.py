@@ -100,7 +100,7 @@ async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> ApplyPlan:
     undeclared: list[Mapping[str, str]] = []
     for org in declarations.orgs:
         org_id = org.client.org_id
-        current = await _find_org(admin, org_id)
+        current = await exits.unless_missing(admin.get_org(org_id))
         listed = [] if current is None else await admin.list_apps(org_id)
         there = {app["app_id"]: app for app in listed}
         steps.append(plan_step(org.client, current, org.client))
@@ -111,15 +111,6 @@ async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> ApplyPlan:
         found = [org["org_id"] for org in await admin.list_orgs()]
         undeclared += [{"org_id": org_id} for org_id in found if org_id not in known]
     return ApplyPlan(tuple(steps), tuple(undeclared))
-
-
-async def _find_org(admin: AnyAdmin, org_id: str) -> Mapping[str, Any] | None:
-    try:
-        return await admin.get_org(org_id)
-    except PriceKeeperError as error:
-        if exits.exit_code(error) == exits.NOT_FOUND:
-            return None
-        raise
 
 
 async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Outcome:

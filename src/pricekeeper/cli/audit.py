@@ -18,8 +18,9 @@ from pricekeeper.cli.command import Outcome, backend_command, store_command
 from pricekeeper.cli.drawing import done, moment, page
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.opening import open_local_store, store_name
 from pricekeeper.cli.options import option
-from pricekeeper.cli.stores import store_name
+from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
@@ -101,8 +102,6 @@ async def verify_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tenants.listing import list_org_ids  # noqa: PLC0415
 
     only, compared = None if org is None else parse_org_id(org), None
@@ -144,8 +143,6 @@ async def export_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     chain = None if org is None else chain_of(parse_org_id(org))
     async with open_local_store(settings) as store:

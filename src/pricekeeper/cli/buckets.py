@@ -10,8 +10,10 @@ from rich.text import Text
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
 from pricekeeper.cli.usage import limits
+from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings
 
 __all__ = ["limits"]
@@ -30,8 +32,6 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.limiter import Limiter  # noqa: PLC0415
     from pricekeeper.storage import forget_moments_ahead  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415

@@ -22,9 +22,8 @@ from pricekeeper.cli.checks_keys import (
 )
 from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
-from pricekeeper.cli.opening import open_local_store
+from pricekeeper.cli.opening import is_missing_file, open_local_store, store_name
 from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
-from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.strength import HOW_TO_MAKE_A_TOKEN

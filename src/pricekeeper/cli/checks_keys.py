@@ -10,7 +10,7 @@ from pricekeeper.bootstrap import HOW_TO_MAKE_A_ROOT
 from pricekeeper.bootstrap.secrets import KEY_FILE, open_keys, read_peppers
 from pricekeeper.cli.check import OTHERS, Check, Level
 from pricekeeper.cli.demo_org import DEMO_KEY
-from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.cli.opening import is_missing_file
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.strength import HOW_TO_MAKE_ONE, estimate_bits, require_strong_key

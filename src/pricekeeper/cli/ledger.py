@@ -14,7 +14,9 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page, usd
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
+from pricekeeper.clock import SystemClock
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
@@ -47,8 +49,6 @@ async def rebuild(
 
     [dim]pricekeeper ledger rebuild --day 20260123 --org $ORG --json[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
     org_id = "" if org is None else parse_org_id(org)
@@ -73,8 +73,6 @@ async def check(
     [dim]pricekeeper ledger check --org $ORG --mend --json[/dim]
     """
     from pricekeeper.authorizations import LedgerCheck  # noqa: PLC0415
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
     from pricekeeper.usecases.ledger import check_org  # noqa: PLC0415

@@ -18,8 +18,7 @@ import msgspec
 
 from pricekeeper.authority import ALL_ORGS, DEPLOYMENT
 from pricekeeper.bootstrap import Services
-from pricekeeper.cli.opening import has_pepper, open_local_services
-from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.cli.opening import has_pepper, is_missing_file, open_local_services
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import DATA_DIR, PEPPER, Settings
 from pricekeeper.shapes import convert

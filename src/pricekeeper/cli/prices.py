@@ -15,9 +15,13 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import page
 from pricekeeper.cli.listing import Listing, table
+from pricekeeper.cli.opening import open_local_services
 from pricekeeper.cli.options import option
+from pricekeeper.clock import SystemClock
+from pricekeeper.days import date_of, org_day
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
+from pricekeeper.values import parse_model_label
 
 if TYPE_CHECKING:  # they bring every feature with them
     from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
@@ -42,8 +46,6 @@ async def show_prices(
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
-    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
-    from pricekeeper.days import date_of, org_day  # noqa: PLC0415
     from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
 
     answer: list[dict[str, Any]] = []
@@ -85,9 +87,6 @@ async def refresh_prices(
 
     [dim]pricekeeper prices refresh --source aws:us-east-1 --accept premium[/dim]
     """
-    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
-    from pricekeeper.values import parse_model_label  # noqa: PLC0415
-
     labels = [parse_model_label(label, "--accept") for label in accept or ()]
     async with open_local_services(settings) as services:
         for label in labels:
@@ -106,7 +105,6 @@ async def check_prices(settings: Settings, *, source: SourceOption = None) -> Ou
 
     [dim]pricekeeper prices check --source genai-prices[/dim]
     """
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
     from pricekeeper.pricing.refresh import check  # noqa: PLC0415
 

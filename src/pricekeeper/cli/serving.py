@@ -29,7 +29,7 @@ from pricekeeper.bootstrap import (
 )
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN, prepare_demo
 from pricekeeper.cli.listening import FIX, Listening, is_loopback, write_note
-from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.cli.opening import is_missing_file
 from pricekeeper.clock import SystemClock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import SettingsError

@@ -11,6 +11,7 @@ from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import done, to_paste
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.options import option
+from pricekeeper.clock import SystemClock
 from pricekeeper.settings import SIGNING_KEYS, Settings
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
@@ -47,7 +48,6 @@ async def rotate_keys(
             "say --print, and put what it prints there"
         )
     from pricekeeper.bootstrap.secrets import open_keys  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tokens import PUBLISH_AHEAD_SECS, new_keyring  # noqa: PLC0415
 
     clock = SystemClock()
@@ -65,7 +65,6 @@ async def new_keys(_: Settings) -> Outcome:
     [dim]pricekeeper keys new | aws secretsmanager create-secret --name pricekeeper/signing-keys
     --secret-string file:///dev/stdin[/dim]
     """
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tokens import new_keyring  # noqa: PLC0415
 
     return _printed(new_keyring(SystemClock().now_ms() // 1000))
@@ -97,7 +96,6 @@ def _printed(keyring: Keyring) -> Outcome:
 
 def _rotate_file(settings: Settings, *, drop_old: bool) -> Outcome:
     from pricekeeper.bootstrap.secrets import KEY_FILE  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tokens import KeyFile  # noqa: PLC0415
 
     path = settings.data_dir / KEY_FILE

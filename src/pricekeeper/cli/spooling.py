@@ -9,6 +9,7 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Target
 from pricekeeper.cli.command import Outcome, client_command
+from pricekeeper.clock import SystemClock
 
 spool = typer.Typer(no_args_is_help=True, help="What an app must still tell the service.")
 
@@ -24,7 +25,6 @@ async def show_spool(_: Target) -> Outcome:
     """
     from pricekeeper.client import spool_command  # noqa: PLC0415
     from pricekeeper.client.configuration import Configuration  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     answer = spool_command.look(Configuration.read({}), SystemClock())
     return Outcome(answer, Text("\n".join(spool_command.picture_of_look(answer))))
@@ -40,7 +40,6 @@ async def flush_spool(_: Target) -> Outcome:
     """
     from pricekeeper.client import spool_command  # noqa: PLC0415
     from pricekeeper.client.configuration import Configuration  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     given = Configuration.read({})
     answer = await asyncio.to_thread(spool_command.tell_now, given, SystemClock())

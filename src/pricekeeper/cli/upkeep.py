@@ -11,7 +11,8 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
 from pricekeeper.cli.drawing import done, facts, page
 from pricekeeper.cli.listing import table
-from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.cli.opening import is_missing_file, open_local_store
+from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreMisconfiguredError
 from pricekeeper.settings import Settings
 
@@ -33,8 +34,6 @@ async def aggregate(settings: Settings) -> Outcome:
     """
     from pricekeeper.alerts import make_look  # noqa: PLC0415
     from pricekeeper.cli.aggregation import aggregate_and_sweep  # noqa: PLC0415
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     async with open_local_store(settings) as store:
         clock = SystemClock()
@@ -70,8 +69,6 @@ async def create_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables create --store "dynamodb://eu-central-1?prefix=prod-"[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.storage import enable_expiry  # noqa: PLC0415
 
     async with open_local_store(settings, may_create=True) as store:
@@ -87,7 +84,6 @@ async def show_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables status[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
 
     if is_missing_file(settings):

@@ -111,18 +111,17 @@ async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> Asy
 
 async def _read(keeper: AnyKeeper) -> dict[str, Any]:
     """The organisation's day; in ``apps`` those of its apps, each with its limits."""
-    from pricekeeper.client import MissingError  # noqa: PLC0415
-    from pricekeeper.errors import NotFoundError  # noqa: PLC0415
-
     day, apps = await keeper.usage(waits_for_limit=True), {}
     for app_id in sorted(day.get("apps", ())):
-        app = keeper.of_app(app_id)
-        try:
-            used = await app.usage(waits_for_limit=True)
-            apps[app_id] = {**used, "limits": (await app.limits())["resources"]}
-        except (MissingError, NotFoundError):
-            continue  # it has spent, and was deleted
+        app = await exits.unless_missing(_read_app(keeper.of_app(app_id)))
+        if app is not None:  # else it has spent, and was deleted
+            apps[app_id] = app
     return {**day, "apps": apps}
+
+
+async def _read_app(keeper: AnyKeeper) -> dict[str, Any]:
+    day = await keeper.usage(waits_for_limit=True)
+    return {**day, "limits": (await keeper.limits())["resources"]}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], now: datetime) -> Iterator[Event]:
