@@ -13,7 +13,7 @@ from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
 from pricekeeper.client.wrapping.async_streams import wait_for_tasks
 from pricekeeper.client.wrapping.hooks import SERVICE, AwaitingHooks, BlockingHooks
 from pricekeeper.client.wrapping.metered_call import Options
-from pricekeeper.client.wrapping.streams import drainer
+from pricekeeper.client.wrapping.streams import wait_for_threads
 from pricekeeper.errors import InvalidValueError
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
         found.before_close(wait_for_tasks)
         AwaitingHooks(client, found, options).register(client.meta.events)
     else:
-        found.before_close(drainer.wait)
+        found.before_close(wait_for_threads)
         BlockingHooks(client, found, options).register(client.meta.events)
 
 
