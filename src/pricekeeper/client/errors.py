@@ -1,4 +1,4 @@
-"""What the service answered instead, as errors that can be document apart.
+"""What the service answered instead, as errors that can be told apart.
 
 ::
 
@@ -17,7 +17,7 @@
         ├── BreakerOpenError     it has not answered before; nothing was sent
         └── SpoolFullError       too much waits to be told; nothing was sent
 
-Each carries the ``problem`` as the service document it, with the id under which its log has more.
+Each carries the ``problem`` as the service told it, with the id under which its log has more.
 """
 
 from __future__ import annotations
