@@ -58,7 +58,7 @@ async def costs(dynoxide: str) -> AsyncIterator[Costs]:
 async def test_events_that_nobody_watches(costs: Costs) -> None:
     """A flush asks which feeds are watched, if there is something to tell."""
     for _ in range(500):
-        costs.activity.feed.note_counted(ORG, counted())
+        costs.activity.feed.note_counted(ORG, [counted()])
     await costs.activity.flush()
     assert costs.units() == documented("events, nobody watches")
     await costs.activity.flush()
@@ -68,11 +68,11 @@ async def test_events_that_nobody_watches(costs: Costs) -> None:
 async def test_events_of_an_organisation_that_is_watched(costs: Costs) -> None:
     """One item, whatever happened meanwhile: small, if it is of one app."""
     await costs.activity.feed.watch(ORG)
-    costs.activity.feed.note_counted(ORG, counted())
+    costs.activity.feed.note_counted(ORG, [counted()])
     await costs.activity.flush()
     costs.units()
     for number in range(5):
-        costs.activity.feed.note_counted(ORG, counted(str(number)))
+        costs.activity.feed.note_counted(ORG, [counted(str(number))])
     await costs.activity.flush()
     assert costs.units() == documented("events, one organisation is watched")
 

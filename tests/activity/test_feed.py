@@ -41,7 +41,7 @@ async def test_nothing_is_written_that_nobody_watches(
 ) -> None:
     """A flush with something to tell asks once; one with nothing asks nothing."""
     feed = Feed(store, clock)
-    feed.note_counted(ORG, counted())
+    feed.note_counted(ORG, [counted()])
     await feed.flush()
     assert meter.calls == {"query": 1}
     await feed.flush()
@@ -53,8 +53,8 @@ async def test_each_audience_is_told_its_own(store: Store, clock: ManualClock) -
     feed = Feed(store, clock)
     for audience in (ORG, ALL):
         await feed.watch(audience)
-    feed.note_counted(ORG, counted("mine"))
-    feed.note_counted(OTHER_ORG, counted("other"))
+    feed.note_counted(ORG, [counted("mine")])
+    feed.note_counted(OTHER_ORG, [counted("other")])
     await feed.flush()
     assert ids(await read(store)) == ["mine"]
     assert sorted(ids(await read(store, ALL))) == ["mine", "other"]
@@ -85,7 +85,7 @@ async def test_numbers_have_no_gap_whoever_writes(store: Store, clock: ManualClo
     begun = await writers[0].watch(ORG)
     for turn in range(3):
         for number, writer in enumerate(writers):
-            writer.note_counted(ORG, counted(f"{turn}-{number}"))
+            writer.note_counted(ORG, [counted(f"{turn}-{number}")])
         await asyncio.gather(*(writer.flush() for writer in writers))
     items = await read(store)
     assert sorted(ids(items)) == sorted(f"{t}-{n}" for t in range(3) for n in range(10))
@@ -98,7 +98,7 @@ async def test_a_feed_goes_on_while_it_is_watched(store: Store, clock: ManualClo
     feed = Feed(store, clock)
     begun = await feed.watch(ORG)
     for second in range(4):
-        feed.note_counted(ORG, counted(str(second)))
+        feed.note_counted(ORG, [counted(str(second))])
         await feed.flush()
         clock.advance_ms(WATCH_SECS * 500)
         assert await Feed(store, clock).watch(ORG) == begun + second + 1
@@ -110,15 +110,15 @@ async def test_a_feed_that_nobody_watched_goes_on_behind_a_gap(
     """So that whoever watched before knows; and no writer goes on where it was."""
     feed = Feed(store, clock)
     await feed.watch(ORG)
-    feed.note_counted(ORG, counted("before"))
+    feed.note_counted(ORG, [counted("before")])
     await feed.flush()
     (_, last) = await read(store)
     clock.advance_ms(WATCH_SECS * 1000)
-    feed.note_counted(ORG, counted("unseen"))
+    feed.note_counted(ORG, [counted("unseen")])
     await feed.flush()
     begun = await Feed(store, clock).watch(ORG)
     assert begun > last.number + 1
-    feed.note_counted(ORG, counted("after"))
+    feed.note_counted(ORG, [counted("after")])
     await feed.flush()
     items = await read(store, behind=last.number)
     assert [item.number for item in items] == [begun, begun + 1]
@@ -133,12 +133,12 @@ async def test_what_has_no_room_is_said_to_be_missing(
     feed = Feed(store, clock)
     await feed.watch(ALL)
     for number in range(20):
-        feed.note_counted(f"{number:08d}{ORG[8:]}", counted(str(number)))
+        feed.note_counted(f"{number:08d}{ORG[8:]}", [counted(str(number))])
     await feed.flush()
     _, item = await read(store, ALL)
     assert not item.is_complete
     assert 0 < len(item.events) < 4
-    feed.note_counted(ORG, counted("next"))
+    feed.note_counted(ORG, [counted("next")])
     await feed.flush()
     assert (await read(store, ALL))[-1].is_complete
 
@@ -150,14 +150,14 @@ async def test_what_could_not_be_written_is_said_to_be_missing(clock: ManualCloc
     store = FaultyStore(inner, turns, Faults(refused_pct=100, spare_reads=True))
     feed = Feed(store, clock)
     await feed.watch(ORG)
-    feed.note_counted(ORG, counted("lost"))
+    feed.note_counted(ORG, [counted("lost")])
     await turns.run(feed.flush())
     assert feed.meter.failed == 1
     await feed.flush()
     (_, item) = await read(inner)
     assert (item.events, item.is_complete) == ((), False)
     await feed.flush()
-    feed.note_counted(ORG, counted("told"))
+    feed.note_counted(ORG, [counted("told")])
     await feed.flush()
     last = (await read(inner))[-1]
     assert (ids([last]), last.is_complete) == (["told"], True)
@@ -167,7 +167,7 @@ async def test_a_feed_that_is_off_notes_nothing(store: Store, clock: ManualClock
     """So it costs nothing."""
     feed = Feed(store, clock, is_on=False)
     await Feed(store, clock).watch(ORG)
-    feed.note_counted(ORG, counted())
+    feed.note_counted(ORG, [counted()])
     feed.note_alert(Alert(ORG, 0, None, {}))
     await feed.flush()
     assert ids(await read(store)) == []
@@ -199,7 +199,7 @@ async def test_through_every_failure_each_moment_is_told_once_or_said_to_be_miss
         for turn in range(6):
             name = f"{number}-{turn}"
             noted[number].append(name)
-            writers[number].note_counted(ORG, counted(name))
+            writers[number].note_counted(ORG, [counted(name)])
             try:
                 await writers[number].flush()
             except Crashed:

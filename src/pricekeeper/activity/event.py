@@ -156,29 +156,14 @@ class Alert(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=False)
 
 Event: TypeAlias = Spend | Denied | Flip | Authorizations | Alert
 
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
-_decode_flip: Final = msgspec.msgpack.Decoder(Flip).decode
-
-
-def encode_events(events: tuple[Event, ...]) -> bytes:
-    """The events as an item of the feed has them."""
-    return _encode(events)
-
-
-def decode_events(data: bytes) -> tuple[Event, ...]:
-    """The events of an item; raises `msgspec.MsgspecError` for what is none."""
-    return _decode(data)
-
-
-def encode_flip(flip: Flip) -> bytes:
-    """The flip as its history has it."""
-    return _encode(flip)
-
-
-def decode_flip(data: bytes) -> Flip:
-    """A flip of the history; raises `msgspec.MsgspecError` for what is none."""
-    return _decode_flip(data)
+encode_events: Final = msgspec.msgpack.Encoder().encode
+"""Several events, as an item of the feed has them."""
+decode_events: Final = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
+"""The events of an item; raises `msgspec.MsgspecError` for what is none."""
+encode_flip: Final = msgspec.msgpack.Encoder().encode
+"""A flip, as its history has it."""
+decode_flip: Final = msgspec.msgpack.Decoder(Flip).decode
+"""A flip of the history; raises `msgspec.MsgspecError` for what is none."""
 
 
 def seen_by_app(event: Event, app_id: str) -> Event | None:

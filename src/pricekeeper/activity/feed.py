@@ -89,11 +89,7 @@ class Feed:
         self._all_untold = False
         self.meter = FeedMeter()
 
-    def note_counted(self, org_id: str, record: Counted) -> None:
-        """Note a usage record that was counted."""
-        self.note_all_counted(org_id, [record])
-
-    def note_all_counted(self, org_id: str, records: Iterable[Counted]) -> None:
+    def note_counted(self, org_id: str, records: Iterable[Counted]) -> None:
         """Note usage records that were counted together."""
         if self.is_on and (news := self._buffer.of(org_id)) is not None:
             for record in records:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 import msgspec
 
 from pricekeeper.activity import Alert, AuthorizationLine, Counted
-from pricekeeper.activity.event import AuthorizationStatus
 from pricekeeper.activity.feed import Feed
 from pricekeeper.alerts import alert as alerts
 from pricekeeper.alerts.body import alert_body
 from pricekeeper.authorizations import Authorization, State
 from pricekeeper.metering import Submission
-
-_STATUSES: Final[Mapping[State, AuthorizationStatus]] = {
-    State.OPEN: "open",
-    State.CAPTURED: "captured",
-    State.VOIDED: "voided",
-    State.UNSETTLED: "unsettled",
-}
 
 
 class NewsTeller:
@@ -33,7 +24,7 @@ class NewsTeller:
         """Note usage records of one organisation that were counted."""
         if self._feed.is_on:
             records = [_counted(one) for one in submissions]
-            self._feed.note_all_counted(submissions[0].org_id, records)
+            self._feed.note_counted(submissions[0].org_id, records)
 
     def note_authorization(self, org_id: str, authorization: Authorization) -> None:
         """Note an authorization that was granted or settled."""
@@ -45,7 +36,7 @@ class NewsTeller:
             authorization.shown_id,
             grant.app_id,
             grant.label,
-            _STATUSES[authorization.state],
+            authorization.state.value,
             grant.reason,
             grant.held_usd_picos,
             settlement.cost_usd_picos if captured and settlement is not None else None,
