@@ -8,13 +8,13 @@ from functools import partial
 from typing import Final
 
 from pricekeeper.authority import Role
-from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
+from pricekeeper.errors import InvalidValueError
 from pricekeeper.http.caching import cached
 from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation, Parameter
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases import aggregates as cases
-from pricekeeper.usecases.queries import parse_date
+from pricekeeper.usecases.queries import parse_date, parse_each
 from pricekeeper.usecases.wire import aggregates as wire
 
 PAST_DAY_SECS: Final = 300
@@ -33,7 +33,7 @@ async def read_today(call: Call) -> Answer:
 
 async def read_day(call: Call) -> Answer:
     """What a day came to; a past day without data has zeros."""
-    return await _answer_day(call, _date("date", call.path["date"]))
+    return await _answer_day(call, _date(call.path["date"]))
 
 
 async def read_range(call: Call) -> Answer:
@@ -60,23 +60,17 @@ def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
 
 def _ends(query: Mapping[str, str]) -> tuple[date, date]:
     """The first and the last day of a range; every mistake is told."""
-    days, mistakes = [], []
-    for end in ("from", "to"):
-        try:
-            days.append(_date(end, query.get(end, "")))
-        except InvalidValueError as error:
-            message = error.message if end in query else "is required: yyyy-mm-dd"
-            mistakes.append(FieldError(end, message))
-    if mistakes:
-        raise RequestRefusedError.of(mistakes)
-    return days[0], days[1]
+    ends = ("from", "to")
+    required = dict.fromkeys(ends, "yyyy-mm-dd")
+    first, last = parse_each(query, dict.fromkeys(ends, _date), required=required).values()
+    return first, last
 
 
-def _date(field: str, text: str) -> date:
+def _date(text: str) -> date:
     try:
         return parse_date(text)
     except ValueError:
-        raise InvalidValueError(field, "must be a date such as 2026-01-23") from None
+        raise InvalidValueError("date", "must be a date such as 2026-01-23") from None
 
 
 def _max_age(policy: Policy, mode: QuotaStatus) -> int:

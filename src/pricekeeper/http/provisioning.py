@@ -28,6 +28,7 @@ from pricekeeper.http.operation import (
     Operation,
     Parameter,
 )
+from pricekeeper.tenants import bodies
 from pricekeeper.usecases import provisioning as cases
 from pricekeeper.usecases.queries import parse_limit
 from pricekeeper.usecases.wire import provisioning as wire
@@ -182,18 +183,18 @@ _READING: Final = (
 _change: Final = partial(_row, query=(REASON,))
 _SETTINGS: Final = (
     _change("PUT", ORG, "putOrg", put_client, _SAVED_ORG,
-            role=Role.ADMIN, body=wire.OrgBody, read=read_settings, problems=(409,),
+            role=Role.ADMIN, body=bodies.OrgBody, read=read_settings, problems=(409,),
             says="Create an organisation or replace its settings; credentials are never reset."),
     _change("PATCH", ORG, "patchOrg", patch_client, {200: wire.OrgAnswer},
-            role=Role.ADMIN, body=wire.OrgPatch, read=read_patch, problems=(409,),
+            role=Role.ADMIN, body=bodies.OrgPatch, read=read_patch, problems=(409,),
             says="Change some settings of an organisation by a JSON merge patch; null restores a "
             "default."),
     _change("DELETE", ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
     _change("PUT", APP, "putApp", put_client, _SAVED_APP,
-            role=Role.ADMIN, body=wire.AppBody, read=read_settings, problems=(409,),
+            role=Role.ADMIN, body=bodies.AppBody, read=read_settings, problems=(409,),
             says="Create an app or replace what it overrides; credentials are never reset."),
     _change("PATCH", APP, "patchApp", patch_client, {200: wire.AppAnswer},
-            role=Role.ADMIN, body=wire.AppPatch, read=read_patch, problems=(409,),
+            role=Role.ADMIN, body=bodies.AppPatch, read=read_patch, problems=(409,),
             says="Change some settings of an app by a JSON merge patch; what is null is inherited "
             "again."),
     _change("DELETE", APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),

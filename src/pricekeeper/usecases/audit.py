@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -36,10 +37,10 @@ def parse_request(query: Mapping[str, str]) -> EntriesRequest:
     """What the query asks for; every mistake is told. Dates are days in UTC."""
     parsers: dict[str, Callable[[str], Any]] = {
         "org_id": parse_org_id,
-        "actor": lambda text: _parse_filter("actor", text),
-        "action": lambda text: _parse_filter("action", text),
-        "from": lambda text: _parse_end("from", text),
-        "to": lambda text: _parse_end("to", text, includes_day=True),
+        "actor": _parse_filter,
+        "action": _parse_filter,
+        "from": _parse_end,
+        "to": partial(_parse_end, includes_day=True),
         "after": TrailCursor.parse,
         "limit": lambda text: parse_limit(text, PAGE_MAX),
     }
@@ -97,13 +98,13 @@ def _answer(entry: Entry) -> wire.AuditEntry:
     )
 
 
-def _parse_filter(name: str, text: str) -> str:
+def _parse_filter(text: str) -> str:
     if not 1 <= len(text) <= FILTER_LENGTH_MAX:
-        raise InvalidValueError(name, f"must have 1 to {FILTER_LENGTH_MAX} characters")
+        raise InvalidValueError("", f"must have 1 to {FILTER_LENGTH_MAX} characters")
     return text
 
 
-def _parse_end(name: str, text: str, *, includes_day: bool = False) -> int:
+def _parse_end(text: str, *, includes_day: bool = False) -> int:
     """The moment, in milliseconds; of a date, when it begins, or when it is over."""
     try:
         if "T" in text:
@@ -112,7 +113,7 @@ def _parse_end(name: str, text: str, *, includes_day: bool = False) -> int:
             day = parse_date(text) + (_ONE_DAY if includes_day else timedelta())
             at_ms = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
     except (ValueError, OverflowError, InvalidValueError):
-        raise InvalidValueError(name, _NO_END) from None
+        raise InvalidValueError("", _NO_END) from None
     return at_ms
 
 

@@ -15,6 +15,7 @@ from pricekeeper.credentials.service import SecretClaim
 from pricekeeper.errors import ConflictError, NotPermittedError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy
+from pricekeeper.tenants.bodies import AlertsBody, BudgetBody, RateLimitBody
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, Attribution, OrgId, parse_model_label, settings_tag
@@ -149,9 +150,7 @@ def _configuration(policy: Policy) -> wire.Configuration:
         session_limit=policy.session_limit,
         rate_limits={
             label: {
-                name: wire.RateLimitBody(
-                    limit.capacity, limit.refill_amount, limit.refill_period_ms
-                )
+                name: RateLimitBody(limit.capacity, limit.refill_amount, limit.refill_period_ms)
                 for name, limit in named.items()
             }
             for label, named in policy.rate_limits.items()
@@ -166,14 +165,14 @@ def _configuration(policy: Policy) -> wire.Configuration:
     )
 
 
-def _alerts(alerts: AlertSettings) -> wire.AlertsBody:
+def _alerts(alerts: AlertSettings) -> AlertsBody:
     stated = msgspec.structs.asdict(alerts)
-    return wire.AlertsBody(**{**stated, "quota_at_pct": list(alerts.quota_at_pct)})
+    return AlertsBody(**{**stated, "quota_at_pct": list(alerts.quota_at_pct)})
 
 
-def _budget(budget: Budget) -> wire.BudgetBody:
+def _budget(budget: Budget) -> BudgetBody:
     """The budget as it can be put again: what holds for all labels names none of them."""
-    return wire.BudgetBody(
+    return BudgetBody(
         name=budget.name,
         window=budget.window.value,
         limit_usd_micros=budget.limit_usd_micros,

@@ -16,13 +16,12 @@ from pricekeeper.authorizations.service import CAPTURES_MAX
 from pricekeeper.usecases.wire.containment import Reason
 from pricekeeper.usecases.wire.runtime import (
     LimitState,
-    ModelId,
-    Region,
     ServiceTier,
     Tags,
     UsageAnswer,
+    UsedBody,
 )
-from pricekeeper.usecases.wire.values import LimitName, Request, Response, Timestamp, Tokens, Uuid
+from pricekeeper.usecases.wire.values import LimitName, Request, Response, Tokens, Uuid
 
 HoldSecs = Annotated[
     int,
@@ -116,22 +115,8 @@ class AuthorizedAnswer(Response, frozen=True, omit_defaults=True):
     dry_run: bool | UnsetType = UNSET
 
 
-class CaptureBody(Request, frozen=True):
+class CaptureBody(UsedBody, frozen=True):
     """What the call used, in the words of a usage record; id and label are the authorization's."""
-
-    input_tokens: Tokens
-    output_tokens: Tokens
-    cache_read_tokens: Tokens = 0
-    cache_write_5m_tokens: Tokens = 0
-    cache_write_1h_tokens: Tokens = 0
-    service_tier: ServiceTier | None = None
-    batch: bool = False
-    bedrock_model_id: ModelId | None = None
-    calling_region: Region | None = None
-    status: Literal["OK", "ERROR"] = "OK"
-    timestamp: Timestamp | None = None
-    tags: Tags = field(default_factory=dict)
-    """By default those of the authorization."""
 
 
 class CaptureOne(CaptureBody, frozen=True, kw_only=True):

@@ -6,26 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.tenants.bodies import (
-    AlertsBody,
-    AppBody,
-    AppPatch,
-    BudgetBody,
-    OrgBody,
-    OrgPatch,
-    RateLimitBody,
-)
+from pricekeeper.tenants.bodies import AlertsBody, BudgetBody, RateLimitBody
 from pricekeeper.usecases.wire.values import Label, Request, Response
-
-__all__ = [
-    "AlertsBody",
-    "AppBody",
-    "AppPatch",
-    "BudgetBody",
-    "OrgBody",
-    "OrgPatch",
-    "RateLimitBody",
-]
 
 
 class SecretRetrieval(Response, frozen=True):

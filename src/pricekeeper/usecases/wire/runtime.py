@@ -40,11 +40,9 @@ Tags = Annotated[
 ]
 
 
-class UsageBody(Request, frozen=True):
-    """What one model call used."""
+class UsedBody(Request, frozen=True, kw_only=True):
+    """What one model call used, behind which call that is."""
 
-    request_id: Uuid
-    model_label: Label
     input_tokens: Tokens
     output_tokens: Tokens
     cache_read_tokens: Tokens = 0
@@ -57,6 +55,13 @@ class UsageBody(Request, frozen=True):
     status: Literal["OK", "ERROR"] = "OK"
     timestamp: Timestamp | None = None
     tags: Tags = field(default_factory=dict)
+
+
+class UsageBody(UsedBody, frozen=True):
+    """What one model call used."""
+
+    request_id: Uuid
+    model_label: Label
 
 
 class BatchBody(Request, frozen=True):
