@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.standin.endpoint import Reply, Request, Stream, refuse_as_aws
-from pricekeeper.standin.frames import MEDIA_TYPE, event_frame, exception_frame
+from pricekeeper.standin.endpoint import Endpoint, Reply, Request, Stream
+from pricekeeper.standin.frames import MEDIA_TYPE, event_frame
 from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
-from pricekeeper.standin.refusals import Refusal, exception_body
+from pricekeeper.standin.refusals import Refusal
 from pricekeeper.standin.turn import Turn
 
 METADATA_PAIRS_MAX: Final = 16
@@ -18,10 +18,8 @@ _MESSAGE_START: Final = event_frame("messageStart", b'{"role":"assistant"}')
 _BLOCK_STOP: Final = event_frame("contentBlockStop", b'{"contentBlockIndex":0}')
 
 
-class Converse:
+class Converse(Endpoint):
     """The operation in one piece, or as a stream."""
-
-    is_free = False
 
     def __init__(self, *, streams: bool) -> None:
         self.name = "ConverseStream" if streams else "Converse"
@@ -47,12 +45,6 @@ class Converse:
             frames.append(event_frame("metadata", _encode(_metadata(turn))))
         return Stream(MEDIA_TYPE, frames, ends_after=1 + (len(deltas) + 1) // 2)
 
-    def failure(self) -> bytes:
-        return stream_failure()
-
-    def refuse(self, refusal: Refusal) -> Reply:
-        return refuse_as_aws(refusal)
-
 
 def read_converse(body: Body, *, streams: bool) -> Prompt:
     """What a request of Converse asks for."""
@@ -74,14 +66,6 @@ def checked_metadata(pairs: Body) -> dict[str, str]:
     if not all(isinstance(value, str) for value in pairs.values()):
         raise Refusal("ValidationException", "requestMetadata: values are strings")
     return pairs
-
-
-def stream_failure() -> bytes:
-    """The exception in the middle of a stream, of Converse and of InvokeModel."""
-    name = "ModelStreamErrorException"
-    return exception_frame(
-        "modelStreamErrorException", exception_body(name, "the stream broke off, as scripted")
-    )
 
 
 def _delta(text: str) -> dict[str, Any]:

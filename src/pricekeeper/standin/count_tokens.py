@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
 from pricekeeper.standin.converse import read_converse
-from pricekeeper.standin.endpoint import Reply, Request, Stream, refuse_as_aws
+from pricekeeper.standin.endpoint import Endpoint, Reply, Request
 from pricekeeper.standin.families.choosing import family_of
 from pricekeeper.standin.prompt import Prompt, object_of
 from pricekeeper.standin.refusals import Refusal
@@ -17,7 +17,7 @@ from pricekeeper.standin.turn import Turn
 _ONE_OF: Final = "input: must have one of converse and invokeModel"
 
 
-class CountTokens:
+class CountTokens(Endpoint):
     """The operation."""
 
     name = "CountTokens"
@@ -38,15 +38,3 @@ class CountTokens:
 
     def reply(self, turn: Turn) -> Reply:
         return Reply(b'{"inputTokens":%d}' % turn.tokens.prompt_tokens)
-
-    def stream(self, turn: Turn) -> Stream:
-        self._refuse_to_stream(turn)
-
-    def failure(self) -> bytes:
-        self._refuse_to_stream(None)
-
-    def refuse(self, refusal: Refusal) -> Reply:
-        return refuse_as_aws(refusal)
-
-    def _refuse_to_stream(self, turn: Turn | None) -> NoReturn:
-        raise NotImplementedError(f"{self.name} is no stream: {turn}")

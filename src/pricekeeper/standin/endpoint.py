@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from pricekeeper.standin.frames import exception_frame
 from pricekeeper.standin.prompt import Body, Prompt
 from pricekeeper.standin.refusals import Refusal, exception_body
 from pricekeeper.standin.turn import Turn
 
 JSON: Final = b"application/json"
 REQUEST_ID: Final = b"x-amzn-requestid"
+BROKE_OFF: Final = "the stream broke off, as scripted"
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -47,38 +50,34 @@ class Stream:
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
-class Endpoint(Protocol):
-    """One operation."""
+class Endpoint(ABC):
+    """One operation. Unless it says otherwise, it has AWS's errors, and a model runs for it."""
 
-    @property
-    def name(self) -> str:
-        """The name of the operation, as the ledger has it."""
-        ...
+    name: str
+    """The name of the operation, as the ledger has it."""
+    is_free = False
+    """Whether no model runs for it."""
 
-    @property
-    def is_free(self) -> bool:
-        """Whether no model runs for it."""
-        ...
-
+    @abstractmethod
     def read(self, request: Request) -> Prompt:
         """What the request asks for; raises `Refusal` if it can't be understood."""
-        ...
 
+    @abstractmethod
     def reply(self, turn: Turn) -> Reply:
         """The answer in one piece."""
-        ...
 
     def stream(self, turn: Turn) -> Stream:
         """The answer as a stream."""
-        ...
+        raise NotImplementedError(f"{self.name} is no stream: {turn}")
 
     def failure(self) -> bytes:
         """What a stream that breaks off has in its middle."""
-        ...
+        body = exception_body("ModelStreamErrorException", BROKE_OFF)
+        return exception_frame("modelStreamErrorException", body)
 
     def refuse(self, refusal: Refusal) -> Reply:
         """The answer to a request for which no model runs."""
-        ...
+        return refuse_as_aws(refusal)
 
 
 def refuse_as_aws(refusal: Refusal) -> Reply:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.standin.converse import checked_metadata, stream_failure
-from pricekeeper.standin.endpoint import JSON, Headers, Reply, Request, Stream, refuse_as_aws
+from pricekeeper.standin.converse import checked_metadata
+from pricekeeper.standin.endpoint import JSON, Endpoint, Headers, Reply, Request, Stream
 from pricekeeper.standin.families.choosing import family_of
 from pricekeeper.standin.frames import MEDIA_TYPE, event_frame
 from pricekeeper.standin.prompt import Prompt
@@ -23,10 +23,8 @@ _METADATA: Final = b"x-amzn-bedrock-request-metadata"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class InvokeModel:
+class InvokeModel(Endpoint):
     """The operation in one piece, or as a stream."""
-
-    is_free = False
 
     def __init__(self, *, streams: bool) -> None:
         self.name = "InvokeModelWithResponseStream" if streams else "InvokeModel"
@@ -57,12 +55,6 @@ class InvokeModel:
         frames = [event_frame("chunk", _part(chunk)) for chunk in chunks]
         headers = [*_headers(turn), (b"x-amzn-bedrock-content-type", JSON)]
         return Stream(MEDIA_TYPE, frames, (len(frames) + 1) // 2, headers)
-
-    def failure(self) -> bytes:
-        return stream_failure()
-
-    def refuse(self, refusal: Refusal) -> Reply:
-        return refuse_as_aws(refusal)
 
 
 def _headers(turn: Turn) -> Headers:

@@ -84,7 +84,7 @@ class Ledger:
         self._changed = threading.Condition()
         self._entries: dict[str, Entry] = {}
         self._attempts: Counter[str] = Counter()
-        self._sums = [0, 0, 0, 0, 0]
+        self._totals = Tokens()
         self._billed = 0
 
     @property
@@ -96,8 +96,7 @@ class Ledger:
     @property
     def totals(self) -> Tokens:
         """The sums of all entries, also of those that were forgotten."""
-        with self._changed:
-            return Tokens(*self._sums)
+        return self._totals
 
     @property
     def billed_calls(self) -> int:
@@ -115,8 +114,7 @@ class Ledger:
         with self._changed:
             kept = list(self._entries.values())
             forgotten = self._billed - len(kept)
-            totals = Tokens(*self._sums)
-            return Statement(kept, forgotten, self._billed, totals, dict(self._attempts))
+            return Statement(kept, forgotten, self._billed, self._totals, dict(self._attempts))
 
     def count_attempt(self, operation: str) -> None:
         """Count a call, whatever becomes of it."""
@@ -126,17 +124,12 @@ class Ledger:
 
     def bill(self, entry: Entry) -> None:
         """Write down that the model runs for this call."""
-        tokens = entry.tokens
         with self._changed:
             self._entries[entry.id] = entry
             if len(self._entries) > self._entries_max:
                 del self._entries[next(iter(self._entries))]
             self._billed += 1
-            self._sums[0] += tokens.input_tokens
-            self._sums[1] += tokens.output_tokens
-            self._sums[2] += tokens.cache_read_tokens
-            self._sums[3] += tokens.cache_write_5m_tokens
-            self._sums[4] += tokens.cache_write_1h_tokens
+            self._totals += entry.tokens
             self._changed.notify_all()
 
     def note_hang_up(self, entry_id: str) -> None:
@@ -152,7 +145,7 @@ class Ledger:
         with self._changed:
             self._entries.clear()
             self._attempts.clear()
-            self._sums = [0, 0, 0, 0, 0]
+            self._totals = Tokens()
             self._billed = 0
 
     def wait_until(self, is_met: Callable[[list[Entry]], bool], timeout_secs: float = 10) -> bool:

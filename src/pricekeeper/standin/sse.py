@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.standin.endpoint import Reply, Request, Stream
+from pricekeeper.standin.endpoint import BROKE_OFF, Endpoint, Reply, Request, Stream
 from pricekeeper.standin.families.anthropic import ANTHROPIC, read_message
 from pricekeeper.standin.families.openai import OPENAI
 from pricekeeper.standin.prompt import Body, Prompt, object_of
@@ -19,7 +19,6 @@ from pricekeeper.standin.refusals import Refusal
 from pricekeeper.standin.turn import Turn
 
 MEDIA_TYPE: Final = b"text/event-stream; charset=utf-8"
-_BROKE_OFF: Final = "the stream broke off, as scripted"
 _ERROR_TYPES: Final = {
     400: "invalid_request_error",
     403: "permission_error",
@@ -32,11 +31,10 @@ _ERROR_TYPES: Final = {
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class ChatCompletions:
+class ChatCompletions(Endpoint):
     """OpenAI's API."""
 
     name = "ChatCompletions"
-    is_free = False
 
     def read(self, request: Request) -> Prompt:
         _require_model(request.body)
@@ -50,18 +48,17 @@ class ChatCompletions:
         return Stream(MEDIA_TYPE, [*frames, b"data: [DONE]\n\n"], 1 + (turn.events + 1) // 2)
 
     def failure(self) -> bytes:
-        return b"data: %b\n\n" % _encode({"error": {"message": _BROKE_OFF, "type": "server_error"}})
+        return b"data: %b\n\n" % _encode({"error": {"message": BROKE_OFF, "type": "server_error"}})
 
     def refuse(self, refusal: Refusal) -> Reply:
         error = {"message": refusal.message, "type": _error_type(refusal), "code": refusal.name}
         return Reply(_encode({"error": {**error, "param": None}}), status=refusal.status)
 
 
-class Messages:
+class Messages(Endpoint):
     """Anthropic's API."""
 
     name = "Messages"
-    is_free = False
 
     def read(self, request: Request) -> Prompt:
         body = request.body
@@ -78,7 +75,7 @@ class Messages:
         return Stream(MEDIA_TYPE, frames, 2 + (turn.events + 1) // 2)
 
     def failure(self) -> bytes:
-        return _named_event(_anthropic_error("api_error", _BROKE_OFF))
+        return _named_event(_anthropic_error("api_error", BROKE_OFF))
 
     def refuse(self, refusal: Refusal) -> Reply:
         error = _anthropic_error(_error_type(refusal), refusal.message)
