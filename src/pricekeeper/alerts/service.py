@@ -1,7 +1,7 @@
 """Alerts: what people should know is found, decided once, and delivered.
 
 `look` is what the aggregator calls for whatever it has counted, `checks` finds what no aggregation
-tells, `run_forever` delivers. The history and the channels are for administrators.
+tells, `courier` delivers. The history and the channels are for administrators.
 """
 
 from __future__ import annotations
@@ -93,10 +93,6 @@ class Alerts:
         """An organisation is charged for a call that was captured, or that nobody has settled."""
         part = cost_usd_picos if is_unsettled else 0
         self.checks.unsettled.note(OrgId(org_id), part, cost_usd_picos, self._clock.now_ms())
-
-    async def run_forever(self) -> None:
-        """Deliver what waits, until cancelled."""
-        await self.courier.run_forever()
 
     async def close(self) -> None:
         """Close the connections."""

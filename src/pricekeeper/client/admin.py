@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from pricekeeper.client.api import Api
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
-    ApiKey,
+    Authorisation,
     HttpTransport,
     Request,
     Transport,
@@ -46,7 +46,8 @@ class Admin:
         timeout_secs: float = TIMEOUT_SECS,
     ) -> None:
         wire = Wire(url, timeout_secs)
-        self._transport: Transport = HttpTransport(wire, ApiKey(key), clock or SystemClock())
+        by = Authorisation({} if key is None else {"X-API-Key": key})
+        self._transport: Transport = HttpTransport(wire, by, clock or SystemClock())
 
     @classmethod
     def over(cls, transport: Transport) -> Self:

@@ -24,7 +24,14 @@ from pricekeeper.client.errors import (
     ServiceError,
     UnavailableError,
 )
-from pricekeeper.client.transport import ATTEMPTS_MAX, PAUSE_MAX_MS, Request, Wire, pause_ms
+from pricekeeper.client.transport import (
+    ATTEMPTS_MAX,
+    PAUSE_MAX_MS,
+    Authorisation,
+    Request,
+    Wire,
+    pause_ms,
+)
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import SingleFlight
 
@@ -39,10 +46,11 @@ UNPROVEN_MS: Final = 10_000
 DOUBT_EVERY_MS: Final = 60_000
 
 
-class Tokens:
+class Tokens(Authorisation):
     """The tokens of one session of one client."""
 
     def __init__(self, wire: Wire, client_id: str, client_secret: str, clock: Clock) -> None:
+        super().__init__({})
         self._wire = wire
         # RFC 6749 has both encoded like form fields, before the base64 of HTTP Basic.
         pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"

@@ -252,7 +252,7 @@ async def _run_background(
         "expiry", lambda: services.authorizations.expiry.run_forever(sweep_interval_ms)
     )
     supervisor.start("recounts", services.recounts.run_forever)
-    supervisor.start("alerts", services.alerts.run_forever)
+    supervisor.start("alerts", services.alerts.courier.run_forever)
     supervisor.start("alert-checks", services.alerts.checks.run_forever)
     if services.key_watcher is not None:
         supervisor.start("signing-keys", services.key_watcher.run_forever)
