@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from pricekeeper.cli.drawing import page, usd
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
+from pricekeeper.client_ids import Client
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.settings import Settings
@@ -75,7 +77,7 @@ async def check(
     from pricekeeper.authorizations import LedgerCheck  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
-    from pricekeeper.usecases.ledger import check_org  # noqa: PLC0415
+    from pricekeeper.tenants.listing import read_pages  # noqa: PLC0415
 
     labels = load_catalogue(settings.config_path).labels
     findings: list[Finding] = []
@@ -86,7 +88,10 @@ async def check(
         checking = LedgerCheck(store, SystemClock())
         for org_id in wanted:
             try:
-                findings += await check_org(tenants, checking, org_id, mend=mend)
+                policies = [await tenants.read_policy(Client(org_id))]
+                async for page_of_apps in read_pages(partial(tenants.list_apps, org_id)):
+                    policies += page_of_apps.policies
+                findings += await checking.check(policies, mend=mend)
             except UnreadableItemError as damage:  # the others are checked all the same
                 unreadable[org_id] = str(damage)
     differing = [one for one in findings if not one.agrees and not one.moving and not one.mended]

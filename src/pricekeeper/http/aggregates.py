@@ -1,4 +1,4 @@
-"""Aggregates: what a day, or a range of days, came to."""
+"""Aggregates: what a day, or a range of days, came to, and where budgets will end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases import aggregates as cases
+from pricekeeper.usecases import forecast
 from pricekeeper.usecases.queries import parse_date, parse_each
 from pricekeeper.usecases.wire import aggregates as wire
+from pricekeeper.usecases.wire.forecast import ForecastList
 
 PAST_DAY_SECS: Final = 300
 
@@ -41,6 +43,11 @@ async def read_range(call: Call) -> Answer:
     first, last = _ends(call.request.query)
     answer, as_of_ms = await cases.read_range(call.services, call.policy, first, last)
     return cached(call, answer, _max_age(call.policy, QuotaStatus.NORMAL), _lag(call, as_of_ms))
+
+
+async def get_forecast(call: Call) -> Answer:
+    """Where every budget that applies will end, and when it will be spent."""
+    return Answer(200, await forecast.list_forecasts(call.services, call.policy))
 
 
 async def _answer_day(call: Call, day: date) -> Answer:
@@ -87,10 +94,12 @@ _DAYS: Final = {200: wire.AggregateRange, 304: None}
 def _operations(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
     path, name = f"{base}/aggregates", f"{kind}Aggregates"
     return (
+        _row("GET", f"{base}/forecast", f"get{kind.title()}Forecast", get_forecast,
+             {200: ForecastList}, access),
         _row("GET", f"{path}/today", f"{name}Today", read_today, _DAY, access),
         _row("GET", f"{path}/{{date}}", f"{name}OnDay", read_day, _DAY, access),
         _row("GET", path, f"{name}InRange", read_range, _DAYS, access, query=_RANGE),
-    )
+    )  # fmt: skip
 
 
 OPERATIONS: Final = (*_operations("app", APP, Access.APP), *_operations("org", ORG, Access.ORG))

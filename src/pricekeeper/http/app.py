@@ -29,7 +29,6 @@ from pricekeeper.http import (
     containment,
     dashboard,
     events,
-    forecast,
     health,
     identity,
     provisioning,
@@ -61,7 +60,6 @@ LARGE_CALLS_MAX: Final = 8
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
     *authorizations.OPERATIONS,
-    *forecast.OPERATIONS,
     *identity.OPERATIONS,
     *aggregates.OPERATIONS,
     *reports.OPERATIONS,
