@@ -12,7 +12,7 @@ from pricekeeper.cli import secret_input
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, backend_command, either_command
-from pricekeeper.cli.drawing import claim_hint, done, minute, moment, page, to_paste
+from pricekeeper.cli.drawing import Section, claim_hint, done, minute, moment, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import argument, option
@@ -50,7 +50,7 @@ async def rotate(
     """
     answer = await backend.admin.rotate(org, app, grace_period_hours=grace_hours)
     heading = Text(f"{answer['client_id']}: a new secret is waiting")
-    return Outcome(answer, page(heading, *claim_hint(answer["secret_retrieval"])))
+    return Outcome(answer, Section(heading, *claim_hint(answer["secret_retrieval"])))
 
 
 @backend_command(credentials, "claim")
@@ -84,7 +84,7 @@ async def claim(
     ]
     if until := answer.get("old_secret_expires_at"):
         parts.append(Text(f"the old secret works until {moment(until)}", "dim"))
-    return Outcome(answer, page(Text(answer["client_id"], "bold"), *parts))
+    return Outcome(answer, Section(Text(answer["client_id"], "bold"), *parts))
 
 
 @backend_command(credentials, "provisioning-key")
@@ -111,7 +111,7 @@ async def provisioning_key(
         Text("shown now and never again:", "dim"),
         to_paste(f"export PRICEKEEPER_PROVISIONING_KEY={answer['provisioning_key']}"),
     ]
-    return Outcome(answer, page(Text(answer["org_id"], "bold"), *parts))
+    return Outcome(answer, Section(Text(answer["org_id"], "bold"), *parts))
 
 
 @backend_command(overrides, "set")
@@ -175,7 +175,7 @@ async def list_sessions(
             f"{session['user_agent']}{mine}",
         )
     heading = Text(f"{len(answer['sessions'])} of at most {answer['limit']} sessions")
-    return Outcome(answer, page(heading, rows) if answer["sessions"] else heading)
+    return Outcome(answer, Section(heading, rows) if answer["sessions"] else heading)
 
 
 @either_command(sessions, "end")

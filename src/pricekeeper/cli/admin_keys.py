@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Outcome, backend_command
-from pricekeeper.cli.drawing import done, facts, minute, moment, page, to_paste
+from pricekeeper.cli.drawing import Facts, Section, done, minute, moment, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import argument, option
@@ -126,12 +126,12 @@ async def whoami(backend: Backend) -> Outcome:
     """
     answer = await backend.admin.me()
     shown = {name: str(value) for name, value in answer.items() if name != "org_ids"}
-    return Outcome(answer, facts({**shown, "covers": _covers(answer)}))
+    return Outcome(answer, Facts({**shown, "covers": _covers(answer)}))
 
 
 def _issued(answer: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [
-        facts({"key id": answer["key_id"], "role": answer["role"], "covers": _covers(answer)}),
+        Facts({"key id": answer["key_id"], "role": answer["role"], "covers": _covers(answer)}),
         Text("shown now and never again:", "dim"),
         to_paste(f"export {ADMIN_KEY}={answer['key']}"),
     ]
@@ -139,7 +139,7 @@ def _issued(answer: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"it works until {moment(until)}", "dim"))
     if until := answer.get("old_key_expires_at"):
         parts.append(Text(f"the text before it works until {moment(until)}", "dim"))
-    return page(Text(answer["name"], "bold"), *parts)
+    return Section(Text(answer["name"], "bold"), *parts)
 
 
 def _covers(key: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Outcome, backend_command
-from pricekeeper.cli.drawing import done, minute, moment, page
+from pricekeeper.cli.drawing import Section, done, minute, moment
 from pricekeeper.cli.exits import hint_if_missing
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import argument, option
@@ -54,7 +54,7 @@ async def list_alerts(
     parts += [Text(one, "red") for one in _errors(answer)]
     if "next" in answer:
         parts.append(Text(f"more: --after {answer['next']}", "dim"))
-    return Outcome(answer, page(Text(f"{len(answer['alerts'])} alerts", "bold"), *parts))
+    return Outcome(answer, Section(Text(f"{len(answer['alerts'])} alerts", "bold"), *parts))
 
 
 @backend_command(alerts, "channels")
@@ -71,7 +71,7 @@ async def list_channels(backend: Backend, *, org: OrgOption = None) -> Outcome:
     if not answer["channels"]:
         hint = "no channels; see 'pricekeeper alerts set --help'"
         return Outcome(answer, Text(f"{org or 'the deployment'} has {hint}"))
-    return Outcome(answer, page(Text(org or "of the deployment", "bold"), rows))
+    return Outcome(answer, Section(Text(org or "of the deployment", "bold"), rows))
 
 
 @backend_command(alerts, "set")
@@ -165,7 +165,7 @@ async def try_channels(
         rows.add_row(one["channel"], Text(one["outcome"], style), one.get("error", ""))
     failed = any(one["outcome"] != "delivered" for one in tried)
     heading = Text("some tests did not arrive" if failed else "every test has arrived", "bold")
-    return Outcome(answer, page(heading, rows), exits.FAILED if failed else exits.OK)
+    return Outcome(answer, Section(heading, rows), exits.FAILED if failed else exits.OK)
 
 
 def _split(text: str) -> list[str]:

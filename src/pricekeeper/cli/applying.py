@@ -15,7 +15,7 @@ from pricekeeper.cli.apply_plan import PlanStep, drawn_plan, drawn_step, drawn_u
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Outcome, Proposal, proposing_command
 from pricekeeper.cli.declarations import Declarations, read_declarations
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.errors import PriceKeeperError
@@ -156,7 +156,7 @@ def _came_of(error: PriceKeeperError) -> str:
 
 def _nothing_to_do(plan: ApplyPlan) -> RenderableType:
     heading = Text.assemble(("✓ ", "green"), f"nothing to do: {len(plan.steps)} as declared")
-    return page(heading, *drawn_undeclared(plan.undeclared_names))
+    return Section(heading, *drawn_undeclared(plan.undeclared_names))
 
 
 def _picture(
@@ -172,7 +172,7 @@ def _picture(
         drawn_step(step, *_SIGNS[outcome], more=_remark(step, outcome, failure))
         for step, outcome in zip(plan.open_steps, outcomes, strict=True)
     ]
-    return page(heading, *lines, *_next_steps(plan, outcomes, failure))
+    return Section(heading, *lines, *_next_steps(plan, outcomes, failure))
 
 
 def _remark(step: PlanStep, outcome: str, failure: PriceKeeperError | None) -> str:

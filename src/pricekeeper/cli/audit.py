@@ -15,7 +15,7 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalOrg
 from pricekeeper.cli.command import Outcome, backend_command, store_command
-from pricekeeper.cli.drawing import done, moment, page
+from pricekeeper.cli.drawing import Section, done, moment
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import open_local_store, store_name
@@ -25,7 +25,7 @@ from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # they bring a store with them
-    from pricekeeper.audit.verification import ChainReport, Comparison, TrailFinding
+    from pricekeeper.audit.verification import ChainReport, TrailFinding
 
 audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from where and why.")
 
@@ -117,13 +117,14 @@ async def verify_audit(
     found += [] if compared is None else compared.findings
     known = {report.chain for report in reports if report.is_known}
     unknown = [org_id for org_id in org_ids if chain_of(org_id) not in known]
-    answer = {
+    answer: dict[str, Any] = {
         "store": store_name(settings),
         "chains": [_chain(report) for report in reports],
         "findings": [{"chain": one.chain, "seq": one.seq, "problem": one.problem} for one in found],
         **({"orgs_without_entries": unknown} if unknown else {}),
-        **({} if compared is None else {"against": _against(against, compared)}),
     }
+    if compared is not None:
+        answer["against"] = {"file": str(against), "lines": compared.lines}
     return Outcome(answer, _verified(answer, found), exits.FAILED if found else exits.OK)
 
 
@@ -180,7 +181,7 @@ def _entries(answer: Mapping[str, Any]) -> RenderableType:
             moment(entry["at"]), entry["actor"], entry["action"], entry["target"], _what(entry)
         )
     more = [Text(f"there are more: --after {answer['next']}", "dim")] if "next" in answer else []
-    return page(heading, rows, *more)
+    return Section(heading, rows, *more)
 
 
 def _what(entry: Mapping[str, Any]) -> str:
@@ -220,10 +221,6 @@ def _chain(report: ChainReport) -> dict[str, Any]:
     }
 
 
-def _against(file: Path | None, compared: Comparison) -> dict[str, Any]:
-    return {"file": str(file), "lines": compared.lines}
-
-
 def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> RenderableType:
     entries = sum(chain["entries"] for chain in answer["chains"])
     store, against = Text(f"the store is {answer['store']}", "dim"), answer.get("against")
@@ -231,14 +228,14 @@ def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> Rende
         text = f"{entries:,} entries are as they were written, in {len(answer['chains']):,} chains"
         if against is not None:
             text += f", and so are the {against['lines']:,} lines of {against['file']}"
-        return page(done(text), *_note(answer), store)
+        return Section(done(text), *_note(answer), store)
     rows = table("chain", "entry", "finding", numbers=["entry"], wraps=["chain", "finding"])
     for one in found:
         rows.add_row(one.chain, str(one.seq), one.problem)
     heading = Text(f"{len(found):,} findings in {entries:,} entries", "bold red")
     if against is not None:
         heading.append(f", held against {against['lines']:,} lines of {against['file']}")
-    return page(heading, rows, *_note(answer), store)
+    return Section(heading, rows, *_note(answer), store)
 
 
 def _note(answer: Mapping[str, Any]) -> list[Text]:

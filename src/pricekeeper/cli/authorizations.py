@@ -15,11 +15,11 @@ from pricekeeper.cli.command import Outcome, either_command
 from pricekeeper.cli.drawing import (
     FULL_PCT,
     STATUS_STYLES,
+    Facts,
+    Section,
     done,
-    facts,
     minute,
     moment,
-    page,
     pct_bar,
     usd,
 )
@@ -75,7 +75,7 @@ async def list_authorizations(
     parts: list[RenderableType] = [rows] if answer["authorizations"] else []
     if "next" in answer:
         parts.append(Text(f"more: --after {answer['next']}", "dim"))
-    return Outcome(answer, page(heading, *parts))
+    return Outcome(answer, Section(heading, *parts))
 
 
 @either_command(authorizations, "show")
@@ -147,7 +147,7 @@ async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = No
             Text(f"{pct:.1f} %", style, justify="right"),
             minute(one["resets_at"]),
         )
-    return Outcome(answer, page(Text(app or org, "bold"), rows))
+    return Outcome(answer, Section(Text(app or org, "bold"), rows))
 
 
 def _status(pct: float) -> str:
@@ -184,4 +184,4 @@ def _one(answer: Mapping[str, Any]) -> RenderableType:
     if "void_reason" in answer:
         pairs["why"] = answer["void_reason"]
     heading = Text.assemble((answer["authorization_id"], "bold"), f"  {answer['status']}")
-    return page(heading, facts(pairs))
+    return Section(heading, Facts(pairs))

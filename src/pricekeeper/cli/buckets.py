@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
@@ -63,9 +63,9 @@ def _picture(answer: dict[str, Any]) -> RenderableType:
         lines.append(Text(f"the store {what} a time that is ahead of this clock", "bold"))
     if not buckets:
         heading = f"no bucket is ahead of this clock, of {answer['clients']} clients"
-        return page(Text(heading, "green"), *lines)
+        return Section(Text(heading, "green"), *lines)
     rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
     for one in buckets:
         rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")
     what = "would be brought back" if answer["dry_run"] else "brought back to now"
-    return page(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)
+    return Section(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)

@@ -13,7 +13,7 @@ from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import AppArgument, OrgArgument, apps, orgs
 from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.differences import differences, drawn_changes, lines_in_force
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.settings_input import AppFlags, OrgFlags, Removals, settings_patch
 from pricekeeper.cli.terminal import harmless
@@ -99,8 +99,8 @@ def _picture(before: Mapping[str, Any], after: Mapping[str, Any], look: str) -> 
     name = after.get("app_name") or after["org_name"]
     heading = Text.assemble(("✓ ", "green"), (harmless(name), "bold"), f"  {after['client_id']}")
     if not changes:
-        return page(heading, Text("it was so already; nothing changed"))
-    return page(heading, drawn_changes(changes), *_next_steps(before, after, look))
+        return Section(heading, Text("it was so already; nothing changed"))
+    return Section(heading, drawn_changes(changes), *_next_steps(before, after, look))
 
 
 def _next_steps(

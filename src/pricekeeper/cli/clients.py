@@ -13,11 +13,11 @@ from rich.text import Text
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Outcome, backend_command
 from pricekeeper.cli.drawing import (
+    Facts,
+    Section,
     budgets,
     claim_hint,
-    facts,
     frozen_since,
-    page,
     rate_limits,
     to_paste,
     usd,
@@ -249,4 +249,4 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
     if frozen := answer.get("frozen"):
         about["frozen"] = frozen_since(frozen)
     heading = Text.assemble((harmless(name), "bold"), (harmless(status), "green"))
-    return page(heading, facts(about), *claim_hint(answer.get("secret_retrieval")))
+    return Section(heading, Facts(about), *claim_hint(answer.get("secret_retrieval")))

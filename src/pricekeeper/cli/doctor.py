@@ -10,7 +10,7 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Target
 from pricekeeper.cli.command import Outcome, doctor_command
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.terminal import harmless
 
 top = typer.Typer()
@@ -49,4 +49,4 @@ async def doctor(target: Target) -> Outcome:
         verdict = Text(f"{failed} failed, {warned} to look at", "red" if failed else "yellow")
     answer = {"checks": [asdict(check) for check in checks], "failed": failed, "warned": warned}
     code = exits.FAILED if failed else exits.OK
-    return Outcome(answer, page(verdict, *lines), code)
+    return Outcome(answer, Section(verdict, *lines), code)

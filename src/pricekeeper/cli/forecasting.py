@@ -11,7 +11,7 @@ from rich.text import Text
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, either_command
-from pricekeeper.cli.drawing import STATUS_STYLES, minute, page, usd
+from pricekeeper.cli.drawing import STATUS_STYLES, Section, minute, usd
 from pricekeeper.cli.listing import table
 
 top = typer.Typer()
@@ -50,7 +50,7 @@ async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = N
             minute(one["spent_at"]) if "spent_at" in one else "",
             _METHODS[one["method"]],
         )
-    return Outcome(answer, page(Text(app or org, "bold"), rows))
+    return Outcome(answer, Section(Text(app or org, "bold"), rows))
 
 
 def _name(one: Mapping[str, Any]) -> str:

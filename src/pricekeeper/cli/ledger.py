@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page, usd
+from pricekeeper.cli.drawing import Section, usd
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
@@ -146,11 +146,11 @@ def _check_picture(findings: Sequence[Finding], unreadable: Mapping[str, str]) -
             state,
         )
     if not others:
-        return page(heading, *damages)
+        return Section(heading, *damages)
     left = [one for one in others if not one.mended and not one.moving]
     if left:
         heading = Text(f"{len(left)} accounts differ; --mend sets them right", "bold red")
-    return page(heading, Text("in pico-dollars", "dim"), rows, *damages)
+    return Section(heading, Text("in pico-dollars", "dim"), rows, *damages)
 
 
 def _answer(report: RebuildReport) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _picture(report: RebuildReport) -> RenderableType:
     about = f"{report.day}, {report.orgs} organisations have posted"
     parts: list[RenderableType] = [Text(about), *_changes(report.changes)]
     parts += [Text(text, "red") for text in report.errors]
-    return page(heading, *parts)
+    return Section(heading, *parts)
 
 
 def _changes(changes: Sequence[TotalChange]) -> list[RenderableType]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import client_of
-from pricekeeper.cli.drawing import STATUS_STYLES, page, pct_bar, usd
+from pricekeeper.cli.drawing import STATUS_STYLES, Section, pct_bar, usd
 from pricekeeper.cli.exits import unless_missing
 from pricekeeper.cli.listing import Listing, table
 
@@ -106,7 +106,7 @@ def draw_overview(overview: Mapping[str, Any]) -> RenderableType:
     heading = Text.assemble(
         (usd(spent), "bold"), f" today, by {len(overview['orgs'])} organisations"
     )
-    return page(heading, rows, *_more(overview["next"]))
+    return Section(heading, rows, *_more(overview["next"]))
 
 
 def _draw_client(

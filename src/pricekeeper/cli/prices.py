@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.listing import Listing, table
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.cli.options import option
@@ -69,7 +69,7 @@ async def show_prices(
             )
             rows.add_row(model.label, model.bedrock_model_id, *map(_price, rates), found.source)
     heading = Text.assemble(("prices ", "bold"), f"{shown}  per million tokens")
-    return Outcome({"day": shown.isoformat(), "models": answer}, page(heading, rows))
+    return Outcome({"day": shown.isoformat(), "models": answer}, Section(heading, rows))
 
 
 @store_command(prices, "refresh")
@@ -141,7 +141,7 @@ def _refreshed(report: RefreshReport) -> RenderableType:
         parts += [rows, Text(f"if that is right: pricekeeper prices refresh {labels}", "yellow")]
     parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
     parts += [_left_alone(one) for one in report.left_alone]
-    return page(Text.assemble(("prices ", "bold"), f"from {report.source}"), *parts)
+    return Section(Text.assemble(("prices ", "bold"), f"from {report.source}"), *parts)
 
 
 def _checked(report: CheckReport) -> RenderableType:
@@ -155,7 +155,7 @@ def _checked(report: CheckReport) -> RenderableType:
         parts.append(rows)
     parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
     parts += [_left_alone(one) for one in report.left_alone]
-    return page(Text.assemble(("prices ", "bold"), f"against {report.source}"), *parts)
+    return Section(Text.assemble(("prices ", "bold"), f"against {report.source}"), *parts)
 
 
 def _changes_table(old: str, new: str) -> Listing:

@@ -12,7 +12,7 @@ from rich.text import Text
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, backend_command, either_command
-from pricekeeper.cli.drawing import FULL_PCT, moment, page, pct_bar, usd
+from pricekeeper.cli.drawing import FULL_PCT, Section, moment, pct_bar, usd
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import harmless
@@ -100,7 +100,7 @@ def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> Renderable
         rows.add_row(*ends, usd(whole["cost_usd_micros"]), "", *_counts(whole))
     updated = answer["as_of"]
     age = f"as of {moment(updated)}" if updated else "nothing was aggregated yet"
-    return page(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(age, "dim"))
+    return Section(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(age, "dim"))
 
 
 def _counts(row: Mapping[str, Any]) -> list[str]:
@@ -146,4 +146,4 @@ def _records(answer: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [rows if answer["records"] else Text("no records")]
     if "next" in answer:
         parts.append(Text(f"more: --after {answer['next']}", "dim"))
-    return page(Text("usage records", "bold"), *parts)
+    return Section(Text("usage records", "bold"), *parts)

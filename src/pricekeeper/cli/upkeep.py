@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import done, facts, page
+from pricekeeper.cli.drawing import Facts, Section, done
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import is_missing_file, open_local_store
 from pricekeeper.clock import SystemClock
@@ -57,7 +57,7 @@ async def aggregate(settings: Settings) -> Outcome:
     }
     incomplete = report.failed or report.unreadable or report.unswept
     code = exits.FAILED if incomplete else exits.OK
-    return Outcome(report, page(heading, facts(about)), code)
+    return Outcome(report, Section(heading, Facts(about)), code)
 
 
 @store_command(tables, "create")
@@ -97,7 +97,7 @@ async def show_tables(settings: Settings) -> Outcome:
     complete = all(found.values())
     parts = [rows] if complete else [rows, Text("create them: pricekeeper tables create", "dim")]
     code = exits.OK if complete else exits.FAILED
-    return Outcome({"tables": found}, page(Text("tables", "bold"), *parts), code)
+    return Outcome({"tables": found}, Section(Text("tables", "bold"), *parts), code)
 
 
 async def find_tables(store: Store) -> dict[str, bool]:

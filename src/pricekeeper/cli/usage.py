@@ -13,7 +13,7 @@ from rich.text import Text
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import AppArgument, OptionalApp, OptionalOrg, OrgArgument, client_of
 from pricekeeper.cli.command import Outcome, either_command
-from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, minute, moment, page, pct_bar, usd
+from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, Section, minute, moment, pct_bar, usd
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import option
@@ -124,7 +124,7 @@ def _day(answer: Mapping[str, Any]) -> RenderableType:
         (usd(answer["total_cost_usd_micros"]), "bold"),
         f" of {usd(answer['total_quota_usd_micros'])}",
     )
-    return page(heading, rows, *_apps(answer), _footer(answer))
+    return Section(heading, rows, *_apps(answer), _footer(answer))
 
 
 def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
@@ -173,4 +173,4 @@ def _days(answer: Mapping[str, Any], first: date, last: date) -> RenderableType:
     total = sum(sums.values())
     rows.add_row("in all", *(usd(sums[label]) for label in labels), usd(total), "", f"{calls:,}")
     who = answer.get("app_id") or answer["org_id"]
-    return page(Text.assemble((who, "bold"), f"  {first} to {last}"), rows)
+    return Section(Text.assemble((who, "bold"), f"  {first} to {last}"), rows)

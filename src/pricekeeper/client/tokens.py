@@ -72,7 +72,9 @@ class Tokens(Authorisation):
 
     async def headers(self) -> Mapping[str, str]:
         """An access token that is good for a while."""
-        access = self._access if self._is_fresh() else await self._obtain_shared()
+        is_fresh = bool(self._access) and self._clock.monotonic_ms() < self._renew_at_ms
+        # Whoever needs one shares the login that is under way.
+        access = self._access if is_fresh else await self._logins.run(None, self._obtain)
         return {"Authorization": f"Bearer {access}"}
 
     def accept(self, accepted: Mapping[str, str]) -> None:
@@ -113,15 +115,8 @@ class Tokens(Authorisation):
             with contextlib.suppress(ServiceError):
                 await self._wire.exchange(Request("POST", "/auth/revoke", body=body), self._basic)
 
-    def _is_fresh(self) -> bool:
-        return bool(self._access) and self._clock.monotonic_ms() < self._renew_at_ms
-
     def _is_current(self, headers: Mapping[str, str]) -> bool:
         return headers.get("Authorization") == f"Bearer {self._access}"
-
-    async def _obtain_shared(self) -> str:
-        """A new access token, from the login that is under way or else from a new one."""
-        return await self._logins.run(None, self._obtain)
 
     async def _obtain(self) -> str:
         """Go on with the session, or open a new one if it is over."""

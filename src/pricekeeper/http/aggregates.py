@@ -9,7 +9,8 @@ from typing import Final
 
 from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.http.caching import cached
+from pricekeeper.http.caching import cached_answer
+from pricekeeper.http.encoding import encode_answer
 from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation, Parameter
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy
@@ -42,7 +43,8 @@ async def read_range(call: Call) -> Answer:
     """What each day of a range came to, the earliest first."""
     first, last = _ends(call.request.query)
     answer, as_of_ms = await cases.read_range(call.services, call.policy, first, last)
-    return cached(call, answer, _max_age(call.policy, QuotaStatus.NORMAL), _lag(call, as_of_ms))
+    max_age = _max_age(call.policy, QuotaStatus.NORMAL)
+    return cached_answer(call, encode_answer(answer), max_age, _lag(call, as_of_ms))
 
 
 async def get_forecast(call: Call) -> Answer:
@@ -56,7 +58,7 @@ async def _answer_day(call: Call, day: date) -> Answer:
     mode = QuotaStatus.TIGHT if tight else QuotaStatus.NORMAL
     is_today = day == cases.today(call.services, call.policy)
     max_age = _max_age(call.policy, mode) if is_today else PAST_DAY_SECS
-    return cached(call, answer, max_age, _lag(call, as_of_ms))
+    return cached_answer(call, encode_answer(answer), max_age, _lag(call, as_of_ms))
 
 
 def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:

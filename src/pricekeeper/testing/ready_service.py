@@ -110,9 +110,6 @@ class Service:
         """End the service before the block ends: from now on nobody answers there."""
         self._stopping.close()
 
-    def _begin(self, key: str, org: Mapping[str, Any], app: Mapping[str, Any]) -> None:
-        self._wait(self._register(key, org, app))
-
     async def _register(self, key: str, org: Mapping[str, Any], app: Mapping[str, Any]) -> None:
         self._admin = await self._opened.enter_async_context(Admin(self.url, key, clock=self.clock))
         await self._admin.put_org(self.org_id, org)
@@ -189,7 +186,7 @@ def service(
         url = stack.enter_context(running_service(settings, clock))
         made = Service(url, str(uuid.uuid4()), clock, Path(folder), stack)
         try:
-            made._begin(key, org, app)  # noqa: SLF001 - of this module
+            made._wait(made._register(key, org, app))  # noqa: SLF001 - of this module
             yield made
         finally:
             made._end()  # noqa: SLF001
