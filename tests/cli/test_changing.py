@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
-from pricekeeper.cli.backends import Backend, Target, open_backend
+from pricekeeper.cli.backends import Backend, Where, open_backend
 from pricekeeper.cli.changing import set_app, set_org
 from pricekeeper.cli.settings_input import AppFlags, OrgFlags, Removals
 
@@ -208,7 +208,7 @@ def test_budgets_that_are_added_at_the_same_time_are_all_there(anywhere: Cli) ->
     """
     anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--budget", "old=DAY:1")
     anywhere.ok("app", "put", ORG, "chat", "--name", "Chat")
-    target = Target(url=anywhere.place[1] if anywhere.place else None)
+    target = Where(url=anywhere.place[1] if anywhere.place else None)
     names = ["a", "b", "c", "d"]
 
     async def add(backend: Backend, name: str) -> None:

@@ -24,7 +24,14 @@ import structlog
 
 from pricekeeper.activity.buffer import EventBuffer, OrgNews
 from pricekeeper.activity.denial import Denial
-from pricekeeper.activity.event import Alert, AuthorizationLine, Counted, Event, Flip, encode_events
+from pricekeeper.activity.event import (
+    AlertNotice,
+    AuthorizationLine,
+    Counted,
+    Event,
+    Flip,
+    encode_events,
+)
 from pricekeeper.activity.items import (
     ALL,
     FeedItem,
@@ -110,7 +117,7 @@ class Feed:
         if self.is_on and (news := self._buffer.of(flip.org_id)) is not None:
             news.note_flip(flip)
 
-    def note_alert(self, alert: Alert) -> None:
+    def note_alert(self, alert: AlertNotice) -> None:
         """Note that somebody is told something; what is about the deployment, all are told."""
         if self.is_on and (news := self._buffer.of(alert.org_id or ALL)) is not None:
             news.note_alert(alert)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pricekeeper.activity import Alert, AuthorizationLine, Counted
+from pricekeeper.activity import AlertNotice, AuthorizationLine, Counted
 from pricekeeper.activity.feed import Feed
 from pricekeeper.alerts import alert as alerts
 from pricekeeper.alerts.body import alert_body
@@ -50,7 +50,7 @@ class NewsTeller:
             return
         finding = alert.finding
         body = msgspec.json.decode(alert_body(alert))
-        self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, body))
+        self._feed.note_alert(AlertNotice(finding.owner.org_id, alert.at_ms, finding.app_id, body))
 
 
 def _counted(submission: Submission) -> Counted:

@@ -13,7 +13,7 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.apply_plan import PlanStep, drawn_plan, drawn_step, drawn_undeclared, plan_step
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.command import Outcome, Proposal, proposing_command
+from pricekeeper.cli.command import Output, Proposal, proposing_command
 from pricekeeper.cli.declarations import Declarations, read_declarations
 from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.options import argument, option
@@ -75,7 +75,7 @@ async def apply(
     dry_run: Annotated[
         bool, option("--dry-run", "Show what would change, and change nothing.")
     ] = False,
-) -> Outcome | Proposal:
+) -> Output | Proposal:
     """Make organisations and apps what files declare, after showing what that changes.
 
     Each file has an organisation with its apps, budgets and limits; docs/policies.md has an
@@ -87,10 +87,10 @@ async def apply(
     """
     plan = await _make_plan(backend.admin, declarations)
     if not plan.open_steps:
-        return Outcome(plan.answer("unchanged"), _nothing_to_do(plan))
+        return Output(plan.answer("unchanged"), _nothing_to_do(plan))
     picture = drawn_plan(plan.steps, plan.undeclared_names)
     if dry_run:
-        return Outcome(plan.answer("planned"), picture)
+        return Output(plan.answer("planned"), picture)
     question = f"Do this, for {len(plan.open_steps)} of {len(plan.steps)}?"
     return Proposal(picture, question, lambda backend: _carry_out(backend.admin, plan))
 
@@ -113,7 +113,7 @@ async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> ApplyPlan:
     return ApplyPlan(tuple(steps), tuple(undeclared))
 
 
-async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Outcome:
+async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Output:
     """Do one step after the other; the first that fails is the last that is tried."""
     outcomes: list[dict[str, Any]] = []
     failure: PriceKeeperError | None = None
@@ -131,7 +131,7 @@ async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Outcome:
             outcomes.append({"outcome": DONE})
     answer = plan.answer("applied" if failure is None else "failed", outcomes)
     picture = _picture(plan, [one["outcome"] for one in outcomes], failure)
-    return Outcome(answer, picture, exits.OK if failure is None else exits.FAILED)
+    return Output(answer, picture, exits.OK if failure is None else exits.FAILED)
 
 
 async def _do(admin: AnyAdmin, step: PlanStep) -> None:

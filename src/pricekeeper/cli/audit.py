@@ -14,7 +14,7 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalOrg
-from pricekeeper.cli.command import Outcome, backend_command, store_command
+from pricekeeper.cli.command import Output, backend_command, store_command
 from pricekeeper.cli.drawing import Section, done, moment
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
@@ -56,7 +56,7 @@ async def list_audit(
         int, option("--limit", "So many at the most.", min=1, max=ENTRIES_MAX)
     ] = ENTRIES_DEFAULT,
     after: Annotated[str | None, option("--after NEXT", "Go on behind an earlier list.")] = None,
-) -> Outcome:
+) -> Output:
     """List changes that people and keys have made, the newest first.
 
     [dim]pricekeeper audit list $ORG[/dim]
@@ -76,7 +76,7 @@ async def list_audit(
         if after is None or len(entries) == limit:
             break
     answer = {"entries": entries, **({} if after is None else {"next": after})}
-    return Outcome(answer, _entries(answer))
+    return Output(answer, _entries(answer))
 
 
 @store_command(audit, "verify", must_name_store=True)
@@ -90,7 +90,7 @@ async def verify_audit(
             "--against FILE", "Hold it against an earlier export, too.", exists=True, dir_okay=False
         ),
     ] = None,
-) -> Outcome:
+) -> Output:
     """Find entries that were changed, removed or put elsewhere; exit 1 if there are any.
 
     Entries that were rewritten with all that follow them are found with --against alone.
@@ -125,7 +125,7 @@ async def verify_audit(
     }
     if compared is not None:
         answer["against"] = {"file": str(against), "lines": compared.lines}
-    return Outcome(answer, _verified(answer, found), exits.FAILED if found else exits.OK)
+    return Output(answer, _verified(answer, found), exits.FAILED if found else exits.OK)
 
 
 @store_command(audit, "export", must_name_store=True)
@@ -134,7 +134,7 @@ async def export_audit(
     org: OptionalOrg = None,
     *,
     to: Annotated[Path, option("--to FILE", "The file to write.")],
-) -> Outcome:
+) -> Output:
     """Write every entry to a file, as JSON lines; each line names the SHA-256 of the one before.
 
     Keep it where whoever can write to the store can't: `audit verify --against` then finds what
@@ -149,7 +149,7 @@ async def export_audit(
     async with open_local_store(settings) as store:
         count = await _write_lines(to, TrailVerifier(store, SystemClock()).export(chain))
     answer = {"file": str(to), "entries": count}
-    return Outcome(answer, done(f"{count:,} entries are in {to}"))
+    return Output(answer, done(f"{count:,} entries are in {to}"))
 
 
 async def _write_lines(path: Path, lines: AsyncIterator[bytes]) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.command import Output, store_command
 from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import open_local_store
@@ -22,7 +22,7 @@ DryRun = Annotated[bool, option("--dry-run", "Only tell what would be changed.")
 
 
 @store_command(limits, "repair")
-async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outcome:
+async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Output:
     """Bring token buckets that a leaping clock refilled in the future back to now.
 
     Do this where the clock is right. Services heal such buckets by themselves while they run; a
@@ -53,7 +53,7 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
     now_ms = clock.now_ms()
     ahead = forget_moments_ahead(settings.store, now_ms=now_ms, dry_run=dry_run)
     answer = {"dry_run": dry_run, "clients": clients, "buckets": buckets, "store_ahead": ahead}
-    return Outcome(answer, _picture(answer))
+    return Output(answer, _picture(answer))
 
 
 def _picture(answer: dict[str, Any]) -> RenderableType:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import AppArgument, OrgArgument, apps, orgs
-from pricekeeper.cli.command import Outcome, backend_command
+from pricekeeper.cli.command import Output, backend_command
 from pricekeeper.cli.differences import differences, drawn_changes, lines_in_force
 from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.exits import MisusedError
@@ -30,7 +30,7 @@ Json: TypeAlias = dict[str, Any]
 @backend_command(orgs, "set")
 async def set_org(
     backend: Backend, org: OrgArgument, *, flags: OrgFlags, removals: Removals
-) -> Outcome:
+) -> Output:
     """Change some settings of an organisation; whatever no flag names stays as it is.
 
     [dim]pricekeeper org set $ORG --quota premium=75[/dim]
@@ -42,13 +42,13 @@ async def set_org(
         lambda: admin.get_org(org),
         lambda read, tag: admin.patch_org(org, settings_patch(read, given, removals), tag=tag),
     )
-    return Outcome(answer, _picture(before, answer, f"org get {org}"))
+    return Output(answer, _picture(before, answer, f"org get {org}"))
 
 
 @backend_command(apps, "set")
 async def set_app(
     backend: Backend, org: OrgArgument, app: AppArgument, *, flags: AppFlags, removals: Removals
-) -> Outcome:
+) -> Output:
     """Change some settings of an app; whatever no flag names stays as it is.
 
     If a flag changes a quota or a rate limit that the app inherits, all of its quotas or limits
@@ -69,7 +69,7 @@ async def set_app(
         lambda: admin.get_app(org, app),
         lambda read, tag: admin.patch_app(org, app, settings_patch(read, given, removals), tag=tag),
     )
-    return Outcome(answer, _picture(before, answer, f"app get {org} {shlex.quote(app)}"))
+    return Output(answer, _picture(before, answer, f"app get {org} {shlex.quote(app)}"))
 
 
 async def _change(

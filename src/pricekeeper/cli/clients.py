@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.command import Outcome, backend_command
+from pricekeeper.cli.command import Output, backend_command
 from pricekeeper.cli.drawing import (
     Facts,
     Section,
@@ -51,7 +51,7 @@ YamlOption = Annotated[bool, option("--yaml", "Print a file that 'put --file' ta
 @backend_command(orgs, "put", may_create=True)
 async def put_org(
     backend: Backend, org: NewOrgArgument, *, file: FileOption = None, flags: OrgFlags
-) -> Outcome:
+) -> Output:
     """Create an organisation, or replace its settings; credentials are never reset.
 
     [dim]pricekeeper org put new --name Acme --timezone Europe/Berlin --scope APP
@@ -63,11 +63,11 @@ async def put_org(
     """
     body = settings_body(file, flags.fields())
     answer = await backend.admin.put_org(str(uuid.uuid4()) if org == NEW else org, body)
-    return Outcome(answer, _picture(answer))
+    return Output(answer, _picture(answer))
 
 
 @backend_command(orgs, "get")
-async def get_org(backend: Backend, org: OrgArgument, *, yaml: YamlOption = False) -> Outcome:
+async def get_org(backend: Backend, org: OrgArgument, *, yaml: YamlOption = False) -> Output:
     """Show an organisation.
 
     [dim]pricekeeper org get $ORG[/dim]
@@ -75,11 +75,11 @@ async def get_org(backend: Backend, org: OrgArgument, *, yaml: YamlOption = Fals
     [dim]pricekeeper org get $ORG --yaml > org.yaml[/dim]
     """
     answer = await backend.admin.get_org(org)
-    return Outcome(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
+    return Output(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
 
 
 @backend_command(orgs, "list")
-async def list_orgs(backend: Backend) -> Outcome:
+async def list_orgs(backend: Backend) -> Output:
     """Show every organisation.
 
     [dim]pricekeeper org list --json | jq -r '.[].org_id'[/dim]
@@ -107,13 +107,13 @@ async def list_orgs(backend: Backend) -> Outcome:
             quotas,
             *_frozen_cells(frozen, org),
         )
-    return Outcome(
+    return Output(
         found, rows if found else Text("no organisations; see 'pricekeeper org put --help'")
     )
 
 
 @backend_command(orgs, "delete", asks=lambda given: f"End {given['org']} and all of its apps?")
-async def delete_org(backend: Backend, org: OrgArgument) -> Outcome:
+async def delete_org(backend: Backend, org: OrgArgument) -> Output:
     """End an organisation and all of its apps; their tokens stop working at once.
 
     Its spend is in no report any more, also of days gone by: export it first, or freeze instead.
@@ -121,7 +121,7 @@ async def delete_org(backend: Backend, org: OrgArgument) -> Outcome:
     [dim]pricekeeper org delete $ORG --yes[/dim]
     """
     await backend.admin.delete_org(org)
-    return Outcome({"org_id": org, "status": "deleted"}, Text(f"{org} is no more"))
+    return Output({"org_id": org, "status": "deleted"}, Text(f"{org} is no more"))
 
 
 @backend_command(apps, "put")
@@ -132,7 +132,7 @@ async def put_app(
     *,
     file: FileOption = None,
     flags: AppFlags,
-) -> Outcome:
+) -> Output:
     """Create an app, or replace what it overrides; credentials are never reset.
 
     [dim]pricekeeper app put $ORG chat --name Chat[/dim]
@@ -141,23 +141,23 @@ async def put_app(
     --rate-limit '*:rpm=60/1m'[/dim]
     """
     answer = await backend.admin.put_app(org, app, settings_body(file, flags.fields()))
-    return Outcome(answer, _picture(answer))
+    return Output(answer, _picture(answer))
 
 
 @backend_command(apps, "get")
 async def get_app(
     backend: Backend, org: OrgArgument, app: AppArgument, *, yaml: YamlOption = False
-) -> Outcome:
+) -> Output:
     """Show an app, and what it inherits.
 
     [dim]pricekeeper app get $ORG chat[/dim]
     """
     answer = await backend.admin.get_app(org, app)
-    return Outcome(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
+    return Output(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
 
 
 @backend_command(apps, "list")
-async def list_apps(backend: Backend, org: OrgArgument) -> Outcome:
+async def list_apps(backend: Backend, org: OrgArgument) -> Output:
     """Show every app of an organisation.
 
     [dim]pricekeeper app list $ORG[/dim]
@@ -184,20 +184,20 @@ async def list_apps(backend: Backend, org: OrgArgument) -> Outcome:
             str(settings["session_limit"]),
             *_frozen_cells(frozen, app),
         )
-    return Outcome(found, rows if found else Text("no apps; see 'pricekeeper app put --help'"))
+    return Output(found, rows if found else Text("no apps; see 'pricekeeper app put --help'"))
 
 
 @backend_command(
     apps, "delete", asks=lambda given: f"End the app {given['app']} of {given['org']}?"
 )
-async def delete_app(backend: Backend, org: OrgArgument, app: AppArgument) -> Outcome:
+async def delete_app(backend: Backend, org: OrgArgument, app: AppArgument) -> Output:
     """End an app; its tokens stop working at once.
 
     [dim]pricekeeper app delete $ORG chat --yes[/dim]
     """
     await backend.admin.delete_app(org, app)
     answer = {"org_id": org, "app_id": app, "status": "deleted"}
-    return Outcome(answer, Text(f"{app} is no more"))
+    return Output(answer, Text(f"{app} is no more"))
 
 
 def client_of(org: str, app: str | None) -> Client:

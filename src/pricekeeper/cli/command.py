@@ -1,7 +1,7 @@
 """How a function becomes a command: options that all share, an event loop, and the answer shown.
 
 A command is an async function that takes what it works on (a backend, or the settings of a store)
-and gives back an `Outcome`: the answer as JSON, and a picture of it for people. Options that go
+and gives back an `Output`: the answer as JSON, and a picture of it for people. Options that go
 together may be a dataclass: a parameter of that type stands for one option for each of its fields.
 """
 
@@ -23,7 +23,7 @@ import typer
 from rich.console import RenderableType
 
 from pricekeeper.cli import exits, secret_input
-from pricekeeper.cli.backends import Target, open_backend, quiet_logs
+from pricekeeper.cli.backends import Where, open_backend, quiet_logs
 from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import harmless, harmless_json, make_console
 from pricekeeper.errors import PriceKeeperError
@@ -69,7 +69,7 @@ _EVERY_OPTION: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Output:
     """What a command found or did."""
 
     answer: Any
@@ -83,12 +83,12 @@ class Proposal:
 
     picture: RenderableType
     question: str
-    carry_out: Callable[[Any], Awaitable[Outcome]]
+    carry_out: Callable[[Any], Awaitable[Output]]
     """Takes the backend, as the command does."""
 
 
-Command: TypeAlias = Callable[..., Awaitable[Outcome | Proposal]]
-Opening: TypeAlias = Callable[[Target], AbstractAsyncContextManager[Any]]
+Command: TypeAlias = Callable[..., Awaitable[Output | Proposal]]
+Opening: TypeAlias = Callable[[Where], AbstractAsyncContextManager[Any]]
 """Opens what a command works on, which the command takes first."""
 Question: TypeAlias = Callable[[Mapping[str, Any]], str]
 """What to ask before a command runs, made of its arguments."""
@@ -125,7 +125,7 @@ def store_command(
     With ``must_name_store`` it does not go by the default if the environment names a service.
     """
 
-    def opening(target: Target) -> AbstractAsyncContextManager[Settings]:
+    def opening(target: Where) -> AbstractAsyncContextManager[Settings]:
         if must_name_store:
             target.require_named_store()
         return nullcontext(target.settings())
@@ -160,7 +160,7 @@ def _register(
 
         @functools.wraps(function)
         def command(**given: Any) -> None:
-            target = Target(**{option: given.pop(option) for option in options})
+            target = Where(**{option: given.pop(option) for option in options})
             as_json, yes = given.pop("as_json"), given.pop("yes", False)
             for group_name, kind in groups.items():
                 given[group_name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
@@ -194,7 +194,7 @@ def _propose(proposal: Proposal, *, yes: bool, as_json: bool) -> None:
     asks = not yes and sys.stdin.isatty()
     if not as_json:
         try:
-            _print(Outcome(None, proposal.picture), as_json=False)
+            _print(Output(None, proposal.picture), as_json=False)
         except OSError as error:
             _discard_stdout()
             text = f"stdout can't be written ({error.strerror}), so nothing was changed"
@@ -219,30 +219,30 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise
 
 
-def show(outcome: Outcome, *, as_json: bool) -> None:
+def show(output: Output, *, as_json: bool) -> None:
     """Print the answer, and exit with what it means.
 
     If stdout can't be written, the answer goes to stderr: it may be a secret that is shown once.
     """
     try:
-        _print(outcome, as_json=as_json)
+        _print(output, as_json=as_json)
     except OSError as error:
-        make_console(stderr=True).print(outcome.picture, soft_wrap=True)
+        make_console(stderr=True).print(output.picture, soft_wrap=True)
         _discard_stdout()
         text = f"stdout can't be written ({error.strerror}), so the answer is here on stderr"
         raise exits.MisusedError(text) from error
-    if outcome.exit_code != exits.OK:
-        raise typer.Exit(outcome.exit_code)
+    if output.exit_code != exits.OK:
+        raise typer.Exit(output.exit_code)
 
 
-def _print(outcome: Outcome, *, as_json: bool) -> None:
+def _print(output: Output, *, as_json: bool) -> None:
     """Print the answer on stdout, and see to it that it gets there."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "it is closed")
     if as_json:
-        print_json(outcome.answer)
+        print_json(output.answer)
     else:
-        make_console().print(outcome.picture, soft_wrap=True)
+        make_console().print(output.picture, soft_wrap=True)
     sys.stdout.flush()
 
 

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.command import Output, store_command
 from pricekeeper.cli.drawing import usd
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.opening import open_local_store
@@ -60,7 +60,7 @@ async def export(
         Literal["jsonl", "parquet"],
         option("--format", "Gzipped JSON lines, or Parquet (needs pyarrow)."),
     ] = "jsonl",
-) -> Outcome:
+) -> Output:
     """Write records and totals of days to files, by day and organisation; exit 1 if they differ.
 
     A day that is exported again gives the same bytes, and an export that was stopped goes on where
@@ -94,7 +94,7 @@ async def export(
                         await _note_exported(store, clock, settings, exporter, one)
         finally:
             await destination.close()
-    return _outcome(manifests, into or _name(location))
+    return _output(manifests, into or _name(location))
 
 
 async def _note_exported(
@@ -159,12 +159,12 @@ def _shown_progress() -> Iterator[Observe]:
         yield show
 
 
-def _outcome(manifests: list[Manifest], into: str) -> Outcome:
+def _output(manifests: list[Manifest], into: str) -> Output:
     lines = Text("\n").join(_line(manifest) for manifest in manifests)
     lines.append(f"\n  in {into}", "dim")
     answer = {"into": into, "days": [_answer(manifest) for manifest in manifests]}
     differs = any(not manifest.totals_equal_records for manifest in manifests)
-    return Outcome(answer, lines, exits.FAILED if differs else exits.OK)
+    return Output(answer, lines, exits.FAILED if differs else exits.OK)
 
 
 def _answer(manifest: Manifest) -> dict[str, Any]:

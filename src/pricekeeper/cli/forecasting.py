@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, either_command
+from pricekeeper.cli.command import Output, either_command
 from pricekeeper.cli.drawing import STATUS_STYLES, Section, minute, usd
 from pricekeeper.cli.listing import table
 
@@ -25,7 +25,7 @@ _METHODS: Final = {
 
 
 @either_command(top, "forecast")
-async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
     """Show where every budget of an organisation or app will end, and when it will be spent.
 
     Four times of five a window ends between the two bounds. They are made from what was spent on
@@ -50,7 +50,7 @@ async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = N
             minute(one["spent_at"]) if "spent_at" in one else "",
             _METHODS[one["method"]],
         )
-    return Outcome(answer, Section(Text(app or org, "bold"), rows))
+    return Output(answer, Section(Text(app or org, "bold"), rows))
 
 
 def _name(one: Mapping[str, Any]) -> str:

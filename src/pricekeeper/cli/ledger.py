@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.command import Output, store_command
 from pricekeeper.cli.drawing import Section, usd
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import open_local_store
@@ -44,7 +44,7 @@ async def rebuild(
         ),
     ],
     org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
-) -> Outcome:
+) -> Output:
     """Make the totals of a day anew from the journal, and show what has changed; none goes back.
 
     [dim]pricekeeper ledger rebuild --day 20260123[/dim]
@@ -58,7 +58,7 @@ async def rebuild(
         aggregator = Aggregator(store, SystemClock())
         report = await aggregator.rebuild_day(day.strftime("%Y%m%d"), org_id)
     code = exits.FAILED if report.failed or report.unreadable else exits.OK
-    return Outcome(_answer(report), _picture(report), code)
+    return Output(_answer(report), _picture(report), code)
 
 
 @store_command(ledger, "check")
@@ -67,7 +67,7 @@ async def check(
     *,
     org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
     mend: Annotated[bool, option("--mend", "Set right what differs.")] = False,
-) -> Outcome:
+) -> Output:
     """Hold every budget against its records, its holds and what is unsettled, to the pico-dollar.
 
     [dim]pricekeeper ledger check[/dim]
@@ -97,7 +97,7 @@ async def check(
     differing = [one for one in findings if not one.agrees and not one.moving and not one.mended]
     code = exits.FAILED if differing or unreadable else exits.OK
     picture = _check_picture(findings, unreadable)
-    return Outcome(_check_answer(findings, unreadable), picture, code)
+    return Output(_check_answer(findings, unreadable), picture, code)
 
 
 def _check_answer(findings: Sequence[Finding], unreadable: Mapping[str, str]) -> dict[str, Any]:

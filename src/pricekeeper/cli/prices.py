@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.command import Output, store_command
 from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.listing import Listing, table
 from pricekeeper.cli.opening import open_local_services
@@ -41,7 +41,7 @@ async def show_prices(
     day: Annotated[
         datetime | None, option("--day", "Else today, in UTC.", formats=["%Y-%m-%d"])
     ] = None,
-) -> Outcome:
+) -> Output:
     """Show the prices in force, in dollars per million tokens, and where each comes from.
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
@@ -69,7 +69,7 @@ async def show_prices(
             )
             rows.add_row(model.label, model.bedrock_model_id, *map(_price, rates), found.source)
     heading = Text.assemble(("prices ", "bold"), f"{shown}  per million tokens")
-    return Outcome({"day": shown.isoformat(), "models": answer}, Section(heading, rows))
+    return Output({"day": shown.isoformat(), "models": answer}, Section(heading, rows))
 
 
 @store_command(prices, "refresh")
@@ -80,7 +80,7 @@ async def refresh_prices(
     accept: Annotated[
         list[str] | None, option("--accept LABEL", "Believe a suspicious price; repeatable.")
     ] = None,
-) -> Outcome:
+) -> Output:
     """Write what the source says for yesterday, today and tomorrow; exit 1 if it is not believed.
 
     [dim]pricekeeper prices refresh --source genai-prices[/dim]
@@ -93,11 +93,11 @@ async def refresh_prices(
             services.prices.catalogue.model(label)  # a misspelt one would be accepted in silence
         report = await services.prices.refresh(_source(settings, source), accept_suspicious=labels)
     code = exits.FAILED if report.refused else exits.OK
-    return Outcome(report, _refreshed(report), code)
+    return Output(report, _refreshed(report), code)
 
 
 @store_command(prices, "check")
-async def check_prices(settings: Settings, *, source: SourceOption = None) -> Outcome:
+async def check_prices(settings: Settings, *, source: SourceOption = None) -> Output:
     """Compare the deployment file with a source; exit 1 if they differ. Nothing is written.
 
     A model whose price the source may have for another region is left alone, which is said and
@@ -111,7 +111,7 @@ async def check_prices(settings: Settings, *, source: SourceOption = None) -> Ou
     catalogue = load_catalogue(settings.config_path)
     report = await check(SystemClock(), catalogue, _source(settings, source))
     code = exits.FAILED if report.differing else exits.OK
-    return Outcome(report, _checked(report), code)
+    return Output(report, _checked(report), code)
 
 
 def _source(settings: Settings, named: str | None) -> PriceSource:

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.command import Output, store_command
 from pricekeeper.cli.drawing import Facts, Section, done
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import is_missing_file, open_local_store
@@ -24,7 +24,7 @@ top = typer.Typer()
 
 
 @store_command(top, "aggregate")
-async def aggregate(settings: Settings) -> Outcome:
+async def aggregate(settings: Settings) -> Output:
     """Bring every daily total up to date, once: for cron, where no service does it.
 
     Alerts that follow from them are decided; running services deliver them. Authorizations of
@@ -57,11 +57,11 @@ async def aggregate(settings: Settings) -> Outcome:
     }
     incomplete = report.failed or report.unreadable or report.unswept
     code = exits.FAILED if incomplete else exits.OK
-    return Outcome(report, Section(heading, Facts(about)), code)
+    return Output(report, Section(heading, Facts(about)), code)
 
 
 @store_command(tables, "create")
-async def create_tables(settings: Settings) -> Outcome:
+async def create_tables(settings: Settings) -> Output:
     """Create whatever tables are missing, and wait until they can be used.
 
     On DynamoDB it also sees to it that expired items are removed, in the tables that are there
@@ -75,11 +75,11 @@ async def create_tables(settings: Settings) -> Outcome:
         await store.create_tables()
         await enable_expiry(settings.store, clock=SystemClock())
         found = await find_tables(store)
-    return Outcome({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
+    return Output({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
 
 
 @store_command(tables, "status")
-async def show_tables(settings: Settings) -> Outcome:
+async def show_tables(settings: Settings) -> Output:
     """Show which tables there are; exit 1 if one is missing. Nothing is created.
 
     [dim]pricekeeper tables status[/dim]
@@ -97,7 +97,7 @@ async def show_tables(settings: Settings) -> Outcome:
     complete = all(found.values())
     parts = [rows] if complete else [rows, Text("create them: pricekeeper tables create", "dim")]
     code = exits.OK if complete else exits.FAILED
-    return Outcome({"tables": found}, Section(Text("tables", "bold"), *parts), code)
+    return Output({"tables": found}, Section(Text("tables", "bold"), *parts), code)
 
 
 async def find_tables(store: Store) -> dict[str, bool]:

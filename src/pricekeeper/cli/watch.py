@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from pricekeeper.cli import command, exits
-from pricekeeper.cli.backends import Backend, Target, open_backend, quiet_logs
+from pricekeeper.cli.backends import Backend, Where, open_backend, quiet_logs
 from pricekeeper.cli.clients import OrgArgument, client_of
 from pricekeeper.cli.command import (
     ClientIdOption,
@@ -23,7 +23,7 @@ from pricekeeper.cli.command import (
     ConfigOption,
     Json,
     KeyOption,
-    Outcome,
+    Output,
     StoreOption,
     UrlOption,
 )
@@ -66,7 +66,7 @@ def watch(
     [dim]pricekeeper watch $ORG --once --json[/dim]
     """
     quiet_logs()
-    target = Target(store, config, url, key, client_id, client_secret)
+    target = Where(store, config, url, key, client_id, client_secret)
     clock, console = SystemClock(), make_console()
 
     on_screen = console.is_terminal and not once and not as_json
@@ -87,7 +87,7 @@ def watch(
     asyncio.run(show_frames())
 
 
-async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> AsyncIterator[Outcome]:
+async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> AsyncIterator[Output]:
     """The organisation now, and again and again.
 
     Once there is something to show, a service or a store that can't answer for a while is news.
@@ -96,7 +96,7 @@ async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> Asy
     answer = await _read(keeper)
     while True:
         now = _local(clock, answer)
-        yield Outcome(answer, _frame(answer, now, events[-EVENTS_SHOWN:]))
+        yield Output(answer, _frame(answer, now, events[-EVENTS_SHOWN:]))
         await clock.sleep_ms(every_ms)
         try:
             before, answer = answer, await _read(keeper)

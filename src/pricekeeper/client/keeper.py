@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar, 
 
 from pricekeeper.client.api import Api
 from pricekeeper.client.calls import ModelCall
-from pricekeeper.client.configuration import Configuration, OnUnavailable
+from pricekeeper.client.configuration import KeeperSettings, OnUnavailable
 from pricekeeper.client.engine import Engine
 from pricekeeper.client.errors import NoAnswerError
 from pricekeeper.client.fields import AuthorizeFields
@@ -56,7 +56,7 @@ class Keeper:
         unavailable_models: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.configuration = Configuration.read(
+        self.configuration = KeeperSettings.read(
             {
                 "url": url,
                 "client_id": client_id,

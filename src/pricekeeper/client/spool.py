@@ -24,8 +24,8 @@ from typing import Final
 import msgspec
 
 from pricekeeper.client.spool_files import (
-    Entry,
     Line,
+    SpoolEntry,
     append_refused,
     create_file,
     files_of,
@@ -38,7 +38,7 @@ from pricekeeper.client.spool_files import (
     write_all,
 )
 
-__all__ = ["Entry", "Spool", "find_folder", "read_folder", "read_refused"]
+__all__ = ["Spool", "SpoolEntry", "find_folder", "read_folder", "read_refused"]
 
 ENTRIES_MAX: Final = 20_000
 """How many entries wait at the most. Calls are refused earlier, so that what is under way fits."""
@@ -56,7 +56,7 @@ class Spool:
         self._folder = folder
         # Reentrant, because a finalizer may append while its thread is in here already.
         self._lock = threading.RLock()
-        self._pending: dict[int, Entry] = {}
+        self._pending: dict[int, SpoolEntry] = {}
         self._numbers = 0
         self._path: Path | None = None
         self._fd = -1
@@ -86,7 +86,7 @@ class Spool:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def append(self, entry: Entry) -> Entry | None:
+    def append(self, entry: SpoolEntry) -> SpoolEntry | None:
         """Keep an entry, with its number; ``None`` if there is no room for it.
 
         A killed process does not lose it; `sync` is for a machine that stops.
@@ -105,12 +105,12 @@ class Spool:
             self._write(data)
             return kept
 
-    def pending(self, most: int) -> list[Entry]:
+    def pending(self, most: int) -> list[SpoolEntry]:
         """The entries that have waited longest."""
         with self._lock:
             return list(islice(self._pending.values(), most))
 
-    def finish(self, entries: Iterable[Entry]) -> None:
+    def finish(self, entries: Iterable[SpoolEntry]) -> None:
         """Forget entries: the service knows them."""
         with self._lock:
             numbers = (one.number for one in entries)
@@ -124,13 +124,13 @@ class Spool:
             if self._bytes > max(FILE_BYTES_MAX, 2 * self._bytes_at_first):
                 self._begin_file()
 
-    def postpone(self, entry: Entry) -> None:
+    def postpone(self, entry: SpoolEntry) -> None:
         """Put an entry behind the others, in memory: it is told again later."""
         with self._lock:
             if self._pending.pop(entry.number, None) is not None:
                 self._pending[entry.number] = entry
 
-    def refuse(self, entry: Entry, reason: str) -> None:
+    def refuse(self, entry: SpoolEntry, reason: str) -> None:
         """Keep an entry that the service will never take apart from the others."""
         _log.error("the price keeper refused %s %s: %s", entry.kind, entry.id, reason)
         if self._folder is not None:

@@ -20,10 +20,10 @@ import yarl
 
 from pricekeeper.client.errors import (
     ForbiddenError,
-    Problem,
     RateLimitedError,
     ReplyLostError,
     ServiceError,
+    ServiceProblem,
     UnavailableError,
     UnreachableError,
     error_of,
@@ -146,7 +146,7 @@ class Wire:
             return msgspec.json.decode(content) if content else None
         except msgspec.DecodeError as error:
             detail = f"{self.url} did not answer in JSON: it is not the service, or its end is lost"
-            raise UnavailableError(Problem(response.status, "NOT_JSON", detail)) from error
+            raise UnavailableError(ServiceProblem(response.status, "NOT_JSON", detail)) from error
 
     async def close(self) -> None:
         """Close the connections."""

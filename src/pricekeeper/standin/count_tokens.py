@@ -8,33 +8,33 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.standin.converse import read_converse
-from pricekeeper.standin.endpoint import Endpoint, Reply, Request
+from pricekeeper.standin.endpoint import ModelApi, ModelReply, ModelRequest
 from pricekeeper.standin.families.choosing import family_of
 from pricekeeper.standin.prompt import Prompt, object_of
-from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 _ONE_OF: Final = "input: must have one of converse and invokeModel"
 
 
-class CountTokens(Endpoint):
+class CountTokens(ModelApi):
     """The operation."""
 
     name = "CountTokens"
     is_free = True
 
-    def read(self, request: Request) -> Prompt:
+    def read(self, request: ModelRequest) -> Prompt:
         given = object_of(request.body, "input")
         if given.keys() == {"converse"}:
             return read_converse(object_of(given, "converse"), streams=False)
         if given.keys() != {"invokeModel"}:
-            raise Refusal("ValidationException", _ONE_OF)
+            raise AwsFault("ValidationException", _ONE_OF)
         try:
             raw = b64decode(object_of(given, "invokeModel").get("body", ""), validate=True)
             body = msgspec.json.decode(raw, type=dict[str, Any])
         except (TypeError, ValueError):  # msgspec's errors are among them
-            raise Refusal("ValidationException", "body: must be JSON in base64") from None
+            raise AwsFault("ValidationException", "body: must be JSON in base64") from None
         return family_of(request.model_id).read(body)
 
-    def reply(self, turn: Turn) -> Reply:
-        return Reply(b'{"inputTokens":%d}' % turn.tokens.prompt_tokens)
+    def reply(self, turn: Turn) -> ModelReply:
+        return ModelReply(b'{"inputTokens":%d}' % turn.tokens.prompt_tokens)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from pricekeeper.audit.entry import Entry, org_of
+from pricekeeper.audit.entry import TrailEntry, org_of
 from pricekeeper.audit.reading import END_MS, PAGE_MAX, TrailCursor, TrailReader, WantedEntries
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
@@ -78,7 +78,7 @@ async def list_entries(
     return wire.AuditList([_answer(entry) for entry in page.entries], after)
 
 
-def _answer(entry: Entry) -> wire.AuditEntry:
+def _answer(entry: TrailEntry) -> wire.AuditEntry:
     more: dict[str, Any] = {
         "org_id": org_of(entry.chain),
         "reason": entry.reason,

@@ -35,7 +35,7 @@ from pricekeeper.bedrock import (
 from pricekeeper.bedrock.refusals import is_refusal, was_never_sent
 from pricekeeper.client.answers import AS_ASKED, Authorization
 from pricekeeper.client.engine import Engine
-from pricekeeper.client.errors import Problem, RejectedError
+from pricekeeper.client.errors import RejectedError, ServiceProblem
 from pricekeeper.client.fields import AuthorizeFields
 from pricekeeper.client.wrapping.later import later
 
@@ -190,7 +190,7 @@ class MeteredCall:
                 f"{authorization.model_id} was chosen, and the body is for {meant} models; "
                 "name a model of that family, or use converse"
             )
-            raise RejectedError(Problem(400, "INVALID_REQUEST", detail))
+            raise RejectedError(ServiceProblem(400, "INVALID_REQUEST", detail))
         return family
 
     def note_attempt(self) -> None:

@@ -21,7 +21,7 @@ from pricekeeper.usecases.wire.runtime import (
     UsageAnswer,
     UsedBody,
 )
-from pricekeeper.usecases.wire.values import LimitName, Request, Response, Tokens, Uuid
+from pricekeeper.usecases.wire.values import LimitName, RequestBody, Response, Tokens, Uuid
 
 HoldSecs = Annotated[
     int,
@@ -42,7 +42,7 @@ ModelName = Annotated[
 ]
 
 
-class AuthorizeBody(Request, frozen=True):
+class AuthorizeBody(RequestBody, frozen=True):
     """A call that is about to be made."""
 
     input_tokens: Annotated[Tokens, Meta(description="An upper bound of the whole prompt.")]
@@ -125,7 +125,7 @@ class CaptureOne(CaptureBody, frozen=True, kw_only=True):
     authorization_id: Uuid
 
 
-class CapturesBody(Request, frozen=True):
+class CapturesBody(RequestBody, frozen=True):
     """Up to a hundred captures; each is judged by itself."""
 
     captures: Annotated[list[CaptureOne], Meta(min_length=1, max_length=CAPTURES_MAX)]
@@ -161,13 +161,13 @@ class CapturesAnswer(Response, frozen=True):
     results: list[CaptureResult]
 
 
-class VoidBody(Request, frozen=True):
+class VoidBody(RequestBody, frozen=True):
     """Why the model was never reached, if anybody wants to know."""
 
     reason: Reason | None = None
 
 
-class ExtendBody(Request, frozen=True):
+class ExtendBody(RequestBody, frozen=True):
     """For how long from now it is to be held."""
 
     hold_secs: HoldSecs

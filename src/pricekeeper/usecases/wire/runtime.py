@@ -12,7 +12,7 @@ from pricekeeper.usecases.wire.values import (
     Delta,
     Label,
     LimitName,
-    Request,
+    RequestBody,
     Response,
     Timestamp,
     Tokens,
@@ -40,7 +40,7 @@ Tags = Annotated[
 ]
 
 
-class UsedBody(Request, frozen=True, kw_only=True):
+class UsedBody(RequestBody, frozen=True, kw_only=True):
     """What one model call used, behind which call that is."""
 
     input_tokens: Tokens
@@ -64,7 +64,7 @@ class UsageBody(UsedBody, frozen=True):
     model_label: Label
 
 
-class BatchBody(Request, frozen=True):
+class BatchBody(RequestBody, frozen=True):
     """Up to a hundred records; each is judged by itself."""
 
     requests: Annotated[list[UsageBody], Meta(min_length=1, max_length=BATCH_MAX)]
@@ -168,7 +168,7 @@ class SelectionAnswer(Response, frozen=True):
     resets_at: str
 
 
-class AcquireBody(Request, frozen=True):
+class AcquireBody(RequestBody, frozen=True):
     """What to take from the buckets of a label."""
 
     resource: Label
@@ -194,7 +194,7 @@ class Acquired(Response, frozen=True):
     """For settling the lease: what Bedrock's throttling counts for each output token."""
 
 
-class AdjustBody(Request, frozen=True):
+class AdjustBody(RequestBody, frozen=True):
     """What was really used, as the difference to what was taken."""
 
     adjustment_id: Uuid
