@@ -34,7 +34,7 @@ from pricekeeper.clock import SystemClock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import SettingsError
 from pricekeeper.http.accepting import accepting_sockets
-from pricekeeper.http.app import app_from_environment, demo_app_from_environment
+from pricekeeper.http.app import app_from_environment
 from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
 from pricekeeper.http.page_files import is_built
@@ -59,7 +59,7 @@ LISTENER_GRACEFUL_SECS: Final = 2
 FILES_MAX: Final = 65_536
 
 Application: TypeAlias = Callable[[OneWorker | None], Shell]
-"""What makes the application in the process that serves it; each worker calls it by its name."""
+"""What makes the application in the process that serves it; it is sent to each worker."""
 
 _log = structlog.get_logger(__name__)
 
@@ -120,7 +120,7 @@ def _serve(
         console.print(line, soft_wrap=True)
     # Workers are processes of their own and start from the environment, so it carries it all.
     os.environ.update(environment)
-    application = demo_app_from_environment if for_demo else app_from_environment
+    application = partial(app_from_environment, public_allowed=for_demo)
     _run(application, settings, listening, watching, workers=workers)
 
 

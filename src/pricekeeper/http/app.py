@@ -131,17 +131,11 @@ def make_app(
     return shell
 
 
-def app_from_environment(worker: OneWorker | None = None) -> Shell:
-    """The application as the environment configures it: what each worker process starts from."""
-    return _app_from_environment(worker, public_allowed=False)
+def app_from_environment(worker: OneWorker | None = None, *, public_allowed: bool = False) -> Shell:
+    """The application as the environment configures it: what each worker process starts from.
 
-
-def demo_app_from_environment(worker: OneWorker | None = None) -> Shell:
-    """The same, where the demo's secrets are good enough: ``serve --demo`` sees to the rest."""
-    return _app_from_environment(worker, public_allowed=True)
-
-
-def _app_from_environment(worker: OneWorker | None, *, public_allowed: bool) -> Shell:
+    With ``public_allowed`` the demo's secrets are good enough: ``serve --demo`` sees to the rest.
+    """
     calm_collector()
     settings = read_settings(os.environ)
     require_strong_key(settings.provisioning_key, public_allowed=public_allowed)

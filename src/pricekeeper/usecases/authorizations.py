@@ -21,9 +21,9 @@ from pricekeeper.concurrency import gather_in_turn
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
 from pricekeeper.limiter import LimitStatus
 from pricekeeper.pricing import PICOS_PER_MICRO, CacheWrite
-from pricekeeper.telemetry.logs import contains_secret
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import DENIALS, note_denial
+from pricekeeper.usecases.queries import without_secret
 from pricekeeper.usecases.runtime import daily_total_answer, limit_state, make_usage
 from pricekeeper.usecases.wire import authorizations as wire
 from pricekeeper.usecases.wire.values import rfc3339
@@ -98,8 +98,8 @@ async def void(
     services: Services, policy: Policy, authorization_id: str, reason: str | None
 ) -> None:
     """Give everything back: the model was never reached."""
-    if reason is not None and contains_secret(parse_reason(reason)):
-        raise InvalidValueError("reason", "has something in it that looks like a secret")
+    if reason is not None:
+        without_secret("reason", parse_reason(reason))
     await services.authorizations.void(policy, _id(authorization_id), reason)
 
 

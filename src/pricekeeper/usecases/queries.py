@@ -1,4 +1,4 @@
-"""What lists are asked with: fields that are each checked, and the two ends of a range."""
+"""What callers say in text: the fields of a query, the two ends of a range, a reason to show."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pricekeeper.days import day_of
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.metering import day_start_ms
 from pricekeeper.metering.facets import MS_PER_HOUR
+from pricekeeper.telemetry.logs import contains_secret
 from pricekeeper.usecases.wire.values import parse_timestamp
 
 End = date | int
@@ -92,6 +93,13 @@ def parse_tag(text: str) -> tuple[str, str]:
     if not key or not colon:
         raise InvalidValueError("tag", "must be KEY:VALUE, or KEY: for what does not have it")
     return key, value
+
+
+def without_secret(field: str, text: str) -> str:
+    """The text, which people will be shown; raises if it looks as if a secret were in it."""
+    if contains_secret(text):
+        raise InvalidValueError(field, "has something in it that looks like a secret")
+    return text
 
 
 def bounds_ms(

@@ -103,13 +103,6 @@ async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
     return wire.LimitList(own, parents[0] if parents else {})
 
 
-def quota_use(
-    policy: Policy, spend_usd_micros: int, quota_usd_micros: int
-) -> tuple[float, QuotaStatus]:
-    """How much of a quota is spent, in percent with two decimals, and what that means."""
-    return _quota_use(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
-
-
 def usage_of(body: wire.UsageBody) -> Usage:
     """The record as it is counted."""
     return make_usage(body, body.request_id, body.model_label)
@@ -178,15 +171,16 @@ def _daily_total_answer(
 ) -> wire.DailyTotalAnswer:
     """The total of a day as it is told; all records of one commit are told the same."""
     spend_usd_micros, _ = split_micros(cost_usd_picos)
-    percent, mode = _quota_use(spend_usd_micros, quota_usd_micros, tight_pct)
+    percent, mode = quota_use(spend_usd_micros, quota_usd_micros, tight_pct)
     # Before the first aggregation: when the day began, nothing had been counted.
     told_ms = max(as_of_ms, day_start_ms(timezone, org_day))
     return wire.DailyTotalAnswer(spend_usd_micros, requests, percent, mode, rfc3339(told_ms))
 
 
-def _quota_use(
+def quota_use(
     spend_usd_micros: int, quota_usd_micros: int, tight_pct: int
 ) -> tuple[float, QuotaStatus]:
+    """How much of a quota is spent, in percent with two decimals, and what that means."""
     hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
     return hundredths / 100, quota_status(spend_usd_micros, quota_usd_micros, tight_pct)
 
