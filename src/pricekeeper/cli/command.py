@@ -3,6 +3,7 @@
 A command is an async function that takes what it works on (a backend, or the settings of a store)
 and gives back an `Output`: the answer as JSON, and a picture of it for people. Options that go
 together may be a dataclass: a parameter of that type stands for one option for each of its fields.
+A command that also shows something itself takes ``as_json``.
 """
 
 from __future__ import annotations
@@ -157,11 +158,14 @@ def _register(
     def decorate(function: _Command) -> _Command:
         own = _own_parameters(function)
         groups = {one.name: one.annotation for one in own if _grouped_options(one.annotation)}
+        shows_itself = any(one.name == "as_json" for one in own)
 
         @functools.wraps(function)
         def command(**given: Any) -> None:
             target = Where(**{option: given.pop(option) for option in options})
-            as_json, yes = given.pop("as_json"), given.pop("yes", False)
+            as_json, yes = given["as_json"], given.pop("yes", False)
+            if not shows_itself:
+                del given["as_json"]
             for group_name, kind in groups.items():
                 given[group_name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
             quiet_logs()
@@ -289,7 +293,8 @@ def _declare(
     parameters = [part for one in own for part in _grouped_options(one.annotation) or [one]]
     if has_yes:
         parameters += [_keyword("yes", YesOption, default=False)]
-    parameters += [_keyword("as_json", Json, default=False)]
+    if not any(one.name == "as_json" for one in own):
+        parameters += [_keyword("as_json", Json, default=False)]
     parameters += [_keyword(option, kind, default=None) for option, kind in options.items()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -6,7 +6,6 @@ has spent something today. What changes from one frame to the next is told below
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,19 +13,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pricekeeper.cli import command, exits
-from pricekeeper.cli.backends import Backend, Where, open_backend, quiet_logs
+from pricekeeper.cli import exits
+from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OrgArgument, client_of
-from pricekeeper.cli.command import (
-    ClientIdOption,
-    ClientSecretOption,
-    ConfigOption,
-    Json,
-    KeyOption,
-    Output,
-    StoreOption,
-    UrlOption,
-)
+from pricekeeper.cli.command import Json, Output, either_command, show
 from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES
 from pricekeeper.cli.options import option
 from pricekeeper.cli.screen import EVENTS_SHOWN, Event, Frame, ScreenRow, draw_over, make_room
@@ -43,8 +33,9 @@ _DAY: Final = timedelta(days=1)
 _WHOLE: Final = "all apps"
 
 
-@top.command()
-def watch(
+@either_command(top, "watch")
+async def watch(
+    backend: Backend,
     org: OrgArgument,
     *,
     every_secs: Annotated[
@@ -52,39 +43,26 @@ def watch(
     ] = 2,
     once: Annotated[bool, option("--once", "Print one frame, and end.")] = False,
     as_json: Json = False,
-    url: UrlOption = None,
-    client_id: ClientIdOption = None,
-    client_secret: ClientSecretOption = None,
-    key: KeyOption = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-) -> None:
+) -> Output:
     """Watch an organisation at work: spend, quotas, models and limits, until ctrl-c.
 
     [dim]pricekeeper watch $ORG[/dim]
 
     [dim]pricekeeper watch $ORG --once --json[/dim]
     """
-    quiet_logs()
-    target = Where(store, config, url, key, client_id, client_secret)
-    clock, console = SystemClock(), make_console()
-
+    console = make_console()
     on_screen = console.is_terminal and not once and not as_json
-
     if on_screen:
         make_room(console)
-
-    async def show_frames() -> None:
-        async with open_backend(target) as backend:
-            async for outcome in frames(backend, org, clock, every_secs * 1000):
-                if on_screen:
-                    draw_over(console, outcome.picture)
-                else:
-                    command.show(outcome, as_json=as_json)
-                if once:
-                    return
-
-    asyncio.run(show_frames())
+    shown = frames(backend, org, SystemClock(), every_secs * 1000)
+    output = await anext(shown)
+    while not once:
+        if on_screen:
+            draw_over(console, output.picture)
+        else:
+            show(output, as_json=as_json)
+        output = await anext(shown)
+    return output
 
 
 async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> AsyncIterator[Output]:
