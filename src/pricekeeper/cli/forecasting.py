@@ -39,12 +39,13 @@ async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = N
         numbers=["spent", "expected", "between", "limit"], wraps=["what", "from"],
     )  # fmt: skip
     for one in answer["forecasts"]:
+        expected = one["expected_usd_micros"]
         rows.add_row(
             _name(one),
             "org" if one["scope"] == "ORG" else "app",
             one["window"].lower(),
             usd(one["spent_usd_micros"]),
-            Text(_usd(one["expected_usd_micros"]), _style(one), justify="right"),
+            Text(UNKNOWN if expected is None else usd(expected), _style(one), justify="right"),
             _between(one),
             usd(one["limit_usd_micros"]) if "limit_usd_micros" in one else "",
             minute(one["spent_at"]) if "spent_at" in one else "",
@@ -56,10 +57,6 @@ async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = N
 def _name(one: Mapping[str, Any]) -> str:
     tags = "".join(f" {name}:{value}" for name, value in one.get("tag", {}).items())
     return f"{one.get('name', 'everything')}{tags}"
-
-
-def _usd(usd_micros: int | None) -> str:
-    return UNKNOWN if usd_micros is None else usd(usd_micros)
 
 
 def _between(one: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +25,7 @@ from pricekeeper.values import parse_model_label
 
 if TYPE_CHECKING:  # they bring every feature with them
     from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
-    from pricekeeper.pricing.reports import LeftAlone, PriceChange
+    from pricekeeper.pricing.reports import PriceChange
 
 prices = typer.Typer(no_args_is_help=True, help="What models cost. Works on the store.")
 
@@ -139,9 +139,8 @@ def _refreshed(report: RefreshReport) -> RenderableType:
             _add_changes(rows, refusal.label, refusal.suspicious, "")
         labels = " ".join(f"--accept {refusal.label}" for refusal in report.refused)
         parts += [rows, Text(f"if that is right: pricekeeper prices refresh {labels}", "yellow")]
-    parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
-    parts += [_left_alone(one) for one in report.left_alone]
-    return Section(Text.assemble(("prices ", "bold"), f"from {report.source}"), *parts)
+    heading = Text.assemble(("prices ", "bold"), f"from {report.source}")
+    return Section(heading, *parts, *_passed_over(report))
 
 
 def _checked(report: CheckReport) -> RenderableType:
@@ -153,9 +152,8 @@ def _checked(report: CheckReport) -> RenderableType:
         for difference in report.differing:
             _add_changes(rows, difference.label, difference.changes, "")
         parts.append(rows)
-    parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
-    parts += [_left_alone(one) for one in report.left_alone]
-    return Section(Text.assemble(("prices ", "bold"), f"against {report.source}"), *parts)
+    heading = Text.assemble(("prices ", "bold"), f"against {report.source}")
+    return Section(heading, *parts, *_passed_over(report))
 
 
 def _changes_table(old: str, new: str) -> Listing:
@@ -177,15 +175,14 @@ def _price(micros: int | None) -> str:
     return f"${text}{'0' * max(0, 2 - len(text.partition('.')[2]))}"
 
 
-def _unmatched(label: str, reason: str) -> Text:
-    return Text(f"{label}: {reason}", "yellow")
-
-
-def _left_alone(one: LeftAlone) -> Text:
-    """One line: why, and where the source says something else."""
-    differing = ", ".join(
-        f"{change.price} {_price(change.old)} (source: {_price(change.new)})"
-        for change in one.differing
-    )
-    more = f"; the file differs in {differing}" if differing else ""
-    return Text(f"{one.label}: left alone: {one.reason}{more}", "dim")
+def _passed_over(report: RefreshReport | CheckReport) -> Iterator[Text]:
+    """A line for each: why, and where the source says something else."""
+    for unmatched in report.unmatched:
+        yield Text(f"{unmatched.label}: {unmatched.reason}", "yellow")
+    for one in report.left_alone:
+        differing = ", ".join(
+            f"{change.price} {_price(change.old)} (source: {_price(change.new)})"
+            for change in one.differing
+        )
+        more = f"; the file differs in {differing}" if differing else ""
+        yield Text(f"{one.label}: left alone: {one.reason}{more}", "dim")
