@@ -84,24 +84,16 @@ class Ledger:
         self._changed = threading.Condition()
         self._entries: dict[str, BilledCall] = {}
         self._attempts: Counter[str] = Counter()
-        self._totals = TokenCounts()
-        self._billed = 0
+        self.totals = TokenCounts()
+        """The sums of all entries, also of those that were forgotten."""
+        self.billed_calls = 0
+        """How many entries there were."""
 
     @property
     def entries(self) -> list[BilledCall]:
         """The entries that are kept, the oldest first."""
         with self._changed:
             return list(self._entries.values())
-
-    @property
-    def totals(self) -> TokenCounts:
-        """The sums of all entries, also of those that were forgotten."""
-        return self._totals
-
-    @property
-    def billed_calls(self) -> int:
-        """How many entries there were."""
-        return self._billed
 
     @property
     def attempts(self) -> dict[str, int]:
@@ -113,8 +105,8 @@ class Ledger:
         """All of it, at one moment."""
         with self._changed:
             kept = list(self._entries.values())
-            forgotten = self._billed - len(kept)
-            return Statement(kept, forgotten, self._billed, self._totals, dict(self._attempts))
+            forgotten = self.billed_calls - len(kept)
+            return Statement(kept, forgotten, self.billed_calls, self.totals, dict(self._attempts))
 
     def count_attempt(self, operation: str) -> None:
         """Count a call, whatever becomes of it."""
@@ -128,8 +120,8 @@ class Ledger:
             self._entries[entry.id] = entry
             if len(self._entries) > self._entries_max:
                 del self._entries[next(iter(self._entries))]
-            self._billed += 1
-            self._totals += entry.tokens
+            self.billed_calls += 1
+            self.totals += entry.tokens
             self._changed.notify_all()
 
     def note_hang_up(self, entry_id: str) -> None:
@@ -145,8 +137,8 @@ class Ledger:
         with self._changed:
             self._entries.clear()
             self._attempts.clear()
-            self._totals = TokenCounts()
-            self._billed = 0
+            self.totals = TokenCounts()
+            self.billed_calls = 0
 
     def wait_until(
         self, is_met: Callable[[list[BilledCall]], bool], timeout_secs: float = 10
