@@ -9,7 +9,7 @@ import pytest
 
 import pricekeeper.testing
 from pricekeeper.client import errors
-from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.client.wrapping.denials import code_of
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import CLIENT_SETTINGS
@@ -89,7 +89,7 @@ def test_every_setting_has_a_row() -> None:
     """With the argument that says the same, and its default."""
     rows = dict(re.findall(r"^\| `(PRICEKEEPER_\w+)` \| `(\w+)` \|", TEXT, re.MULTILINE))
     assert set(rows) == {one.name for one in CLIENT_SETTINGS} - ONLY_FOR_COMMANDS
-    assert set(rows.values()) <= set(Configuration.__dataclass_fields__)
+    assert set(rows.values()) <= set(KeeperSettings.__dataclass_fields__)
 
 
 def test_every_file_it_points_to_exists() -> None:

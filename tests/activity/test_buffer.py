@@ -6,12 +6,12 @@ from activity.happenings import ORG, OTHER_ORG, counted, denial, flip, line, not
 from pricekeeper.activity import buffer
 from pricekeeper.activity.buffer import EventBuffer, OrgNews
 from pricekeeper.activity.event import (
-    Alert,
-    Authorizations,
-    Denied,
+    AlertNotice,
+    AuthorizationChanges,
+    CountedSpend,
+    DeniedCalls,
     Event,
     Flip,
-    Spend,
     decode_events,
     encode_events,
     seen_by_app,
@@ -30,7 +30,7 @@ def test_records_of_an_app_and_label_are_one_row() -> None:
         note(news, counted(f"r{number}", is_error=number == 1))
     note(news, counted("x", label="economy", app_id=None, cost_usd_picos=1))
     event = only(news.events(ORG, 77))
-    assert isinstance(event, Spend)
+    assert isinstance(event, CountedSpend)
     assert (event.org_id, event.at_ms, event.more) == (ORG, 77, 0)
     first, second = event.rows
     assert (first.app_id, first.label) == ("web", "premium")
@@ -47,12 +47,12 @@ def test_of_many_records_the_last_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(1000):
         note(news, counted(f"r{number}"))
     event = only(news.events(ORG, 0))
-    assert isinstance(event, Spend)
+    assert isinstance(event, CountedSpend)
     assert [one.request_id for one in event.records] == [f"r{n}" for n in range(980, 1000)]
     assert (event.more, event.rows[0].requests) == (980, 1000)
     monkeypatch.setattr(buffer, "LINES_BYTES_MAX", 3 * len(encode_events((event,))) // 20)
     cropped = only(news.events(ORG, 0))
-    assert isinstance(cropped, Spend)
+    assert isinstance(cropped, CountedSpend)
     assert [one.request_id for one in cropped.records] == ["r997", "r998", "r999"]
     assert (cropped.more, news.is_complete) == (997, True)
 
@@ -64,8 +64,8 @@ def test_denials_for_the_same_reasons_are_one() -> None:
         news.note_denial(denial(number, why={"detail": f"no {number}"}))
     news.note_denial(denial(9, model="auto"))
     same, other = news.events(ORG, 7)
-    assert isinstance(same, Denied)
-    assert isinstance(other, Denied)
+    assert isinstance(same, DeniedCalls)
+    assert isinstance(other, DeniedCalls)
     assert (same.count, same.why, same.model) == (5, {"detail": "no 0"}, "premium")
     assert (other.count, other.model) == (1, "auto")
 
@@ -76,7 +76,7 @@ def test_authorizations_are_counted_by_what_became_of_them() -> None:
     for status in ("open", "open", "captured", "voided", "unsettled"):
         note(news, line(status, status=status))
     event = only(news.events(ORG, 0))
-    assert isinstance(event, Authorizations)
+    assert isinstance(event, AuthorizationChanges)
     (row,) = event.rows
     assert (row.authorized, row.captured, row.voided, row.unsettled) == (2, 1, 1, 1)
     assert (row.held_usd_picos, row.unsettled_usd_picos) == (14_000_000, 7_000_000)
@@ -98,7 +98,7 @@ def test_what_has_no_room_is_missing_and_said_to_be(kind: str) -> None:
         elif kind == "flip":
             news.note_flip(flip())
         else:
-            news.note_alert(Alert(ORG, 0, None, {}))
+            news.note_alert(AlertNotice(ORG, 0, None, {}))
     assert not news.is_complete
     told = news.events(ORG, 0)
     rows = sum(len(getattr(event, "rows", (1,))) for event in told)
@@ -123,7 +123,7 @@ def test_what_is_written_is_what_is_read() -> None:
     note(news, line(cost_usd_picos=3))
     news.note_denial(denial(1))
     news.note_flip(flip())
-    news.note_alert(Alert(ORG, 3, "web", {"name": "budget", "deep": [1, {"a": None}]}))
+    news.note_alert(AlertNotice(ORG, 3, "web", {"name": "budget", "deep": [1, {"a": None}]}))
     events = news.events(ORG, 9)
     assert len(events) == 5
     assert decode_events(encode_events(events)) == events
@@ -137,16 +137,16 @@ def test_an_app_is_told_of_itself_alone() -> None:
         note(news, line(app, app_id=app))
         news.note_denial(denial(0, app_id=app))
         news.note_flip(flip(app_id=app))
-        news.note_alert(Alert(ORG, 0, app, {}))
+        news.note_alert(AlertNotice(ORG, 0, app, {}))
     news.note_flip(flip(app_id=None))
-    news.note_alert(Alert(ORG, 0, None, {}))
+    news.note_alert(AlertNotice(ORG, 0, None, {}))
     seen = [one for event in news.events(ORG, 0) if (one := seen_by_app(event, "web")) is not None]
     kinds = [type(event) for event in seen]
-    assert kinds == [Flip, Flip, Alert, Denied, Authorizations, Spend]
+    assert kinds == [Flip, Flip, AlertNotice, DeniedCalls, AuthorizationChanges, CountedSpend]
     assert "batch" not in str(seen)
     authorizations, spend = seen[-2:]
-    assert isinstance(authorizations, Authorizations)
-    assert isinstance(spend, Spend)
+    assert isinstance(authorizations, AuthorizationChanges)
+    assert isinstance(spend, CountedSpend)
     assert (authorizations.more, spend.more) == (0, 0)
     assert (len(authorizations.rows), len(spend.rows)) == (1, 1)
     nobody = [seen_by_app(event, "other") for event in news.events(ORG, 0)]

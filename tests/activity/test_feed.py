@@ -9,7 +9,7 @@ from activity.happenings import ORG, OTHER_ORG, counted, note_counted
 from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from pricekeeper.activity import feed as feeds
-from pricekeeper.activity.event import Alert, Spend
+from pricekeeper.activity.event import AlertNotice, CountedSpend
 from pricekeeper.activity.feed import Feed
 from pricekeeper.activity.items import ALL, WATCH_SECS, FeedItem, feed_item_from, feed_query
 from pricekeeper.authority import ALL_ORGS, only
@@ -31,7 +31,7 @@ def ids(items: Iterable[FeedItem]) -> list[str]:
         record.request_id
         for item in items
         for event in item.events
-        if isinstance(event, Spend)
+        if isinstance(event, CountedSpend)
         for record in event.records
     ]
 
@@ -68,7 +68,7 @@ async def test_what_is_about_the_deployment_is_told_to_whoever_sees_all(
     feed = Feed(store, clock)
     for audience in (ORG, ALL):
         await feed.watch(audience)
-    alert = Alert(None, 7, None, {"title": "the aggregator is behind"})
+    alert = AlertNotice(None, 7, None, {"title": "the aggregator is behind"})
     feed.note_alert(alert)
     await feed.flush()
     told, others = [[one.events for one in await read(store, whose)] for whose in (ALL, ORG)]
@@ -168,7 +168,7 @@ async def test_a_feed_that_is_off_notes_nothing(store: Store, clock: ManualClock
     feed = Feed(store, clock, is_on=False)
     await Feed(store, clock).watch(ORG)
     note_counted(feed, ORG, counted())
-    feed.note_alert(Alert(ORG, 0, None, {}))
+    feed.note_alert(AlertNotice(ORG, 0, None, {}))
     await feed.flush()
     assert ids(await read(store)) == []
 

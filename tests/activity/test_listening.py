@@ -6,14 +6,14 @@ import pytest
 
 from activity.happenings import ORG, counted
 from pricekeeper.activity import listening
-from pricekeeper.activity.event import Event, Spend
+from pricekeeper.activity.event import CountedSpend, Event
 from pricekeeper.activity.items import FeedItem
 from pricekeeper.activity.listening import Arrived, FeedPosition, Listener, Missed, Quiet
 from pricekeeper.errors import InvalidValueError
 
 
 def event(name: str) -> Event:
-    return Spend(ORG, 0, (), (counted(name),), 0)
+    return CountedSpend(ORG, 0, (), (counted(name),), 0)
 
 
 def moment(number: int, *names: str, is_complete: bool = True) -> FeedItem:
@@ -68,7 +68,7 @@ async def test_it_resumes_from_any_position(position: str, rest: list[str]) -> N
     while len(names) < len(rest):
         for news in await one.read():
             assert isinstance(news, Arrived)
-            assert isinstance(news.event, Spend)
+            assert isinstance(news.event, CountedSpend)
             names.append(news.event.records[0].request_id)
     assert names == rest
     one.close("left")

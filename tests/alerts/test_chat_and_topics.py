@@ -15,7 +15,7 @@ from pricekeeper.alerts import Channel, ChannelKind
 from pricekeeper.alerts.body import AlertBody, encoded_body
 from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
-from pricekeeper.alerts.slack import Slack
+from pricekeeper.alerts.slack import send_to_slack
 from pricekeeper.alerts.sns import Topics, publish_fields
 from pricekeeper.alerts.webhook import HttpSender
 from pricekeeper.clock import ManualClock
@@ -42,10 +42,10 @@ def channel(kind: ChannelKind, url: str) -> OpenChannel:
 async def test_a_chat_gets_words_in_which_nothing_is_a_command(endpoint: Endpoint) -> None:
     """Names of organisations mention nobody; the id tells a repeated one."""
     http = HttpSender(LOOPBACK)
-    await Slack(http).send(channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
+    await send_to_slack(http, channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
     endpoint.answer = lambda _: 404
     with pytest.raises(DeliveryError, match="answered HTTP 404") as failed:
-        await Slack(http).send(channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
+        await send_to_slack(http, channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
     await http.close()
 
     assert failed.value.is_refused

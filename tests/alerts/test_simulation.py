@@ -101,7 +101,7 @@ class Instance:
         ledger = Ledger(store, clock, WindowSpend(store, clock).measure, randomness=dice)
         watcher = Watcher(store, self.tenants, decider, ledger)
         self.aggregator = Aggregator(store, clock, look=watcher.look, randomness=dice)
-        to = {ChannelKind.WEBHOOK: receivers}
+        to = {ChannelKind.WEBHOOK: receivers.send}
         self.courier = Courier(store, clock, self.channels, to, randomness=dice)
         self.history = AlertHistory(store)
 

@@ -130,13 +130,11 @@ def another_key_for_each_attempt(patch: Patch) -> None:
     async def send(self: Courier, receiver: Receiver, channel: Any, owner: Any, name: str) -> Any:
         destinations = self._destinations
 
-        class Anew:
-            async def send(self, to: Any, alert_id: str, body: bytes) -> None:
-                del alert_id
-                made = new_request_id(0)
-                await destinations[to.channel.kind].send(to, made, body)
+        async def send_anew(to: Any, alert_id: str, body: bytes) -> None:
+            del alert_id
+            await destinations[to.channel.kind](to, new_request_id(0), body)
 
-        self._destinations = {kind: Anew() for kind in destinations}
+        self._destinations = dict.fromkeys(destinations, send_anew)
         try:
             return await real(self, receiver, channel, owner, name)
         finally:

@@ -4,7 +4,7 @@ import pytest
 
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.audit import items as trail_items
-from pricekeeper.audit.entry import Entry, chain_of
+from pricekeeper.audit.entry import TrailEntry, chain_of
 from pricekeeper.audit.verification import TrailVerifier
 from pricekeeper.settings import MEMORY, SqliteLocation, StoreLocation
 from pricekeeper.storage import ITEM_ABSENT, Key, Put, Store, query_items
@@ -48,7 +48,7 @@ def thing_put(org_id: OrgId | None, name: str) -> Put:
     return Put(CONFIG, {"PK": key.pk, "SK": key.sk}, ITEM_ABSENT)
 
 
-async def entries_of(store: Store, org_id: OrgId | None) -> list[Entry]:
+async def entries_of(store: Store, org_id: OrgId | None) -> list[TrailEntry]:
     """Every entry of a chain, the oldest first."""
     query = trail_items.chain_query(chain_of(org_id), limit=100)
     return [trail_items.entry_from(item) async for item in query_items(store, query)]

@@ -15,8 +15,8 @@ from pricekeeper.audit import Change, differences
 from pricekeeper.audit.entry import (
     DEPLOYMENT,
     SIDE_BYTES_MAX,
-    Entry,
     Head,
+    TrailEntry,
     bounded_side,
     canonical_bytes,
     chain_of,
@@ -36,7 +36,7 @@ JSON = st.recursive(
 OBJECTS = st.dictionaries(st.text(max_size=4), JSON, max_size=5)
 
 
-def an_entry(**changes: Any) -> Entry:
+def an_entry(**changes: Any) -> TrailEntry:
     change = Change("freeze", "org-1", ORG, {"a": 1}, {"a": 2})
     made = Head(3, "ab", 50).next_entry(
         change, replace(BY, reason="why"), entry_id="id", at_ms=1, expires_at_epoch=60
@@ -110,7 +110,9 @@ class TestBounds:
 
 
 class TestHash:
-    @pytest.mark.parametrize("name", [name for name in Entry.__struct_fields__ if name != "id"])
+    @pytest.mark.parametrize(
+        "name", [name for name in TrailEntry.__struct_fields__ if name != "id"]
+    )
     def test_it_depends_on_every_field(self, name: str) -> None:
         """Nothing of an entry can be changed under the same hash."""
         entry = an_entry()

@@ -12,7 +12,7 @@ import pytest
 
 from audit_trail.conftest import entries_of, findings
 from audit_trail.voids import Voiding, check_totals, check_voids, put_shop
-from pricekeeper.audit.entry import Entry
+from pricekeeper.audit.entry import TrailEntry
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage import Key, Store, open_store
 from pricekeeper.storage.tables import CONFIG
@@ -93,7 +93,7 @@ async def test_every_change_has_its_entry_and_every_entry_its_change(
     await store.close()
 
 
-async def check_app(store: Store, org_id: OrgId, app_id: str, entries: list[Entry]) -> None:
+async def check_app(store: Store, org_id: OrgId, app_id: str, entries: list[TrailEntry]) -> None:
     """Hold one app against its entries: each counts one version up, and says what came after."""
     target = f"org-{org_id}-app-{app_id}"
     mine = [entry for entry in entries if entry.target == target]

@@ -11,7 +11,7 @@ from attribution import BY
 from audit_trail.conftest import a_change, entries_of, findings
 from pricekeeper.audit import AuditTrail
 from pricekeeper.audit import items as trail_items
-from pricekeeper.audit.entry import Entry, canonical_bytes, chain_of, head_after
+from pricekeeper.audit.entry import TrailEntry, canonical_bytes, chain_of, head_after
 from pricekeeper.audit.verification import FINDINGS_MAX, TrailVerifier
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Delete, Item, Key, Put, Remove, Set, Store, Update
@@ -38,7 +38,7 @@ class Tampering:
         assert item is not None
         return item
 
-    async def entry(self, seq: int) -> Entry:
+    async def entry(self, seq: int) -> TrailEntry:
         return trail_items.entry_from(await self.read(seq))
 
     async def remove(self, *seqs: int) -> None:
@@ -53,12 +53,12 @@ class Tampering:
     async def set(self, seq: int, name: str, value: str | int) -> None:
         await self._store.update(Update(AUDIT_TRAIL, self.key(seq), (Set(name, value),)))
 
-    async def replace(self, seq: int, **changes: object) -> Entry:
+    async def replace(self, seq: int, **changes: object) -> TrailEntry:
         changed = msgspec.structs.replace(await self.entry(seq), **changes)
         await self.set(seq, "entry", canonical_bytes(changed).decode())
         return changed
 
-    async def put_head(self, entry: Entry) -> None:
+    async def put_head(self, entry: TrailEntry) -> None:
         head = head_after(entry)
         await self._store.update(
             Update(

@@ -20,7 +20,7 @@ import structlog
 import typer.main
 
 from pricekeeper.authorizations import AuthorizationRequest
-from pricekeeper.cli import command, main, watch
+from pricekeeper.cli import command, main
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.clock import SystemClock
@@ -138,8 +138,7 @@ def drop_a_table(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def logs_that_can_be_undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A command sets up logging for its process; this one has other tests to run."""
-    for module in (command, watch):
-        monkeypatch.setattr(module, "quiet_logs", lambda: None)
+    monkeypatch.setattr(command, "quiet_logs", lambda: None)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()

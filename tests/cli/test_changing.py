@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
-from pricekeeper.cli.backends import Backend, Target, open_backend
+from pricekeeper.cli.backends import Backend, Where, open_backend
 from pricekeeper.cli.changing import set_app, set_org
+from pricekeeper.cli.settings_input import AppFlags, OrgFlags, Removals
 
 QUOTAS = {"premium": 50_000_000, "standard": 20_000_000, "economy": 500_000}
 RPM = {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}
@@ -207,12 +208,14 @@ def test_budgets_that_are_added_at_the_same_time_are_all_there(anywhere: Cli) ->
     """
     anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--budget", "old=DAY:1")
     anywhere.ok("app", "put", ORG, "chat", "--name", "Chat")
-    target = Target(url=anywhere.place[1] if anywhere.place else None)
+    target = Where(url=anywhere.place[1] if anywhere.place else None)
     names = ["a", "b", "c", "d"]
 
     async def add(backend: Backend, name: str) -> None:
-        await set_org(backend, ORG, budget=[f"{name}=DAY:1"])
-        await set_app(backend, ORG, "chat", budget=[f"{name}=DAY:2"], quota=["premium=1"])
+        of_org = OrgFlags(budget=[f"{name}=DAY:1"])
+        await set_org(backend, ORG, flags=of_org, removals=Removals())
+        of_app = AppFlags(budget=[f"{name}=DAY:2"], quota=["premium=1"])
+        await set_app(backend, ORG, "chat", flags=of_app, removals=Removals())
 
     async def add_all() -> None:
         async with AsyncExitStack() as closing:

@@ -17,14 +17,14 @@ import pytest
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_face import COMMANDS, SERVES, spool_settings
 from pricekeeper.cli import command
-from pricekeeper.cli.command import Outcome
+from pricekeeper.cli.command import Output
 from pricekeeper.cli.demo.board import AppState, Board
 from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.view import Result, going_on, summary
 from pricekeeper.cli.drawing import pct_bar
 from pricekeeper.cli.listing import Listing, table
 from pricekeeper.cli.opening import open_local_services
-from pricekeeper.client.spool import Entry, Spool, find_folder
+from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.metering import Usage
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.settings import read_settings
@@ -83,9 +83,9 @@ def app_with_entries(cli: Cli) -> tuple[str, ...]:
     become_an_app(cli)
     folder, url = os.environ["PRICEKEEPER_SPOOL_DIR"], os.environ["PRICEKEEPER_URL"]
     spool = Spool(find_folder(folder, url, os.environ["PRICEKEEPER_CLIENT_ID"]))
-    spool.append(Entry("usage", ids[0], {}, 0))
-    spool.append(Entry("capture", ids[1], {}, 0))
-    spool.append(Entry("void", ids[2], {}, 0))
+    spool.append(SpoolEntry("usage", ids[0], {}, 0))
+    spool.append(SpoolEntry("capture", ids[1], {}, 0))
+    spool.append(SpoolEntry("void", ids[2], {}, 0))
     spool.refuse(spool.pending(1)[0], NAME)
     spool.close()
     return ()
@@ -219,7 +219,7 @@ class Shown:
 
 def shown(cli: Cli, *words: str) -> Shown:
     """What a command shows; it runs once, and its outcome is drawn for each width."""
-    outcomes: list[Outcome] = []
+    outcomes: list[Output] = []
     keep = lambda outcome, as_json: outcomes.append(outcome)  # noqa: ARG005, E731
     with cli.monkeypatch.context() as patched:
         patched.setattr(command, "show", keep)
@@ -235,7 +235,7 @@ def drawn(cli: Cli, picture: Any, width: str | None) -> str:
         if width is not None:
             patched.setenv("COLUMNS", width)
         cli.capsys.readouterr()
-        command.show(Outcome(None, picture), as_json=False)
+        command.show(Output(None, picture), as_json=False)
         return cli.capsys.readouterr().out
 
 

@@ -30,7 +30,7 @@ from client.services import Service
 from client.waiting import until
 from pricekeeper.client import Api, PriceKeeper
 from pricekeeper.client.spool import find_folder, read_folder, read_refused
-from pricekeeper.standin import Entry, running
+from pricekeeper.standin import BilledCall, running
 
 PICOS: Final = 1_000_000
 PRICES: Final = (4_400_000, 22_000_000)
@@ -198,7 +198,7 @@ class Soak:
             if one["kind"] != "void":
                 self.report.wrong.append(f"{one['kind']} {one['id']} was refused: {one['reason']}")
 
-    async def _compare(self, app: Credentials, billed: list[Entry]) -> None:
+    async def _compare(self, app: Credentials, billed: list[BilledCall]) -> None:
         ours: defaultdict[int, int] = defaultdict(int)
         marked: defaultdict[int, int] = defaultdict(int)
         async with Api(app.url, app.client_id, app.client_secret) as api:

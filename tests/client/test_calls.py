@@ -9,7 +9,7 @@ import pytest
 from client.conftest import APP, APP_BODY, ORG_BODY, Acme
 from client.money import BUDGET, Money, money_of
 from pricekeeper.client import Api, AsyncPriceKeeper, DeniedError, PriceKeeper
-from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.errors import InvalidValueError, SettingsError
 
 REPLY: dict[str, Any] = {
@@ -218,14 +218,14 @@ def test_models_for_an_outage_are_pairs_with_model_ids(environment: dict[str, st
     """A mistake in them is named at the start, and not in the first outage."""
     name = "PRICEKEEPER_UNAVAILABLE_MODELS"
     told = {**environment, name: "auto=us.anthropic.x-v1:0, premium = anthropic.y"}
-    read = Configuration.read({}, told).unavailable_models
+    read = KeeperSettings.read({}, told).unavailable_models
     assert read == {"auto": "us.anthropic.x-v1:0", "premium": "anthropic.y"}
-    assert Configuration.read({"unavailable_models": {}}, told).unavailable_models == {}
+    assert KeeperSettings.read({"unavailable_models": {}}, told).unavailable_models == {}
     assert (
-        len({Configuration.read({}, told), Configuration.read({}, told)}) == 1
+        len({KeeperSettings.read({}, told), KeeperSettings.read({}, told)}) == 1
     )  # keepers share it
     with pytest.raises(SettingsError, match=name):
-        Configuration.read({}, {**environment, name: "us.anthropic.x-v1:0"})
+        KeeperSettings.read({}, {**environment, name: "us.anthropic.x-v1:0"})
     for wrong in ("auto=premium", "auto=auto", "auto=", "=anthropic.y"):
         with pytest.raises(InvalidValueError, match="unavailable_models"):
-            Configuration.read({}, {**environment, name: wrong})
+            KeeperSettings.read({}, {**environment, name: wrong})

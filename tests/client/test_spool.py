@@ -18,7 +18,7 @@ import pytest
 
 from pricekeeper.client import spool as spools
 from pricekeeper.client import spool_files
-from pricekeeper.client.spool import Entry, Spool, find_folder, read_folder, read_refused
+from pricekeeper.client.spool import Spool, SpoolEntry, find_folder, read_folder, read_refused
 
 URL = "http://127.0.0.1:8080"
 CLIENT = "org-550e8400-e29b-41d4-a716-446655440000-app-chat"
@@ -27,11 +27,11 @@ USED = {"input_tokens": 1_000, "output_tokens": 100}
 
 def entry(
     name: object = 1, kind: Literal["capture", "usage", "void"] = "capture", **body: Any
-) -> Entry:
-    return Entry(kind, str(name), body or dict(USED), 1_768_000_000_000)
+) -> SpoolEntry:
+    return SpoolEntry(kind, str(name), body or dict(USED), 1_768_000_000_000)
 
 
-def ids(entries: list[Entry]) -> list[str]:
+def ids(entries: list[SpoolEntry]) -> list[str]:
     return [one.id for one in entries]
 
 

@@ -13,7 +13,7 @@ import pytest
 from client.conftest import APP, Acme
 from free_port import free_port
 from pricekeeper.client import spool_command
-from pricekeeper.client.spool import Entry, Spool, find_folder
+from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.clock import SystemClock
 from pricekeeper.values import new_request_id
 from tokens.conftest import MovableClock
@@ -40,7 +40,7 @@ class App:
     def spool(self) -> Spool:
         return Spool(self.folder)
 
-    def leave(self, *entries: Entry) -> None:
+    def leave(self, *entries: SpoolEntry) -> None:
         """As a process that was killed does."""
         spool = self.spool()
         for entry in entries:
@@ -70,9 +70,9 @@ def holding(app: App) -> Iterator[Spool]:
 
 def entry(
     kind: Literal["capture", "usage", "void"] = "usage", age_ms: int = 0, **body: Any
-) -> Entry:
+) -> SpoolEntry:
     now_ms = SystemClock().now_ms()
-    return Entry(kind, new_request_id(now_ms), body or dict(SENT), now_ms - age_ms)
+    return SpoolEntry(kind, new_request_id(now_ms), body or dict(SENT), now_ms - age_ms)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

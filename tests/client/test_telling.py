@@ -12,13 +12,13 @@ from client.waiting import until
 from pricekeeper.client.errors import (
     ForbiddenError,
     MissingError,
-    Problem,
     RateLimitedError,
     RejectedError,
     ServiceError,
+    ServiceProblem,
     UnavailableError,
 )
-from pricekeeper.client.spool import Entry, Spool, find_folder, read_refused
+from pricekeeper.client.spool import Spool, SpoolEntry, find_folder, read_refused
 from pricekeeper.client.telling import (
     ADOPT_EVERY_MS,
     BATCH_MAX,
@@ -33,7 +33,7 @@ Outcome = Mapping[str, Any] | Exception
 
 
 def problem(kind: type[ServiceError], status: int, code: str) -> ServiceError:
-    return kind(Problem(status, code, "of the stand-in"))
+    return kind(ServiceProblem(status, code, "of the stand-in"))
 
 
 AWAY = problem(UnavailableError, 503, "STORE_UNAVAILABLE")
@@ -100,8 +100,8 @@ class World:
 
     def append(
         self, name: str, kind: Literal["capture", "usage", "void"] = "capture", **body: Any
-    ) -> Entry:
-        kept = self.spool.append(Entry(kind, name, body, self.clock.now_ms()))
+    ) -> SpoolEntry:
+        kept = self.spool.append(SpoolEntry(kind, name, body, self.clock.now_ms()))
         assert kept is not None
         self.teller.hurry()
         return kept
@@ -168,7 +168,7 @@ async def test_what_nobody_waits_for_is_gathered(world: World) -> None:
         return gathers or bool(world.ledger.requests)
 
     for number in range(5):
-        world.spool.append(Entry("capture", f"c{number}", {}, 0))
+        world.spool.append(SpoolEntry("capture", f"c{number}", {}, 0))
         world.teller.wake()
         await until(has_decided)
     assert world.ledger.requests == []
@@ -181,7 +181,7 @@ async def test_what_nobody_waits_for_is_gathered(world: World) -> None:
     assert [len(ids) for ids in world.ledger.requests] == [5]
 
     for number in range(BATCH_MAX):
-        world.spool.append(Entry("capture", f"d{number}", {}, 0))
+        world.spool.append(SpoolEntry("capture", f"d{number}", {}, 0))
     world.teller.wake()
     await until(lambda: not len(world.spool))
     assert [len(ids) for ids in world.ledger.requests] == [5, BATCH_MAX]
@@ -373,7 +373,7 @@ class TestFlush:
         """Also what processes that are gone have left."""
         await world.rest()
         gone = Spool(world.folder)
-        gone.append(Entry("capture", "left", {}, world.clock.now_ms()))
+        gone.append(SpoolEntry("capture", "left", {}, world.clock.now_ms()))
         gone.close()
         world.append("mine")
         await world.teller.flush()
@@ -411,7 +411,7 @@ async def test_files_of_processes_that_end_later_are_found(world: World) -> None
     """Every minute."""
     await world.rest()
     gone = Spool(world.folder)
-    gone.append(Entry("capture", "left", {}, world.clock.now_ms()))
+    gone.append(SpoolEntry("capture", "left", {}, world.clock.now_ms()))
     gone.close()
     await world.rest()
     world.clock.advance_ms(ADOPT_EVERY_MS)
@@ -426,7 +426,7 @@ async def test_usage_that_has_waited_for_a_day_is_told_without_its_time(folder: 
     gone = Spool(folder)
     for name, age_ms in (("old", DAY_MS), ("young", DAY_MS // 2)):
         body = {"timestamp": "then", "model_label": "premium"}
-        gone.append(Entry("usage", name, body, clock.now_ms() - age_ms))
+        gone.append(SpoolEntry("usage", name, body, clock.now_ms() - age_ms))
     gone.close()
     async with working(folder) as world:
         await until(lambda: len(world.ledger.counted) == 2)

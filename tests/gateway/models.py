@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pricekeeper.standin import Entry
+from pricekeeper.standin import BilledCall
 
 MICROS_PER_1M = 1_000_000
 ARN = "arn:aws:bedrock:us-east-1:111122223333:application-inference-profile/abcd1234efgh"
@@ -81,7 +81,7 @@ def model_of(model_id: str) -> Priced:
     raise LookupError(model_id)
 
 
-def cost_of(entry: Entry) -> int:
+def cost_of(entry: BilledCall) -> int:
     """What a call has really cost, in micro-dollars."""
     model, used = model_of(entry.model_id), entry.tokens
     return (
@@ -93,6 +93,6 @@ def cost_of(entry: Entry) -> int:
     )
 
 
-def bill(entries: Iterable[Entry]) -> int:
+def bill(entries: Iterable[BilledCall]) -> int:
     """What all of them have cost."""
     return sum(map(cost_of, entries))

@@ -16,7 +16,7 @@ from http_fixtures import KEY, METRICS_TOKEN, Api, Reply
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import BedrockLocation, Settings
-from pricekeeper.standin import Entry, Ledger
+from pricekeeper.standin import BilledCall, Ledger
 from scraping import until
 
 GENEROUS_USD_MICROS = 10**12
@@ -184,7 +184,7 @@ class World:
     def converse(self, app: App, model: str = "premium", text: str = "hello", **more: Any) -> Reply:
         return self.post(f"/model/{model}/converse", converse_body(text, **more), app)
 
-    def assert_equal(self, app: App, entries: list[Entry] | None = None) -> int:
+    def assert_equal(self, app: App, entries: list[BilledCall] | None = None) -> int:
         """The app's books are the stand-in's bill, to the micro-dollar, and nothing is held."""
         expected = bill(self.ledger.entries if entries is None else entries)
         books = Books(-1, -1, -1)

@@ -13,7 +13,7 @@ from pricekeeper.errors import FieldError, RequestRefusedError
 from pricekeeper.http import edge
 from pricekeeper.http.edge import parse_json, strict_json
 from pricekeeper.shapes import convert, members_of
-from pricekeeper.usecases.wire.provisioning import OrgBody
+from pricekeeper.tenants.bodies import OrgBody
 from pricekeeper.usecases.wire.runtime import UsageBody
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pricekeeper.standin import Running, Tokens
+from pricekeeper.standin import Running, TokenCounts
 from standin import shapes
 from standin.wire import CLAUDE, ask, claude_body, directive, events
 
@@ -81,7 +81,7 @@ def test_an_answer_is_what_the_service_model_says(standin: Running, model: str) 
     (entry,) = standin.ledger.entries
     assert entry.id == answer.headers["x-amzn-requestid"]
     assert (entry.operation, entry.model_id) == ("InvokeModel", model)
-    assert entry.tokens == Tokens(120, 30, 500, 40, 8)
+    assert entry.tokens == TokenCounts(120, 30, 500, 40, 8)
 
 
 @pytest.mark.parametrize("model", ALL)
@@ -97,7 +97,7 @@ def test_every_event_is_what_the_service_model_says(
     found = events(answer.body)
     assert [x for event in found for x in shapes.event_complaints("ResponseStream", event)] == []
     assert (found[-1][0] == "exception") == bool(fate)
-    assert standin.ledger.totals == Tokens(120, 30, 500, 40, 8)
+    assert standin.ledger.totals == TokenCounts(120, 30, 500, 40, 8)
 
 
 @pytest.mark.parametrize("model", ALL)

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from urllib3.exceptions import ProtocolError
 
-from pricekeeper.standin import Entry, Ledger, Running, Tokens, running
+from pricekeeper.standin import BilledCall, Ledger, Running, TokenCounts, running
 from standin.conftest import MakeClient
 from standin.wire import CLAUDE, ask, directive, messages
 
@@ -173,12 +173,14 @@ def test_old_entries_are_forgotten_and_the_sums_are_not() -> None:
     ledger = Ledger(entries_max=2)
     for name in "abc":
         ledger.bill(
-            Entry(name, "Converse", CLAUDE, Tokens(1, 2, 3, 4, 5), "default", "standard", {})
+            BilledCall(
+                name, "Converse", CLAUDE, TokenCounts(1, 2, 3, 4, 5), "default", "standard", {}
+            )
         )
     ledger.note_hang_up("a")  # which is not there any more
 
     assert [entry.id for entry in ledger.entries] == ["b", "c"]
-    assert ledger.totals == Tokens(3, 6, 9, 12, 15)
+    assert ledger.totals == TokenCounts(3, 6, 9, 12, 15)
     assert ledger.statement().entries_forgotten == 1
 
 

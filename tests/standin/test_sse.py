@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pricekeeper.standin import Running, Tokens
+from pricekeeper.standin import Running, TokenCounts
 from standin.wire import Answer, ask, directive, sse
 
 CHAT = "/openai/v1/chat/completions"
@@ -34,7 +34,7 @@ def test_a_chat_completion(standin: Running) -> None:
     (entry,) = standin.ledger.entries
     assert (entry.operation, entry.model_id) == ("ChatCompletions", GPT)
     assert (entry.id, entry.service_tier) == (answer.headers["x-amzn-requestid"], "flex")
-    assert entry.tokens == Tokens(120, 30, 500)
+    assert entry.tokens == TokenCounts(120, 30, 500)
     assert entry.request_metadata == {"team": "a"}
 
 
@@ -50,7 +50,7 @@ def test_a_chat_stream_says_its_usage_only_if_asked(standin: Running, asks: bool
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks if "usage" in chunk] == (
         [30] if asks else []
     )
-    assert standin.ledger.totals == Tokens(120, 30, 500)
+    assert standin.ledger.totals == TokenCounts(120, 30, 500)
 
 
 def test_a_message(standin: Running) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from pricekeeper.standin import Entry
+from pricekeeper.standin import BilledCall
 
 PROFILE = "arn:aws:bedrock:us-east-1:111122223333:application-inference-profile/abcd1234efgh"
 PROFILE_ELSEWHERE = (
@@ -77,13 +77,13 @@ def _model(label: str) -> dict[str, Any]:
     }
 
 
-def bill_usd_micros(entries: Iterable[Entry]) -> int:
+def bill_usd_micros(entries: Iterable[BilledCall]) -> int:
     """What the stand-in has billed, rounded up to whole micro-dollars as the service shows it."""
     picos = sum(_entry_usd_picos(entry) for entry in entries)
     return -(-picos // 1_000_000)
 
 
-def _entry_usd_picos(entry: Entry) -> int:
+def _entry_usd_picos(entry: BilledCall) -> int:
     prices, permille = PRICES[LABELS[entry.model_id]], TIERS_PERMILLE[entry.service_tier]
     return sum(
         getattr(entry.tokens, f"{kind}_tokens") * -(-prices[kind] * permille // 1000)

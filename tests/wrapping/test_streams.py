@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 
 from pricekeeper import wrap
 from pricekeeper.client.wrapping import streams
-from pricekeeper.client.wrapping.streams import Drainer
+from pricekeeper.client.wrapping.later import WorkQueue
 from scraping import until
 from wrapping.bodies import encoded
 from wrapping.world import Program, messages
@@ -197,11 +197,10 @@ def test_a_stream_that_stalls_is_held_when_its_reader_gives_up(
 
 
 @pytest.fixture
-def fresh_drainer(monkeypatch: pytest.MonkeyPatch) -> Drainer:
+def fresh_drainer(monkeypatch: pytest.MonkeyPatch) -> WorkQueue:
     """One without threads of earlier tests, and one thread at the most."""
-    drainer = Drainer()
+    drainer = WorkQueue("pricekeeper-drain")
     monkeypatch.setattr(streams, "drainer", drainer)
-    monkeypatch.setattr(streams, "THREADS_MAX", 1)
     return drainer
 
 
@@ -216,14 +215,14 @@ def test_many_are_read_on_at_once(program: Program) -> None:
 
 
 def test_more_than_may_wait_are_left_held(
-    program: Program, fresh_drainer: Drainer, monkeypatch: pytest.MonkeyPatch
+    program: Program, fresh_drainer: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is read, two wait for that, and the others are marked: none is zero."""
     monkeypatch.setattr(streams, "WAITING_MAX", 2)
     bedrock = program.client()
     begun = [begin(bedrock, between_ms=40) for _ in range(6)]
     begun.pop().close()
-    until(lambda: fresh_drainer._waiting.qsize() == 0)  # the thread has taken it
+    until(lambda: fresh_drainer.waiting == 0)  # the thread has taken it
     del begun
     gc.collect()
     program.tell()
@@ -246,13 +245,13 @@ def test_a_stream_that_takes_too_long_is_left_held(
     """Also if the client itself would wait for an hour, and nothing comes."""
     monkeypatch.setattr(streams, "SECS_MAX", 0.1)
     begin(program.retrying(1, 3_600), between_ms=600_000).close()
-    streams.drainer.wait(5)
-    assert not streams.drainer._open
+    streams.wait_for_threads(5)
+    assert streams.drainer.is_idle
     program.assert_marked(1)
 
 
 def test_a_finalizer_waits_for_no_lock(
-    program: Program, fresh_drainer: Drainer, monkeypatch: pytest.MonkeyPatch
+    program: Program, fresh_drainer: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream may be freed while its thread writes to the spool, and be too many at that."""
     monkeypatch.setattr(streams, "WAITING_MAX", 0)

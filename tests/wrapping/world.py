@@ -180,7 +180,7 @@ class Program:
 
     def tell(self) -> None:
         """Have everything that is known told to the service."""
-        streams.drainer.wait(10)
+        streams.wait_for_threads(10)
         async_streams.wait_for_tasks(10)
         until(lambda: self.keeper.flush() == 0, lambda: f"{self.keeper.untold} are untold")
 

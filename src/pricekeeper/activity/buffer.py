@@ -19,16 +19,16 @@ import msgspec
 
 from pricekeeper.activity.denial import Denial, GroupKey
 from pricekeeper.activity.event import (
-    Alert,
+    AlertNotice,
+    AuthorizationChanges,
     AuthorizationLine,
     AuthorizationRow,
-    Authorizations,
     AuthorizationStatus,
     Counted,
-    Denied,
+    CountedSpend,
+    DeniedCalls,
     Event,
     Flip,
-    Spend,
     SpendRow,
 )
 
@@ -63,7 +63,7 @@ class OrgNews:
         self._lines: deque[Callable[[], AuthorizationLine]] = deque(maxlen=LINES_MAX)
         self._denied: dict[GroupKey, tuple[Denial, int]] = {}
         self._flips: list[Flip] = []
-        self._alerts: list[Alert] = []
+        self._alerts: list[AlertNotice] = []
         self.is_complete = True
         """Whether everything that happened is in it."""
 
@@ -109,7 +109,7 @@ class OrgNews:
         else:
             self.is_complete = False
 
-    def note_alert(self, alert: Alert) -> None:
+    def note_alert(self, alert: AlertNotice) -> None:
         """Note that somebody is told something."""
         if len(self._alerts) < FEW_MAX:
             self._alerts.append(alert)
@@ -120,18 +120,18 @@ class OrgNews:
         """All of it: what changed a decision first, then what was counted."""
         found: list[Event] = [*self._flips, *self._alerts]
         found += [
-            Denied(org_id, at_ms, one.app_id, one.kind, one.model, one.code, count, one.why)
+            DeniedCalls(org_id, at_ms, one.app_id, one.kind, one.model, one.code, count, one.why)
             for one, count in self._denied.values()
         ]
         if self._changes:
             rows = tuple(AuthorizationRow(*pair, *sums) for pair, sums in self._changes.items())
             changed = sum(sum(sums[:4]) for sums in self._changes.values())
             lines = _last_of(self._lines)
-            found.append(Authorizations(org_id, at_ms, rows, lines, changed - len(lines)))
+            found.append(AuthorizationChanges(org_id, at_ms, rows, lines, changed - len(lines)))
         if self._spend:
             spent = tuple(SpendRow(*pair, *sums) for pair, sums in self._spend.items())
             records = _last_of(self._records)
-            found.append(Spend(org_id, at_ms, spent, records, self._counted - len(records)))
+            found.append(CountedSpend(org_id, at_ms, spent, records, self._counted - len(records)))
         return tuple(found)
 
     def _row(self, rows: dict[Pair, list[int]], pair: Pair, width: int) -> list[int] | None:

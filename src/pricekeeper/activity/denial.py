@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 MINUTE_MS: Final = 60_000
 WHY_BYTES_MAX: Final = 8 * 1024
@@ -77,55 +78,25 @@ class Group(msgspec.Struct, array_like=True):
     def merged(self, other: Group) -> Group:
         """Both together, as counted by two processes; the example is that of the earlier."""
         earlier = self if self.first_at_ms <= other.first_at_ms else other
-        return Group(
-            self.app_id,
-            self.kind,
-            self.model,
-            self.code,
-            self.count + other.count,
-            earlier.first_at_ms,
-            max(self.last_at_ms, other.last_at_ms),
-            earlier.why,
-        )
+        last_at_ms = max(self.last_at_ms, other.last_at_ms)
+        return replace(earlier, count=self.count + other.count, last_at_ms=last_at_ms)
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Group).decode
-
-
-def group_of(denial: Denial) -> Group:
-    """A group of which the denial is the first."""
-    return Group(
-        denial.app_id,
-        denial.kind,
-        denial.model,
-        denial.code,
-        1,
-        denial.at_ms,
-        denial.at_ms,
-        denial.why,
-    )
+encode_group: Final = msgspec.msgpack.Encoder().encode
+"""A group, as an item has it."""
+decode_group: Final = msgspec.msgpack.Decoder(Group).decode
+"""The group of an item; raises `msgspec.MsgspecError` for what is none."""
 
 
 def bounded_why(why: dict[str, Any]) -> dict[str, Any]:
     """The same, if it is small enough; else without what matters least, which it then says."""
     kept = dict(why)
     for name in _LEFT_OUT_FIRST:
-        if len(_encode(kept)) <= WHY_BYTES_MAX:
+        if len(encode_group(kept)) <= WHY_BYTES_MAX:
             break
         if kept.pop(name, None) is not None:
             kept["left_out"] = [*kept.get("left_out", ()), name]
     return kept
-
-
-def encode_group(group: Group) -> bytes:
-    """The group as an item has it."""
-    return _encode(group)
-
-
-def decode_group(data: bytes) -> Group:
-    """The group of an item; raises `msgspec.MsgspecError` for what is none."""
-    return _decode(data)
 
 
 def minute_of(epoch_ms: int) -> int:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from pricekeeper.activity.denial import MINUTE_MS, Denial, Group, GroupKey, group_of, minute_of
+from pricekeeper.activity.denial import MINUTE_MS, Denial, Group, GroupKey, minute_of
 from pricekeeper.activity.items import KEPT_DAYS, SECS_PER_DAY, DenialKey, denials_put, denied_put
 from pricekeeper.activity.meter import DenialMeter
 from pricekeeper.clock import Clock
@@ -130,20 +130,20 @@ class DenialLog:
 
     def _begin(self, denial: Denial, minute: int) -> _Pending | None:
         """A new group, with nothing in it yet; that of all others, if there is no room for it."""
-        org, key, group = (denial.org_id, minute), denial.key, group_of(denial)
+        org, key, why = (denial.org_id, minute), denial.key, denial.why
         if len(self._pending) >= PENDING_MAX:
             self.meter.lost += 1
             return None
         if self._groups[org] >= GROUPS_MAX:
             self.meter.combined += 1
-            key = GroupKey(None, OTHER, OTHER, OTHER, ())
+            key, why = GroupKey(None, OTHER, OTHER, OTHER, ()), {}
             known = self._pending.get((*org, key))
             if known is not None:
                 return known
-            group = Group(None, OTHER, OTHER, OTHER, 0, denial.at_ms, denial.at_ms, {})
         else:
             self._groups[org] += 1
-        group.count = 0
+        at_ms = denial.at_ms
+        group = Group(key.app_id, key.kind, key.model, key.code, 0, at_ms, at_ms, why)
         pending = _Pending(DenialKey(*org, digest_of(key), self._process), group)
         self._pending[*org, key] = pending
         return pending

@@ -44,7 +44,7 @@ class SpendRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cache_write_tokens: int
 
 
-class Spend(msgspec.Struct, frozen=True, array_like=True, tag="spend", gc=False):
+class CountedSpend(msgspec.Struct, frozen=True, array_like=True, tag="spend", gc=False):
     """Usage was counted."""
 
     org_id: str
@@ -55,7 +55,7 @@ class Spend(msgspec.Struct, frozen=True, array_like=True, tag="spend", gc=False)
     more: int
 
 
-class Denied(msgspec.Struct, frozen=True, array_like=True, tag="denied", gc=False):
+class DeniedCalls(msgspec.Struct, frozen=True, array_like=True, tag="denied", gc=False):
     """Calls were denied, all for the same reasons; ``why`` is what the first of them was told."""
 
     org_id: str
@@ -133,7 +133,9 @@ class AuthorizationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.authorized + self.captured + self.voided + self.unsettled
 
 
-class Authorizations(msgspec.Struct, frozen=True, array_like=True, tag="authorization", gc=False):
+class AuthorizationChanges(
+    msgspec.Struct, frozen=True, array_like=True, tag="authorization", gc=False
+):
     """Authorizations were granted, or settled."""
 
     org_id: str
@@ -144,7 +146,7 @@ class Authorizations(msgspec.Struct, frozen=True, array_like=True, tag="authoriz
     more: int
 
 
-class Alert(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=False):
+class AlertNotice(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=False):
     """Somebody is told something; ``told`` is what, as the alert's own part of the API tells it."""
 
     org_id: str | None
@@ -154,31 +156,16 @@ class Alert(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=False)
     told: dict[str, Any]
 
 
-Event: TypeAlias = Spend | Denied | Flip | Authorizations | Alert
+Event: TypeAlias = CountedSpend | DeniedCalls | Flip | AuthorizationChanges | AlertNotice
 
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
-_decode_flip: Final = msgspec.msgpack.Decoder(Flip).decode
-
-
-def encode_events(events: tuple[Event, ...]) -> bytes:
-    """The events as an item of the feed has them."""
-    return _encode(events)
-
-
-def decode_events(data: bytes) -> tuple[Event, ...]:
-    """The events of an item; raises `msgspec.MsgspecError` for what is none."""
-    return _decode(data)
-
-
-def encode_flip(flip: Flip) -> bytes:
-    """The flip as its history has it."""
-    return _encode(flip)
-
-
-def decode_flip(data: bytes) -> Flip:
-    """A flip of the history; raises `msgspec.MsgspecError` for what is none."""
-    return _decode_flip(data)
+encode_events: Final = msgspec.msgpack.Encoder().encode
+"""Several events, as an item of the feed has them."""
+decode_events: Final = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
+"""The events of an item; raises `msgspec.MsgspecError` for what is none."""
+encode_flip: Final = msgspec.msgpack.Encoder().encode
+"""A flip, as its history has it."""
+decode_flip: Final = msgspec.msgpack.Decoder(Flip).decode
+"""A flip of the history; raises `msgspec.MsgspecError` for what is none."""
 
 
 def seen_by_app(event: Event, app_id: str) -> Event | None:
@@ -188,14 +175,14 @@ def seen_by_app(event: Event, app_id: str) -> Event | None:
     """
     if isinstance(event, Flip):
         return event if event.app_id in (None, app_id) else None
-    if isinstance(event, (Denied, Alert)):
+    if isinstance(event, (DeniedCalls, AlertNotice)):
         return event if event.app_id == app_id else None
-    if isinstance(event, Spend):
+    if isinstance(event, CountedSpend):
         spent = tuple(row for row in event.rows if row.app_id == app_id)
         records = tuple(one for one in event.records if one.app_id == app_id)
         more = sum(row.requests for row in spent) - len(records)
-        return Spend(event.org_id, event.at_ms, spent, records, more) if spent else None
+        return CountedSpend(event.org_id, event.at_ms, spent, records, more) if spent else None
     rows = tuple(row for row in event.rows if row.app_id == app_id)
     lines = tuple(one for one in event.lines if one.app_id == app_id)
     more = sum(row.changes for row in rows) - len(lines)
-    return Authorizations(event.org_id, event.at_ms, rows, lines, more) if rows else None
+    return AuthorizationChanges(event.org_id, event.at_ms, rows, lines, more) if rows else None

@@ -24,7 +24,7 @@ import structlog
 
 from pricekeeper.activity.buffer import EventBuffer, OrgNews
 from pricekeeper.activity.denial import Denial
-from pricekeeper.activity.event import Alert, Event, Flip, encode_events
+from pricekeeper.activity.event import AlertNotice, Event, Flip, encode_events
 from pricekeeper.activity.items import (
     ALL,
     FeedItem,
@@ -103,7 +103,7 @@ class Feed:
         if (news := self.news_of(flip.org_id)) is not None:
             news.note_flip(flip)
 
-    def note_alert(self, alert: Alert) -> None:
+    def note_alert(self, alert: AlertNotice) -> None:
         """Note that somebody is told something; what is about the deployment, all are told."""
         if (news := self.news_of(alert.org_id or ALL)) is not None:
             news.note_alert(alert)

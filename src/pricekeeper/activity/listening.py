@@ -108,7 +108,7 @@ class Listener:
 
     def __init__(self, position: FeedPosition, streams: Counter[str]) -> None:
         """``streams`` counts why listeners end."""
-        self._position = position
+        self.position = position
         """How far it has been told."""
         self._streams = streams
         self._waiting: deque[FeedItem | News] = deque()
@@ -117,19 +117,18 @@ class Listener:
         self.end: str | None = None
         """Why it gets nothing more; ``None`` as long as it does."""
 
-    @property
-    def position(self) -> FeedPosition:
-        """How far it has been told."""
-        return self._position
-
-    def put(self, item: FeedItem) -> None:
+    def put(self, waiting: FeedItem | News) -> None:
         """Have a moment told; who does not keep up is cut off."""
-        self._put(item)
+        if len(self._waiting) >= self._waiting_max:
+            self.close("slow")
+        elif self.end is None:
+            self._waiting.append(waiting)
+            self._wake.set()
 
     def note_quiet(self) -> None:
         """Have it told that nothing has happened, if nothing waits to be told."""
         if not self._waiting:
-            self._put(Quiet(self._position))
+            self.put(Quiet(self.position))
 
     def begin(self, position: FeedPosition, followed: list[FeedItem] | None) -> None:
         """Begin behind a position that was named, with that moment and those that followed it.
@@ -137,9 +136,9 @@ class Listener:
         Without these the position is gone. What was put meanwhile comes behind.
         """
         if followed is None:
-            self._waiting.appendleft(Missed(self._position, "TOO_LATE"))
+            self._waiting.appendleft(Missed(self.position, "TOO_LATE"))
         else:
-            self._position = position
+            self.position = position
             self._waiting_max += len(followed)
             self._waiting.extendleft(reversed(followed))
         self._wake.set()
@@ -164,16 +163,9 @@ class Listener:
             await self._wake.wait()
         return []
 
-    def _put(self, waiting: FeedItem | News) -> None:
-        if len(self._waiting) >= self._waiting_max:
-            self.close("slow")
-        elif self.end is None:
-            self._waiting.append(waiting)
-            self._wake.set()
-
     def _news_of(self, item: FeedItem) -> list[News]:
         """What a moment is to this listener: nothing, if it has been sent."""
-        number, sent = self._position
+        number, sent = self.position
         if item.number < number or (item.number == number and sent is None):
             return []
         is_gap = item.number > number + 1 or (item.number == number + 1 and sent is not None)
@@ -189,7 +181,7 @@ class Listener:
                 FeedPosition(item.number) if is_last else FeedPosition(item.number, index + 1)
             )
             news.append(Arrived(position, item.events[index]))
-        self._position = FeedPosition(item.number)
+        self.position = FeedPosition(item.number)
         return news
 
 

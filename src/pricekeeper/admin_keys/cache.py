@@ -20,17 +20,13 @@ Reading: TypeAlias = tuple[int, int]
 
 
 class KeyCache:
-    """At most ``entries_max`` keys; those that do not exist are not remembered."""
+    """At most `KEYS_MAX` keys; those that do not exist are not remembered."""
 
-    def __init__(self, clock: Clock, entries_max: int = KEYS_MAX) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._entries: BoundedCache[str, tuple[int, StoredKey]] = BoundedCache(entries_max)
-        self._changes = 0
-
-    @property
-    def changes(self) -> int:
+        self._entries: BoundedCache[str, tuple[int, StoredKey]] = BoundedCache(KEYS_MAX)
+        self.changes = 0
         """How many changes were made here: a read from before one may have missed it."""
-        return self._changes
 
     def get(self, key_id: str) -> StoredKey | None:
         """The key, if it was read recently enough."""
@@ -45,12 +41,12 @@ class KeyCache:
 
     def reading(self) -> Reading:
         """Call this before a read, and hand the result to `keep` with what was read."""
-        return self._changes, self._clock.monotonic_ms() + KEY_AGE_MS_MAX
+        return self.changes, self._clock.monotonic_ms() + KEY_AGE_MS_MAX
 
     def keep(self, stored: StoredKey, reading: Reading) -> None:
         """Remember the key, unless something changed here while it was being read."""
         changes, good_until_ms = reading
-        if changes == self._changes:
+        if changes == self.changes:
             self._entries.put(stored.key.key_id, (good_until_ms, stored))
 
     def replace(self, stored: StoredKey) -> None:
@@ -61,5 +57,5 @@ class KeyCache:
 
     def forget(self, key_id: str) -> None:
         """Remove a key that was changed here."""
-        self._changes += 1
+        self.changes += 1
         self._entries.pop(key_id)

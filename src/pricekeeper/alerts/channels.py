@@ -61,7 +61,7 @@ class _StoredChannel(msgspec.Struct, frozen=True):
     sealed: str
 
 
-class _Stored(NamedTuple):
+class _StoredChannels(NamedTuple):
     """The channels of an owner, and the version that a change replaces."""
 
     channels: dict[str, _StoredChannel]
@@ -193,13 +193,13 @@ class Channels:
             raise DeliveryError("addresses of channels can't be read here: there is no pepper")
         return self._sealer
 
-    async def _read(self, owner: Owner) -> _Stored:
+    async def _read(self, owner: Owner) -> _StoredChannels:
         return _stored_from(owner, await self._store.get(CONFIG, _key(owner)))
 
     async def _write(
         self,
         owner: Owner,
-        before: _Stored,
+        before: _StoredChannels,
         channels: Mapping[str, _StoredChannel],
         change: Change,
         by: Attribution,
@@ -257,10 +257,10 @@ def _as_map(stored: _StoredChannel) -> Item:
     return {**plain["channel"], "kinds": list(plain["channel"]["kinds"]), "sealed": stored.sealed}
 
 
-def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _Stored:
+def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _StoredChannels:
     """The channels in the item; those of another life of the organisation are none."""
     if item is None or item.get(ORG_INCARNATION, "") != owner.life:
-        return _Stored({}, 0)
+        return _StoredChannels({}, 0)
     typed = TypedItem(CONFIG, item)
     channels: dict[str, _StoredChannel] = {}
     for name, plain in typed.mapping(_CHANNELS).items():
@@ -269,4 +269,4 @@ def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _Stored:
             channels[name] = _StoredChannel(channel, msgspec.convert(plain["sealed"], str))
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise typed.report_unreadable(f"the channel {name} can't be read") from error
-    return _Stored(channels, typed.whole(_VERSION, least=1))
+    return _StoredChannels(channels, typed.whole(_VERSION, least=1))

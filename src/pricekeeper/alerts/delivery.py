@@ -17,8 +17,8 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -53,15 +53,10 @@ SENT_AT_ONCE: Final = 20
 BACKOFF: Final = Backoff(10_000, 15 * 60_000)
 GIVE_UP_MS: Final = 24 * 3_600_000
 
+Send: TypeAlias = Callable[[OpenChannel, str, bytes], Awaitable[None]]
+"""Sends an alert (its id, its body) to a channel; raises `DeliveryError` if it was not accepted."""
+
 _log = structlog.get_logger(__name__)
-
-
-class Carrier(Protocol):
-    """Sends alerts to channels of one kind."""
-
-    async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
-        """Send an alert; raises `DeliveryError` if it was not accepted."""
-        ...
 
 
 class _Round(NamedTuple):
@@ -81,7 +76,7 @@ class Courier:
         store: Store,
         clock: Clock,
         channels: Channels,
-        destinations: Mapping[ChannelKind, Carrier],
+        destinations: Mapping[ChannelKind, Send],
         *,
         meter: AlertMeter | None = None,
         randomness: random.Random | None = None,
@@ -230,7 +225,7 @@ class Courier:
         kind = channel.channel.kind
         try:
             alert = items.alert_from(item)
-            await self._destinations[kind].send(channel, alert_id, alert.body)
+            await self._destinations[kind](channel, alert_id, alert.body)
         except UnreadableItemError:  # it was reported
             await self._settle(
                 receiver, owner, alert_id, DeliveryState.GIVEN_UP, "it can't be read"

@@ -1,12 +1,13 @@
 """Alerts: what people should know is found, decided once, and delivered.
 
 `look` is what the aggregator calls for whatever it has counted, `checks` finds what no aggregation
-tells, `run_forever` delivers. The history and the channels are for administrators.
+tells, `courier` delivers. The history and the channels are for administrators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from pricekeeper.alerts.addresses import Guard
@@ -16,15 +17,15 @@ from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.alerts.channels import Channels
 from pricekeeper.alerts.checking import Checks, Sources
 from pricekeeper.alerts.deciding import Decider, Observer
-from pricekeeper.alerts.delivery import Carrier, Courier
+from pricekeeper.alerts.delivery import Courier, Send
 from pricekeeper.alerts.history import AlertHistory
 from pricekeeper.alerts.items import Receiver
 from pricekeeper.alerts.mail import Mail
 from pricekeeper.alerts.meter import AlertMeter
-from pricekeeper.alerts.slack import Slack
+from pricekeeper.alerts.slack import send_to_slack
 from pricekeeper.alerts.sns import Topics
 from pricekeeper.alerts.watching import Watcher
-from pricekeeper.alerts.webhook import HttpSender, Webhook
+from pricekeeper.alerts.webhook import HttpSender, send_to_webhook
 from pricekeeper.audit import AuditTrail
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Sealer
@@ -66,11 +67,11 @@ class Alerts:
         self.meter = AlertMeter()
         self.channels = Channels(store, clock, tenants, trail=trail, sealer=sealer, guard=guard)
         self._http = HttpSender(self.channels.guard)
-        self._destinations: Mapping[ChannelKind, Carrier] = {
-            ChannelKind.WEBHOOK: Webhook(self._http, clock),
-            ChannelKind.SLACK: Slack(self._http),
-            ChannelKind.SNS: Topics(clock),
-            ChannelKind.EMAIL: Mail(self.channels.guard, clock),
+        self._destinations: Mapping[ChannelKind, Send] = {
+            ChannelKind.WEBHOOK: partial(send_to_webhook, self._http, clock),
+            ChannelKind.SLACK: partial(send_to_slack, self._http),
+            ChannelKind.SNS: Topics(clock).send,
+            ChannelKind.EMAIL: Mail(self.channels.guard, clock).send,
         }
         self.courier = Courier(store, clock, self.channels, self._destinations, meter=self.meter)
         decider = Decider(store, clock, self.channels, self.meter, self._note_decided)
@@ -94,10 +95,6 @@ class Alerts:
         part = cost_usd_picos if is_unsettled else 0
         self.checks.unsettled.note(OrgId(org_id), part, cost_usd_picos, self._clock.now_ms())
 
-    async def run_forever(self) -> None:
-        """Deliver what waits, until cancelled."""
-        await self.courier.run_forever()
-
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
@@ -111,7 +108,7 @@ class Alerts:
                 raise NotFoundError("channel")
             await self.channels.note_trial(owner, name, by)
             body = trial_body(alert_id, now_ms, name)
-            await self._destinations[channel.channel.kind].send(channel, alert_id, body)
+            await self._destinations[channel.channel.kind](channel, alert_id, body)
         except DeliveryError as error:
             return Trial(alert_id, str(error))
         return Trial(alert_id, None)

@@ -17,17 +17,11 @@ from pricekeeper.alerts.webhook import HttpSender
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
-class Slack:
-    """Posts alerts as messages of a chat."""
-
-    def __init__(self, http: HttpSender) -> None:
-        self._http = http
-
-    async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
-        """Send an alert; raises `DeliveryError` if it was not accepted."""
-        headers = {"Content-Type": "application/json", "Idempotency-Key": alert_id}
-        message = msgspec.json.encode({"text": chat_text(body)})
-        await self._http.post(channel.address.url, message, headers)
+async def send_to_slack(http: HttpSender, channel: OpenChannel, alert_id: str, body: bytes) -> None:
+    """Post an alert as a message of a chat."""
+    headers = {"Content-Type": "application/json", "Idempotency-Key": alert_id}
+    message = msgspec.json.encode({"text": chat_text(body)})
+    await http.post(channel.address.url, message, headers)
 
 
 def chat_text(body: bytes) -> str:

@@ -87,25 +87,20 @@ class HttpSender:
         return self._session
 
 
-class Webhook:
-    """Posts alerts, signed with the channel's own key."""
-
-    def __init__(self, http: HttpSender, clock: Clock) -> None:
-        self._http = http
-        self._clock = clock
-
-    async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
-        """Send an alert; raises `DeliveryError` if it was not accepted."""
-        timestamp = self._clock.now_ms() // 1000
-        key = signing_key(channel.address.secret)
-        headers = {
-            "Content-Type": "application/json",
-            "Idempotency-Key": alert_id,
-            "webhook-id": alert_id,
-            "webhook-timestamp": str(timestamp),
-            "webhook-signature": signature(key, alert_id, timestamp, body),
-        }
-        await self._http.post(channel.address.url, body, headers)
+async def send_to_webhook(
+    http: HttpSender, clock: Clock, channel: OpenChannel, alert_id: str, body: bytes
+) -> None:
+    """Post an alert, signed with the channel's own key."""
+    timestamp = clock.now_ms() // 1000
+    key = signing_key(channel.address.secret)
+    headers = {
+        "Content-Type": "application/json",
+        "Idempotency-Key": alert_id,
+        "webhook-id": alert_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": signature(key, alert_id, timestamp, body),
+    }
+    await http.post(channel.address.url, body, headers)
 
 
 def signature(key: bytes, alert_id: str, timestamp: int, body: bytes) -> str:

@@ -47,7 +47,7 @@ class Change:
         return chain_of(self.org_id)
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class TrailEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A change that was made."""
 
     id: str
@@ -84,9 +84,9 @@ class Head:
 
     def next_entry(
         self, change: Change, by: Attribution, *, entry_id: str, at_ms: int, expires_at_epoch: int
-    ) -> Entry:
+    ) -> TrailEntry:
         """The entry that follows."""
-        return Entry(
+        return TrailEntry(
             id=entry_id,
             chain=change.chain,
             seq=self.seq + 1,
@@ -105,7 +105,7 @@ class Head:
         )
 
 
-def head_after(entry: Entry) -> Head:
+def head_after(entry: TrailEntry) -> Head:
     """Where the chain ends with this entry."""
     return Head(entry.seq, hash_of(canonical_bytes(entry)), entry.expires_at_epoch)
 
@@ -120,7 +120,7 @@ def org_of(chain: str) -> OrgId | None:
     return OrgId(chain.removeprefix(_ORG_PREFIX)) if chain.startswith(_ORG_PREFIX) else None
 
 
-def canonical_bytes(entry: Entry) -> bytes:
+def canonical_bytes(entry: TrailEntry) -> bytes:
     """The entry as JSON, with its members in the order of their names: what is hashed."""
     return _encode(entry)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pricekeeper.audit.entry import Entry, hash_of
+from pricekeeper.audit.entry import TrailEntry, hash_of
 from pricekeeper.errors import InvalidValueError
 
 
@@ -22,7 +22,7 @@ class ExportedLine:
     number: int
     """Its number in the file: the first is 1."""
     body: bytes
-    entry: Entry
+    entry: TrailEntry
 
 
 def read_lines(lines: Iterable[bytes], now_epoch: int) -> Iterator[ExportedLine]:
@@ -64,13 +64,13 @@ def _missing(line: ExportedLine) -> InvalidValueError:
     return _refusal(line.number, text)
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: TrailEntry) -> str:
     return f"entry {entry.seq} of {entry.chain}"
 
 
-def _parse(number: int, body: bytes) -> Entry:
+def _parse(number: int, body: bytes) -> TrailEntry:
     try:
-        return msgspec.json.decode(body, type=Entry)
+        return msgspec.json.decode(body, type=TrailEntry)
     except msgspec.MsgspecError as error:
         raise _refusal(number, "it is no entry") from error
 

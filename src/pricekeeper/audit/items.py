@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.audit.entry import Entry, Head, canonical_bytes, head_after
+from pricekeeper.audit.entry import Head, TrailEntry, canonical_bytes, head_after
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import ITEM_ABSENT, Add, Item, Key, Put, Query, TypedItem, Update, attr
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
@@ -100,7 +100,7 @@ def times_begun(item: Item | None) -> int:
     return begun if type(begun) is int and begun > 0 else 1
 
 
-def append_puts(entry: Entry, head: Head) -> tuple[Put, Put, Put]:
+def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
     """The writes that append an entry to a chain that ends with that head: the head comes first.
 
     The new head says that Config knows the chain, so whoever sends them sees to that as well.
@@ -163,15 +163,15 @@ def body_of(item: Item) -> bytes:
     return body.encode("utf-8", "surrogatepass")
 
 
-def entry_from(item: Item) -> Entry:
+def entry_from(item: Item) -> TrailEntry:
     """The entry; raises `UnreadableItemError` if it is none."""
     try:
-        return msgspec.json.decode(body_of(item), type=Entry)
+        return msgspec.json.decode(body_of(item), type=TrailEntry)
     except msgspec.MsgspecError as error:
         raise TypedItem(AUDIT_TRAIL, item).report_unreadable(f"it is no entry: {error}") from error
 
 
-def readable_entry(item: Item | None) -> Entry | None:
+def readable_entry(item: Item | None) -> TrailEntry | None:
     """The entry, if it is there and can be read; one that can't be is reported."""
     if item is not None:
         with contextlib.suppress(UnreadableItemError):

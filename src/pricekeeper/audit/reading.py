@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pricekeeper.audit import items
-from pricekeeper.audit.entry import Entry, chain_of
+from pricekeeper.audit.entry import TrailEntry, chain_of
 from pricekeeper.audit.items import ListedEntry
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Page, Store
@@ -73,7 +73,7 @@ class WantedEntries:
 class EntryPage:
     """Some entries, and behind which one to go on; ``None`` at the end."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TrailEntry, ...]
     after: TrailCursor | None = None
 
 
@@ -87,7 +87,7 @@ class TrailReader:
         self, org_id: OrgId, wanted: WantedEntries, after: TrailCursor | None, limit: int = PAGE_MAX
     ) -> EntryPage:
         """The entries of one organisation, also of one that was deleted."""
-        chain, found, looked_at = chain_of(org_id), list[Entry](), 0
+        chain, found, looked_at = chain_of(org_id), list[TrailEntry](), 0
         behind = "" if after is None else items.entry_key(chain, after.seq).sk or ""
         while True:
             query = items.chain_query(chain, after=behind, limit=PAGE_MAX, descending=True)
@@ -146,7 +146,7 @@ class TrailReader:
         return EntryPage(tuple(entry for entry in found if entry is not None), after)
 
 
-def _is_wanted(entry: Entry, wanted: WantedEntries) -> bool:
+def _is_wanted(entry: TrailEntry, wanted: WantedEntries) -> bool:
     is_in_time = wanted.first_ms <= entry.at_ms < wanted.end_ms
     return is_in_time and wanted.fits(entry.actor, entry.action)
 

@@ -22,7 +22,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from pricekeeper.audit import items
-from pricekeeper.audit.entry import Change, Entry, Head
+from pricekeeper.audit.entry import Change, Head, TrailEntry
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
@@ -101,7 +101,7 @@ class AuditTrail:
             head = moved
         raise ContendedError(f"{change.target}: others kept making changes")
 
-    def _next_entry(self, head: Head, by: Attribution, change: Change) -> Entry:
+    def _next_entry(self, head: Head, by: Attribution, change: Change) -> TrailEntry:
         now_ms = self._clock.now_ms()
         return head.next_entry(
             change,
@@ -120,7 +120,11 @@ class AuditTrail:
         return (items.beginning_put(chain),)
 
     async def _send(
-        self, entry: Entry, head: Head, operations: tuple[Write, ...], beginning: tuple[Write, ...]
+        self,
+        entry: TrailEntry,
+        head: Head,
+        operations: tuple[Write, ...],
+        beginning: tuple[Write, ...],
     ) -> Head | None:
         """Send the change; returns the head that somebody else has put meanwhile, if one has.
 
@@ -149,7 +153,7 @@ class AuditTrail:
             raise lost
         return None
 
-    async def _is_written(self, entry: Entry, lost: OutcomeUnknownError) -> bool:
+    async def _is_written(self, entry: TrailEntry, lost: OutcomeUnknownError) -> bool:
         """Read whether the entry is there, because a reply was lost."""
         try:
             item = await self._store.get(AUDIT_TRAIL, items.entry_key(entry.chain, entry.seq))
@@ -167,7 +171,7 @@ class AuditTrail:
 def _head_of_others(
     cancelled: TransactionCancelledError,
     operations: int,
-    entry: Entry,
+    entry: TrailEntry,
     lost: OutcomeUnknownError | None,
 ) -> Head:
     """The head that is there in place of the one that was read; raises if that is not all."""

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final
 
 from pricekeeper.audit import items
-from pricekeeper.audit.entry import Entry, Head, hash_of
+from pricekeeper.audit.entry import Head, TrailEntry, hash_of
 from pricekeeper.audit.exported import read_lines
 from pricekeeper.audit.items import ListedEntry
 from pricekeeper.audit.reading import END_MS
@@ -201,7 +201,7 @@ class TrailVerifier:
         report.first_seq = report.first_seq or seq
         report.last_seq, report.last_hash = seq, digest
 
-    def _verify_link(self, entry: Entry, seq: int, report: ChainReport) -> None:
+    def _verify_link(self, entry: TrailEntry, seq: int, report: ChainReport) -> None:
         is_oldest, next_seq = not report.entries, report.last_seq + 1
         may_be_gone = is_oldest and entry.previous_expires_at_epoch <= self._now_epoch()
         if seq > next_seq and not may_be_gone:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import msgspec
 
-from pricekeeper.activity import Alert, AuthorizationLine, Counted
-from pricekeeper.activity.event import AuthorizationStatus
+from pricekeeper.activity import AlertNotice, AuthorizationLine, Counted
 from pricekeeper.activity.feed import Feed
 from pricekeeper.alerts import alert as alerts
 from pricekeeper.alerts.body import alert_body
 from pricekeeper.authorizations import Authorization, State
 from pricekeeper.metering import Submission
 from pricekeeper.metering.journal import errors_of
-
-_STATUSES: Final[Mapping[State, AuthorizationStatus]] = {
-    State.OPEN: "open",
-    State.CAPTURED: "captured",
-    State.VOIDED: "voided",
-    State.UNSETTLED: "unsettled",
-}
 
 
 class NewsTeller:
@@ -60,8 +51,8 @@ class NewsTeller:
             return
         for one in changed:
             terms, held = one.grant.terms, one.grant.held_usd_picos
-            pair, status = (terms.app_id, terms.label), _STATUSES[one.state]
-            news.note_authorization(pair, status, held, partial(_line, one))
+            pair = (terms.app_id, terms.label)
+            news.note_authorization(pair, one.state.value, held, partial(_line, one))
 
     def note_alert(self, alert: alerts.Alert) -> None:
         """Note an alert that was decided, in the words in which it is sent."""
@@ -69,7 +60,7 @@ class NewsTeller:
             return
         finding = alert.finding
         body = msgspec.json.decode(alert_body(alert))
-        self._feed.note_alert(Alert(finding.owner.org_id, alert.at_ms, finding.app_id, body))
+        self._feed.note_alert(AlertNotice(finding.owner.org_id, alert.at_ms, finding.app_id, body))
 
 
 def _line(authorization: Authorization) -> AuthorizationLine:
@@ -79,7 +70,7 @@ def _line(authorization: Authorization) -> AuthorizationLine:
         authorization.shown_id,
         grant.app_id,
         grant.label,
-        _STATUSES[authorization.state],
+        authorization.state.value,
         grant.reason,
         grant.held_usd_picos,
         settlement.cost_usd_picos if captured and settlement is not None else None,

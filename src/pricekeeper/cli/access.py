@@ -11,8 +11,8 @@ from rich.text import Text
 from pricekeeper.cli import secret_input
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, backend_command, either_command
-from pricekeeper.cli.drawing import claim_hint, done, minute, moment, page, to_paste
+from pricekeeper.cli.command import Output, backend_command, either_command
+from pricekeeper.cli.drawing import Section, claim_hint, done, minute, moment, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import argument, option
@@ -41,7 +41,7 @@ async def rotate(
     grace_hours: Annotated[
         int, option("--grace-hours", "How long the old secret lives on.", min=0, max=168)
     ] = 24,
-) -> Outcome:
+) -> Output:
     """Let a new secret be claimed; the old one works until then, and for the grace.
 
     With --grace-hours 0 every session and token ends with the claim, a thief's among them.
@@ -50,7 +50,7 @@ async def rotate(
     """
     answer = await backend.admin.rotate(org, app, grace_period_hours=grace_hours)
     heading = Text(f"{answer['client_id']}: a new secret is waiting")
-    return Outcome(answer, page(heading, *claim_hint(answer["secret_retrieval"])))
+    return Output(answer, Section(heading, *claim_hint(answer["secret_retrieval"])))
 
 
 @backend_command(credentials, "claim")
@@ -64,7 +64,7 @@ async def claim(
             parser=secret_input.read_secret,
         ),
     ] = None,
-) -> Outcome:
+) -> Output:
     """Turn a retrieval token into the secret: this is the only time that anybody sees it.
 
     [dim]echo pkr_... | pricekeeper credentials claim - --json > secret.json[/dim]
@@ -84,7 +84,7 @@ async def claim(
     ]
     if until := answer.get("old_secret_expires_at"):
         parts.append(Text(f"the old secret works until {moment(until)}", "dim"))
-    return Outcome(answer, page(Text(answer["client_id"], "bold"), *parts))
+    return Output(answer, Section(Text(answer["client_id"], "bold"), *parts))
 
 
 @backend_command(credentials, "provisioning-key")
@@ -95,7 +95,7 @@ async def provisioning_key(
     withdraw: Annotated[
         bool, option("--withdraw", "Stop the key that it has from working.")
     ] = False,
-) -> Outcome:
+) -> Output:
     """Give an organisation a key that provisions it and its apps; the one it had stops working.
 
     [dim]pricekeeper credentials provisioning-key $ORG --json > key.json[/dim]
@@ -105,13 +105,13 @@ async def provisioning_key(
     if withdraw:
         await backend.admin.withdraw_provisioning_key(org)
         answer = {"org_id": org, "status": "withdrawn"}
-        return Outcome(answer, done(f"{org} has no provisioning key of its own"))
+        return Output(answer, done(f"{org} has no provisioning key of its own"))
     answer = await backend.admin.issue_provisioning_key(org)
     parts = [
         Text("shown now and never again:", "dim"),
         to_paste(f"export PRICEKEEPER_PROVISIONING_KEY={answer['provisioning_key']}"),
     ]
-    return Outcome(answer, page(Text(answer["org_id"], "bold"), *parts))
+    return Output(answer, Section(Text(answer["org_id"], "bold"), *parts))
 
 
 @backend_command(overrides, "set")
@@ -120,7 +120,7 @@ async def set_override(
     org: OrgArgument,
     label: Annotated[str, argument("LABEL", "The model label to use.")],
     app: OptionalApp = None,
-) -> Outcome:
+) -> Output:
     """Have one model used until the end of the organisation's day, whatever was spent.
 
     [dim]pricekeeper override set $ORG economy[/dim]
@@ -129,18 +129,18 @@ async def set_override(
     """
     answer = await backend.admin.set_override(org, app, model_label=label)
     until = moment(answer["expires_at"])
-    return Outcome(answer, done(f"{app or org} uses {label} until {until}"))
+    return Output(answer, done(f"{app or org} uses {label} until {until}"))
 
 
 @backend_command(overrides, "clear")
-async def clear_override(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+async def clear_override(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
     """Let quotas decide again.
 
     [dim]pricekeeper override clear $ORG chat[/dim]
     """
     await backend.admin.clear_override(org, app)
     answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "cleared"}
-    return Outcome(answer, done(f"quotas decide for {app or org} again"))
+    return Output(answer, done(f"quotas decide for {app or org} again"))
 
 
 @either_command(sessions, "list")
@@ -150,7 +150,7 @@ async def list_sessions(
     app: OptionalApp = None,
     *,
     client: ClientOption = None,
-) -> Outcome:
+) -> Output:
     """Show the live sessions of an organisation or app, the oldest first.
 
     A service asks for the client's own credentials; with --client, for the provisioning key.
@@ -175,7 +175,7 @@ async def list_sessions(
             f"{session['user_agent']}{mine}",
         )
     heading = Text(f"{len(answer['sessions'])} of at most {answer['limit']} sessions")
-    return Outcome(answer, page(heading, rows) if answer["sessions"] else heading)
+    return Output(answer, Section(heading, rows) if answer["sessions"] else heading)
 
 
 @either_command(sessions, "end")
@@ -190,7 +190,7 @@ async def end_session(
     reason: Annotated[
         str | None, option("--reason TEXT", "Why, with --client: it is logged.")
     ] = None,
-) -> Outcome:
+) -> Output:
     """End one session, or all: their tokens stop working.
 
     A service asks for the client's own credentials; with --client, for the provisioning key.
@@ -210,7 +210,7 @@ async def end_session(
         ending = _end_as_client(backend.keeper(wanted, itself=True), session)
     await ending
     message = "all sessions have ended" if session is None else f"{session} has ended"
-    return Outcome({"status": "ended", "session_id": session}, done(message))
+    return Output({"status": "ended", "session_id": session}, done(message))
 
 
 async def _end_as_admin(admin: AnyAdmin, client: Client, session: str | None, reason: str) -> None:

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.command import Outcome, backend_command
-from pricekeeper.cli.drawing import done, facts, minute, moment, page, to_paste
+from pricekeeper.cli.command import Output, backend_command
+from pricekeeper.cli.drawing import Facts, Section, done, minute, moment, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import argument, option
@@ -46,7 +46,7 @@ async def create(
     expires_at: Annotated[
         str | None, option("--expires-at TIME", "Until then: 2027-01-31T00:00:00Z.")
     ] = None,
-) -> Outcome:
+) -> Output:
     """Make a key: this is the only time that anybody sees it.
 
     On the store this needs no key, so it is also how the first one is made, and how one gets in
@@ -63,11 +63,11 @@ async def create(
     answer = await backend.admin.create_admin_key(
         name, role=role, org_ids=org, expires_at=expires_at
     )
-    return Outcome(answer, _issued(answer))
+    return Output(answer, _issued(answer))
 
 
 @backend_command(admin_keys, "list")
-async def list_keys(backend: Backend) -> Outcome:
+async def list_keys(backend: Backend) -> Output:
     """Every key, the oldest first: who has it, what it may do, and when it was last used.
 
     [dim]pricekeeper admin-keys list[/dim]
@@ -85,7 +85,7 @@ async def list_keys(backend: Backend) -> Outcome:
             key["created_by"],
         )
     empty = Text("no admin keys; see 'pricekeeper admin-keys create --help'")
-    return Outcome(found, rows if found else empty)
+    return Output(found, rows if found else empty)
 
 
 @backend_command(admin_keys, "rotate")
@@ -96,18 +96,18 @@ async def rotate(
     grace_hours: Annotated[
         int, option("--grace-hours", "How long the old text lives on.", min=0, max=168)
     ] = 24,
-) -> Outcome:
+) -> Output:
     """Replace the text of a key; the one in use works for the grace. Name and role stay.
 
     [dim]pricekeeper admin-keys rotate 0RkYpZs9QbTd --grace-hours 48 --json > key.json[/dim]
     """
     with hint_if_missing(_WHICH):
         answer = await backend.admin.rotate_admin_key(key_id, grace_period_hours=grace_hours)
-    return Outcome(answer, _issued(answer))
+    return Output(answer, _issued(answer))
 
 
 @backend_command(admin_keys, "delete", asks=lambda given: f"End the key {given['key_id']}?")
-async def delete(backend: Backend, key_id: KeyId) -> Outcome:
+async def delete(backend: Backend, key_id: KeyId) -> Output:
     """End a key: at once on the service that is asked, within 30 seconds on every other.
 
     [dim]pricekeeper admin-keys delete 0RkYpZs9QbTd --yes[/dim]
@@ -115,23 +115,23 @@ async def delete(backend: Backend, key_id: KeyId) -> Outcome:
     with hint_if_missing(_WHICH):
         await backend.admin.delete_admin_key(key_id)
     answer = {"key_id": key_id, "status": "deleted"}
-    return Outcome(answer, done(f"{key_id} opens nothing any more"))
+    return Output(answer, done(f"{key_id} opens nothing any more"))
 
 
 @backend_command(admin_keys, "whoami")
-async def whoami(backend: Backend) -> Outcome:
+async def whoami(backend: Backend) -> Output:
     """Say which key this is, and what it may see.
 
     [dim]pricekeeper admin-keys whoami --url https://keeper.example.com[/dim]
     """
     answer = await backend.admin.me()
     shown = {name: str(value) for name, value in answer.items() if name != "org_ids"}
-    return Outcome(answer, facts({**shown, "covers": _covers(answer)}))
+    return Output(answer, Facts({**shown, "covers": _covers(answer)}))
 
 
 def _issued(answer: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [
-        facts({"key id": answer["key_id"], "role": answer["role"], "covers": _covers(answer)}),
+        Facts({"key id": answer["key_id"], "role": answer["role"], "covers": _covers(answer)}),
         Text("shown now and never again:", "dim"),
         to_paste(f"export {ADMIN_KEY}={answer['key']}"),
     ]
@@ -139,7 +139,7 @@ def _issued(answer: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"it works until {moment(until)}", "dim"))
     if until := answer.get("old_key_expires_at"):
         parts.append(Text(f"the text before it works until {moment(until)}", "dim"))
-    return page(Text(answer["name"], "bold"), *parts)
+    return Section(Text(answer["name"], "bold"), *parts)
 
 
 def _covers(key: Mapping[str, Any]) -> str:

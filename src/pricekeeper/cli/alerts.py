@@ -11,8 +11,8 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.command import Outcome, backend_command
-from pricekeeper.cli.drawing import done, minute, moment, page
+from pricekeeper.cli.command import Output, backend_command
+from pricekeeper.cli.drawing import Section, done, minute, moment
 from pricekeeper.cli.exits import hint_if_missing
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import argument, option
@@ -37,7 +37,7 @@ async def list_alerts(
         str | None, option("--state", "Only those: pending, delivered, given_up or unsent.")
     ] = None,
     after: Annotated[str | None, option("--after ID", "Go on behind that page.")] = None,
-) -> Outcome:
+) -> Output:
     """Show what people were told, the newest first, and whether it has arrived.
 
     [dim]pricekeeper alerts list --org $ORG[/dim]
@@ -54,11 +54,11 @@ async def list_alerts(
     parts += [Text(one, "red") for one in _errors(answer)]
     if "next" in answer:
         parts.append(Text(f"more: --after {answer['next']}", "dim"))
-    return Outcome(answer, page(Text(f"{len(answer['alerts'])} alerts", "bold"), *parts))
+    return Output(answer, Section(Text(f"{len(answer['alerts'])} alerts", "bold"), *parts))
 
 
 @backend_command(alerts, "channels")
-async def list_channels(backend: Backend, *, org: OrgOption = None) -> Outcome:
+async def list_channels(backend: Backend, *, org: OrgOption = None) -> Output:
     """Show where alerts go: an organisation's channels, or those of the deployment.
 
     [dim]pricekeeper alerts channels --org $ORG[/dim]
@@ -70,8 +70,8 @@ async def list_channels(backend: Backend, *, org: OrgOption = None) -> Outcome:
         rows.add_row(one["channel"], one["kind"], one["address"], kinds, minute(one["updated_at"]))
     if not answer["channels"]:
         hint = "no channels; see 'pricekeeper alerts set --help'"
-        return Outcome(answer, Text(f"{org or 'the deployment'} has {hint}"))
-    return Outcome(answer, page(Text(org or "of the deployment", "bold"), rows))
+        return Output(answer, Text(f"{org or 'the deployment'} has {hint}"))
+    return Output(answer, Section(Text(org or "of the deployment", "bold"), rows))
 
 
 @backend_command(alerts, "set")
@@ -97,7 +97,7 @@ async def set_channel(
         str | None, option("--mail-to ADDRESSES", "Who gets mails, with commas.")
     ] = None,
     kinds: Annotated[str | None, option("--kinds KINDS", "Only these, with commas.")] = None,
-) -> Outcome:
+) -> Output:
     """Create a channel or change it; what a change does not say stays as it is.
 
     Another server needs --secret and --user again: they are never sent to a server by themselves.
@@ -122,18 +122,18 @@ async def set_channel(
     answer = await backend.admin.put_alert_channel(org, name, body)
     where = f" --org {org}" if org else ""
     text = f"{name} {answer['status']}: {harmless(answer['address'])}"
-    return Outcome(answer, done(text, f"try it: pricekeeper alerts test{where} --channel {name}"))
+    return Output(answer, done(text, f"try it: pricekeeper alerts test{where} --channel {name}"))
 
 
 @backend_command(alerts, "remove")
-async def remove_channel(backend: Backend, name: NameArgument, *, org: OrgOption = None) -> Outcome:
+async def remove_channel(backend: Backend, name: NameArgument, *, org: OrgOption = None) -> Output:
     """Remove a channel; alerts that wait for it are given up.
 
     [dim]pricekeeper alerts remove ops --org $ORG[/dim]
     """
     with hint_if_missing(_HINT):
         await backend.admin.remove_alert_channel(org, name)
-    return Outcome({"channel": name, "status": "removed"}, done(f"{name} is removed"))
+    return Output({"channel": name, "status": "removed"}, done(f"{name} is removed"))
 
 
 @backend_command(alerts, "test")
@@ -142,7 +142,7 @@ async def try_channels(
     *,
     org: OrgOption = None,
     channel: Annotated[str | None, option("--channel NAME", "This one alone.")] = None,
-) -> Outcome:
+) -> Output:
     """Send a marked test through each channel, and say what happened; exit 1 if one failed.
 
     [dim]pricekeeper alerts test --org $ORG[/dim]
@@ -158,14 +158,14 @@ async def try_channels(
     answer = {"channels": tried}
     if not tried:
         hint = "there is no channel to try; 'pricekeeper alerts set' makes one"
-        return Outcome(answer, Text(hint), exits.FAILED)
+        return Output(answer, Text(hint), exits.FAILED)
     rows = table("channel", "", "why", wraps=["why"])
     for one in tried:
         style = "green" if one["outcome"] == "delivered" else "red"
         rows.add_row(one["channel"], Text(one["outcome"], style), one.get("error", ""))
     failed = any(one["outcome"] != "delivered" for one in tried)
     heading = Text("some tests did not arrive" if failed else "every test has arrived", "bold")
-    return Outcome(answer, page(heading, rows), exits.FAILED if failed else exits.OK)
+    return Output(answer, Section(heading, rows), exits.FAILED if failed else exits.OK)
 
 
 def _split(text: str) -> list[str]:

@@ -25,7 +25,7 @@ from pricekeeper.cli.differences import (
     lines_in_force,
     lines_of,
 )
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.errors import ConflictError
 
@@ -124,7 +124,7 @@ def drawn_plan(steps: Sequence[PlanStep], undeclared: Sequence[str]) -> Renderab
         f"{counts['unchanged']} unchanged",
         "bold",
     )
-    return page(heading, *_drawn_steps(steps), *drawn_undeclared(undeclared))
+    return Section(heading, *_drawn_steps(steps), *drawn_undeclared(undeclared))
 
 
 def drawn_step(step: PlanStep, sign: str, style: str, more: str = "") -> Text:
@@ -146,7 +146,7 @@ def drawn_undeclared(undeclared: Sequence[str]) -> Iterator[RenderableType]:
 def _drawn_steps(steps: Sequence[PlanStep]) -> Iterator[RenderableType]:
     for step in steps:
         line = drawn_step(step, *_SIGNS[step.action], more=step.declared.file)
-        yield page(line, drawn_changes(step.changes)) if step.changes else line
+        yield Section(line, drawn_changes(step.changes)) if step.changes else line
 
 
 def _require_same_shards(declared: DeclaredClient, current: Mapping[str, Any]) -> None:

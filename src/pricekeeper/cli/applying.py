@@ -13,9 +13,9 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.apply_plan import PlanStep, drawn_plan, drawn_step, drawn_undeclared, plan_step
 from pricekeeper.cli.backends import Backend
-from pricekeeper.cli.command import Outcome, Proposal, proposing_command
+from pricekeeper.cli.command import Output, Proposal, proposing_command
 from pricekeeper.cli.declarations import Declarations, read_declarations
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.errors import PriceKeeperError
@@ -75,7 +75,7 @@ async def apply(
     dry_run: Annotated[
         bool, option("--dry-run", "Show what would change, and change nothing.")
     ] = False,
-) -> Outcome | Proposal:
+) -> Output | Proposal:
     """Make organisations and apps what files declare, after showing what that changes.
 
     Each file has an organisation with its apps, budgets and limits; docs/policies.md has an
@@ -87,10 +87,10 @@ async def apply(
     """
     plan = await _make_plan(backend.admin, declarations)
     if not plan.open_steps:
-        return Outcome(plan.answer("unchanged"), _nothing_to_do(plan))
+        return Output(plan.answer("unchanged"), _nothing_to_do(plan))
     picture = drawn_plan(plan.steps, plan.undeclared_names)
     if dry_run:
-        return Outcome(plan.answer("planned"), picture)
+        return Output(plan.answer("planned"), picture)
     question = f"Do this, for {len(plan.open_steps)} of {len(plan.steps)}?"
     return Proposal(picture, question, lambda backend: _carry_out(backend.admin, plan))
 
@@ -100,7 +100,7 @@ async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> ApplyPlan:
     undeclared: list[Mapping[str, str]] = []
     for org in declarations.orgs:
         org_id = org.client.org_id
-        current = await _find_org(admin, org_id)
+        current = await exits.unless_missing(admin.get_org(org_id))
         listed = [] if current is None else await admin.list_apps(org_id)
         there = {app["app_id"]: app for app in listed}
         steps.append(plan_step(org.client, current, org.client))
@@ -113,16 +113,7 @@ async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> ApplyPlan:
     return ApplyPlan(tuple(steps), tuple(undeclared))
 
 
-async def _find_org(admin: AnyAdmin, org_id: str) -> Mapping[str, Any] | None:
-    try:
-        return await admin.get_org(org_id)
-    except PriceKeeperError as error:
-        if exits.exit_code(error) == exits.NOT_FOUND:
-            return None
-        raise
-
-
-async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Outcome:
+async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Output:
     """Do one step after the other; the first that fails is the last that is tried."""
     outcomes: list[dict[str, Any]] = []
     failure: PriceKeeperError | None = None
@@ -140,7 +131,7 @@ async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Outcome:
             outcomes.append({"outcome": DONE})
     answer = plan.answer("applied" if failure is None else "failed", outcomes)
     picture = _picture(plan, [one["outcome"] for one in outcomes], failure)
-    return Outcome(answer, picture, exits.OK if failure is None else exits.FAILED)
+    return Output(answer, picture, exits.OK if failure is None else exits.FAILED)
 
 
 async def _do(admin: AnyAdmin, step: PlanStep) -> None:
@@ -165,7 +156,7 @@ def _came_of(error: PriceKeeperError) -> str:
 
 def _nothing_to_do(plan: ApplyPlan) -> RenderableType:
     heading = Text.assemble(("✓ ", "green"), f"nothing to do: {len(plan.steps)} as declared")
-    return page(heading, *drawn_undeclared(plan.undeclared_names))
+    return Section(heading, *drawn_undeclared(plan.undeclared_names))
 
 
 def _picture(
@@ -181,7 +172,7 @@ def _picture(
         drawn_step(step, *_SIGNS[outcome], more=_remark(step, outcome, failure))
         for step, outcome in zip(plan.open_steps, outcomes, strict=True)
     ]
-    return page(heading, *lines, *_next_steps(plan, outcomes, failure))
+    return Section(heading, *lines, *_next_steps(plan, outcomes, failure))
 
 
 def _remark(step: PlanStep, outcome: str, failure: PriceKeeperError | None) -> str:

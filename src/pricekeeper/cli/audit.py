@@ -14,17 +14,18 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalOrg
-from pricekeeper.cli.command import Outcome, backend_command, store_command
-from pricekeeper.cli.drawing import done, moment, page
+from pricekeeper.cli.command import Output, backend_command, store_command
+from pricekeeper.cli.drawing import Section, done, moment
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.opening import open_local_store, store_name
 from pricekeeper.cli.options import option
-from pricekeeper.cli.stores import store_name
+from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # they bring a store with them
-    from pricekeeper.audit.verification import ChainReport, Comparison, TrailFinding
+    from pricekeeper.audit.verification import ChainReport, TrailFinding
 
 audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from where and why.")
 
@@ -55,7 +56,7 @@ async def list_audit(
         int, option("--limit", "So many at the most.", min=1, max=ENTRIES_MAX)
     ] = ENTRIES_DEFAULT,
     after: Annotated[str | None, option("--after NEXT", "Go on behind an earlier list.")] = None,
-) -> Outcome:
+) -> Output:
     """List changes that people and keys have made, the newest first.
 
     [dim]pricekeeper audit list $ORG[/dim]
@@ -75,7 +76,7 @@ async def list_audit(
         if after is None or len(entries) == limit:
             break
     answer = {"entries": entries, **({} if after is None else {"next": after})}
-    return Outcome(answer, _entries(answer))
+    return Output(answer, _entries(answer))
 
 
 @store_command(audit, "verify", must_name_store=True)
@@ -89,7 +90,7 @@ async def verify_audit(
             "--against FILE", "Hold it against an earlier export, too.", exists=True, dir_okay=False
         ),
     ] = None,
-) -> Outcome:
+) -> Output:
     """Find entries that were changed, removed or put elsewhere; exit 1 if there are any.
 
     Entries that were rewritten with all that follow them are found with --against alone.
@@ -101,8 +102,6 @@ async def verify_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tenants.listing import list_org_ids  # noqa: PLC0415
 
     only, compared = None if org is None else parse_org_id(org), None
@@ -118,14 +117,15 @@ async def verify_audit(
     found += [] if compared is None else compared.findings
     known = {report.chain for report in reports if report.is_known}
     unknown = [org_id for org_id in org_ids if chain_of(org_id) not in known]
-    answer = {
+    answer: dict[str, Any] = {
         "store": store_name(settings),
         "chains": [_chain(report) for report in reports],
         "findings": [{"chain": one.chain, "seq": one.seq, "problem": one.problem} for one in found],
         **({"orgs_without_entries": unknown} if unknown else {}),
-        **({} if compared is None else {"against": _against(against, compared)}),
     }
-    return Outcome(answer, _verified(answer, found), exits.FAILED if found else exits.OK)
+    if compared is not None:
+        answer["against"] = {"file": str(against), "lines": compared.lines}
+    return Output(answer, _verified(answer, found), exits.FAILED if found else exits.OK)
 
 
 @store_command(audit, "export", must_name_store=True)
@@ -134,7 +134,7 @@ async def export_audit(
     org: OptionalOrg = None,
     *,
     to: Annotated[Path, option("--to FILE", "The file to write.")],
-) -> Outcome:
+) -> Output:
     """Write every entry to a file, as JSON lines; each line names the SHA-256 of the one before.
 
     Keep it where whoever can write to the store can't: `audit verify --against` then finds what
@@ -144,14 +144,12 @@ async def export_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     chain = None if org is None else chain_of(parse_org_id(org))
     async with open_local_store(settings) as store:
         count = await _write_lines(to, TrailVerifier(store, SystemClock()).export(chain))
     answer = {"file": str(to), "entries": count}
-    return Outcome(answer, done(f"{count:,} entries are in {to}"))
+    return Output(answer, done(f"{count:,} entries are in {to}"))
 
 
 async def _write_lines(path: Path, lines: AsyncIterator[bytes]) -> int:
@@ -183,7 +181,7 @@ def _entries(answer: Mapping[str, Any]) -> RenderableType:
             moment(entry["at"]), entry["actor"], entry["action"], entry["target"], _what(entry)
         )
     more = [Text(f"there are more: --after {answer['next']}", "dim")] if "next" in answer else []
-    return page(heading, rows, *more)
+    return Section(heading, rows, *more)
 
 
 def _what(entry: Mapping[str, Any]) -> str:
@@ -223,10 +221,6 @@ def _chain(report: ChainReport) -> dict[str, Any]:
     }
 
 
-def _against(file: Path | None, compared: Comparison) -> dict[str, Any]:
-    return {"file": str(file), "lines": compared.lines}
-
-
 def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> RenderableType:
     entries = sum(chain["entries"] for chain in answer["chains"])
     store, against = Text(f"the store is {answer['store']}", "dim"), answer.get("against")
@@ -234,14 +228,14 @@ def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> Rende
         text = f"{entries:,} entries are as they were written, in {len(answer['chains']):,} chains"
         if against is not None:
             text += f", and so are the {against['lines']:,} lines of {against['file']}"
-        return page(done(text), *_note(answer), store)
+        return Section(done(text), *_note(answer), store)
     rows = table("chain", "entry", "finding", numbers=["entry"], wraps=["chain", "finding"])
     for one in found:
         rows.add_row(one.chain, str(one.seq), one.problem)
     heading = Text(f"{len(found):,} findings in {entries:,} entries", "bold red")
     if against is not None:
         heading.append(f", held against {against['lines']:,} lines of {against['file']}")
-    return page(heading, rows, *_note(answer), store)
+    return Section(heading, rows, *_note(answer), store)
 
 
 def _note(answer: Mapping[str, Any]) -> list[Text]:

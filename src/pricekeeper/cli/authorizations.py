@@ -11,15 +11,15 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import AppArgument, OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, either_command
+from pricekeeper.cli.command import Output, either_command
 from pricekeeper.cli.drawing import (
     FULL_PCT,
     STATUS_STYLES,
+    Facts,
+    Section,
     done,
-    facts,
     minute,
     moment,
-    page,
     pct_bar,
     usd,
 )
@@ -46,7 +46,7 @@ async def list_authorizations(
     *,
     status: Annotated[str | None, option("--status", "Only those: open or unsettled.")] = None,
     after: Annotated[str | None, option("--after ID", "Go on behind that page.")] = None,
-) -> Outcome:
+) -> Output:
     """Show the authorizations of an app that are open, or that nobody has settled in time.
 
     [dim]pricekeeper authorizations list $ORG chat[/dim]
@@ -75,20 +75,20 @@ async def list_authorizations(
     parts: list[RenderableType] = [rows] if answer["authorizations"] else []
     if "next" in answer:
         parts.append(Text(f"more: --after {answer['next']}", "dim"))
-    return Outcome(answer, page(heading, *parts))
+    return Output(answer, Section(heading, *parts))
 
 
 @either_command(authorizations, "show")
 async def show_authorization(
     backend: Backend, org: OrgArgument, app: AppArgument, authorization_id: IdArgument
-) -> Outcome:
+) -> Output:
     """Show an authorization of an app, and what has become of it.
 
     [dim]pricekeeper authorizations show $ORG chat 01928f7c-12ab-8c3d-8e4f-0123456789ab[/dim]
     """
     with hint_if_missing(_HINT):
         answer = await backend.reader(client_of(org, app)).authorization(authorization_id)
-    return Outcome(answer, _one(answer))
+    return Output(answer, _one(answer))
 
 
 @either_command(authorizations, "void")
@@ -99,7 +99,7 @@ async def void_authorization(
     authorization_id: IdArgument,
     *,
     reason: Annotated[str | None, option("--reason TEXT", "Why; it is kept and shown.")] = None,
-) -> Outcome:
+) -> Output:
     """Give everything back that an authorization holds: the model was never reached.
 
     A service asks for the credentials of the app, or of its organisation.
@@ -110,11 +110,11 @@ async def void_authorization(
     with hint_if_missing(_HINT):
         await keeper.void(authorization_id, reason=reason)
     answer = {"authorization_id": authorization_id, "status": "voided"}
-    return Outcome(answer, done(f"{authorization_id} holds nothing any more"))
+    return Output(answer, done(f"{authorization_id} holds nothing any more"))
 
 
 @either_command(top, "budgets")
-async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
     """Show every budget that holds for an organisation or app, and what is left of it.
 
     Used is what was spent, is held for calls that are under way, and was charged for calls that
@@ -125,7 +125,7 @@ async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = No
     answer = await backend.reader(client_of(org, app)).budgets()
     if not answer["budgets"]:
         hint = "no budgets; see 'pricekeeper org put --help', --budget and --strict"
-        return Outcome(answer, Text(f"{app or org} has {hint}"))
+        return Output(answer, Text(f"{app or org} has {hint}"))
     rows = table(
         "budget", "of", "a", "used", "held", "unsettled", "left", "limit", "", "", "anew (UTC)",
         numbers=["used", "held", "unsettled", "left", "limit"], wraps=["budget"],
@@ -147,7 +147,7 @@ async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = No
             Text(f"{pct:.1f} %", style, justify="right"),
             minute(one["resets_at"]),
         )
-    return Outcome(answer, page(Text(app or org, "bold"), rows))
+    return Output(answer, Section(Text(app or org, "bold"), rows))
 
 
 def _status(pct: float) -> str:
@@ -184,4 +184,4 @@ def _one(answer: Mapping[str, Any]) -> RenderableType:
     if "void_reason" in answer:
         pairs["why"] = answer["void_reason"]
     heading = Text.assemble((answer["authorization_id"], "bold"), f"  {answer['status']}")
-    return page(heading, facts(pairs))
+    return Section(heading, Facts(pairs))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pricekeeper.cli.exits import MisusedError, RefusedError
+from pricekeeper.client_ids import Client
 from pricekeeper.settings import (
     ADMIN_KEY,
     CLIENT_ID,
@@ -28,14 +29,13 @@ from pricekeeper.settings import (
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
     from pricekeeper.cli.local import LocalAdmin, LocalKeeper
     from pricekeeper.client import Admin, Api
-    from pricekeeper.tenants import Client
 
     AnyAdmin: TypeAlias = Admin | LocalAdmin
     AnyKeeper: TypeAlias = Api | LocalKeeper
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Where:
     """What the command line says about where to work, and as whom."""
 
     store: str | None = None
@@ -103,7 +103,7 @@ class Backend(Protocol):
 class RemoteBackend:
     """A running service."""
 
-    def __init__(self, target: Target, url: str, closing: AsyncExitStack) -> None:
+    def __init__(self, target: Where, url: str, closing: AsyncExitStack) -> None:
         self._target = target
         self._url = url
         self._closing = closing
@@ -151,7 +151,7 @@ class RemoteBackend:
 
 
 @asynccontextmanager
-async def open_backend(target: Target, *, may_create: bool = False) -> AsyncIterator[Backend]:
+async def open_backend(target: Where, *, may_create: bool = False) -> AsyncIterator[Backend]:
     """The backend that the command line names; the store, if it names none.
 
     A store that is not there is more often a typing error than a wish, unless ``may_create``.

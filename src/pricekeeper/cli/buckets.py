@@ -7,11 +7,13 @@ from typing import Annotated, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.command import Output, store_command
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
 from pricekeeper.cli.usage import limits
+from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings
 
 __all__ = ["limits"]
@@ -20,7 +22,7 @@ DryRun = Annotated[bool, option("--dry-run", "Only tell what would be changed.")
 
 
 @store_command(limits, "repair")
-async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outcome:
+async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Output:
     """Bring token buckets that a leaping clock refilled in the future back to now.
 
     Do this where the clock is right. Services heal such buckets by themselves while they run; a
@@ -30,8 +32,6 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.limiter import Limiter  # noqa: PLC0415
     from pricekeeper.storage import forget_moments_ahead  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
@@ -53,7 +53,7 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outc
     now_ms = clock.now_ms()
     ahead = forget_moments_ahead(settings.store, now_ms=now_ms, dry_run=dry_run)
     answer = {"dry_run": dry_run, "clients": clients, "buckets": buckets, "store_ahead": ahead}
-    return Outcome(answer, _picture(answer))
+    return Output(answer, _picture(answer))
 
 
 def _picture(answer: dict[str, Any]) -> RenderableType:
@@ -63,9 +63,9 @@ def _picture(answer: dict[str, Any]) -> RenderableType:
         lines.append(Text(f"the store {what} a time that is ahead of this clock", "bold"))
     if not buckets:
         heading = f"no bucket is ahead of this clock, of {answer['clients']} clients"
-        return page(Text(heading, "green"), *lines)
+        return Section(Text(heading, "green"), *lines)
     rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
     for one in buckets:
         rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")
     what = "would be brought back" if answer["dry_run"] else "brought back to now"
-    return page(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)
+    return Section(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)

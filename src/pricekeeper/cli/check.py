@@ -1,4 +1,4 @@
-"""One thing that ``doctor`` has looked at."""
+"""What ``doctor`` says of one thing that it has looked at."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
+class Checked:
+    """One thing that was looked at: whether it is as it must be, and what to do if not."""
 
     name: str
     level: Level

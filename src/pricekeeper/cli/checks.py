@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
-from pricekeeper.cli.backends import Target
-from pricekeeper.cli.check import OTHERS, Check
+from pricekeeper.cli.backends import Where
+from pricekeeper.cli.check import OTHERS, Checked
 from pricekeeper.cli.checks_keys import (
     administrators_check,
     own_secrets_checks,
@@ -22,9 +22,8 @@ from pricekeeper.cli.checks_keys import (
 )
 from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
-from pricekeeper.cli.opening import open_local_store
+from pricekeeper.cli.opening import is_missing_file, open_local_store, store_name
 from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
-from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.strength import HOW_TO_MAKE_A_TOKEN
@@ -66,16 +65,16 @@ _EPOCH_MS_PLAUSIBLE: Final = (1_767_225_600_000, 4_102_444_800_000)
 """From 2026 to 2100."""
 
 
-async def check_store(target: Target) -> AsyncIterator[Check]:
+async def check_store(target: Where) -> AsyncIterator[Checked]:
     """Everything that can be told from here, the most basic first."""
     try:
         settings = target.settings()
     except PriceKeeperError as error:
-        yield Check("settings", "FAIL", str(error), "mend that one, then look again")
+        yield Checked("settings", "FAIL", str(error), "mend that one, then look again")
         return
-    yield Check("settings", "OK", f"the store is {store_name(settings)}")
+    yield Checked("settings", "OK", f"the store is {store_name(settings)}")
     for text in unknown_settings(os.environ):
-        yield Check("settings", "WARN", text, "correct its name, or unset it")
+        yield Checked("settings", "WARN", text, "correct its name, or unset it")
     yield _models(settings)
     yield provisioning_key_check(settings)
     yield _proxies(settings)
@@ -91,15 +90,15 @@ async def check_store(target: Target) -> AsyncIterator[Check]:
     yield _file_clock(settings, clock)
 
 
-def _models(settings: Settings) -> Check:
+def _models(settings: Settings) -> Checked:
     try:
         catalogue = load_catalogue(settings.config_path)
     except PriceKeeperError as error:
-        return Check("models", "FAIL", str(error), "see config.example.yaml for every field")
-    return Check("models", "OK", f"{', '.join(catalogue.labels)} ({catalogue.origin})")
+        return Checked("models", "FAIL", str(error), "see config.example.yaml for every field")
+    return Checked("models", "OK", f"{', '.join(catalogue.labels)} ({catalogue.origin})")
 
 
-def _proxies(settings: Settings) -> Check:
+def _proxies(settings: Settings) -> Checked:
     """Whether callers can be told apart, by these settings or by those of the last start."""
     listening = read_note(settings.data_dir)
     believed = settings.trusted_proxies
@@ -107,31 +106,31 @@ def _proxies(settings: Settings) -> Check:
         believed = listening.trusted_proxies
     if believed == "*":
         text = "X-Forwarded-For is believed from everybody, who can then say any address"
-        return Check("proxies", "WARN", text, FIX)
+        return Checked("proxies", "WARN", text, FIX)
     if believed is not None:
-        return Check("proxies", "OK", f"X-Forwarded-For is believed from {believed or 'nobody'}")
+        return Checked("proxies", "OK", f"X-Forwarded-For is believed from {believed or 'nobody'}")
     if listening is not None and listening.is_exposed:
-        return Check("proxies", "WARN", listening.warning, FIX)
-    return Check("proxies", "OK", f"{TRUSTED_PROXIES} is not set, which is right on loopback")
+        return Checked("proxies", "WARN", listening.warning, FIX)
+    return Checked("proxies", "OK", f"{TRUSTED_PROXIES} is not set, which is right on loopback")
 
 
-def _metrics(settings: Settings) -> Check:
+def _metrics(settings: Settings) -> Checked:
     """Whether the operator can see the metrics, and nobody else."""
     at, token = settings.metrics_address, settings.metrics_token
     if token == DEMO_METRICS_TOKEN:
         text = "their token is the demo's, which everybody knows"
-        return Check("metrics", "WARN", text, HOW_TO_MAKE_A_TOKEN)
+        return Checked("metrics", "WARN", text, HOW_TO_MAKE_A_TOKEN)
     if at is None and token is None:
-        return Check("metrics", "WARN", "nobody can read them", f"export {METRICS_PORT}=9464")
+        return Checked("metrics", "WARN", "nobody can read them", f"export {METRICS_PORT}=9464")
     if at is not None and token is None and not is_loopback(at.host):
         text = f"whoever reaches {at.host}, port {at.port}, reads what every tenant spends"
-        return Check("metrics", "WARN", text, HOW_TO_MAKE_A_TOKEN)
+        return Checked("metrics", "WARN", text, HOW_TO_MAKE_A_TOKEN)
     shown = [] if at is None else [f"on {at.host}, port {at.port}"]
     shown += [] if token is None else ["with their token"]
-    return Check("metrics", "OK", ", ".join(shown))
+    return Checked("metrics", "OK", ", ".join(shown))
 
 
-def _disk(settings: Settings) -> Iterator[Check]:
+def _disk(settings: Settings) -> Iterator[Checked]:
     """Room to write, on each disk that is written to."""
     folders = {settings.data_dir}
     match settings.store:
@@ -142,17 +141,17 @@ def _disk(settings: Settings) -> Iterator[Check]:
         free = shutil.disk_usage(folder).free
         text = f"{free / 1024**3:,.1f} GiB free at {folder}"
         if free < FREE_BYTES_MIN:
-            yield Check("disk", "FAIL", text, "make room: without it nothing can be recorded")
+            yield Checked("disk", "FAIL", text, "make room: without it nothing can be recorded")
         elif free < FREE_BYTES_CALM:
-            yield Check("disk", "WARN", text, "make room before it is needed")
+            yield Checked("disk", "WARN", text, "make room before it is needed")
         else:
-            yield Check("disk", "OK", text)
+            yield Checked("disk", "OK", text)
 
 
-async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Check]:
+async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Checked]:
     if is_missing_file(settings):
         text = f"{store_name(settings)} is not there yet"
-        yield Check("store", "WARN", text, "pricekeeper tables create, or just serve")
+        yield Checked("store", "WARN", text, "pricekeeper tables create, or just serve")
         return
     whole = await _check_whole_file(settings, clock)
     if whole is not None:
@@ -165,9 +164,9 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
             missing = [name for name, there in found.items() if not there]
             if missing:
                 text = f"missing: {', '.join(missing)}"
-                yield Check("tables", "FAIL", text, "pricekeeper tables create")
+                yield Checked("tables", "FAIL", text, "pricekeeper tables create")
                 return
-            yield Check("tables", "OK", f"all {len(found)} are there")
+            yield Checked("tables", "OK", f"all {len(found)} are there")
             yield await _check_expiry(settings, clock)
             yield await _check_writable(store, clock)
             with StrangeItems() as strange:
@@ -177,13 +176,13 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
             yield _stored_items(strange)
             yield _store_time(settings, clock)
     except PriceKeeperError as error:
-        yield Check("store", "FAIL", str(error), "check where it is, permissions and credentials")
+        yield Checked("store", "FAIL", str(error), "check where it is, permissions and credentials")
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
             yield _store_file(path)
 
 
-async def _check_whole_file(settings: Settings, clock: Clock) -> Check | None:
+async def _check_whole_file(settings: Settings, clock: Clock) -> Checked | None:
     """Whether the file of an embedded store is damaged."""
     found = await find_damage(settings.store, clock=clock, patience_ms=DAMAGE_MS_MAX)
     if found is None:
@@ -193,26 +192,28 @@ async def _check_whole_file(settings: Settings, clock: Clock) -> Check | None:
             "stop the service, move the file with its -wal and -shm away, put a backup in its "
             "place (without one: sqlite3 DAMAGED .recover | sqlite3 NEW), then start it"
         )
-        return Check("damage", "FAIL", f"it is damaged: {found.damage}", fix)
+        return Checked("damage", "FAIL", f"it is damaged: {found.damage}", fix)
     if not found.complete:
         text = f"no damage in what could be read in {DAMAGE_MS_MAX // 1000} s"
-        return Check("damage", "WARN", text, "look at all of it: sqlite3 FILE 'PRAGMA quick_check'")
-    return Check("damage", "OK", "it is not damaged")
+        return Checked(
+            "damage", "WARN", text, "look at all of it: sqlite3 FILE 'PRAGMA quick_check'"
+        )
+    return Checked("damage", "OK", "it is not damaged")
 
 
-async def _check_expiry(settings: Settings, clock: Clock) -> Check:
+async def _check_expiry(settings: Settings, clock: Clock) -> Checked:
     """Whether expired items are removed; a table that was restored has lost that."""
     fix = "pricekeeper tables create"
     try:
         lasting = await find_tables_without_expiry(settings.store, clock=clock)
     except StoreMisconfiguredError as error:
-        return Check("expiry", "WARN", f"can't be told: {error}", fix)
+        return Checked("expiry", "WARN", f"can't be told: {error}", fix)
     if lasting:
-        return Check("expiry", "WARN", f"items stay for ever in {', '.join(lasting)}", fix)
-    return Check("expiry", "OK", "expired items are removed")
+        return Checked("expiry", "WARN", f"items stay for ever in {', '.join(lasting)}", fix)
+    return Checked("expiry", "OK", "expired items are removed")
 
 
-async def _check_writable(store: Store, clock: Clock) -> Check:
+async def _check_writable(store: Store, clock: Clock) -> Checked:
     """Write, read and remove an item that means nothing, and that would expire by itself."""
     key = Key(f"doctor-{uuid.uuid4()}")
     item: Item = {"PK": key.pk, "expires_at_epoch": clock.now_ms() // 1000 + 60}
@@ -222,93 +223,95 @@ async def _check_writable(store: Store, clock: Clock) -> Check:
     await store.delete(Delete(REVOKED_TOKENS, key))
     took_ms = clock.monotonic_ms() - began_ms
     if there != item:
-        return Check("store", "FAIL", "what was written could not be read", "is it one store?")
-    return Check("store", "OK", f"written, read and removed an item in {took_ms} ms")
+        return Checked("store", "FAIL", "what was written could not be read", "is it one store?")
+    return Checked("store", "OK", f"written, read and removed an item in {took_ms} ms")
 
 
-async def _check_aggregation(store: Store, clock: Clock) -> Check:
+async def _check_aggregation(store: Store, clock: Clock) -> Checked:
     name, last_ms = "aggregator", checkpoint_from(await store.get(*CHECKPOINT))
     if last_ms is None:
-        return Check(name, "OK", "has not run on this store yet")
+        return Checked(name, "OK", "has not run on this store yet")
     age_ms = clock.now_ms() - last_ms
     text = f"last complete run {max(0, age_ms) // 1000:,} s ago"
     if age_ms < -SKEW_MS_MAX:
         text = f"another machine's run is {-age_ms // 1000:,} s in our future"
-        return Check(name, "FAIL", text, "set the clocks: timedatectl set-ntp true")
+        return Checked(name, "FAIL", text, "set the clocks: timedatectl set-ntp true")
     if age_ms > AGGREGATION_AGE_MS_MAX:
-        return Check(name, "WARN", text, "is a service running? else: pricekeeper aggregate")
-    return Check(name, "OK", text)
+        return Checked(name, "WARN", text, "is a service running? else: pricekeeper aggregate")
+    return Checked(name, "OK", text)
 
 
-def _store_time(settings: Settings, clock: TrustedClock) -> Check:
+def _store_time(settings: Settings, clock: TrustedClock) -> Checked:
     """Whether store and services agree with this clock; the store was asked a moment ago."""
     name, fix = "store's time", "set the clocks: timedatectl set-ntp true"
     doubt = clock.doubt
     if doubt is not None:
         fix += "; if this one is right: pricekeeper limits repair"
         text = f"this clock is {_distance(clock.leap_ms)} the store's time: {doubt}"
-        return Check(name, "FAIL", text, fix)
+        return Checked(name, "FAIL", text, fix)
     leap_ms = read_leap_ms(settings.store)
     if leap_ms:
         text = f"a service doubts its clock, which is {_distance(leap_ms)} the time it goes by"
-        return Check(name, "FAIL", text, fix)
-    return Check(name, "OK", "the store agrees about the time")
+        return Checked(name, "FAIL", text, fix)
+    return Checked(name, "OK", "the store agrees about the time")
 
 
 def _distance(ahead_ms: int) -> str:
     return f"{abs(ahead_ms) // 1000:,} s {'ahead of' if ahead_ms > 0 else 'behind'}"
 
 
-def secrets_check(ages: Ages) -> Check:
+def secrets_check(ages: Ages) -> Checked:
     """Whether clients' secrets are due for a rotation."""
     fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
-    return Check(
+    return Checked(
         "client secrets", "WARN" if ages.old else "OK", ages.summary, fix if ages.old else ""
     )
 
 
-def _stored_items(strange: StrangeItems) -> Check:
+def _stored_items(strange: StrangeItems) -> Checked:
     """Whether what was looked at, every client and the aggregator's mark, could be read."""
     if not strange.counts:
-        return Check("stored items", "OK", "every client and the aggregator's mark can be read")
+        return Checked("stored items", "OK", "every client and the aggregator's mark can be read")
     text = f"{strange.counts.total()} can't be read: {'; '.join(strange.latest)}"
-    return Check("stored items", "WARN", text, "correct or remove each: it stops its client alone")
+    return Checked(
+        "stored items", "WARN", text, "correct or remove each: it stops its client alone"
+    )
 
 
-def _store_file(path: str) -> Check:
+def _store_file(path: str) -> Checked:
     """The embedded store is as secret as what is in it."""
     if Path(path).stat().st_mode & OTHERS:
-        return Check("store file", "WARN", f"others can read {path}", f"chmod 600 {path}")
-    return Check("store file", "OK", "nobody else can read it")
+        return Checked("store file", "WARN", f"others can read {path}", f"chmod 600 {path}")
+    return Checked("store file", "OK", "nobody else can read it")
 
 
-async def clock_check(clock: Clock) -> Check:
+async def clock_check(clock: Clock) -> Checked:
     """Whether the wall clock is plausible and runs as fast as the monotonic one."""
     fix = "timedatectl set-ntp true"
     wall_ms, steady_ms = clock.now_ms(), clock.monotonic_ms()
     first_ms, last_ms = _EPOCH_MS_PLAUSIBLE
     if not first_ms <= wall_ms < last_ms:
-        return Check("clock", "FAIL", f"it says {wall_ms} ms since 1970", fix)
+        return Checked("clock", "FAIL", f"it says {wall_ms} ms since 1970", fix)
     await clock.sleep_ms(SAMPLE_MS)
     drift_ms = (clock.now_ms() - wall_ms) - (clock.monotonic_ms() - steady_ms)
     if abs(drift_ms) > STEP_MS_MAX:
-        return Check("clock", "WARN", f"it was set by {drift_ms} ms while we looked", fix)
-    return Check("clock", "OK", "plausible, and it runs evenly")
+        return Checked("clock", "WARN", f"it was set by {drift_ms} ms while we looked", fix)
+    return Checked("clock", "OK", "plausible, and it runs evenly")
 
 
-def _file_clock(settings: Settings, clock: Clock) -> Check:
+def _file_clock(settings: Settings, clock: Clock) -> Checked:
     """Whether the file system agrees about the time: a network one has its own clock."""
     folder = _existing(settings.data_dir)
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             skew_ms = Path(file.name).stat().st_mtime_ns // 1_000_000 - clock.now_ms()
     except OSError as error:
-        return Check("file times", "FAIL", f"can't write to {folder}: {error.strerror}",
+        return Checked("file times", "FAIL", f"can't write to {folder}: {error.strerror}",
                      "let this user write there")  # fmt: skip
     if abs(skew_ms) > SKEW_MS_MAX:
         text = f"the file system's clock is {skew_ms // 1000} s off"
-        return Check("file times", "WARN", text, "keep the data folder on a local disk")
-    return Check("file times", "OK", "the file system agrees about the time")
+        return Checked("file times", "WARN", text, "keep the data folder on a local disk")
+    return Checked("file times", "OK", "the file system agrees about the time")
 
 
 def _existing(folder: Path) -> Path:

@@ -8,9 +8,9 @@ from typing import Final
 from pricekeeper.admin_keys import list_roots
 from pricekeeper.bootstrap import HOW_TO_MAKE_A_ROOT
 from pricekeeper.bootstrap.secrets import KEY_FILE, open_keys, read_peppers
-from pricekeeper.cli.check import OTHERS, Check, Level
+from pricekeeper.cli.check import OTHERS, Checked, Level
 from pricekeeper.cli.demo_org import DEMO_KEY
-from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.cli.opening import is_missing_file
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.credentials.strength import HOW_TO_MAKE_ONE, estimate_bits, require_strong_key
@@ -23,66 +23,66 @@ SOON_DAYS: Final = 14
 _DAY_SECS: Final = 86_400
 
 
-def provisioning_key_check(settings: Settings) -> Check:
+def provisioning_key_check(settings: Settings) -> Checked:
     """Whether nobody can guess the environment's key, if there is one."""
     name, key = "provisioning key", settings.provisioning_key
     if key == DEMO_KEY:
-        return Check(name, "WARN", "it is the demo's, which everybody knows", HOW_TO_MAKE_ONE)
+        return Checked(name, "WARN", "it is the demo's, which everybody knows", HOW_TO_MAKE_ONE)
     if key is None and is_missing_file(settings):
-        return Check(name, "FAIL", "serve does not start: there is no key yet", HOW_TO_MAKE_ONE)
+        return Checked(name, "FAIL", "serve does not start: there is no key yet", HOW_TO_MAKE_ONE)
     if key is None:
-        return Check(name, "OK", "none, so that admin keys alone open this deployment")
+        return Checked(name, "OK", "none, so that admin keys alone open this deployment")
     try:
         require_strong_key(key)
     except SettingsError as error:
-        return Check(name, "FAIL", f"serve does not start: {error}", HOW_TO_MAKE_ONE)
-    return Check(name, "OK", f"about {estimate_bits(key)} bits")
+        return Checked(name, "FAIL", f"serve does not start: {error}", HOW_TO_MAKE_ONE)
+    return Checked(name, "OK", f"about {estimate_bits(key)} bits")
 
 
-async def own_secrets_checks(settings: Settings, clock: Clock) -> AsyncIterator[Check]:
+async def own_secrets_checks(settings: Settings, clock: Clock) -> AsyncIterator[Checked]:
     """Signing keys and pepper: there, readable, and by nobody else. Nothing is made by looking."""
     folder = settings.data_dir
     is_used = settings.signing_keys is None or settings.pepper is None
     if is_used and not folder.is_dir():
         text = f"{folder.resolve()} is not there yet; the first start makes it"
-        yield Check("data folder", "WARN", text, f"if there should be one: set {DATA_DIR}")
+        yield Checked("data folder", "WARN", text, f"if there should be one: set {DATA_DIR}")
         return
     if is_used and folder.stat().st_mode & OTHERS:
         text = f"others can look into {folder.resolve()}"
-        yield Check("data folder", "WARN", text, f"chmod 700 {folder}")
+        yield Checked("data folder", "WARN", text, f"chmod 700 {folder}")
     elif is_used:
-        yield Check("data folder", "OK", str(folder.resolve()))
+        yield Checked("data folder", "OK", str(folder.resolve()))
     yield await _signing_keys(settings, clock)
     yield await _pepper(settings, clock)
 
 
-async def _signing_keys(settings: Settings, clock: Clock) -> Check:
+async def _signing_keys(settings: Settings, clock: Clock) -> Checked:
     name, path = "signing keys", settings.data_dir / KEY_FILE
     if settings.signing_keys is None and not path.exists():
-        return Check(name, "WARN", f"{path} is not there yet; the first start makes it")
+        return Checked(name, "WARN", f"{path} is not there yet; the first start makes it")
     try:
         keyring = (await open_keys(settings, clock))[0].keyring
     except PriceKeeperError as error:
-        return Check(name, "FAIL", str(error), _mend(settings.signing_keys))
+        return Checked(name, "FAIL", str(error), _mend(settings.signing_keys))
     now_epoch = clock.now_ms() // 1000
     age_days = (now_epoch - max(entry.active_from_epoch for entry in keyring.entries)) // _DAY_SECS
     text = f"{len(keyring.entries)}, the newest {max(0, age_days)} days old"
     if age_days > KEY_AGE_DAYS_MAX:
-        return Check(name, "WARN", text, "pricekeeper keys rotate")
-    return Check(name, "OK", text)
+        return Checked(name, "WARN", text, "pricekeeper keys rotate")
+    return Checked(name, "OK", text)
 
 
-async def _pepper(settings: Settings, clock: Clock) -> Check:
+async def _pepper(settings: Settings, clock: Clock) -> Checked:
     path = settings.data_dir / PEPPER_FILE
     if settings.pepper is None and not path.exists():
-        return Check("pepper", "WARN", f"{path} is not there yet; the first start makes it")
+        return Checked("pepper", "WARN", f"{path} is not there yet; the first start makes it")
     try:
         await read_peppers(settings, clock)
     except PriceKeeperError as error:
-        return Check("pepper", "FAIL", str(error), _mend(settings.pepper))
+        return Checked("pepper", "FAIL", str(error), _mend(settings.pepper))
     if settings.pepper is not None:
-        return Check("pepper", "OK", f"from {settings.pepper}")
-    return Check("pepper", "OK", "readable by its owner alone")
+        return Checked("pepper", "OK", f"from {settings.pepper}")
+    return Checked("pepper", "OK", "readable by its owner alone")
 
 
 def _mend(location: SecretLocation | None) -> str:
@@ -91,7 +91,7 @@ def _mend(location: SecretLocation | None) -> str:
     return "serve does not start like this: mend the setting, or what is kept there"
 
 
-async def administrators_check(settings: Settings, store: Store, clock: Clock) -> Check:
+async def administrators_check(settings: Settings, store: Store, clock: Clock) -> Checked:
     """Whether somebody can administer this deployment, also without the environment's key."""
     name, now_epoch = "administrators", clock.now_ms() // 1000
     roots = await list_roots(store)
@@ -101,13 +101,13 @@ async def administrators_check(settings: Settings, store: Store, clock: Clock) -
             "their keys have all expired" if roots else "there is no key, so serve does not start"
         )
         level: Level = "WARN" if roots else "FAIL"
-        return Check(name, level, f"nobody: {text}", HOW_TO_MAKE_A_ROOT)
+        return Checked(name, level, f"nobody: {text}", HOW_TO_MAKE_A_ROOT)
     text = f"{len(counting) or 'no'} ADMIN keys for all organisations"
     ends = [key.expires_at_epoch for key in counting]
     lasting = [end for end in ends if end is None or end - now_epoch > SOON_DAYS * _DAY_SECS]
     if settings.provisioning_key is None and not lasting:
         fix = f"make another before that: {HOW_TO_MAKE_A_ROOT}"
-        return Check(
+        return Checked(
             name, "WARN", f"{text}, the last of which expires within {SOON_DAYS} days", fix
         )
-    return Check(name, "OK", text)
+    return Checked(name, "OK", text)

@@ -10,8 +10,8 @@ from typing import Final
 
 import aiohttp
 
-from pricekeeper.cli.backends import Target
-from pricekeeper.cli.check import Check
+from pricekeeper.cli.backends import Where
+from pricekeeper.cli.check import Checked
 from pricekeeper.cli.checks import SKEW_MS_MAX, clock_check, secrets_check
 from pricekeeper.cli.secret_ages import read_served_secrets
 from pricekeeper.client import Admin, Api, ServiceError
@@ -24,11 +24,11 @@ from pricekeeper.tenants import parse_client_id
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 
 
-async def check_service(target: Target, url: str) -> AsyncIterator[Check]:
+async def check_service(target: Where, url: str) -> AsyncIterator[Checked]:
     """Whether it lives, is ready, knows our credentials and agrees about the time."""
     base, clock = url.rstrip("/"), SystemClock()
     for text in unknown_settings(os.environ):
-        yield Check("settings", "WARN", text, "correct its name, or unset it")
+        yield Checked("settings", "WARN", text, "correct its name, or unset it")
     try:
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             async with session.get(f"{base}/healthz") as health:
@@ -39,21 +39,21 @@ async def check_service(target: Target, url: str) -> AsyncIterator[Check]:
                 shown = metrics.status == HTTPStatus.OK
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         fix = "is it running, and is the URL right?"
-        yield Check("service", "FAIL", f"{base} does not answer: {error}", fix)
+        yield Checked("service", "FAIL", f"{base} does not answer: {error}", fix)
         return
-    yield Check("service", "OK", f"{base} answers")
+    yield Checked("service", "OK", f"{base} answers")
     if CLOCK_IN_DOUBT in text:
         fix = "set its clock: timedatectl set-ntp true, over there"
-        yield Check("ready", "FAIL", "its clock is in doubt, so it issues no tokens", fix)
+        yield Checked("ready", "FAIL", "its clock is in doubt, so it issues no tokens", fix)
     elif ready.status == HTTPStatus.OK:
-        yield Check("ready", "OK", "it serves requests")
+        yield Checked("ready", "OK", "it serves requests")
     else:
-        yield Check("ready", "FAIL", text, "look at its store: pricekeeper doctor, over there")
+        yield Checked("ready", "FAIL", text, "look at its store: pricekeeper doctor, over there")
     if shown:
         fix = "let the proxy refuse /metrics, and set a token: see docs/operations.md"
-        yield Check("metrics", "FAIL", "anybody can read what every tenant spends", fix)
+        yield Checked("metrics", "FAIL", "anybody can read what every tenant spends", fix)
     else:
-        yield Check("metrics", "OK", "not shown to everybody")
+        yield Checked("metrics", "OK", "not shown to everybody")
     async for check in _check_key(target, url):
         yield check
     if target.client is not None:
@@ -62,30 +62,32 @@ async def check_service(target: Target, url: str) -> AsyncIterator[Check]:
     yield await clock_check(clock)
 
 
-async def _check_key(target: Target, url: str) -> AsyncIterator[Check]:
+async def _check_key(target: Where, url: str) -> AsyncIterator[Checked]:
     """Whether the key opens the service, and what can be seen with it."""
     key = target.provisioning_key
     if not key:
         text = "none given, so provisioning was not tried"
-        yield Check("provisioning key", "WARN", text, f"export {PROVISIONING_KEY}=...")
+        yield Checked("provisioning key", "WARN", text, f"export {PROVISIONING_KEY}=...")
         return
     try:
         async with Admin(url, key) as admin:
             found = await admin.list_orgs()
-            yield Check("provisioning key", "OK", f"accepted; {len(found)} organisations")
+            yield Checked("provisioning key", "OK", f"accepted; {len(found)} organisations")
             yield secrets_check(await read_served_secrets(admin, found, SystemClock()))
     except ServiceError as error:
-        yield Check("provisioning key", "FAIL", str(error), "use the key that the service has")
+        yield Checked("provisioning key", "FAIL", str(error), "use the key that the service has")
 
 
-async def _check_credentials(url: str, client_id: str, secret: str) -> Check:
+async def _check_credentials(url: str, client_id: str, secret: str) -> Checked:
     try:
         parse_client_id(client_id)
         async with Api(url, client_id, secret) as keeper:
             await keeper.sessions()
     except PriceKeeperError as error:
-        return Check("credentials", "FAIL", str(error), "pricekeeper credentials rotate, and claim")
-    return Check("credentials", "OK", f"{client_id} gets in")
+        return Checked(
+            "credentials", "FAIL", str(error), "pricekeeper credentials rotate, and claim"
+        )
+    return Checked("credentials", "OK", f"{client_id} gets in")
 
 
 def _skew_ms(date: str | None, now_ms: int) -> int | None:
@@ -95,10 +97,10 @@ def _skew_ms(date: str | None, now_ms: int) -> int | None:
     return int(parsedate_to_datetime(date).timestamp() * 1000) - now_ms
 
 
-def _skew(skew_ms: int | None) -> Check:
+def _skew(skew_ms: int | None) -> Checked:
     if skew_ms is None:
-        return Check("time", "WARN", "the service does not say what time it has")
+        return Checked("time", "WARN", "the service does not say what time it has")
     text = f"its clock and ours are {abs(skew_ms) / 1000:.0f} s apart"
     if abs(skew_ms) > SKEW_MS_MAX:
-        return Check("time", "FAIL", text, "set the clocks: timedatectl set-ntp true")
-    return Check("time", "OK", text)
+        return Checked("time", "FAIL", text, "set the clocks: timedatectl set-ntp true")
+    return Checked("time", "OK", text)

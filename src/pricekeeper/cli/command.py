@@ -1,7 +1,9 @@
 """How a function becomes a command: options that all share, an event loop, and the answer shown.
 
-A command is an async function that takes the backend it works on (or the settings, if it can only
-work on the store) and gives back an `Outcome`: the answer as JSON, and a picture of it for people.
+A command is an async function that takes what it works on (a backend, or the settings of a store)
+and gives back an `Output`: the answer as JSON, and a picture of it for people. Options that go
+together may be a dataclass: a parameter of that type stands for one option for each of its fields.
+A command that also shows something itself takes ``as_json``.
 """
 
 from __future__ import annotations
@@ -13,19 +15,20 @@ import inspect
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar, get_type_hints
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_type_hints
 
 import typer
 from rich.console import RenderableType
 
 from pricekeeper.cli import exits, secret_input
-from pricekeeper.cli.backends import Target, open_backend, quiet_logs
+from pricekeeper.cli.backends import Where, open_backend, quiet_logs
 from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import harmless, harmless_json, make_console
 from pricekeeper.errors import PriceKeeperError
-from pricekeeper.settings import ADMIN_KEY, CLIENT_ID, CLIENT_SECRET, CONFIG, STORE, URL
+from pricekeeper.settings import ADMIN_KEY, CLIENT_ID, CLIENT_SECRET, CONFIG, STORE, URL, Settings
 
 
 def _where(spelling: str, text: str, variable: str, **more: Any) -> Any:
@@ -57,16 +60,17 @@ ClientSecretOption = Annotated[
 
 _STORE_OPTIONS: Final[Mapping[str, Any]] = {"store": StoreOption, "config": ConfigOption}
 _KEY_OPTIONS: Final[Mapping[str, Any]] = {"url": UrlOption, "key": KeyOption, **_STORE_OPTIONS}
-_CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
+_EVERY_OPTION: Final[Mapping[str, Any]] = {
     "url": UrlOption,
     "client_id": ClientIdOption,
     "client_secret": ClientSecretOption,
     **_STORE_OPTIONS,
+    "key": KeyOption,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Output:
     """What a command found or did."""
 
     answer: Any
@@ -80,147 +84,129 @@ class Proposal:
 
     picture: RenderableType
     question: str
-    carry_out: Callable[[Any], Awaitable[Outcome]]
+    carry_out: Callable[[Any], Awaitable[Output]]
     """Takes the backend, as the command does."""
 
 
-Command: TypeAlias = Callable[..., Awaitable[Outcome]]
-Proposer: TypeAlias = Callable[..., Awaitable[Outcome | Proposal]]
+Command: TypeAlias = Callable[..., Awaitable[Output | Proposal]]
+Opening: TypeAlias = Callable[[Where], AbstractAsyncContextManager[Any]]
+"""Opens what a command works on, which the command takes first."""
 Question: TypeAlias = Callable[[Mapping[str, Any]], str]
-"""What to ask before a command runs, made of its arguments; one of these is ``yes``."""
-Decorator: TypeAlias = Callable[[Command], Command]
+"""What to ask before a command runs, made of its arguments."""
 _Result = TypeVar("_Result")
-_Function = TypeVar("_Function", bound=Callable[..., Awaitable[Any]])
-_Executed_contra = TypeVar("_Executed_contra", contravariant=True)
+_Command = TypeVar("_Command", bound=Command)
 
 
 def backend_command(
     group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
-) -> Decorator:
+) -> Callable[[_Command], _Command]:
     """A command that works on a service with the provisioning key, or on the store."""
-    run = functools.partial(_run_on_backend, may_create=may_create)
-    return _register(group, name, _KEY_OPTIONS, run, asks)
+    opening = functools.partial(open_backend, may_create=may_create)
+    return _register(group, name, _KEY_OPTIONS, opening, asks=asks)
 
 
-def proposing_command(group: typer.Typer, name: str) -> Callable[[Proposer], Proposer]:
+def proposing_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
     """As `backend_command`, for one that may give back a `Proposal`: shown, asked, then done.
 
     Only a person at a terminal is asked, and not after ``--yes``.
     """
-
-    def execute(
-        function: Proposer, target: Target, given: dict[str, Any], *, as_json: bool
-    ) -> Outcome:
-        asks = not given.pop("yes") and sys.stdin.isatty()
-        found = asyncio.run(_await_outcome(_run_on_backend(function, target, given)))
-        if isinstance(found, Outcome):
-            return found
-        if asks or not as_json:
-            _show_proposal(found, on_stderr=as_json)
-        if asks:
-            _confirm(found.question, yes=False)
-        return asyncio.run(_await_outcome(_run_on_backend(found.carry_out, target, {})))
-
-    return _declare_as(group, name, _KEY_OPTIONS, execute, has_yes=True)
+    return _register(group, name, _KEY_OPTIONS, open_backend, has_yes=True)
 
 
-def either_command(group: typer.Typer, name: str) -> Decorator:
+def either_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
     """A command that works with a client's credentials or the provisioning key, or on the store."""
-    return _register(group, name, {**_CLIENT_OPTIONS, "key": KeyOption}, _run_on_backend)
+    return _register(group, name, _EVERY_OPTION, open_backend)
 
 
-def store_command(group: typer.Typer, name: str, *, must_name_store: bool = False) -> Decorator:
-    """A command that works on the store only.
+def store_command(
+    group: typer.Typer, name: str, *, must_name_store: bool = False
+) -> Callable[[_Command], _Command]:
+    """A command that works on the store only, as the settings name it.
 
     With ``must_name_store`` it does not go by the default if the environment names a service.
     """
-    run = functools.partial(_run_on_store, must_name_store=must_name_store)
-    return _register(group, name, _STORE_OPTIONS, run)
+
+    def opening(target: Where) -> AbstractAsyncContextManager[Settings]:
+        if must_name_store:
+            target.require_named_store()
+        return nullcontext(target.settings())
+
+    return _register(group, name, _STORE_OPTIONS, opening)
 
 
-def doctor_command(group: typer.Typer, name: str) -> Decorator:
+def doctor_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
     """A command that looks at either, and opens neither before it runs."""
-    options = {**_CLIENT_OPTIONS, "key": KeyOption}
-    return _register(group, name, options, _run_on_target)
+    return _register(group, name, _EVERY_OPTION, nullcontext)
 
 
-def client_command(group: typer.Typer, name: str) -> Decorator:
+def client_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
     """A command of an app itself, which the environment names as it does for the app."""
-    return _register(group, name, {}, _run_on_target)
-
-
-async def _run_on_backend(
-    function: Callable[..., Awaitable[_Result]],
-    target: Target,
-    given: Mapping[str, Any],
-    *,
-    may_create: bool = False,
-) -> _Result:
-    async with open_backend(target, may_create=may_create) as backend:
-        return await function(backend, **given)
-
-
-async def _run_on_store(
-    function: Command, target: Target, given: Mapping[str, Any], *, must_name_store: bool
-) -> Outcome:
-    if must_name_store:
-        target.require_named_store()
-    return await function(target.settings(), **given)
-
-
-async def _run_on_target(function: Command, target: Target, given: Mapping[str, Any]) -> Outcome:
-    return await function(target, **given)
+    return _register(group, name, {}, nullcontext)
 
 
 def _register(
     group: typer.Typer,
     name: str,
     options: Mapping[str, Any],
-    run: Callable[[Command, Target, Mapping[str, Any]], Awaitable[Outcome]],
-    asks: Question | None = None,
-) -> Decorator:
-    def execute(
-        function: Command, target: Target, given: dict[str, Any], *, as_json: bool
-    ) -> Outcome:
-        del as_json
-        if asks is not None:
-            _confirm(asks(given), yes=given.pop("yes"))
-        return asyncio.run(_await_outcome(run(function, target, given)))
-
-    return _declare_as(group, name, options, execute, has_yes=asks is not None)
-
-
-class _Execute(Protocol[_Executed_contra]):
-    """Runs a command with what the command line says."""
-
-    def __call__(
-        self, function: _Executed_contra, target: Target, given: dict[str, Any], /, *, as_json: bool
-    ) -> Outcome: ...
-
-
-def _declare_as(
-    group: typer.Typer,
-    name: str,
-    options: Mapping[str, Any],
-    execute: _Execute[_Function],
+    opening: Opening,
     *,
-    has_yes: bool,
-) -> Callable[[_Function], _Function]:
+    asks: Question | None = None,
+    has_yes: bool = False,
+) -> Callable[[_Command], _Command]:
     """Make functions commands of that name, which show what comes out."""
 
-    def decorate(function: _Function) -> _Function:
+    def decorate(function: _Command) -> _Command:
+        own = _own_parameters(function)
+        groups = {one.name: one.annotation for one in own if _grouped_options(one.annotation)}
+        shows_itself = any(one.name == "as_json" for one in own)
+
         @functools.wraps(function)
         def command(**given: Any) -> None:
-            target = Target(**{option: given.pop(option) for option in options})
-            as_json = given.pop("as_json")
+            target = Where(**{option: given.pop(option) for option in options})
+            as_json, yes = given["as_json"], given.pop("yes", False)
+            if not shows_itself:
+                del given["as_json"]
+            for group_name, kind in groups.items():
+                given[group_name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
             quiet_logs()
-            show(execute(function, target, given, as_json=as_json), as_json=as_json)
+            if asks is not None:
+                _confirm(asks(given), yes=yes)
+            found = asyncio.run(_run(function, opening(target), given))
+            if isinstance(found, Proposal):
+                _propose(found, yes=yes, as_json=as_json)
+                found = asyncio.run(_run(found.carry_out, opening(target), {}))
+            show(found, as_json=as_json)
 
-        _declare(command, function, options, asks=has_yes)
+        _declare(command, own, options, has_yes=has_yes or asks is not None)
         group.command(name)(command)
         return function
 
     return decorate
+
+
+async def _run(
+    function: Callable[..., Awaitable[_Result]],
+    opening: AbstractAsyncContextManager[Any],
+    given: Mapping[str, Any],
+) -> _Result:
+    async with opening as opened:
+        return await function(opened, **given)
+
+
+def _propose(proposal: Proposal, *, yes: bool, as_json: bool) -> None:
+    """Print what would be done, and ask whoever is there; if it can't be shown, it is not done."""
+    asks = not yes and sys.stdin.isatty()
+    if not as_json:
+        try:
+            _print(Output(None, proposal.picture), as_json=False)
+        except OSError as error:
+            _discard_stdout()
+            text = f"stdout can't be written ({error.strerror}), so nothing was changed"
+            raise exits.MisusedError(text) from error
+    elif asks:
+        make_console(stderr=True).print(proposal.picture, soft_wrap=True)
+    if asks:
+        _confirm(proposal.question, yes=False)
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -237,43 +223,30 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise
 
 
-def show(outcome: Outcome, *, as_json: bool) -> None:
+def show(output: Output, *, as_json: bool) -> None:
     """Print the answer, and exit with what it means.
 
     If stdout can't be written, the answer goes to stderr: it may be a secret that is shown once.
     """
     try:
-        _print(outcome, as_json=as_json)
+        _print(output, as_json=as_json)
     except OSError as error:
-        make_console(stderr=True).print(outcome.picture, soft_wrap=True)
+        make_console(stderr=True).print(output.picture, soft_wrap=True)
         _discard_stdout()
         text = f"stdout can't be written ({error.strerror}), so the answer is here on stderr"
         raise exits.MisusedError(text) from error
-    if outcome.exit_code != exits.OK:
-        raise typer.Exit(outcome.exit_code)
+    if output.exit_code != exits.OK:
+        raise typer.Exit(output.exit_code)
 
 
-def _show_proposal(proposal: Proposal, *, on_stderr: bool) -> None:
-    """Print what would be done; if it can't be shown, it is not done."""
-    if on_stderr:
-        make_console(stderr=True).print(proposal.picture, soft_wrap=True)
-        return
-    try:
-        _print(Outcome(None, proposal.picture), as_json=False)
-    except OSError as error:
-        _discard_stdout()
-        text = f"stdout can't be written ({error.strerror}), so nothing was changed"
-        raise exits.MisusedError(text) from error
-
-
-def _print(outcome: Outcome, *, as_json: bool) -> None:
+def _print(output: Output, *, as_json: bool) -> None:
     """Print the answer on stdout, and see to it that it gets there."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "it is closed")
     if as_json:
-        print_json(outcome.answer)
+        print_json(output.answer)
     else:
-        make_console().print(outcome.picture, soft_wrap=True)
+        make_console().print(output.picture, soft_wrap=True)
     sys.stdout.flush()
 
 
@@ -291,28 +264,37 @@ def print_json(answer: Any) -> None:
     sys.stdout.write(harmless_json(text.decode()) + "\n")
 
 
-async def _await_outcome(work: Awaitable[_Result]) -> _Result:
-    return await work
+def _own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """What comes from the command line: all but the first, which is what the command works on."""
+    hints = get_type_hints(function, include_extras=True)
+    own = list(inspect.signature(function).parameters.values())[1:]
+    return [one.replace(annotation=hints[one.name]) for one in own]
+
+
+def _grouped_options(kind: Any) -> list[inspect.Parameter]:
+    """The options that a dataclass is made of; none, if it is something else."""
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return []
+    hints = get_type_hints(kind, include_extras=True)
+    return [_keyword(one.name, hints[one.name], default=one.default) for one in fields(kind)]
 
 
 def _declare(
     command: Callable[..., None],
-    function: Callable[..., Any],
+    own: Sequence[inspect.Parameter],
     options: Mapping[str, Any],
     *,
-    asks: bool,
+    has_yes: bool,
 ) -> None:
     """Give the command the signature that Typer reads: the function's own, and the options.
 
-    The first parameter is the backend, which does not come from the command line. A command that
-    asks has ``--yes``, which the function does not see.
+    A command that asks has ``--yes``, which the function does not see.
     """
-    hints = get_type_hints(function, include_extras=True)
-    own = list(inspect.signature(function).parameters.values())[1:]
-    parameters = [one.replace(annotation=hints[one.name]) for one in own]
-    if asks:
+    parameters = [part for one in own for part in _grouped_options(one.annotation) or [one]]
+    if has_yes:
         parameters += [_keyword("yes", YesOption, default=False)]
-    parameters += [_keyword("as_json", Json, default=False)]
+    if not any(one.name == "as_json" for one in own):
+        parameters += [_keyword("as_json", Json, default=False)]
     parameters += [_keyword(option, kind, default=None) for option, kind in options.items()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}

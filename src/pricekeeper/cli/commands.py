@@ -35,6 +35,7 @@ from pricekeeper.cli.command import ConfigOption, Json, StoreOption, run_app
 from pricekeeper.cli.exits import tell_unknown_settings
 from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import make_console
+from pricekeeper.settings import CONFIG, METRICS_PORT, SERVE_ONLY, STORE
 from pricekeeper.version import __version__
 
 app = typer.Typer(
@@ -106,17 +107,8 @@ def serve(
 
     console = make_console()
     tell_unknown_settings(console)
-    serving.serve(
-        host=host,
-        port=port,
-        metrics_port=metrics_port,
-        store=store,
-        config=config,
-        workers=workers,
-        demo=demo,
-        only=only,
-        console=console,
-    )
+    given = {STORE: store, CONFIG: config, METRICS_PORT: metrics_port, SERVE_ONLY: only}
+    serving.serve(given, host, port, workers=workers, demo=demo, console=console)
 
 
 @app.command("demo")

@@ -13,7 +13,7 @@ from pricekeeper.cli.access import credentials
 from pricekeeper.cli.authorizations import IdArgument, authorizations
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument
-from pricekeeper.cli.command import Outcome, backend_command
+from pricekeeper.cli.command import Output, backend_command
 from pricekeeper.cli.drawing import done
 from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.usage import limits, usage
@@ -42,7 +42,7 @@ async def revoke(
         bool,
         option("--previous", "Spare the present secret: only the one before it, in its grace."),
     ] = False,
-) -> Outcome:
+) -> Output:
     """Stop the secrets, sessions and tokens of a client at once; rotate gives it a secret again.
 
     An organisation's apps keep theirs, and so does its provisioning key.
@@ -55,13 +55,13 @@ async def revoke(
     else:
         after = f"next: pricekeeper credentials rotate {org}{f' {app}' if app else ''}"
         picture = done(f"{answer['client_id']}: nothing opens it any more", after)
-    return Outcome(answer, picture)
+    return Output(answer, picture)
 
 
 @backend_command(top, "freeze")
 async def freeze(
     backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
-) -> Outcome:
+) -> Output:
     """Refuse models and tokens to an app, or to an organisation and its apps; usage counts on.
 
     [dim]pricekeeper freeze $ORG --reason "spends by itself since 3 am"[/dim]
@@ -69,38 +69,38 @@ async def freeze(
     [dim]pricekeeper freeze $ORG chat --reason "its secret has leaked"[/dim]
     """
     answer = await backend.admin.freeze(org, app, reason=reason)
-    return Outcome(answer, done(f"{answer['client_id']} is frozen", _unfreeze(org, app)))
+    return Output(answer, done(f"{answer['client_id']} is frozen", _unfreeze(org, app)))
 
 
 @backend_command(top, "unfreeze")
 async def unfreeze(
     backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
-) -> Outcome:
+) -> Output:
     """Lift the freeze of an app or an organisation. An organisation's holds for its apps.
 
     [dim]pricekeeper unfreeze $ORG chat --reason "has a new secret"[/dim]
     """
     await backend.admin.unfreeze(org, app, reason=reason)
     answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "unfrozen"}
-    return Outcome(answer, done(f"{app or org} is not frozen"))
+    return Output(answer, done(f"{app or org} is not frozen"))
 
 
 @backend_command(limits, "reset")
 async def reset_limits(
     backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
-) -> Outcome:
+) -> Output:
     """Fill the token buckets of an app, or those of an organisation without its apps'.
 
     [dim]pricekeeper limits reset $ORG chat --reason "in debt after a wrong adjustment"[/dim]
     """
     answer = await backend.admin.reset_limits(org, app, reason=reason)
-    return Outcome(answer, _reset(answer))
+    return Output(answer, _reset(answer))
 
 
 @backend_command(usage, "void")
 async def void_usage(
     backend: Backend, org: OrgArgument, request_id: RequestArgument, *, reason: Reason
-) -> Outcome:
+) -> Output:
     """Take a usage record out of totals and budgets, by a correction; both stay visible.
 
     It can be done until the day of the record is final, and again: that changes nothing.
@@ -109,13 +109,13 @@ async def void_usage(
     """
     answer = await backend.admin.void_usage(org, request_id, reason=reason)
     after = f"its correction is {answer['correction_id']}"
-    return Outcome(answer, done(f"{answer['request_id']} counts no more", after))
+    return Output(answer, done(f"{answer['request_id']} counts no more", after))
 
 
 @backend_command(authorizations, "revoke")
 async def revoke_authorization(
     backend: Backend, org: OrgArgument, authorization_id: IdArgument, *, reason: Reason
-) -> Outcome:
+) -> Output:
     """Give back what an authorization of any app holds, as an administrator.
 
     One that was captured is a usage record: void that.
@@ -124,7 +124,7 @@ async def revoke_authorization(
     """
     answer = await backend.admin.void_authorization(org, authorization_id, reason=reason)
     whose = f"it was {answer['client_id']}'s"
-    return Outcome(answer, done(f"{answer['authorization_id']} holds nothing any more", whose))
+    return Output(answer, done(f"{answer['authorization_id']} holds nothing any more", whose))
 
 
 def _unfreeze(org: str, app: str | None) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.errors import FieldError, InvalidConfigError, InvalidValueError
-from pricekeeper.values import AppId, OrgId, parse_app_id, parse_org_id
+from pricekeeper.values import AppId, ModelLabel, OrgId, parse_app_id, parse_org_id
 
 if TYPE_CHECKING:  # --help needs none of it
     from pricekeeper.tenants import AppSettings, OrgSettings
@@ -267,7 +267,6 @@ def _labels_in(body: Any) -> Iterator[str]:
 def _any_org(body: Mapping[str, Any], labels: Collection[str]) -> OrgSettings:
     """An organisation to check apps against whose own is wrong: one that refuses none of them."""
     from pricekeeper.tenants import OrgSettings, QuotaScope  # noqa: PLC0415
-    from pricekeeper.values import ModelLabel  # noqa: PLC0415
 
     tag_keys = body.get("tag_keys")
     return OrgSettings(

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from rich.text import Text
 
-from pricekeeper.cli.drawing import Facts, budget_terms, facts, rate, usd_exact
+from pricekeeper.cli.drawing import Facts, budget_terms, rate, usd_exact
 from pricekeeper.cli.terminal import harmless
 
 INHERITED: Final = "inherited"
@@ -90,7 +90,7 @@ def differences(before: Lines, after: Lines) -> list[LineChange]:
 
 def drawn_changes(changes: Sequence[LineChange]) -> Facts:
     """A line for each: before -> after."""
-    return facts(
+    return Facts(
         {
             harmless(one.line[1]): Text.assemble(
                 (harmless(one.before), "dim"), " -> ", (harmless(one.after), "bold")

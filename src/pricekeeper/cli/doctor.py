@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.backends import Target
-from pricekeeper.cli.command import Outcome, doctor_command
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.backends import Where
+from pricekeeper.cli.command import Output, doctor_command
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.terminal import harmless
 
 top = typer.Typer()
@@ -19,7 +19,7 @@ _STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 @doctor_command(top, "doctor")
-async def doctor(target: Target) -> Outcome:
+async def doctor(target: Where) -> Output:
     """Check store, tables, clock, keys, configuration and disk; exit 1 if one of them fails.
 
     [dim]pricekeeper doctor[/dim]
@@ -49,4 +49,4 @@ async def doctor(target: Target) -> Outcome:
         verdict = Text(f"{failed} failed, {warned} to look at", "red" if failed else "yellow")
     answer = {"checks": [asdict(check) for check in checks], "failed": failed, "warned": warned}
     code = exits.FAILED if failed else exits.OK
-    return Outcome(answer, page(verdict, *lines), code)
+    return Output(answer, Section(verdict, *lines), code)

@@ -57,30 +57,20 @@ class Facts:
             yield Text.assemble((f"{name:<{width}}", "dim"), INDENT, shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Section:
     """A heading and what is under it, a little indented."""
 
-    heading: Text
-    parts: Sequence[RenderableType]
+    def __init__(self, heading: Text, *parts: RenderableType) -> None:
+        self._heading = heading
+        self._parts = parts
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.heading
+        yield self._heading
         inner = options.update(width=max(1, options.max_width - len(INDENT)))
-        for part in self.parts:
+        for part in self._parts:
             # Not Rich's Padding: it cuts off whatever is too long for its width.
             for line in Segment.split_lines(console.render(part, inner)):
                 yield from (Segment(INDENT), *line, Segment.line())
-
-
-def facts(pairs: Mapping[str, str | Text]) -> Facts:
-    """Names and what is so, one a line."""
-    return Facts(pairs)
-
-
-def page(heading: Text, *parts: RenderableType) -> Page:
-    """A heading and what is under it, a little indented."""
-    return Page(heading, parts)
 
 
 def done(what: str, after: str = "") -> Text:

@@ -14,9 +14,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rich.console import Console
 from rich.text import Text
@@ -64,6 +64,8 @@ _FIXES: Final[Mapping[str, str]] = {
     "OUTCOME_UNKNOWN": "look before you repeat it",
 }
 
+_Found = TypeVar("_Found")
+
 
 class MisusedError(PriceKeeperError):
     """The command line, or a file that it names, can't be meant like that."""
@@ -91,6 +93,16 @@ def exit_code(error: PriceKeeperError) -> int:
 
         status = status_of(type(error))[0]
     return _BY_STATUS.get(status, FAILED)
+
+
+async def unless_missing(asked: Awaitable[_Found]) -> _Found | None:
+    """What is asked for; ``None`` if it is not there."""
+    try:
+        return await asked
+    except PriceKeeperError as error:
+        if exit_code(error) == NOT_FOUND:
+            return None
+        raise
 
 
 @contextmanager

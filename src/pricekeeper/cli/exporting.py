@@ -6,21 +6,29 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.command import Output, store_command
 from pricekeeper.cli.drawing import usd
 from pricekeeper.cli.exits import MisusedError
+from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import make_console
+from pricekeeper.clock import SystemClock
 from pricekeeper.days import dashed
 from pricekeeper.errors import SettingsError
-from pricekeeper.settings import EXPORT_TO, ExportLocation, Settings, parse_export_location
+from pricekeeper.settings import (
+    EXPORT_TO,
+    ExportLocation,
+    FolderLocation,
+    Settings,
+    parse_export_location,
+)
+from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # they bring a store with them
     from pricekeeper.export import Exporter, Manifest, Progress
@@ -31,13 +39,6 @@ top = typer.Typer()
 
 DAYS_MAX: Final = 3_650
 _DAY: Final = ["%Y-%m-%d"]
-
-
-class Format(StrEnum):
-    """How rows are written."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
 
 
 @store_command(top, "export")
@@ -56,9 +57,10 @@ async def export(
         str | None, option("--into FOLDER|s3://BUCKET/PREFIX", f"Where to; else ${EXPORT_TO}.")
     ] = None,
     file_format: Annotated[
-        Format, option("--format", "Gzipped JSON lines, or Parquet (needs pyarrow).")
-    ] = Format.JSONL,
-) -> Outcome:
+        Literal["jsonl", "parquet"],
+        option("--format", "Gzipped JSON lines, or Parquet (needs pyarrow)."),
+    ] = "jsonl",
+) -> Output:
     """Write records and totals of days to files, by day and organisation; exit 1 if they differ.
 
     A day that is exported again gives the same bytes, and an export that was stopped goes on where
@@ -68,10 +70,7 @@ async def export(
 
     [dim]pricekeeper export --from 2026-01-01 --to 2026-01-31 --into s3://bucket/usage[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.export import Exporter, FileFormat, open_destination  # noqa: PLC0415
-    from pricekeeper.values import parse_org_id  # noqa: PLC0415
 
     days = _days(day, first, last)
     location = _location(settings, into)
@@ -80,12 +79,12 @@ async def export(
     async with open_local_store(settings) as store:
         destination = await open_destination(location, clock, s3_endpoint=settings.s3_endpoint)
         try:
-            with _progressdashed() as observe:
+            with _shown_progress() as observe:
                 exporter = Exporter(
                     store,
                     clock,
                     destination,
-                    file_format=FileFormat(file_format.value),
+                    file_format=FileFormat(file_format),
                     observe=observe,
                 )
                 for one in days:
@@ -95,7 +94,7 @@ async def export(
                         await _note_exported(store, clock, settings, exporter, one)
         finally:
             await destination.close()
-    return _outcome(manifests, into or _name(location))
+    return _output(manifests, into or _name(location))
 
 
 async def _note_exported(
@@ -133,7 +132,6 @@ def _location(settings: Settings, into: str | None) -> ExportLocation:
 
 
 def _name(location: ExportLocation) -> str:
-    from pricekeeper.settings import FolderLocation  # noqa: PLC0415
 
     if isinstance(location, FolderLocation):
         return location.path
@@ -141,7 +139,7 @@ def _name(location: ExportLocation) -> str:
 
 
 @contextmanager
-def _progressdashed() -> Iterator[Observe]:
+def _shown_progress() -> Iterator[Observe]:
     """Show how far it is, on one line of a terminal; nothing where nobody looks."""
     if not sys.stderr.isatty():
 
@@ -161,12 +159,12 @@ def _progressdashed() -> Iterator[Observe]:
         yield show
 
 
-def _outcome(manifests: list[Manifest], into: str) -> Outcome:
+def _output(manifests: list[Manifest], into: str) -> Output:
     lines = Text("\n").join(_line(manifest) for manifest in manifests)
     lines.append(f"\n  in {into}", "dim")
     answer = {"into": into, "days": [_answer(manifest) for manifest in manifests]}
     differs = any(not manifest.totals_equal_records for manifest in manifests)
-    return Outcome(answer, lines, exits.FAILED if differs else exits.OK)
+    return Output(answer, lines, exits.FAILED if differs else exits.OK)
 
 
 def _answer(manifest: Manifest) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, either_command
-from pricekeeper.cli.drawing import STATUS_STYLES, minute, page, usd
+from pricekeeper.cli.command import Output, either_command
+from pricekeeper.cli.drawing import STATUS_STYLES, Section, minute, usd
 from pricekeeper.cli.listing import table
 
 top = typer.Typer()
@@ -25,7 +25,7 @@ _METHODS: Final = {
 
 
 @either_command(top, "forecast")
-async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Outcome:
+async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
     """Show where every budget of an organisation or app will end, and when it will be spent.
 
     Four times of five a window ends between the two bounds. They are made from what was spent on
@@ -39,27 +39,24 @@ async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = N
         numbers=["spent", "expected", "between", "limit"], wraps=["what", "from"],
     )  # fmt: skip
     for one in answer["forecasts"]:
+        expected = one["expected_usd_micros"]
         rows.add_row(
             _name(one),
             "org" if one["scope"] == "ORG" else "app",
             one["window"].lower(),
             usd(one["spent_usd_micros"]),
-            Text(_usd(one["expected_usd_micros"]), _style(one), justify="right"),
+            Text(UNKNOWN if expected is None else usd(expected), _style(one), justify="right"),
             _between(one),
             usd(one["limit_usd_micros"]) if "limit_usd_micros" in one else "",
             minute(one["spent_at"]) if "spent_at" in one else "",
             _METHODS[one["method"]],
         )
-    return Outcome(answer, page(Text(app or org, "bold"), rows))
+    return Output(answer, Section(Text(app or org, "bold"), rows))
 
 
 def _name(one: Mapping[str, Any]) -> str:
     tags = "".join(f" {name}:{value}" for name, value in one.get("tag", {}).items())
     return f"{one.get('name', 'everything')}{tags}"
-
-
-def _usd(usd_micros: int | None) -> str:
-    return UNKNOWN if usd_micros is None else usd(usd_micros)
 
 
 def _between(one: Mapping[str, Any]) -> str:

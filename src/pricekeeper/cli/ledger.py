@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,10 +12,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page, usd
+from pricekeeper.cli.command import Output, store_command
+from pricekeeper.cli.drawing import Section, usd
 from pricekeeper.cli.listing import table
+from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
+from pricekeeper.client_ids import Client
+from pricekeeper.clock import SystemClock
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
@@ -40,15 +44,13 @@ async def rebuild(
         ),
     ],
     org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
-) -> Outcome:
+) -> Output:
     """Make the totals of a day anew from the journal, and show what has changed; none goes back.
 
     [dim]pricekeeper ledger rebuild --day 20260123[/dim]
 
     [dim]pricekeeper ledger rebuild --day 20260123 --org $ORG --json[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.metering import Aggregator  # noqa: PLC0415
 
     org_id = "" if org is None else parse_org_id(org)
@@ -56,7 +58,7 @@ async def rebuild(
         aggregator = Aggregator(store, SystemClock())
         report = await aggregator.rebuild_day(day.strftime("%Y%m%d"), org_id)
     code = exits.FAILED if report.failed or report.unreadable else exits.OK
-    return Outcome(_answer(report), _picture(report), code)
+    return Output(_answer(report), _picture(report), code)
 
 
 @store_command(ledger, "check")
@@ -65,7 +67,7 @@ async def check(
     *,
     org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
     mend: Annotated[bool, option("--mend", "Set right what differs.")] = False,
-) -> Outcome:
+) -> Output:
     """Hold every budget against its records, its holds and what is unsettled, to the pico-dollar.
 
     [dim]pricekeeper ledger check[/dim]
@@ -73,11 +75,9 @@ async def check(
     [dim]pricekeeper ledger check --org $ORG --mend --json[/dim]
     """
     from pricekeeper.authorizations import LedgerCheck  # noqa: PLC0415
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
     from pricekeeper.tenants import Tenants  # noqa: PLC0415
-    from pricekeeper.usecases.ledger import check_org  # noqa: PLC0415
+    from pricekeeper.tenants.listing import read_pages  # noqa: PLC0415
 
     labels = load_catalogue(settings.config_path).labels
     findings: list[Finding] = []
@@ -88,13 +88,16 @@ async def check(
         checking = LedgerCheck(store, SystemClock())
         for org_id in wanted:
             try:
-                findings += await check_org(tenants, checking, org_id, mend=mend)
+                policies = [await tenants.read_policy(Client(org_id))]
+                async for page_of_apps in read_pages(partial(tenants.list_apps, org_id)):
+                    policies += page_of_apps.policies
+                findings += await checking.check(policies, mend=mend)
             except UnreadableItemError as damage:  # the others are checked all the same
                 unreadable[org_id] = str(damage)
     differing = [one for one in findings if not one.agrees and not one.moving and not one.mended]
     code = exits.FAILED if differing or unreadable else exits.OK
     picture = _check_picture(findings, unreadable)
-    return Outcome(_check_answer(findings, unreadable), picture, code)
+    return Output(_check_answer(findings, unreadable), picture, code)
 
 
 def _check_answer(findings: Sequence[Finding], unreadable: Mapping[str, str]) -> dict[str, Any]:
@@ -143,11 +146,11 @@ def _check_picture(findings: Sequence[Finding], unreadable: Mapping[str, str]) -
             state,
         )
     if not others:
-        return page(heading, *damages)
+        return Section(heading, *damages)
     left = [one for one in others if not one.mended and not one.moving]
     if left:
         heading = Text(f"{len(left)} accounts differ; --mend sets them right", "bold red")
-    return page(heading, Text("in pico-dollars", "dim"), rows, *damages)
+    return Section(heading, Text("in pico-dollars", "dim"), rows, *damages)
 
 
 def _answer(report: RebuildReport) -> dict[str, Any]:
@@ -181,7 +184,7 @@ def _picture(report: RebuildReport) -> RenderableType:
     about = f"{report.day}, {report.orgs} organisations have posted"
     parts: list[RenderableType] = [Text(about), *_changes(report.changes)]
     parts += [Text(text, "red") for text in report.errors]
-    return page(heading, *parts)
+    return Section(heading, *parts)
 
 
 def _changes(changes: Sequence[TotalChange]) -> list[RenderableType]:

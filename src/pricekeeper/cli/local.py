@@ -18,8 +18,7 @@ import msgspec
 
 from pricekeeper.authority import ALL_ORGS, DEPLOYMENT
 from pricekeeper.bootstrap import Services
-from pricekeeper.cli.opening import has_pepper, open_local_services
-from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.cli.opening import has_pepper, is_missing_file, open_local_services
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import DATA_DIR, PEPPER, Settings
 from pricekeeper.shapes import convert
@@ -58,17 +57,15 @@ class LocalAdmin:
         self._has_pepper = has_pepper
 
     async def put_org(self, org_id: str, settings: Mapping[str, Any]) -> Json:
-        body = msgspec.to_builtins(settings)
-        return plain(await provisioning.put_org(self._services, parse_org_id(org_id), body, _by()))
+        return await self._put(_client(org_id), settings)
 
     async def patch_org(
         self, org_id: str, patch: Mapping[str, Any], *, tag: str | None = None
     ) -> Json:
-        org, body, expects = parse_org_id(org_id), msgspec.to_builtins(patch), _expects(tag)
-        return plain(await provisioning.patch_org(self._services, org, body, _by(), expects))
+        return await self._patch(_client(org_id), patch, tag)
 
     async def get_org(self, org_id: str) -> Json:
-        return plain(await provisioning.get_org(self._services, parse_org_id(org_id)))
+        return plain(await provisioning.read_client(self._services, _client(org_id)))
 
     async def list_orgs(self) -> list[Json]:
         return await _read_pages(lambda after: self.page_orgs(after=after))
@@ -85,20 +82,15 @@ class LocalAdmin:
         await self._services.tenants.delete_org(parse_org_id(org_id), _by())
 
     async def put_app(self, org_id: str, app_id: str, settings: Mapping[str, Any]) -> Json:
-        org, app = parse_org_id(org_id), parse_app_id(app_id)
-        body = msgspec.to_builtins(settings)
-        return plain(await provisioning.put_app(self._services, org, app, body, _by()))
+        return await self._put(_client(org_id, app_id), settings)
 
     async def patch_app(
         self, org_id: str, app_id: str, patch: Mapping[str, Any], *, tag: str | None = None
     ) -> Json:
-        org, app = parse_org_id(org_id), parse_app_id(app_id)
-        body, expects = msgspec.to_builtins(patch), _expects(tag)
-        return plain(await provisioning.patch_app(self._services, org, app, body, _by(), expects))
+        return await self._patch(_client(org_id, app_id), patch, tag)
 
     async def get_app(self, org_id: str, app_id: str) -> Json:
-        org, app = parse_org_id(org_id), parse_app_id(app_id)
-        return plain(await provisioning.get_app(self._services, org, app))
+        return plain(await provisioning.read_client(self._services, _client(org_id, app_id)))
 
     async def list_apps(self, org_id: str) -> list[Json]:
         org = parse_org_id(org_id)
@@ -182,12 +174,12 @@ class LocalAdmin:
 
     async def void_usage(self, org_id: str, request_id: str, *, reason: str) -> Json:
         by = _by_reason(reason)
-        org = _client(org_id, None)
+        org = _client(org_id)
         return plain(await containment.void_usage(self._services, org, request_id, by))
 
     async def void_authorization(self, org_id: str, authorization_id: str, *, reason: str) -> Json:
         by = _by_reason(reason)
-        org = _client(org_id, None)
+        org = _client(org_id)
         return plain(
             await containment.void_authorization(self._services, org, authorization_id, by)
         )
@@ -264,6 +256,15 @@ class LocalAdmin:
     async def audit(self, query: Mapping[str, str]) -> Json:
         request = audit.parse_request(query)
         return plain(await audit.list_entries(self._services, request, ALL_ORGS))
+
+    async def _put(self, client: Client, settings: Mapping[str, Any]) -> Json:
+        body = msgspec.to_builtins(settings)
+        return plain(await provisioning.put_client(self._services, client, body, _by()))
+
+    async def _patch(self, client: Client, patch: Mapping[str, Any], tag: str | None) -> Json:
+        body, expects = msgspec.to_builtins(patch), None if tag is None else tag.__eq__
+        changed = provisioning.patch_client(self._services, client, body, _by(), expects)
+        return plain(await changed)
 
     def _require_pepper(self) -> None:
         """Hand out no secret whose hash is made under another pepper than the service's own."""
@@ -395,15 +396,11 @@ async def _read_pages(
     return found
 
 
-def _expects(tag: str | None) -> provisioning.Expects:
-    return None if tag is None else tag.__eq__
-
-
 def _org(org_id: str | None) -> OrgId | None:
     return None if org_id is None else parse_org_id(org_id)
 
 
-def _client(org_id: str, app_id: str | None) -> Client:
+def _client(org_id: str, app_id: str | None = None) -> Client:
     return Client(parse_org_id(org_id), None if app_id is None else parse_app_id(app_id))
 
 

@@ -1,4 +1,8 @@
-"""Opens the store that the settings name, for commands: alone, or with all that a service opens."""
+"""The store that the settings name: whether it is there, what people call it, and opening it.
+
+A store is opened alone, or with all that a service opens; what that needs is imported then, so that
+``--help`` is quick.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,15 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from pricekeeper.bootstrap import Services, open_services
-from pricekeeper.cli.stores import is_missing_file, store_name
 from pricekeeper.clock import Clock, SystemClock
-from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
 from pricekeeper.errors import StoreMisconfiguredError
-from pricekeeper.settings import Settings
-from pricekeeper.storage import Store, open_store
+from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+
+if TYPE_CHECKING:
+    from pricekeeper.bootstrap import Services
+    from pricekeeper.storage import Store
 
 
 @asynccontextmanager
@@ -27,6 +32,8 @@ async def open_local_services(
     already has a service somewhere with its own, and whatever were made here beside it would
     be taken for those later.
     """
+    from pricekeeper.bootstrap import open_services  # noqa: PLC0415
+
     is_new = is_missing_file(settings)
     if not may_create:
         _require_store(settings)
@@ -40,6 +47,8 @@ async def open_local_services(
 
 def has_pepper(settings: Settings) -> bool:
     """Whether the service's own pepper is at hand: in the data folder, or where a setting says."""
+    from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE  # noqa: PLC0415
+
     return settings.pepper is not None or (settings.data_dir / PEPPER_FILE).exists()
 
 
@@ -48,6 +57,8 @@ async def open_local_store(
     settings: Settings, *, may_create: bool = False, clock: Clock | None = None
 ) -> AsyncIterator[Store]:
     """Open the store alone, for what needs neither keys nor prices; create nothing in it."""
+    from pricekeeper.storage import open_store  # noqa: PLC0415
+
     if not may_create:
         _require_store(settings)
     store = await open_store(settings.store, clock=clock or SystemClock())
@@ -60,3 +71,20 @@ async def open_local_store(
 def _require_store(settings: Settings) -> None:
     if is_missing_file(settings):
         raise StoreMisconfiguredError(f"there is no store: {store_name(settings)} is missing")
+
+
+def is_missing_file(settings: Settings) -> bool:
+    """Whether the store is a file that nobody has made yet; opening it would make it."""
+    match settings.store:
+        case SqliteLocation(path) if path != MEMORY:
+            return not Path(path).exists()
+    return False
+
+
+def store_name(settings: Settings) -> str:
+    """The store as people would point to it."""
+    match settings.store:
+        case SqliteLocation(path):
+            return path if path == MEMORY else str(Path(path).resolve())
+        case location:
+            return f"DynamoDB in {location.region}, tables {location.prefix}*"

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import client_of
-from pricekeeper.cli.drawing import STATUS_STYLES, page, pct_bar, usd
+from pricekeeper.cli.drawing import STATUS_STYLES, Section, pct_bar, usd
+from pricekeeper.cli.exits import unless_missing
 from pricekeeper.cli.listing import Listing, table
 
 if TYPE_CHECKING:
@@ -74,13 +75,8 @@ async def _read_org(backend: Backend, org: Mapping[str, Any]) -> dict[str, Any] 
 async def _read_day(
     backend: Backend, org_id: str, app_id: str | None = None
 ) -> dict[str, Any] | None:
-    from pricekeeper.client import MissingError  # noqa: PLC0415
-    from pricekeeper.errors import NotFoundError  # noqa: PLC0415
-
-    try:
-        return await backend.reader(client_of(org_id, app_id)).usage(waits_for_limit=True)
-    except (MissingError, NotFoundError):
-        return None
+    keeper = backend.reader(client_of(org_id, app_id))
+    return await unless_missing(keeper.usage(waits_for_limit=True))
 
 
 def _totals(day: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +106,7 @@ def draw_overview(overview: Mapping[str, Any]) -> RenderableType:
     heading = Text.assemble(
         (usd(spent), "bold"), f" today, by {len(overview['orgs'])} organisations"
     )
-    return page(heading, rows, *_more(overview["next"]))
+    return Section(heading, rows, *_more(overview["next"]))
 
 
 def _draw_client(

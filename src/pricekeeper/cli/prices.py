@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,16 +12,20 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import page
+from pricekeeper.cli.command import Output, store_command
+from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.listing import Listing, table
+from pricekeeper.cli.opening import open_local_services
 from pricekeeper.cli.options import option
+from pricekeeper.clock import SystemClock
+from pricekeeper.days import date_of, org_day
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import PRICE_SOURCE, Settings, parse_price_location
+from pricekeeper.values import parse_model_label
 
 if TYPE_CHECKING:  # they bring every feature with them
     from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
-    from pricekeeper.pricing.reports import LeftAlone, PriceChange
+    from pricekeeper.pricing.reports import PriceChange
 
 prices = typer.Typer(no_args_is_help=True, help="What models cost. Works on the store.")
 
@@ -37,13 +41,11 @@ async def show_prices(
     day: Annotated[
         datetime | None, option("--day", "Else today, in UTC.", formats=["%Y-%m-%d"])
     ] = None,
-) -> Outcome:
+) -> Output:
     """Show the prices in force, in dollars per million tokens, and where each comes from.
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
-    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
-    from pricekeeper.days import date_of, org_day  # noqa: PLC0415
     from pricekeeper.pricing.prices import COMPONENTS  # noqa: PLC0415
 
     answer: list[dict[str, Any]] = []
@@ -67,7 +69,7 @@ async def show_prices(
             )
             rows.add_row(model.label, model.bedrock_model_id, *map(_price, rates), found.source)
     heading = Text.assemble(("prices ", "bold"), f"{shown}  per million tokens")
-    return Outcome({"day": shown.isoformat(), "models": answer}, page(heading, rows))
+    return Output({"day": shown.isoformat(), "models": answer}, Section(heading, rows))
 
 
 @store_command(prices, "refresh")
@@ -78,27 +80,24 @@ async def refresh_prices(
     accept: Annotated[
         list[str] | None, option("--accept LABEL", "Believe a suspicious price; repeatable.")
     ] = None,
-) -> Outcome:
+) -> Output:
     """Write what the source says for yesterday, today and tomorrow; exit 1 if it is not believed.
 
     [dim]pricekeeper prices refresh --source genai-prices[/dim]
 
     [dim]pricekeeper prices refresh --source aws:us-east-1 --accept premium[/dim]
     """
-    from pricekeeper.cli.opening import open_local_services  # noqa: PLC0415
-    from pricekeeper.values import parse_model_label  # noqa: PLC0415
-
     labels = [parse_model_label(label, "--accept") for label in accept or ()]
     async with open_local_services(settings) as services:
         for label in labels:
             services.prices.catalogue.model(label)  # a misspelt one would be accepted in silence
         report = await services.prices.refresh(_source(settings, source), accept_suspicious=labels)
     code = exits.FAILED if report.refused else exits.OK
-    return Outcome(report, _refreshed(report), code)
+    return Output(report, _refreshed(report), code)
 
 
 @store_command(prices, "check")
-async def check_prices(settings: Settings, *, source: SourceOption = None) -> Outcome:
+async def check_prices(settings: Settings, *, source: SourceOption = None) -> Output:
     """Compare the deployment file with a source; exit 1 if they differ. Nothing is written.
 
     A model whose price the source may have for another region is left alone, which is said and
@@ -106,14 +105,13 @@ async def check_prices(settings: Settings, *, source: SourceOption = None) -> Ou
 
     [dim]pricekeeper prices check --source genai-prices[/dim]
     """
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
     from pricekeeper.pricing.refresh import check  # noqa: PLC0415
 
     catalogue = load_catalogue(settings.config_path)
     report = await check(SystemClock(), catalogue, _source(settings, source))
     code = exits.FAILED if report.differing else exits.OK
-    return Outcome(report, _checked(report), code)
+    return Output(report, _checked(report), code)
 
 
 def _source(settings: Settings, named: str | None) -> PriceSource:
@@ -141,9 +139,8 @@ def _refreshed(report: RefreshReport) -> RenderableType:
             _add_changes(rows, refusal.label, refusal.suspicious, "")
         labels = " ".join(f"--accept {refusal.label}" for refusal in report.refused)
         parts += [rows, Text(f"if that is right: pricekeeper prices refresh {labels}", "yellow")]
-    parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
-    parts += [_left_alone(one) for one in report.left_alone]
-    return page(Text.assemble(("prices ", "bold"), f"from {report.source}"), *parts)
+    heading = Text.assemble(("prices ", "bold"), f"from {report.source}")
+    return Section(heading, *parts, *_passed_over(report))
 
 
 def _checked(report: CheckReport) -> RenderableType:
@@ -155,9 +152,8 @@ def _checked(report: CheckReport) -> RenderableType:
         for difference in report.differing:
             _add_changes(rows, difference.label, difference.changes, "")
         parts.append(rows)
-    parts += [_unmatched(one.label, one.reason) for one in report.unmatched]
-    parts += [_left_alone(one) for one in report.left_alone]
-    return page(Text.assemble(("prices ", "bold"), f"against {report.source}"), *parts)
+    heading = Text.assemble(("prices ", "bold"), f"against {report.source}")
+    return Section(heading, *parts, *_passed_over(report))
 
 
 def _changes_table(old: str, new: str) -> Listing:
@@ -179,15 +175,14 @@ def _price(micros: int | None) -> str:
     return f"${text}{'0' * max(0, 2 - len(text.partition('.')[2]))}"
 
 
-def _unmatched(label: str, reason: str) -> Text:
-    return Text(f"{label}: {reason}", "yellow")
-
-
-def _left_alone(one: LeftAlone) -> Text:
-    """One line: why, and where the source says something else."""
-    differing = ", ".join(
-        f"{change.price} {_price(change.old)} (source: {_price(change.new)})"
-        for change in one.differing
-    )
-    more = f"; the file differs in {differing}" if differing else ""
-    return Text(f"{one.label}: left alone: {one.reason}{more}", "dim")
+def _passed_over(report: RefreshReport | CheckReport) -> Iterator[Text]:
+    """A line for each: why, and where the source says something else."""
+    for unmatched in report.unmatched:
+        yield Text(f"{unmatched.label}: {unmatched.reason}", "yellow")
+    for one in report.left_alone:
+        differing = ", ".join(
+            f"{change.price} {_price(change.old)} (source: {_price(change.new)})"
+            for change in one.differing
+        )
+        more = f"; the file differs in {differing}" if differing else ""
+        yield Text(f"{one.label}: left alone: {one.reason}{more}", "dim")

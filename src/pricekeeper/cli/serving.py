@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,12 @@ from pricekeeper.bootstrap import (
 )
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN, prepare_demo
 from pricekeeper.cli.listening import FIX, Listening, is_loopback, write_note
-from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.cli.opening import is_missing_file
 from pricekeeper.clock import SystemClock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import SettingsError
 from pricekeeper.http.accepting import accepting_sockets
-from pricekeeper.http.app import app_from_environment, demo_app_from_environment
+from pricekeeper.http.app import app_from_environment
 from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
 from pricekeeper.http.page_files import is_built
@@ -43,12 +43,10 @@ from pricekeeper.http.uvicorn_config import server_config
 from pricekeeper.settings import (
     BEDROCK_REGION,
     BEDROCK_UPSTREAM,
-    CONFIG,
     MEMORY,
     METRICS_PORT,
     METRICS_TOKEN,
     PROVISIONING_KEY,
-    SERVE_ONLY,
     STORE,
     Settings,
     SqliteLocation,
@@ -61,25 +59,24 @@ LISTENER_GRACEFUL_SECS: Final = 2
 FILES_MAX: Final = 65_536
 
 Application: TypeAlias = Callable[[OneWorker | None], Shell]
-"""What makes the application in the process that serves it; each worker calls it by its name."""
+"""What makes the application in the process that serves it; it is sent to each worker."""
 
 _log = structlog.get_logger(__name__)
 
 
 def serve(
-    *,
+    given: Mapping[str, str | None],
     host: str,
     port: int,
-    metrics_port: str | None,
-    store: str | None,
-    config: str | None,
+    *,
     workers: int,
     demo: bool,
-    only: str | None,
     console: Console,
 ) -> None:
-    """Check everything that can be checked before the first request, then serve until stopped."""
-    given = {STORE: store, CONFIG: config, METRICS_PORT: metrics_port, SERVE_ONLY: only}
+    """Check everything that can be checked before the first request, then serve until stopped.
+
+    ``given`` are settings that the command line says in place of the environment.
+    """
     environment = {**os.environ, **{name: text for name, text in given.items() if text is not None}}
     with ExitStack() as opened:
         if demo:
@@ -118,14 +115,12 @@ def _serve(
     asyncio.run(_prepare(settings, url, demo=demo, console=console))
     _tell_exposure(settings, host, listening.getsockname()[1], console)
     count = f" ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
-    console.print(Text.assemble("serving on ", (url, "bold"), count), soft_wrap=True)
-    _tell_page(settings, url, console)
-    console.print(Text.assemble("the API, readable: ", (f"{url}/docs", "bold")), soft_wrap=True)
-    _tell_gateway(settings, url, console)
-    _tell_metrics(settings, url, watching, console)
+    serving = Text.assemble("serving on ", (url, "bold"), count)
+    for line in (serving, *_places(settings, url, watching)):
+        console.print(line, soft_wrap=True)
     # Workers are processes of their own and start from the environment, so it carries it all.
     os.environ.update(environment)
-    application = demo_app_from_environment if for_demo else app_from_environment
+    application = partial(app_from_environment, public_allowed=for_demo)
     _run(application, settings, listening, watching, workers=workers)
 
 
@@ -157,29 +152,20 @@ def _url_of(host: str, listening: socket.socket) -> str:
     return f"http://{name}:{listening.getsockname()[1]}"
 
 
-def _tell_page(settings: Settings, url: str, console: Console) -> None:
-    """Say where the dashboard is, or how it comes to be there."""
-    if not settings.serves_api:
-        return
-    if is_built():
-        line = Text.assemble("the dashboard: ", (f"{url}/", "bold"))
-    else:
-        line = Text("the dashboard was not built: make dashboard builds it, with npm")
-    console.print(line, soft_wrap=True)
-
-
-def _tell_gateway(settings: Settings, url: str, console: Console) -> None:
-    """Say where Bedrock's clients may be pointed at, and where their calls go."""
+def _places(settings: Settings, url: str, watching: socket.socket | None) -> Iterator[Text]:
+    """Where everything is that is served, and who may read it."""
+    if settings.serves_api and is_built():
+        yield Text.assemble("the dashboard: ", (f"{url}/", "bold"))
+    elif settings.serves_api:
+        yield Text("the dashboard was not built: make dashboard builds it, with npm")
+    yield Text.assemble("the API, readable: ", (f"{url}/docs", "bold"))
     if settings.bedrock is not None and settings.serves_gateway:
         where = f"{url}/bedrock"
-        line = Text.assemble("the gateway: ", (where, "bold"), f" to {settings.bedrock.url}")
-        console.print(line, soft_wrap=True)
+        yield Text.assemble("the gateway: ", (where, "bold"), f" to {settings.bedrock.url}")
+    yield _metrics_place(settings, url, watching)
 
 
-def _tell_metrics(
-    settings: Settings, url: str, watching: socket.socket | None, console: Console
-) -> None:
-    """Say where the metrics are, and who may read them."""
+def _metrics_place(settings: Settings, url: str, watching: socket.socket | None) -> Text:
     at, urls = settings.metrics_address, []
     if watching is not None and at is not None:
         urls.append(f"{_url_of(at.host, watching)}/metrics")
@@ -189,7 +175,7 @@ def _tell_metrics(
     key = f", with ${METRICS_TOKEN} as bearer token" if settings.metrics_token is not None else ""
     if at is not None and settings.metrics_token is None and not is_loopback(at.host):
         key = f", for whoever reaches it; set {METRICS_TOKEN} to ask for a token"
-    console.print(Text(f"metrics: {shown}{key}"), soft_wrap=True)
+    return Text(f"metrics: {shown}{key}")
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:

@@ -69,71 +69,110 @@ FileOption = Annotated[
     SettingsFile | None,
     option("--file -f FILE", "Settings in YAML; - reads stdin.", parser=read_settings_file),
 ]
-OrderOption = Annotated[
-    str | None, option("--order LABELS", "Model labels, first choice first: a,b,c.")
-]
-QuotaOption = Annotated[
-    list[str] | None, option("--quota LABEL=USD", "Dollars a day for a label; repeatable.")
-]
-RateLimitOption = Annotated[
-    list[str] | None,
-    option(
-        "--rate-limit LABEL:NAME=N/PERIOD",
-        "A token bucket, such as '*:rpm=60/1m' or 'premium:tpm=9000/1m/20000' "
-        "(the last number is the capacity); repeatable.",
-    ),
-]
-BudgetOption = Annotated[
-    list[str] | None,
-    option(
-        "--budget NAME=WINDOW:USD",
-        "Dollars for each HOUR, DAY, WEEK or MONTH, such as monthly=MONTH:200; "
-        "with :soft behind it, nothing is refused; repeatable.",
-    ),
-]
-StrictOption = Annotated[bool, option("--strict", "Make the daily quotas hard budgets, too.")]
-AdvisoryOption = Annotated[
-    bool, option("--advisory", "Let the daily quotas only guide the choice of a model.")
-]
-TagKeysOption = Annotated[
-    str | None,
-    option(
-        "--tag-keys NAMES", "Tags by whose values spend is totalled too, at most 4: team,feature."
-    ),
-]
-SessionLimitOption = Annotated[
-    int | None, option("--session-limit", "Live sessions at most, 1 to 100; twice its processes.")
-]
-TightOption = Annotated[
-    int | None, option("--tight-pct", "TIGHT from this percentage on, 50 to 100.")
-]
-UnsetOption = Annotated[
-    list[str] | None,
-    option(
-        "--unset FIELD",
-        "A field to remove, such as session_limit: an app inherits it again, an "
-        "organisation has its default; repeatable.",
-    ),
-]
-NoQuotaOption = Annotated[
-    list[str] | None, option("--no-quota LABEL", "A label to have no quota; repeatable.")
-]
-NoRateLimitOption = Annotated[
-    list[str] | None, option("--no-rate-limit LABEL:NAME", "A limit to remove; repeatable.")
-]
-NoBudgetOption = Annotated[
-    list[str] | None, option("--no-budget NAME", "A budget to remove; repeatable.")
-]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
+class AppFlags:
+    """Flags about an app; an organisation has them, too."""
+
+    name: Annotated[str | None, option("--name", "What people call it.")] = None
+    order: Annotated[
+        str | None, option("--order LABELS", "Model labels, first choice first: a,b,c.")
+    ] = None
+    quota: Annotated[
+        list[str] | None, option("--quota LABEL=USD", "Dollars a day for a label; repeatable.")
+    ] = None
+    rate_limit: Annotated[
+        list[str] | None,
+        option(
+            "--rate-limit LABEL:NAME=N/PERIOD",
+            "A token bucket, such as '*:rpm=60/1m' or 'premium:tpm=9000/1m/20000' "
+            "(the last number is the capacity); repeatable.",
+        ),
+    ] = None
+    session_limit: Annotated[
+        int | None,
+        option("--session-limit", "Live sessions at most, 1 to 100; twice its processes."),
+    ] = None
+    tight_pct: Annotated[
+        int | None, option("--tight-pct", "TIGHT from this percentage on, 50 to 100.")
+    ] = None
+    budget: Annotated[
+        list[str] | None,
+        option(
+            "--budget NAME=WINDOW:USD",
+            "Dollars for each HOUR, DAY, WEEK or MONTH, such as monthly=MONTH:200; "
+            "with :soft behind it, nothing is refused; repeatable.",
+        ),
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """What they say, by the fields of the REST contract; ``None`` is not said."""
+        return {
+            "app_name": self.name,
+            "model_ordering": parse_order(self.order),
+            "quotas": parse_quotas(self.quota),
+            "rate_limits": parse_rate_limits(self.rate_limit),
+            "session_limit": self.session_limit,
+            "tight_mode_threshold_pct": self.tight_pct,
+            "budgets": parse_budgets(self.budget),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrgFlags(AppFlags):
+    """Flags about an organisation."""
+
+    timezone: Annotated[
+        str | None, option("--timezone", "IANA name; its midnight resets the quotas.")
+    ] = None
+    scope: Annotated[str | None, option("--scope ORG|APP", "Whether apps share the quotas.")] = None
+    tag_keys: Annotated[
+        str | None,
+        option(
+            "--tag-keys NAMES",
+            "Tags by whose values spend is totalled too, at most 4: team,feature.",
+        ),
+    ] = None
+    strict: Annotated[bool, option("--strict", "Make the daily quotas hard budgets, too.")] = False
+    advisory: Annotated[
+        bool, option("--advisory", "Let the daily quotas only guide the choice of a model.")
+    ] = False
+
+    def fields(self) -> dict[str, Any]:
+        """What they say, by the fields of the REST contract; ``None`` is not said."""
+        shared = super().fields()
+        return {
+            "org_name": shared.pop("app_name"),
+            **shared,
+            "timezone": self.timezone,
+            "quota_scope": self.scope,
+            "tag_keys": parse_tag_keys(self.tag_keys),
+            "quota_enforcement": parse_enforcement(strict=self.strict, advisory=self.advisory),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Removals:
-    """What the command line wants to be gone."""
+    """Flags about what shall be gone."""
 
-    fields: Sequence[str] = ()
-    quotas: Sequence[str] = ()
-    rate_limits: Sequence[str] = ()
-    budgets: Sequence[str] = ()
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "--unset FIELD",
+            "A field to remove, such as session_limit: an app inherits it again, an "
+            "organisation has its default; repeatable.",
+        ),
+    ] = None
+    quotas: Annotated[
+        list[str] | None, option("--no-quota LABEL", "A label to have no quota; repeatable.")
+    ] = None
+    rate_limits: Annotated[
+        list[str] | None, option("--no-rate-limit LABEL:NAME", "A limit to remove; repeatable.")
+    ] = None
+    budgets: Annotated[
+        list[str] | None, option("--no-budget NAME", "A budget to remove; repeatable.")
+    ] = None
 
 
 def settings_patch(
@@ -144,7 +183,7 @@ def settings_patch(
     The quotas or rate limits that an app inherits become its own if a flag changes one of them:
     the app has one list or its organisation's, and the other entries are to stay in force.
     """
-    patch: dict[str, Any] = {name.replace("-", "_"): None for name in removals.fields}
+    patch: dict[str, Any] = {name.replace("-", "_"): None for name in removals.settings or ()}
     changes = {name: value for name, value in given.items() if value is not None}
     named = {name for name in ("quotas", "rate_limits", "budgets") if getattr(removals, name)}
     if both := sorted(patch.keys() & (changes.keys() | named)):
@@ -152,11 +191,11 @@ def settings_patch(
     holds, inherited = before["configuration"], before.get("inherited_fields", ())
     if changes.pop("budgets", None) or removals.budgets:
         merged = _merged_budgets(holds["budgets"], given.get("budgets") or ())
-        patch["budgets"] = _without_budgets(merged, removals.budgets)
+        patch["budgets"] = _without_budgets(merged, removals.budgets or ())
     gone = {
-        "quotas": _gone_quotas(holds["quotas"], removals.quotas),
+        "quotas": _gone_quotas(holds["quotas"], removals.quotas or ()),
         "rate_limits": _gone_limits(
-            holds["rate_limits"], removals.rate_limits, changes.get("rate_limits", ())
+            holds["rate_limits"], removals.rate_limits or (), changes.get("rate_limits", ())
         ),
     }
     for name, removed in gone.items():

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pricekeeper.cli.command import Outcome, store_command
+from pricekeeper.cli.command import Output, store_command
 from pricekeeper.cli.drawing import done, to_paste
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.options import option
+from pricekeeper.clock import SystemClock
 from pricekeeper.settings import SIGNING_KEYS, Settings
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
@@ -31,7 +32,7 @@ async def rotate_keys(
     to_stdout: Annotated[
         bool, option("--print", "Print the new keyring, for wherever it is kept.")
     ] = False,
-) -> Outcome:
+) -> Output:
     """Add a signing key, published five minutes before it signs; no restart, nobody logs in again.
 
     Keys that are not in the data folder are printed with --print, and nothing is changed: put
@@ -47,7 +48,6 @@ async def rotate_keys(
             "say --print, and put what it prints there"
         )
     from pricekeeper.bootstrap.secrets import open_keys  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tokens import PUBLISH_AHEAD_SECS, new_keyring  # noqa: PLC0415
 
     clock = SystemClock()
@@ -59,20 +59,19 @@ async def rotate_keys(
 
 
 @store_command(keys, "new")
-async def new_keys(_: Settings) -> Outcome:
+async def new_keys(_: Settings) -> Output:
     """Print signing keys that nobody has seen before, for wherever they are to be kept.
 
     [dim]pricekeeper keys new | aws secretsmanager create-secret --name pricekeeper/signing-keys
     --secret-string file:///dev/stdin[/dim]
     """
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tokens import new_keyring  # noqa: PLC0415
 
     return _printed(new_keyring(SystemClock().now_ms() // 1000))
 
 
 @store_command(keys, "new-pepper")
-async def new_pepper(_: Settings) -> Outcome:
+async def new_pepper(_: Settings) -> Output:
     """Print a pepper that nobody has seen before, for wherever it is to be kept.
 
     [dim]pricekeeper keys new-pepper | aws secretsmanager create-secret --name pricekeeper/pepper
@@ -81,10 +80,10 @@ async def new_pepper(_: Settings) -> Outcome:
     from pricekeeper.credentials import pepperfile  # noqa: PLC0415
 
     pepper = pepperfile.new_pepper()
-    return Outcome({"pepper": pepper}, to_paste(pepper))
+    return Output({"pepper": pepper}, to_paste(pepper))
 
 
-def _printed(keyring: Keyring) -> Outcome:
+def _printed(keyring: Keyring) -> Output:
     """The keyring itself, as JSON either way: for a pipe, and not for the eye."""
     import msgspec  # noqa: PLC0415
 
@@ -92,12 +91,11 @@ def _printed(keyring: Keyring) -> Outcome:
 
     text = dump_keyring(keyring)
     answer: Any = msgspec.json.decode(text)
-    return Outcome(answer, to_paste(text.decode().rstrip()))
+    return Output(answer, to_paste(text.decode().rstrip()))
 
 
-def _rotate_file(settings: Settings, *, drop_old: bool) -> Outcome:
+def _rotate_file(settings: Settings, *, drop_old: bool) -> Output:
     from pricekeeper.bootstrap.secrets import KEY_FILE  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.tokens import KeyFile  # noqa: PLC0415
 
     path = settings.data_dir / KEY_FILE
@@ -112,4 +110,4 @@ def _rotate_file(settings: Settings, *, drop_old: bool) -> Outcome:
         "dropped_old": drop_old,
     }
     text = f"{newest.kid} signs from {from_when:%Y-%m-%d %H:%M:%S} UTC"
-    return Outcome(answer, done(text, f"{len(keyring.entries)} keys in {path}; back it up"))
+    return Output(answer, done(text, f"{len(keyring.entries)} keys in {path}; back it up"))

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, backend_command, either_command
-from pricekeeper.cli.drawing import FULL_PCT, moment, page, pct_bar, usd
+from pricekeeper.cli.command import Output, backend_command, either_command
+from pricekeeper.cli.drawing import FULL_PCT, Section, moment, pct_bar, usd
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import harmless
@@ -37,7 +37,7 @@ async def show_spend(
         str, option("--group-by NAMES", "Any of org,app,label,day,hour and one tag:KEY.")
     ] = "org",
     csv: Annotated[bool, option("--csv", "Print the rows as CSV.")] = False,
-) -> Outcome:
+) -> Output:
     """Show what everybody has spent, by organisation, app, model, day, hour or the value of a tag.
 
     [dim]pricekeeper spend --from 2026-01-01 --to 2026-01-31 --group-by org,label[/dim]
@@ -47,8 +47,8 @@ async def show_spend(
     answer = await backend.admin.spend(first, last or first, group_by)
     names = group_by.split(",") if group_by else []
     if csv:
-        return Outcome(answer, _csv(answer, names))
-    return Outcome(answer, _spend(answer, names, f"{first} to {last or first}"))
+        return Output(answer, _csv(answer, names))
+    return Output(answer, _spend(answer, names, f"{first} to {last or first}"))
 
 
 @either_command(usage, "list")
@@ -64,7 +64,7 @@ async def list_usage(
         str | None, option("--tag KEY:VALUE", "With this tag; KEY: is without it.")
     ] = None,
     after: Annotated[str | None, option("--after NEXT", "Behind the page before.")] = None,
-) -> Outcome:
+) -> Output:
     """Show single usage records, the newest first, up to a hundred.
 
     [dim]pricekeeper usage list $ORG[/dim]
@@ -79,7 +79,7 @@ async def list_usage(
         after = answer.get("next")
         if answer["records"] or after is None:
             break
-    return Outcome(answer, _records(answer))
+    return Output(answer, _records(answer))
 
 
 def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> RenderableType:
@@ -100,7 +100,7 @@ def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> Renderable
         rows.add_row(*ends, usd(whole["cost_usd_micros"]), "", *_counts(whole))
     updated = answer["as_of"]
     age = f"as of {moment(updated)}" if updated else "nothing was aggregated yet"
-    return page(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(age, "dim"))
+    return Section(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(age, "dim"))
 
 
 def _counts(row: Mapping[str, Any]) -> list[str]:
@@ -146,4 +146,4 @@ def _records(answer: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [rows if answer["records"] else Text("no records")]
     if "next" in answer:
         parts.append(Text(f"more: --after {answer['next']}", "dim"))
-    return page(Text("usage records", "bold"), *parts)
+    return Section(Text("usage records", "bold"), *parts)

@@ -8,10 +8,11 @@ import typer
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Outcome, store_command
-from pricekeeper.cli.drawing import done, facts, page
+from pricekeeper.cli.command import Output, store_command
+from pricekeeper.cli.drawing import Facts, Section, done
 from pricekeeper.cli.listing import table
-from pricekeeper.cli.stores import is_missing_file
+from pricekeeper.cli.opening import is_missing_file, open_local_store
+from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreMisconfiguredError
 from pricekeeper.settings import Settings
 
@@ -23,7 +24,7 @@ top = typer.Typer()
 
 
 @store_command(top, "aggregate")
-async def aggregate(settings: Settings) -> Outcome:
+async def aggregate(settings: Settings) -> Output:
     """Bring every daily total up to date, once: for cron, where no service does it.
 
     Alerts that follow from them are decided; running services deliver them. Authorizations of
@@ -33,8 +34,6 @@ async def aggregate(settings: Settings) -> Outcome:
     """
     from pricekeeper.alerts import make_look  # noqa: PLC0415
     from pricekeeper.cli.aggregation import aggregate_and_sweep  # noqa: PLC0415
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
 
     async with open_local_store(settings) as store:
         clock = SystemClock()
@@ -58,11 +57,11 @@ async def aggregate(settings: Settings) -> Outcome:
     }
     incomplete = report.failed or report.unreadable or report.unswept
     code = exits.FAILED if incomplete else exits.OK
-    return Outcome(report, page(heading, facts(about)), code)
+    return Output(report, Section(heading, Facts(about)), code)
 
 
 @store_command(tables, "create")
-async def create_tables(settings: Settings) -> Outcome:
+async def create_tables(settings: Settings) -> Output:
     """Create whatever tables are missing, and wait until they can be used.
 
     On DynamoDB it also sees to it that expired items are removed, in the tables that are there
@@ -70,24 +69,21 @@ async def create_tables(settings: Settings) -> Outcome:
 
     [dim]pricekeeper tables create --store "dynamodb://eu-central-1?prefix=prod-"[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
-    from pricekeeper.clock import SystemClock  # noqa: PLC0415
     from pricekeeper.storage import enable_expiry  # noqa: PLC0415
 
     async with open_local_store(settings, may_create=True) as store:
         await store.create_tables()
         await enable_expiry(settings.store, clock=SystemClock())
         found = await find_tables(store)
-    return Outcome({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
+    return Output({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
 
 
 @store_command(tables, "status")
-async def show_tables(settings: Settings) -> Outcome:
+async def show_tables(settings: Settings) -> Output:
     """Show which tables there are; exit 1 if one is missing. Nothing is created.
 
     [dim]pricekeeper tables status[/dim]
     """
-    from pricekeeper.cli.opening import open_local_store  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
 
     if is_missing_file(settings):
@@ -101,7 +97,7 @@ async def show_tables(settings: Settings) -> Outcome:
     complete = all(found.values())
     parts = [rows] if complete else [rows, Text("create them: pricekeeper tables create", "dim")]
     code = exits.OK if complete else exits.FAILED
-    return Outcome({"tables": found}, page(Text("tables", "bold"), *parts), code)
+    return Output({"tables": found}, Section(Text("tables", "bold"), *parts), code)
 
 
 async def find_tables(store: Store) -> dict[str, bool]:

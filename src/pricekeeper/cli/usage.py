@@ -12,8 +12,8 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import AppArgument, OptionalApp, OptionalOrg, OrgArgument, client_of
-from pricekeeper.cli.command import Outcome, either_command
-from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, minute, moment, page, pct_bar, usd
+from pricekeeper.cli.command import Output, either_command
+from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, Section, minute, moment, pct_bar, usd
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import option
@@ -44,7 +44,7 @@ async def show_usage(
     last: Annotated[
         datetime | None, option("--to", "The last day; else the first.", formats=_DAY)
     ] = None,
-) -> Outcome:
+) -> Output:
     """Show what an organisation or app spent: today, a day, or each day of a range.
 
     [dim]pricekeeper usage show $ORG[/dim]
@@ -57,7 +57,7 @@ async def show_usage(
         if org is not None or first is not None or last is not None:
             raise MisusedError("--all is of everybody, today; say no organisation and no days")
         overview = await read_overview(backend, limit, after)
-        return Outcome(overview, draw_overview(overview))
+        return Output(overview, draw_overview(overview))
     if org is None:
         raise MisusedError("say which organisation, or --all")
     keeper = backend.reader(client_of(org, app))
@@ -65,16 +65,16 @@ async def show_usage(
         if last is not None:
             raise MisusedError("--to needs --from")
         answer = await keeper.usage()
-        return Outcome(answer, _day(answer))
+        return Output(answer, _day(answer))
     if last is None or last == first:
         answer = await keeper.usage(first.date())
-        return Outcome(answer, _day(answer))
+        return Output(answer, _day(answer))
     answer = await keeper.usage_between(first.date(), last.date())
-    return Outcome(answer, _days(answer, first.date(), last.date()))
+    return Output(answer, _days(answer, first.date(), last.date()))
 
 
 @either_command(limits, "show")
-async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> Outcome:
+async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> Output:
     """Show how full the token buckets of an app are; nothing is taken.
 
     [dim]pricekeeper limits show $ORG chat[/dim]
@@ -97,7 +97,7 @@ async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> O
                     "is full" if left_pct == FULL_PCT else minute(limit["resets_at"]),
                 )
     empty = Text(f"{app} has no rate limits; see 'pricekeeper app put --help'")
-    return Outcome(answer, rows if any(answer.values()) else empty)
+    return Output(answer, rows if any(answer.values()) else empty)
 
 
 def _day(answer: Mapping[str, Any]) -> RenderableType:
@@ -124,7 +124,7 @@ def _day(answer: Mapping[str, Any]) -> RenderableType:
         (usd(answer["total_cost_usd_micros"]), "bold"),
         f" of {usd(answer['total_quota_usd_micros'])}",
     )
-    return page(heading, rows, *_apps(answer), _footer(answer))
+    return Section(heading, rows, *_apps(answer), _footer(answer))
 
 
 def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
@@ -173,4 +173,4 @@ def _days(answer: Mapping[str, Any], first: date, last: date) -> RenderableType:
     total = sum(sums.values())
     rows.add_row("in all", *(usd(sums[label]) for label in labels), usd(total), "", f"{calls:,}")
     who = answer.get("app_id") or answer["org_id"]
-    return page(Text.assemble((who, "bold"), f"  {first} to {last}"), rows)
+    return Section(Text.assemble((who, "bold"), f"  {first} to {last}"), rows)

@@ -6,7 +6,6 @@ has spent something today. What changes from one frame to the next is told below
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,19 +13,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pricekeeper.cli import command, exits
-from pricekeeper.cli.backends import Backend, Target, open_backend, quiet_logs
+from pricekeeper.cli import exits
+from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OrgArgument, client_of
-from pricekeeper.cli.command import (
-    ClientIdOption,
-    ClientSecretOption,
-    ConfigOption,
-    Json,
-    KeyOption,
-    Outcome,
-    StoreOption,
-    UrlOption,
-)
+from pricekeeper.cli.command import Json, Output, either_command, show
 from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES
 from pricekeeper.cli.options import option
 from pricekeeper.cli.screen import EVENTS_SHOWN, Event, Frame, ScreenRow, draw_over, make_room
@@ -43,8 +33,9 @@ _DAY: Final = timedelta(days=1)
 _WHOLE: Final = "all apps"
 
 
-@top.command()
-def watch(
+@either_command(top, "watch")
+async def watch(
+    backend: Backend,
     org: OrgArgument,
     *,
     every_secs: Annotated[
@@ -52,42 +43,29 @@ def watch(
     ] = 2,
     once: Annotated[bool, option("--once", "Print one frame, and end.")] = False,
     as_json: Json = False,
-    url: UrlOption = None,
-    client_id: ClientIdOption = None,
-    client_secret: ClientSecretOption = None,
-    key: KeyOption = None,
-    store: StoreOption = None,
-    config: ConfigOption = None,
-) -> None:
+) -> Output:
     """Watch an organisation at work: spend, quotas, models and limits, until ctrl-c.
 
     [dim]pricekeeper watch $ORG[/dim]
 
     [dim]pricekeeper watch $ORG --once --json[/dim]
     """
-    quiet_logs()
-    target = Target(store, config, url, key, client_id, client_secret)
-    clock, console = SystemClock(), make_console()
-
+    console = make_console()
     on_screen = console.is_terminal and not once and not as_json
-
     if on_screen:
         make_room(console)
-
-    async def show_frames() -> None:
-        async with open_backend(target) as backend:
-            async for outcome in frames(backend, org, clock, every_secs * 1000):
-                if on_screen:
-                    draw_over(console, outcome.picture)
-                else:
-                    command.show(outcome, as_json=as_json)
-                if once:
-                    return
-
-    asyncio.run(show_frames())
+    shown = frames(backend, org, SystemClock(), every_secs * 1000)
+    output = await anext(shown)
+    while not once:
+        if on_screen:
+            draw_over(console, output.picture)
+        else:
+            show(output, as_json=as_json)
+        output = await anext(shown)
+    return output
 
 
-async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> AsyncIterator[Outcome]:
+async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> AsyncIterator[Output]:
     """The organisation now, and again and again.
 
     Once there is something to show, a service or a store that can't answer for a while is news.
@@ -96,7 +74,7 @@ async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> Asy
     answer = await _read(keeper)
     while True:
         now = _local(clock, answer)
-        yield Outcome(answer, _frame(answer, now, events[-EVENTS_SHOWN:]))
+        yield Output(answer, _frame(answer, now, events[-EVENTS_SHOWN:]))
         await clock.sleep_ms(every_ms)
         try:
             before, answer = answer, await _read(keeper)
@@ -111,18 +89,17 @@ async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> Asy
 
 async def _read(keeper: AnyKeeper) -> dict[str, Any]:
     """The organisation's day; in ``apps`` those of its apps, each with its limits."""
-    from pricekeeper.client import MissingError  # noqa: PLC0415
-    from pricekeeper.errors import NotFoundError  # noqa: PLC0415
-
     day, apps = await keeper.usage(waits_for_limit=True), {}
     for app_id in sorted(day.get("apps", ())):
-        app = keeper.of_app(app_id)
-        try:
-            used = await app.usage(waits_for_limit=True)
-            apps[app_id] = {**used, "limits": (await app.limits())["resources"]}
-        except (MissingError, NotFoundError):
-            continue  # it has spent, and was deleted
+        app = await exits.unless_missing(_read_app(keeper.of_app(app_id)))
+        if app is not None:  # else it has spent, and was deleted
+            apps[app_id] = app
     return {**day, "apps": apps}
+
+
+async def _read_app(keeper: AnyKeeper) -> dict[str, Any]:
+    day = await keeper.usage(waits_for_limit=True)
+    return {**day, "limits": (await keeper.limits())["resources"]}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], now: datetime) -> Iterator[Event]:

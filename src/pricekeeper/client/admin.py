@@ -7,13 +7,13 @@ contains a leaked secret can be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from pricekeeper.client.api import Api
 from pricekeeper.client.transport import (
     TIMEOUT_SECS,
-    ApiKey,
+    Authorisation,
     HttpTransport,
     Request,
     Transport,
@@ -46,7 +46,8 @@ class Admin:
         timeout_secs: float = TIMEOUT_SECS,
     ) -> None:
         wire = Wire(url, timeout_secs)
-        self._transport: Transport = HttpTransport(wire, ApiKey(key), clock or SystemClock())
+        by = Authorisation({} if key is None else {"X-API-Key": key})
+        self._transport: Transport = HttpTransport(wire, by, clock or SystemClock())
 
     @classmethod
     def over(cls, transport: Transport) -> Self:
@@ -79,8 +80,7 @@ class Admin:
     ) -> tuple[list[dict[str, Any]], str | None]:
         """Some organisations in the order of their ids, and where to go on; ``None`` at the end."""
         query = {"limit": str(limit), **({"after": parse_org_id(after)} if after else {})}
-        request = Request("GET", path_of(*_BASE, "orgs"), query, repeatable=True)
-        page = await self._transport.send(request)
+        page = await self._ask("GET", path_of(*_BASE, "orgs"), query=query)
         return page["orgs"], page.get("next")
 
     async def delete_org(self, org_id: str) -> None:
@@ -306,15 +306,25 @@ class Admin:
         return answer or {}
 
     async def _list(self, path: str, name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        query: dict[str, str] = {}
-        for _ in range(PAGES_MAX):
-            page = await self._transport.send(Request("GET", path, query, repeatable=True))
-            found += page[name]
-            if "next" not in page:
-                break
-            query = {"after": page["next"]}
-        return found
+        def read(after: str | None) -> Awaitable[dict[str, Any]]:
+            return self._ask("GET", path, query={} if after is None else {"after": after})
+
+        return await read_every_page(read, name)
+
+
+async def read_every_page(
+    read: Callable[[str | None], Awaitable[Mapping[str, Any]]], name: str
+) -> list[dict[str, Any]]:
+    """The entries of a list under that name, of all pages; ``read`` reads the one behind."""
+    found: list[dict[str, Any]] = []
+    after: str | None = None
+    for _ in range(PAGES_MAX):
+        page = await read(after)
+        found += page[name]
+        after = page.get("next")
+        if after is None:
+            break
+    return found
 
 
 def _org(org_id: str) -> str:

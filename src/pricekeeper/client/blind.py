@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.client.answers import AS_ASKED, Authorization
-from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.client.memory import Known, Memory
 from pricekeeper.client.snapshot import Snapshot, is_model_id
-from pricekeeper.client.spool import Entry
+from pricekeeper.client.spool import SpoolEntry
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.settings import CLIENT_UNAVAILABLE_MODELS
@@ -42,7 +42,7 @@ _log = logging.getLogger("pricekeeper")
 class BlindCalls:
     """What one process has allowed without the service, and may allow. Lives on one loop."""
 
-    def __init__(self, configuration: Configuration, clock: Clock, memory: Memory) -> None:
+    def __init__(self, configuration: KeeperSettings, clock: Clock, memory: Memory) -> None:
         self._configuration = configuration
         self._clock = clock
         self._memory = memory
@@ -72,7 +72,7 @@ class BlindCalls:
         if self._snapshot is not None:
             self._snapshot = self._snapshot.after(authorization.answer.get("budgets", ()))
 
-    def note_told(self, entries: Sequence[Entry]) -> None:
+    def note_told(self, entries: Sequence[SpoolEntry]) -> None:
         """Note which entries the service knows by now."""
         self._told.update(one.id for one in entries if one.id in self._untold)
 
@@ -119,14 +119,14 @@ class BlindCalls:
         self._open.put(allowed.id, (allowed, tags))
         return allowed
 
-    def settled(self, authorization_id: str, usage: Mapping[str, Any]) -> Entry | None:
+    def settled(self, authorization_id: str, usage: Mapping[str, Any]) -> SpoolEntry | None:
         """The entry for what a blind call used, known by its id alone; ``None`` if it is none."""
         found = self._open.get(authorization_id)
         return None if found is None else self.entry(found[0], usage, found[1])
 
     def entry(
         self, allowed: Authorization, usage: Mapping[str, Any], tags: Mapping[str, str] | None
-    ) -> Entry:
+    ) -> SpoolEntry:
         """The entry for what a blind call used: a usage record of its own."""
         now_ms = self._clock.now_ms()
         body = {
@@ -135,7 +135,7 @@ class BlindCalls:
             **usage,
             "tags": {**(tags or {}), **usage.get("tags", {}), BLIND_TAG: "true"},
         }
-        return Entry("usage", allowed.id, body, now_ms)
+        return SpoolEntry("usage", allowed.id, body, now_ms)
 
     def is_open(self, authorization_id: str) -> bool:
         """Whether a blind call has that id."""

@@ -20,41 +20,16 @@ given back. In every other case what is held stays held, and is charged when it 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, Unpack
+from typing import Any, Self, Unpack
 
 from pricekeeper.bedrock.refusals import is_free_refusal
 from pricekeeper.bedrock.usage import usage_of_converse
 from pricekeeper.client.answers import Authorization
+from pricekeeper.client.engine import Engine
 from pricekeeper.client.fields import UsageFields
 from pricekeeper.errors import InvalidValueError
-
-
-class Settlement(Protocol):
-    """What a call needs of `client.engine.Engine` on its way out."""
-
-    def settle(
-        self,
-        authorization: Authorization,
-        usage: Mapping[str, Any],
-        tags: Mapping[str, str] | None = None,
-    ) -> None:
-        """Count what was used."""
-        ...
-
-    def give_back(self, authorization: Authorization, reason: str) -> None:
-        """Give back what is held."""
-        ...
-
-    def leave_unknown(
-        self,
-        authorization: Authorization,
-        input_tokens: int,
-        tags: Mapping[str, str] | None = None,
-    ) -> None:
-        """Leave it charged at the most that it can be."""
-        ...
 
 
 class ModelCall:
@@ -62,15 +37,17 @@ class ModelCall:
 
     def __init__(
         self,
-        settlement: Callable[[], Settlement],
-        authorize: Callable[[], Authorization] | None,
-        authorize_async: Callable[[], Awaitable[Authorization]] | None,
+        engine: Callable[[], Engine],
+        authorize: Callable[[], Any],
         input_tokens: int,
         tags: Mapping[str, str],
+        *,
+        awaits: bool,
     ) -> None:
-        self._settlement = settlement
+        """``authorize`` gives an authorization; where it ``awaits``, something that does."""
+        self._engine = engine
         self._authorize = authorize
-        self._authorize_async = authorize_async
+        self._awaits = awaits
         self._input_tokens = input_tokens
         self._tags = tags
         self._authorization: Authorization | None = None
@@ -122,7 +99,7 @@ class ModelCall:
         self._never_called = True
 
     def __enter__(self) -> Self:
-        if self._authorize is None:
+        if self._awaits:
             raise InvalidValueError("call", "of an AsyncPriceKeeper is used with `async with`")
         self._begin_anew()
         self._authorization = self._authorize()
@@ -137,10 +114,10 @@ class ModelCall:
         self._end(error)
 
     async def __aenter__(self) -> Self:
-        if self._authorize_async is None:
+        if not self._awaits:
             raise InvalidValueError("call", "of a PriceKeeper is used with `with`")
         self._begin_anew()
-        self._authorization = await self._authorize_async()
+        self._authorization = await self._authorize()
         return self
 
     async def __aexit__(
@@ -157,16 +134,16 @@ class ModelCall:
         self._never_called = self.usage_unknown = False
 
     def _end(self, error: BaseException | None) -> None:
-        settlement, authorization = self._settlement(), self.authorization
+        engine, authorization = self._engine(), self.authorization
         if self._usage is not None:
-            settlement.settle(authorization, self._usage, self._tags)
+            engine.settle(authorization, self._usage, self._tags)
         elif self._never_called:
-            settlement.give_back(authorization, "the model was not called")
+            engine.give_back(authorization, "the model was not called")
         elif error is not None and is_free_refusal(error):
-            settlement.give_back(authorization, "Bedrock refused the call")
+            engine.give_back(authorization, "Bedrock refused the call")
         else:
             self.usage_unknown = True
-            settlement.leave_unknown(authorization, self._input_tokens, self._tags)
+            engine.leave_unknown(authorization, self._input_tokens, self._tags)
             self._report_unknown(error)
 
     def _report_unknown(self, error: BaseException | None) -> None:

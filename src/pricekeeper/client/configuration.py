@@ -41,7 +41,7 @@ _NUMBERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class KeeperSettings:
     """Which service, as whom, and what to do when it can't be reached."""
 
     url: str
@@ -116,7 +116,7 @@ class Configuration:
     def __repr__(self) -> str:
         return f"Configuration(url={self.url!r}, client_id={self.client_id!r})"
 
-    def of_app(self, app_id: str) -> Configuration:
+    def of_app(self, app_id: str) -> KeeperSettings:
         """The same for an app of the organisation."""
         return replace(self, app_id=app_id)
 

@@ -24,16 +24,16 @@ from pricekeeper.client.answers import Authorization, Settled
 from pricekeeper.client.api import Api
 from pricekeeper.client.blind import BLIND_TAG, BlindCalls, rfc3339
 from pricekeeper.client.breaker import Breaker
-from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.client.errors import (
     BreakerOpenError,
     ClientFrozenError,
     ForbiddenError,
     NoAnswerError,
-    Problem,
     QuotaSpentError,
     RejectedError,
     ServiceError,
+    ServiceProblem,
     SpoolFullError,
     UnavailableError,
 )
@@ -41,7 +41,7 @@ from pricekeeper.client.fields import AuthorizeFields, UsageFields
 from pricekeeper.client.loop_thread import LoopThread
 from pricekeeper.client.memory import Memory
 from pricekeeper.client.snapshot import Snapshot
-from pricekeeper.client.spool import Entry, Spool, find_folder
+from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.client.telling import Teller
 from pricekeeper.clock import Clock, SystemClock
 
@@ -58,7 +58,7 @@ _log = logging.getLogger("pricekeeper")
 class Engine:
     """One process's side of a keeper. Every method may be called from any thread."""
 
-    def __init__(self, configuration: Configuration, clock: Clock | None = None) -> None:
+    def __init__(self, configuration: KeeperSettings, clock: Clock | None = None) -> None:
         self.configuration = configuration
         self.pid = os.getpid()
         self.spool = Spool(
@@ -179,7 +179,7 @@ class Engine:
         if authorization.is_blind:
             self._tell(self._blind.entry(authorization, usage, tags))
         else:
-            self._tell(Entry("capture", authorization.id, dict(usage), self._clock.now_ms()))
+            self._tell(SpoolEntry("capture", authorization.id, dict(usage), self._clock.now_ms()))
 
     def give_back(self, authorization: Authorization, reason: str) -> None:
         """Give back what is held for a call that was not made; told in the background."""
@@ -210,7 +210,7 @@ class Engine:
         """Give everything back that an authorization holds; told in the background."""
         body = {"reason": reason} if reason else {}
         if not self._blind.is_open(authorization_id):  # nothing is held for a blind one
-            self._tell(Entry("void", authorization_id, body, self._clock.now_ms()))
+            self._tell(SpoolEntry("void", authorization_id, body, self._clock.now_ms()))
 
     async def capture(
         self,
@@ -227,7 +227,7 @@ class Engine:
         body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
         blind = self._blind.settled(authorization_id, body)
         return await self._tell_and_wait(
-            blind or Entry("capture", authorization_id, body, self._clock.now_ms())
+            blind or SpoolEntry("capture", authorization_id, body, self._clock.now_ms())
         )
 
     async def record(
@@ -253,7 +253,9 @@ class Engine:
         if request_id is None:  # under an id of the caller's own, the same body must stay the same
             request_id = self.api.new_request_id()
             body.setdefault("timestamp", rfc3339(self._clock.now_ms()))
-        return await self._tell_and_wait(Entry("usage", request_id, body, self._clock.now_ms()))
+        return await self._tell_and_wait(
+            SpoolEntry("usage", request_id, body, self._clock.now_ms())
+        )
 
     async def flush(self) -> int:
         """Tell everything that waits, within the deadline; how many entries are left.
@@ -291,14 +293,14 @@ class Engine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.api.close()
 
-    def _tell(self, entry: Entry) -> Entry | None:
+    def _tell(self, entry: SpoolEntry) -> SpoolEntry | None:
         kept = self.spool.append(entry)
         if not self._teller.is_awake:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it stays in the spool
                 self._loop.call(self._teller.wake)
         return kept
 
-    async def _tell_and_wait(self, entry: Entry) -> Settled | None:
+    async def _tell_and_wait(self, entry: SpoolEntry) -> Settled | None:
         kept = self._tell(entry)
         if kept is None:
             raise SpoolFullError(self.configuration.url)
@@ -312,7 +314,7 @@ class Engine:
             self._note_unanswered()
             return None
         if result["status"] == "failed":
-            raise RejectedError(Problem(400, result["code"], result.get("detail", "")))
+            raise RejectedError(ServiceProblem(400, result["code"], result.get("detail", "")))
         return Settled.of(entry.id, result)
 
     def _deadline(self) -> asyncio.Timeout:

@@ -1,4 +1,4 @@
-"""What the service answered instead, as errors that can be document apart.
+"""What the service answered instead, as errors that can be told apart.
 
 ::
 
@@ -17,7 +17,7 @@
         ├── BreakerOpenError     it has not answered before; nothing was sent
         └── SpoolFullError       too much waits to be told; nothing was sent
 
-Each carries the ``problem`` as the service document it, with the id under which its log has more.
+Each carries the ``problem`` as the service told it, with the id under which its log has more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pricekeeper.errors import FieldError, PriceKeeperError, Violation, longest_
 _BODY_SHOWN_MAX = 120
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ServiceProblem(msgspec.Struct, frozen=True):
     """RFC 9457 as the service speaks it. ``extras`` is the whole document."""
 
     status: int
@@ -49,7 +49,7 @@ class ServiceError(PriceKeeperError):
 
     code = "SERVICE_ERROR"
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ServiceProblem) -> None:
         super().__init__(problem.detail)
         self.problem = problem
         self.code = problem.code  # type: ignore[misc]  # the service's own, if it has one
@@ -184,7 +184,7 @@ class UnreachableError(UnavailableError):
     """The service could not be reached: nothing was sent."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(Problem(0, "UNREACHABLE", f"{url} can't be reached: {reason}"))
+        super().__init__(ServiceProblem(0, "UNREACHABLE", f"{url} can't be reached: {reason}"))
 
 
 class ReplyLostError(UnavailableError):
@@ -192,7 +192,7 @@ class ReplyLostError(UnavailableError):
 
     def __init__(self, url: str, reason: str) -> None:
         detail = f"{url} did not answer ({reason}); it may have been done"
-        super().__init__(Problem(0, "REPLY_LOST", detail))
+        super().__init__(ServiceProblem(0, "REPLY_LOST", detail))
 
 
 class NoAnswerError(ReplyLostError):
@@ -207,7 +207,7 @@ class BreakerOpenError(UnavailableError):
 
     def __init__(self, url: str) -> None:
         detail = f"{url} does not answer; it is tried again in the background"
-        super().__init__(Problem(0, "BREAKER_OPEN", detail))
+        super().__init__(ServiceProblem(0, "BREAKER_OPEN", detail))
 
 
 class SpoolFullError(UnavailableError):
@@ -215,7 +215,7 @@ class SpoolFullError(UnavailableError):
 
     def __init__(self, url: str) -> None:
         detail = f"the spool is full: {url} has to be told what was used first"
-        super().__init__(Problem(0, "SPOOL_FULL", detail))
+        super().__init__(ServiceProblem(0, "SPOOL_FULL", detail))
 
 
 _KINDS: Mapping[int, type[ServiceError]] = {
@@ -243,15 +243,17 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ServiceErr
     return kind(problem)
 
 
-def _problem(status: int, retry_after: str, body: bytes) -> Problem:
+def _problem(status: int, retry_after: str, body: bytes) -> ServiceProblem:
     secs = int(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
     try:
         document = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError:
         shown = body[:_BODY_SHOWN_MAX].decode("utf-8", "replace").strip()
-        return Problem(status, f"HTTP_{status}", shown or f"HTTP {status}", retry_after_secs=secs)
+        return ServiceProblem(
+            status, f"HTTP_{status}", shown or f"HTTP {status}", retry_after_secs=secs
+        )
     detail = document.get("detail") or document.get("error_description") or f"HTTP {status}"
-    return Problem(
+    return ServiceProblem(
         status=status,
         code=str(document.get("code", f"HTTP_{status}")),
         detail=str(detail),

@@ -14,13 +14,12 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+from functools import partial, wraps
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast
 
-from pricekeeper.client.answers import Authorization
 from pricekeeper.client.api import Api
 from pricekeeper.client.calls import ModelCall
-from pricekeeper.client.configuration import Configuration, OnUnavailable
+from pricekeeper.client.configuration import KeeperSettings, OnUnavailable
 from pricekeeper.client.engine import Engine
 from pricekeeper.client.errors import NoAnswerError
 from pricekeeper.client.fields import AuthorizeFields
@@ -39,6 +38,9 @@ it; a stream has two or three. One that was left just now is known by then to be
 class Keeper:
     """What both faces are made of: one engine in each process that uses them."""
 
+    _awaits: ClassVar[bool]
+    """Whether its callers have an event loop, and await what the other face waits for."""
+
     def __init__(
         self,
         url: str | None = None,
@@ -54,7 +56,7 @@ class Keeper:
         unavailable_models: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.configuration = Configuration.read(
+        self.configuration = KeeperSettings.read(
             {
                 "url": url,
                 "client_id": client_id,
@@ -120,6 +122,25 @@ class Keeper:
     def before_close(self, wait: Callable[[float], None]) -> None:
         """Have something waited for before the end, for at most the seconds that it is handed."""
         (self._beside or self)._closing.add(wait)  # noqa: SLF001 - of its own kind
+
+    def call(
+        self,
+        input_tokens: int,
+        max_output_tokens: int | None = None,
+        *,
+        model: str = "auto",
+        **more: Unpack[AuthorizeFields],
+    ) -> ModelCall:
+        """One model call inside its budget, in a ``with`` or ``async with`` block: `ModelCall`."""
+        most = max_output_tokens or self.configuration.max_output_tokens
+        authorize = cast("Any", self).authorize  # each face has its own
+        return ModelCall(
+            lambda: self.settling_engine,
+            partial(authorize, input_tokens, most, model=model, **more),
+            input_tokens,
+            more.get("tags", {}),
+            awaits=self._awaits,
+        )
 
     def _close(self) -> None:
         if self._beside is not None:
@@ -238,6 +259,7 @@ class PriceKeeper(Keeper):
     ``PRICEKEEPER_CLIENT_SECRET``.
     """
 
+    _awaits = False
     authorize = _blocking(Engine.authorize)
     capture = _blocking(Engine.capture)
     void = _blocking(_void)
@@ -256,24 +278,6 @@ class PriceKeeper(Keeper):
     usage_between = _blocking(_asking(Api.usage_between))
     usage_records = _blocking(_asking(Api.usage_records))
 
-    def call(
-        self,
-        input_tokens: int,
-        max_output_tokens: int | None = None,
-        *,
-        model: str = "auto",
-        **more: Unpack[AuthorizeFields],
-    ) -> ModelCall:
-        """One model call inside its budget, as a ``with`` block: see `client.calls`."""
-        most = max_output_tokens or self.configuration.max_output_tokens
-        return ModelCall(
-            lambda: self.settling_engine,
-            lambda: self.authorize(input_tokens, most, model=model, **more),
-            None,
-            input_tokens,
-            more.get("tags", {}),
-        )
-
     def close(self) -> None:
         """Tell what waits, within the deadline. What is left is told by the next start."""
         self._close()
@@ -288,6 +292,7 @@ class PriceKeeper(Keeper):
 class AsyncPriceKeeper(Keeper):
     """The service for programs with an event loop, whichever it is; see `PriceKeeper`."""
 
+    _awaits = True
     authorize = _awaiting(Engine.authorize)
     capture = _awaiting(Engine.capture)
     void = _awaiting(_void)
@@ -305,24 +310,6 @@ class AsyncPriceKeeper(Keeper):
     usage = _awaiting(_asking(Api.usage))
     usage_between = _awaiting(_asking(Api.usage_between))
     usage_records = _awaiting(_asking(Api.usage_records))
-
-    def call(
-        self,
-        input_tokens: int,
-        max_output_tokens: int | None = None,
-        *,
-        model: str = "auto",
-        **more: Unpack[AuthorizeFields],
-    ) -> ModelCall:
-        """One model call inside its budget, as an ``async with`` block: see `client.calls`."""
-        most = max_output_tokens or self.configuration.max_output_tokens
-
-        async def authorize() -> Authorization:
-            return await self.authorize(input_tokens, most, model=model, **more)
-
-        return ModelCall(
-            lambda: self.settling_engine, None, authorize, input_tokens, more.get("tags", {})
-        )
 
     async def close(self) -> None:
         """Tell what waits, within the deadline. What is left is told by the next start."""

@@ -24,8 +24,8 @@ from typing import Final
 import msgspec
 
 from pricekeeper.client.spool_files import (
-    Entry,
     Line,
+    SpoolEntry,
     append_refused,
     create_file,
     files_of,
@@ -38,7 +38,7 @@ from pricekeeper.client.spool_files import (
     write_all,
 )
 
-__all__ = ["Entry", "Spool", "find_folder", "read_folder", "read_refused"]
+__all__ = ["Spool", "SpoolEntry", "find_folder", "read_folder", "read_refused"]
 
 ENTRIES_MAX: Final = 20_000
 """How many entries wait at the most. Calls are refused earlier, so that what is under way fits."""
@@ -53,11 +53,13 @@ class Spool:
     """The entries of one process. Safe to use from any thread."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self.folder = folder
+        """Where the file is; ``None`` if all is in memory only."""
         # Reentrant, because a finalizer may append while its thread is in here already.
         self._lock = threading.RLock()
-        self._pending: dict[int, Entry] = {}
-        self._numbers = 0
+        self._pending: dict[int, SpoolEntry] = {}
+        self.last_number = 0
+        """Of the entry that was appended last."""
         self._path: Path | None = None
         self._fd = -1
         self._bytes = self._bytes_at_first = 0
@@ -66,27 +68,17 @@ class Spool:
         """Whether the file does not have all that waits, because it could not be written."""
         self._is_closed = False
         if folder is not None and not self._begin_file():
-            self._folder = None
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the file is; ``None`` if all is in memory only."""
-        return self._folder
+            self.folder = None
 
     @property
     def is_full(self) -> bool:
         """Whether no further call should be begun."""
         return len(self._pending) >= ENTRIES_FULL
 
-    @property
-    def last_number(self) -> int:
-        """The number of the entry that was appended last."""
-        return self._numbers
-
     def __len__(self) -> int:
         return len(self._pending)
 
-    def append(self, entry: Entry) -> Entry | None:
+    def append(self, entry: SpoolEntry) -> SpoolEntry | None:
         """Keep an entry, with its number; ``None`` if there is no room for it.
 
         A killed process does not lose it; `sync` is for a machine that stops.
@@ -98,19 +90,19 @@ class Spool:
             if self._is_closed:  # what waited then is in a file that is no longer this process's
                 self._pending.clear()
                 self._is_closed = False
-            self._numbers += 1
-            kept = msgspec.structs.replace(entry, number=self._numbers)
+            self.last_number += 1
+            kept = msgspec.structs.replace(entry, number=self.last_number)
             data = framed(Line(entry=kept))  # raises for what is no JSON, before it is kept
             self._pending[kept.number] = kept
             self._write(data)
             return kept
 
-    def pending(self, most: int) -> list[Entry]:
+    def pending(self, most: int) -> list[SpoolEntry]:
         """The entries that have waited longest."""
         with self._lock:
             return list(islice(self._pending.values(), most))
 
-    def finish(self, entries: Iterable[Entry]) -> None:
+    def finish(self, entries: Iterable[SpoolEntry]) -> None:
         """Forget entries: the service knows them."""
         with self._lock:
             numbers = (one.number for one in entries)
@@ -124,17 +116,17 @@ class Spool:
             if self._bytes > max(FILE_BYTES_MAX, 2 * self._bytes_at_first):
                 self._begin_file()
 
-    def postpone(self, entry: Entry) -> None:
+    def postpone(self, entry: SpoolEntry) -> None:
         """Put an entry behind the others, in memory: it is told again later."""
         with self._lock:
             if self._pending.pop(entry.number, None) is not None:
                 self._pending[entry.number] = entry
 
-    def refuse(self, entry: Entry, reason: str) -> None:
+    def refuse(self, entry: SpoolEntry, reason: str) -> None:
         """Keep an entry that the service will never take apart from the others."""
         _log.error("the price keeper refused %s %s: %s", entry.kind, entry.id, reason)
-        if self._folder is not None:
-            append_refused(self._folder, entry, reason)
+        if self.folder is not None:
+            append_refused(self.folder, entry, reason)
         self.finish([entry])
 
     def sync(self) -> None:
@@ -154,10 +146,10 @@ class Spool:
 
     def adopt(self) -> int:
         """Take over what processes that are gone have left; how many entries."""
-        if self._folder is None:
+        if self.folder is None:
             return 0
         taken = 0
-        for path in files_of(self._folder):
+        for path in files_of(self.folder):
             if path == self._path:
                 continue
             with locked(path) as fd:
@@ -179,7 +171,7 @@ class Spool:
                 return
             self._is_closed = True
             in_memory = bool(self._pending) and (self._fd < 0 or self._is_behind)
-            if in_memory and (self._folder is None or not self._begin_file()):
+            if in_memory and (self.folder is None or not self._begin_file()):
                 _log.error("%d entries were kept in memory only, and are lost", len(self))
             if self._fd < 0:
                 return
@@ -208,7 +200,7 @@ class Spool:
 
     def _write(self, data: bytes) -> None:
         """Append to the file, or begin one with all that waits if there is none that is whole."""
-        if self._folder is None:
+        if self.folder is None:
             return
         if self._fd < 0 or self._is_behind:
             self._begin_file()
@@ -233,10 +225,10 @@ class Spool:
 
     def _begin_file(self) -> bool:
         """Write all that waits to a new file, and drop the one before; whether that is done."""
-        assert self._folder is not None  # noqa: S101 - called only where there is one
+        assert self.folder is not None  # noqa: S101 - called only where there is one
         data = b"".join(framed(Line(entry=one)) for one in self._pending.values())
         try:
-            path, fd = create_file(self._folder)
+            path, fd = create_file(self.folder)
         except OSError as error:
             self._report_unwritable(error)
             return False
@@ -259,5 +251,5 @@ class Spool:
 
     def _report_unwritable(self, error: OSError) -> None:
         if self._fd < 0 and not self._is_behind:
-            _log.warning("no spool file in %s (%s): usage is in memory only", self._folder, error)
+            _log.warning("no spool file in %s (%s): usage is in memory only", self.folder, error)
             self._is_behind = True

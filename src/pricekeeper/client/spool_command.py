@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.client.keeper import PriceKeeper
-from pricekeeper.client.spool import Entry, find_folder, read_folder, read_refused
+from pricekeeper.client.spool import SpoolEntry, find_folder, read_folder, read_refused
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import InvalidValueError, PriceKeeperError, SettingsError
 
@@ -34,7 +34,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 Answer = dict[str, Any]
 
 
-def look(configuration: Configuration, clock: Clock) -> Answer:
+def look(configuration: KeeperSettings, clock: Clock) -> Answer:
     """What waits in the files of the client, and what the service has refused for good."""
     folder = _folder(configuration)
     files: list[Answer] = []
@@ -50,7 +50,7 @@ def look(configuration: Configuration, clock: Clock) -> Answer:
     }
 
 
-def tell_now(configuration: Configuration, clock: Clock) -> Answer:
+def tell_now(configuration: KeeperSettings, clock: Clock) -> Answer:
     """Tell what processes that are gone have left, for as long as each deadline gets some told."""
     folder = _folder(configuration)
     answer: Answer = {
@@ -92,12 +92,12 @@ def _flush(keeper: PriceKeeper, folder: Path, wanted: set[str], clock: Clock) ->
         before = now
 
 
-def _folder(configuration: Configuration) -> Path | None:
+def _folder(configuration: KeeperSettings) -> Path | None:
     given = configuration
     return find_folder(given.spool_dir, given.url, given.client.client_id)
 
 
-def _keeper(configuration: Configuration) -> PriceKeeper:
+def _keeper(configuration: KeeperSettings) -> PriceKeeper:
     given = configuration
     return PriceKeeper(
         given.url,
@@ -129,7 +129,7 @@ def _heard() -> Iterator[list[str]]:
         logger.propagate = propagated
 
 
-def _by_kind(entries: Sequence[Entry], now_ms: int) -> dict[str, dict[str, int]]:
+def _by_kind(entries: Sequence[SpoolEntry], now_ms: int) -> dict[str, dict[str, int]]:
     """How many there are of each kind, and for how long the oldest and the newest have waited."""
     found: dict[str, dict[str, int]] = {}
     for kind in _NOUNS:
@@ -205,7 +205,7 @@ def main(argv: list[str]) -> int:
         command.add_argument("--json", action="store_true", help="Print the answer as JSON.")
     given = parser.parse_args(argv)
     try:
-        configuration, clock = Configuration.read({}), SystemClock()
+        configuration, clock = KeeperSettings.read({}), SystemClock()
         if given.command == "show":
             answer, code = look(configuration, clock), OK
             lines = picture_of_look(answer)

@@ -34,7 +34,7 @@ _OTHERS: Final = 0o077
 _log = logging.getLogger("pricekeeper")
 
 
-class Entry(msgspec.Struct, frozen=True):
+class SpoolEntry(msgspec.Struct, frozen=True):
     """One thing to tell the service."""
 
     kind: Literal["capture", "usage", "void"]
@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, omit_defaults=True):
     """A line of a file: an entry, or the numbers of entries that need not be told any more."""
 
-    entry: Entry | None = None
+    entry: SpoolEntry | None = None
     done: list[int] = []
 
 
@@ -122,9 +122,9 @@ def locked(path: Path) -> Iterator[int | None]:
         os.close(fd)
 
 
-def read_entries(fd: int, path: Path) -> list[Entry]:
+def read_entries(fd: int, path: Path) -> list[SpoolEntry]:
     """The entries of a file that were not told."""
-    found: dict[int, Entry] = {}
+    found: dict[int, SpoolEntry] = {}
     damaged = 0
     with open(os.dup(fd), "rb") as file:  # noqa: PTH123 - it is open already
         file.seek(0)
@@ -142,7 +142,7 @@ def read_entries(fd: int, path: Path) -> list[Entry]:
     return list(found.values())
 
 
-def read_folder(folder: Path) -> Iterator[tuple[Path, bool, list[Entry]]]:
+def read_folder(folder: Path) -> Iterator[tuple[Path, bool, list[SpoolEntry]]]:
     """Each file, whether a live process holds it, and the entries that wait in it."""
     for path in files_of(folder):
         with locked(path) as fd:
@@ -159,7 +159,7 @@ def read_folder(folder: Path) -> Iterator[tuple[Path, bool, list[Entry]]]:
             os.close(own)
 
 
-def append_refused(folder: Path, entry: Entry, reason: str) -> None:
+def append_refused(folder: Path, entry: SpoolEntry, reason: str) -> None:
     """Keep what the service has refused for good, for a person to look at."""
     line = _encode({"reason": reason, **msgspec.to_builtins(entry)}) + b"\n"
     path = folder / _REFUSED

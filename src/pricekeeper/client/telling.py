@@ -23,7 +23,7 @@ from pricekeeper.client.errors import (
     UnavailableError,
 )
 from pricekeeper.client.snapshot import is_model_id
-from pricekeeper.client.spool import Entry, Spool
+from pricekeeper.client.spool import Spool, SpoolEntry
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff, BoundedCache
 
@@ -50,7 +50,7 @@ LABELS_MAX: Final = 256
 """How many labels of model ids are known; the oldest is forgotten for one more."""
 
 Results: TypeAlias = Sequence[Mapping[str, Any]]
-Send: TypeAlias = Callable[[Sequence[Entry]], Awaitable[Mapping[str, Any]]]
+Send: TypeAlias = Callable[[Sequence[SpoolEntry]], Awaitable[Mapping[str, Any]]]
 _log = logging.getLogger("pricekeeper")
 
 
@@ -83,7 +83,7 @@ class Teller:
         reports: Reports,
         clock: Clock,
         on_answer: Callable[[], None],
-        on_told: Callable[[Sequence[Entry]], None] = lambda _: None,
+        on_told: Callable[[Sequence[SpoolEntry]], None] = lambda _: None,
     ) -> None:
         self._spool = spool
         self._reports = reports
@@ -132,7 +132,7 @@ class Teller:
         asked_at_ms = self._asked_at_ms
         return 0 if asked_at_ms is None else self._clock.monotonic_ms() - asked_at_ms
 
-    def expect(self, entry: Entry) -> asyncio.Future[Mapping[str, Any]]:
+    def expect(self, entry: SpoolEntry) -> asyncio.Future[Mapping[str, Any]]:
         """The service's answer to an entry that was just appended."""
         expected: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[entry.number] = expected
@@ -220,12 +220,12 @@ class Teller:
         pause_ms = BACKOFF.pause_ms(self._failures, secrets.randbelow)
         await self._pause(self._resume, BACKOFF.first_ms + pause_ms)
 
-    async def _tell(self, batch: Sequence[Entry]) -> int:
+    async def _tell(self, batch: Sequence[SpoolEntry]) -> int:
         """Tell some entries; how many were put off. Raises if nothing got through."""
         if not batch:
             return 0
         await asyncio.to_thread(self._spool.sync)
-        by_kind: dict[str, list[Entry]] = {"capture": [], "usage": [], "void": []}
+        by_kind: dict[str, list[SpoolEntry]] = {"capture": [], "usage": [], "void": []}
         for entry in batch:
             by_kind[entry.kind].append(entry)
         self._asked_at_ms = self._clock.monotonic_ms()
@@ -240,22 +240,22 @@ class Teller:
             self._asked_at_ms = None
         return later
 
-    async def _send_captures(self, entries: Sequence[Entry]) -> Mapping[str, Any]:
+    async def _send_captures(self, entries: Sequence[SpoolEntry]) -> Mapping[str, Any]:
         return await self._reports.capture_many(
             [{"authorization_id": one.id, **one.body} for one in entries]
         )
 
-    async def _send_records(self, entries: Sequence[Entry]) -> Mapping[str, Any]:
+    async def _send_records(self, entries: Sequence[SpoolEntry]) -> Mapping[str, Any]:
         return await self._reports.record_many([self._record_of(one) for one in entries])
 
-    def _record_of(self, entry: Entry) -> dict[str, Any]:
+    def _record_of(self, entry: SpoolEntry) -> dict[str, Any]:
         record = {"request_id": entry.id, **entry.body}
         if entry.at_ms <= self._clock.now_ms() - TIMESTAMP_MS_MAX:
             record.pop("timestamp", None)
         label = self._labels.get(_model_of(entry))
         return record if label is None else {**record, "model_label": label}
 
-    async def _settle(self, entries: Sequence[Entry], send: Send) -> int:
+    async def _settle(self, entries: Sequence[SpoolEntry], send: Send) -> int:
         """Tell entries and act on the answer, entry by entry; how many were put off."""
         if not entries:
             return 0
@@ -274,7 +274,7 @@ class Teller:
         self._note_answer()
         return await self._act_on(entries, answer["results"])
 
-    async def _act_on(self, entries: Sequence[Entry], results: Results) -> int:
+    async def _act_on(self, entries: Sequence[SpoolEntry], results: Results) -> int:
         later, done, refused = 0, [], []
         for entry, result in zip(entries, results, strict=True):
             if result["status"] != "failed":
@@ -298,7 +298,7 @@ class Teller:
         self._on_told(done)
         return later
 
-    async def _may_have_a_label(self, entry: Entry) -> bool:
+    async def _may_have_a_label(self, entry: SpoolEntry) -> bool:
         """Find out the label of a model id that stands in its place; whether to tell it again.
 
         So it is recorded while the service can't be asked.
@@ -314,7 +314,7 @@ class Teller:
             self._labels.put(model, label)
         return True
 
-    async def _void(self, entry: Entry) -> int:
+    async def _void(self, entry: SpoolEntry) -> int:
         try:
             await self._reports.void(entry.id, reason=entry.body.get("reason"))
         except MissingError as error:
@@ -341,13 +341,13 @@ class Teller:
         self._asked_at_ms = self._clock.monotonic_ms()
         self._on_answer()
 
-    def _answer(self, entry: Entry, result: Mapping[str, Any]) -> None:
+    def _answer(self, entry: SpoolEntry, result: Mapping[str, Any]) -> None:
         expected = self._answers.get(entry.number)
         if expected is not None and not expected.done():
             expected.set_result(result)
 
 
-def _model_of(entry: Entry) -> str:
+def _model_of(entry: SpoolEntry) -> str:
     return str(entry.body.get("model_label", ""))
 
 

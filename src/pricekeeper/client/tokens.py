@@ -24,7 +24,14 @@ from pricekeeper.client.errors import (
     ServiceError,
     UnavailableError,
 )
-from pricekeeper.client.transport import ATTEMPTS_MAX, PAUSE_MAX_MS, Request, Wire, pause_ms
+from pricekeeper.client.transport import (
+    ATTEMPTS_MAX,
+    PAUSE_MAX_MS,
+    Authorisation,
+    Request,
+    Wire,
+    pause_ms,
+)
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import SingleFlight
 
@@ -39,10 +46,11 @@ UNPROVEN_MS: Final = 10_000
 DOUBT_EVERY_MS: Final = 60_000
 
 
-class Tokens:
+class Tokens(Authorisation):
     """The tokens of one session of one client."""
 
     def __init__(self, wire: Wire, client_id: str, client_secret: str, clock: Clock) -> None:
+        super().__init__({})
         self._wire = wire
         # RFC 6749 has both encoded like form fields, before the base64 of HTTP Basic.
         pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
@@ -64,7 +72,9 @@ class Tokens:
 
     async def headers(self) -> Mapping[str, str]:
         """An access token that is good for a while."""
-        access = self._access if self._is_fresh() else await self._obtain_shared()
+        is_fresh = bool(self._access) and self._clock.monotonic_ms() < self._renew_at_ms
+        # Whoever needs one shares the login that is under way.
+        access = self._access if is_fresh else await self._logins.run(None, self._obtain)
         return {"Authorization": f"Bearer {access}"}
 
     def accept(self, accepted: Mapping[str, str]) -> None:
@@ -105,15 +115,8 @@ class Tokens:
             with contextlib.suppress(ServiceError):
                 await self._wire.exchange(Request("POST", "/auth/revoke", body=body), self._basic)
 
-    def _is_fresh(self) -> bool:
-        return bool(self._access) and self._clock.monotonic_ms() < self._renew_at_ms
-
     def _is_current(self, headers: Mapping[str, str]) -> bool:
         return headers.get("Authorization") == f"Bearer {self._access}"
-
-    async def _obtain_shared(self) -> str:
-        """A new access token, from the login that is under way or else from a new one."""
-        return await self._logins.run(None, self._obtain)
 
     async def _obtain(self) -> str:
         """Go on with the session, or open a new one if it is over."""

@@ -20,10 +20,10 @@ import yarl
 
 from pricekeeper.client.errors import (
     ForbiddenError,
-    Problem,
     RateLimitedError,
     ReplyLostError,
     ServiceError,
+    ServiceProblem,
     UnavailableError,
     UnreachableError,
     error_of,
@@ -75,28 +75,31 @@ class Transport(Protocol):
         ...
 
 
-class Authorisation(Protocol):
-    """What a request says about who sends it."""
+class Authorisation:
+    """What a request says about who sends it: always the same headers, unless a kind has others."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = headers
 
     async def headers(self) -> Mapping[str, str]:
         """The headers to send now."""
-        ...
+        return self._headers
 
     def accept(self, accepted: Mapping[str, str]) -> None:
         """Note that the service accepted these headers."""
-        ...
 
     async def renew(self, refused: Mapping[str, str]) -> bool:
         """Replace headers that the service refused; whether there may be better ones now."""
-        ...
+        del refused
+        return False
 
     async def doubt(self, limited: Mapping[str, str]) -> bool:
         """Replace headers that a 429 makes doubtful; whether there may be better ones now."""
-        ...
+        del limited
+        return False
 
     async def end(self) -> None:
-        """End the session; no more requests will be sent."""
-        ...
+        """End the session, if there is one; no more requests will be sent."""
 
 
 @functools.lru_cache(PATHS_MAX)
@@ -143,7 +146,7 @@ class Wire:
             return msgspec.json.decode(content) if content else None
         except msgspec.DecodeError as error:
             detail = f"{self.url} did not answer in JSON: it is not the service, or its end is lost"
-            raise UnavailableError(Problem(response.status, "NOT_JSON", detail)) from error
+            raise UnavailableError(ServiceProblem(response.status, "NOT_JSON", detail)) from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -215,32 +218,6 @@ class HttpTransport:
             await self._authorisation.end()
         finally:
             await self._wire.close()
-
-
-class ApiKey:
-    """The provisioning key, or nothing where none is needed."""
-
-    def __init__(self, key: str | None) -> None:
-        self._headers = {} if key is None else {"X-API-Key": key}
-
-    async def headers(self) -> Mapping[str, str]:
-        return self._headers
-
-    def accept(self, accepted: Mapping[str, str]) -> None:
-        """A key does not change."""
-
-    async def renew(self, refused: Mapping[str, str]) -> bool:
-        """There is no other key."""
-        del refused
-        return False
-
-    async def doubt(self, limited: Mapping[str, str]) -> bool:
-        """There is no other key."""
-        del limited
-        return False
-
-    async def end(self) -> None:
-        """A key has no session."""
 
 
 def pause_ms(error: ServiceError, attempts: int) -> int:

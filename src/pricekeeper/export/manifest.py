@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from pricekeeper.metering.counters import NOTHING, Account, Counters
+from pricekeeper.metering.counters import COUNTER_NAMES, NOTHING, Account, Counters
 from pricekeeper.metering.journal import Record
 
 VERSION: Final = 1
@@ -172,13 +172,7 @@ def total_row(account: Account, total: Counters) -> TotalRow:
         scope_key=account.scope_key,
         model_label=account.label,
         day=account.day,
-        cost_usd_picos=total.cost_usd_picos,
-        input_tokens=total.input_tokens,
-        output_tokens=total.output_tokens,
-        cache_read_tokens=total.cache_read_tokens,
-        cache_write_tokens=total.cache_write_tokens,
-        requests=total.requests,
-        errors=total.errors,
+        **dict(zip(COUNTER_NAMES, total.amounts, strict=True)),
     )
 
 

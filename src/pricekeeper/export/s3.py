@@ -46,7 +46,7 @@ _TEXT_MAX: Final = 300
 _AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
-class _Answer(NamedTuple):
+class _S3Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     content: bytes
@@ -135,7 +135,7 @@ class S3Destination:
         body: Path | bytes = b"",
         digest: str = _NOTHING,
         headers: Mapping[str, str] | None = None,
-    ) -> _Answer:
+    ) -> _S3Answer:
         """Send a request, again if need be; an answer is a success, or that nothing is there."""
         url_path = encoded_path(*self._root, path)
         problem = ""
@@ -158,7 +158,7 @@ class S3Destination:
 
     async def _send(
         self, method: str, path: str, body: Path | bytes, digest: str, headers: Mapping[str, str]
-    ) -> _Answer:
+    ) -> _S3Answer:
         try:
             keys = self._credentials.current() or await self._credentials.renew()
         except StoreMisconfiguredError as error:
@@ -180,12 +180,12 @@ class S3Destination:
             async with self._session.request(
                 method, url, data=data or None, headers=sent, allow_redirects=False
             ) as response:
-                return _Answer(response.status, response.headers, await response.read())
+                return _S3Answer(response.status, response.headers, await response.read())
         finally:
             if not isinstance(data, bytes):
                 data.close()
 
-    def _refused(self, method: str, path: str, answer: _Answer) -> ExportError:
+    def _refused(self, method: str, path: str, answer: _S3Answer) -> ExportError:
         text = " ".join(answer.content[:_TEXT_MAX].decode("utf-8", "replace").split())
         return ExportError(
             f"{method} of {path} in {self._location.bucket} at {self._origin} was refused: "

@@ -17,7 +17,7 @@ from pricekeeper.http.operation import (
     Operation,
     Parameter,
 )
-from pricekeeper.http.viewing import END, check_reader, viewer_of
+from pricekeeper.http.viewing import END, read_org_policy, viewer_of
 from pricekeeper.usecases import denials, flips
 from pricekeeper.usecases.wire import activity as wire
 from pricekeeper.usecases.wire.values import APP_ID
@@ -48,8 +48,7 @@ async def list_all_denials(call: Call) -> Answer:
 async def list_denials(call: Call) -> Answer:
     """Denied calls of an organisation, each with its why, the newest minute first."""
     request = denials.parse_request(call.query)
-    check_reader(call, request.app_id)
-    policy = await call.services.tenants.find_policy(call.org_id)
+    policy = await read_org_policy(call, request.app_id)
     return Answer(200, await denials.list_denials(call.services, policy, request), NO_STORE)
 
 

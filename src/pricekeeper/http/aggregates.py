@@ -1,4 +1,4 @@
-"""Aggregates: what a day, or a range of days, came to."""
+"""Aggregates: what a day, or a range of days, came to, and where budgets will end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from functools import partial
 from typing import Final
 
 from pricekeeper.authority import Role
-from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
-from pricekeeper.http.caching import cached
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.http.caching import cached_answer
+from pricekeeper.http.encoding import encode_answer
 from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation, Parameter
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases import aggregates as cases
-from pricekeeper.usecases.queries import parse_date
+from pricekeeper.usecases import forecast
+from pricekeeper.usecases.queries import parse_date, parse_each
 from pricekeeper.usecases.wire import aggregates as wire
+from pricekeeper.usecases.wire.forecast import ForecastList
 
 PAST_DAY_SECS: Final = 300
 
@@ -33,14 +36,20 @@ async def read_today(call: Call) -> Answer:
 
 async def read_day(call: Call) -> Answer:
     """What a day came to; a past day without data has zeros."""
-    return await _answer_day(call, _date("date", call.path["date"]))
+    return await _answer_day(call, _date(call.path["date"]))
 
 
 async def read_range(call: Call) -> Answer:
     """What each day of a range came to, the earliest first."""
     first, last = _ends(call.request.query)
     answer, as_of_ms = await cases.read_range(call.services, call.policy, first, last)
-    return cached(call, answer, _max_age(call.policy, QuotaStatus.NORMAL), _lag(call, as_of_ms))
+    max_age = _max_age(call.policy, QuotaStatus.NORMAL)
+    return cached_answer(call, encode_answer(answer), max_age, _lag(call, as_of_ms))
+
+
+async def get_forecast(call: Call) -> Answer:
+    """Where every budget that applies will end, and when it will be spent."""
+    return Answer(200, await forecast.list_forecasts(call.services, call.policy))
 
 
 async def _answer_day(call: Call, day: date) -> Answer:
@@ -49,7 +58,7 @@ async def _answer_day(call: Call, day: date) -> Answer:
     mode = QuotaStatus.TIGHT if tight else QuotaStatus.NORMAL
     is_today = day == cases.today(call.services, call.policy)
     max_age = _max_age(call.policy, mode) if is_today else PAST_DAY_SECS
-    return cached(call, answer, max_age, _lag(call, as_of_ms))
+    return cached_answer(call, encode_answer(answer), max_age, _lag(call, as_of_ms))
 
 
 def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
@@ -60,23 +69,17 @@ def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
 
 def _ends(query: Mapping[str, str]) -> tuple[date, date]:
     """The first and the last day of a range; every mistake is told."""
-    days, mistakes = [], []
-    for end in ("from", "to"):
-        try:
-            days.append(_date(end, query.get(end, "")))
-        except InvalidValueError as error:
-            message = error.message if end in query else "is required: yyyy-mm-dd"
-            mistakes.append(FieldError(end, message))
-    if mistakes:
-        raise RequestRefusedError.of(mistakes)
-    return days[0], days[1]
+    ends = ("from", "to")
+    required = dict.fromkeys(ends, "yyyy-mm-dd")
+    first, last = parse_each(query, dict.fromkeys(ends, _date), required=required).values()
+    return first, last
 
 
-def _date(field: str, text: str) -> date:
+def _date(text: str) -> date:
     try:
         return parse_date(text)
     except ValueError:
-        raise InvalidValueError(field, "must be a date such as 2026-01-23") from None
+        raise InvalidValueError("date", "must be a date such as 2026-01-23") from None
 
 
 def _max_age(policy: Policy, mode: QuotaStatus) -> int:
@@ -93,10 +96,12 @@ _DAYS: Final = {200: wire.AggregateRange, 304: None}
 def _operations(kind: str, base: str, access: Access) -> tuple[Operation, ...]:
     path, name = f"{base}/aggregates", f"{kind}Aggregates"
     return (
+        _row("GET", f"{base}/forecast", f"get{kind.title()}Forecast", get_forecast,
+             {200: ForecastList}, access),
         _row("GET", f"{path}/today", f"{name}Today", read_today, _DAY, access),
         _row("GET", f"{path}/{{date}}", f"{name}OnDay", read_day, _DAY, access),
         _row("GET", path, f"{name}InRange", read_range, _DAYS, access, query=_RANGE),
-    )
+    )  # fmt: skip
 
 
 OPERATIONS: Final = (*_operations("app", APP, Access.APP), *_operations("org", ORG, Access.ORG))

@@ -29,7 +29,6 @@ from pricekeeper.http import (
     containment,
     dashboard,
     events,
-    forecast,
     health,
     identity,
     provisioning,
@@ -61,7 +60,6 @@ LARGE_CALLS_MAX: Final = 8
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
     *authorizations.OPERATIONS,
-    *forecast.OPERATIONS,
     *identity.OPERATIONS,
     *aggregates.OPERATIONS,
     *reports.OPERATIONS,
@@ -133,17 +131,11 @@ def make_app(
     return shell
 
 
-def app_from_environment(worker: OneWorker | None = None) -> Shell:
-    """The application as the environment configures it: what each worker process starts from."""
-    return _app_from_environment(worker, public_allowed=False)
+def app_from_environment(worker: OneWorker | None = None, *, public_allowed: bool = False) -> Shell:
+    """The application as the environment configures it: what each worker process starts from.
 
-
-def demo_app_from_environment(worker: OneWorker | None = None) -> Shell:
-    """The same, where the demo's secrets are good enough: ``serve --demo`` sees to the rest."""
-    return _app_from_environment(worker, public_allowed=True)
-
-
-def _app_from_environment(worker: OneWorker | None, *, public_allowed: bool) -> Shell:
+    With ``public_allowed`` the demo's secrets are good enough: ``serve --demo`` sees to the rest.
+    """
     calm_collector()
     settings = read_settings(os.environ)
     require_strong_key(settings.provisioning_key, public_allowed=public_allowed)
@@ -252,7 +244,7 @@ async def _run_background(
         "expiry", lambda: services.authorizations.expiry.run_forever(sweep_interval_ms)
     )
     supervisor.start("recounts", services.recounts.run_forever)
-    supervisor.start("alerts", services.alerts.run_forever)
+    supervisor.start("alerts", services.alerts.courier.run_forever)
     supervisor.start("alert-checks", services.alerts.checks.run_forever)
     if services.key_watcher is not None:
         supervisor.start("signing-keys", services.key_watcher.run_forever)

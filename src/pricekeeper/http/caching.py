@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pricekeeper.http.encoding import Encoded, encode_answer
+from pricekeeper.http.encoding import Encoded
 from pricekeeper.http.operation import Answer, Call
-
-
-def cached(
-    call: Call, body: Any, max_age_secs: int, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> Answer:
-    """Encode the body as an answer that the caller may keep."""
-    return cached_answer(call, encode_answer(body), max_age_secs, headers)
 
 
 def cached_answer(

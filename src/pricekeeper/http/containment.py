@@ -27,17 +27,10 @@ async def list_sessions(call: Call) -> Answer:
     return Answer(200, await cases.list_sessions(call.services, call.client), NO_STORE)
 
 
-async def end_session(call: Call) -> Answer:
-    """End one session of a client; its tokens stop working."""
-    by = attribution_of(call, await _read_reason(call))
-    await cases.end_sessions(call.services, call.client, by, call.path["session_id"])
-    return Answer(204)
-
-
 async def end_sessions(call: Call) -> Answer:
     """End every session of a client and all of its tokens; its secret goes on working."""
     by = attribution_of(call, await _read_reason(call))
-    await cases.end_sessions(call.services, call.client, by)
+    await cases.end_sessions(call.services, call.client, by, call.path.get("session_id"))
     return Answer(204)
 
 
@@ -97,8 +90,9 @@ def _operations(kind: str, base: str) -> tuple[Operation, ...]:
              {200: wire.CredentialsRevoked}, role=Role.OPERATOR, body=wire.RevokeCredentialsBody),
         _row("DELETE", f"{base}/sessions", f"end{kind}Sessions", end_sessions, {204: None},
              role=Role.OPERATOR, query=(REASON,)),
-        _row("DELETE", f"{base}/sessions/{{session_id}}", f"end{kind}Session", end_session,
-             {204: None}, role=Role.OPERATOR, query=(REASON,)),
+        _row("DELETE", f"{base}/sessions/{{session_id}}", f"end{kind}Session", end_sessions,
+             {204: None}, role=Role.OPERATOR, query=(REASON,),
+             says="End one session of a client; its tokens stop working."),
         _row("PUT", f"{base}/freeze", f"freeze{kind}", freeze, {200: wire.FreezeAnswer},
              role=Role.OPERATOR, body=wire.ReasonBody),
         _row("DELETE", f"{base}/freeze", f"unfreeze{kind}", unfreeze, {204: None},

@@ -225,7 +225,7 @@ class Metrics:
         counts: defaultdict[Family, dict[tuple[str, ...], float]] = defaultdict(dict)
         for meter, first in self._watched:
             for family, labels, value in read_samples(meter, *first):
-                if isinstance(value, Sizes | Durations):
+                if isinstance(value, Sizes):
                     self._carry_histogram(family, labels, value)
                 else:
                     counts[family][labels] = counts[family].get(labels, 0) + value
@@ -269,9 +269,7 @@ class Metrics:
             return exposition_of(shared)
         return exposition_of(self.registry)
 
-    def _carry_histogram(
-        self, family: Family, labels: tuple[str, ...], noted: Sizes | Durations
-    ) -> None:
+    def _carry_histogram(self, family: Family, labels: tuple[str, ...], noted: Sizes) -> None:
         line = (family.name, *labels)
         total = noted.total / _US if family.kind is Kind.DURATIONS else noted.total
         more = [

@@ -235,7 +235,6 @@ class Operation:
     path: str
     name: str
     handler: Handler
-    """Its docstring is the summary in the documentation."""
     answers: Mapping[int, Any]
     """The type of the body by status, ``None`` for an answer without one."""
     access: Access
@@ -276,6 +275,8 @@ class Operation:
     """Of a stream of events: what each tells, by its name."""
     problems: tuple[int, ...] = ()
     """Further statuses that are answered with a problem, beyond those that access implies."""
+    says: str = ""
+    """What it does, in a sentence, where its handler serves several; else that has a docstring."""
 
     def __post_init__(self) -> None:
         if (self.access in BY_KEY and self.role is None) or (
@@ -286,7 +287,7 @@ class Operation:
     @property
     def summary(self) -> str:
         """What it does, in a sentence."""
-        return (self.handler.__doc__ or "").strip()
+        return self.says or (self.handler.__doc__ or "").strip()
 
     @property
     def is_plain(self) -> bool:

@@ -7,6 +7,7 @@ error tree is in it, so a new error can't leave as a 500 unnoticed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
@@ -265,17 +266,12 @@ def _outcome(error: Any) -> dict[str, Any]:
 
 
 def _refused(error: errors.RequestRefusedError) -> dict[str, Any]:
-    mistakes = [{"field": m.field, "message": m.message} for m in error.mistakes]
-    return {"errors": mistakes} if mistakes else {}
-
-
-def _invalid_value(error: errors.InvalidValueError) -> dict[str, Any]:
-    return {"errors": [{"field": error.field, "message": error.message}]}
+    return {"errors": list(map(asdict, error.mistakes))} if error.mistakes else {}
 
 
 def _invalid_config(error: errors.InvalidConfigError) -> dict[str, Any]:
-    mistakes = [{"field": m.field, "message": m.message} for m in error.errors]
-    return {"errors": mistakes, **({"details": error.details} if error.details else {})}
+    details = {"details": error.details} if error.details else {}
+    return {"errors": list(map(asdict, error.errors)), **details}
 
 
 def _field_extra(error: Any) -> dict[str, Any]:
@@ -290,7 +286,7 @@ def _unknown_label(error: errors.UnknownModelLabelError) -> dict[str, Any]:
 
 _EXTRAS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     errors.RequestRefusedError: _refused,
-    errors.InvalidValueError: _invalid_value,
+    errors.InvalidValueError: _field_extra,
     errors.InvalidConfigError: _invalid_config,
     errors.ConflictError: _field_extra,
     errors.RequestIdReusedError: _field_extra,

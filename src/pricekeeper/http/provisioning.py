@@ -28,6 +28,7 @@ from pricekeeper.http.operation import (
     Operation,
     Parameter,
 )
+from pricekeeper.tenants import bodies
 from pricekeeper.usecases import provisioning as cases
 from pricekeeper.usecases.queries import parse_limit
 from pricekeeper.usecases.wire import provisioning as wire
@@ -45,27 +46,22 @@ _ORG_PAGES: Final = (AFTER({"type": "string", "format": "uuid"}), LIMIT)
 _APP_PAGES: Final = (AFTER({"type": "string", "pattern": APP_ID}), LIMIT)
 
 
-async def put_org(call: Call) -> Answer:
-    """Create an organisation or replace its settings; credentials are never reset."""
+async def put_client(call: Call) -> Answer:
+    """Create the client in the path, or replace its settings."""
     by = attribution_with_reason(call)
-    answer = await cases.put_org(call.services, call.org_id, call.body, by)
+    answer = await cases.put_client(call.services, call.client, call.body, by)
     return Answer(201 if answer.status == "created" else 200, answer)
 
 
-async def patch_org(call: Call) -> Answer:
-    """Change some settings of an organisation by a JSON merge patch; null restores a default."""
+async def patch_client(call: Call) -> Answer:
+    """Change some settings of the client in the path."""
     by, expects = attribution_with_reason(call), _expected_tags(call)
-    return _tagged(await cases.patch_org(call.services, call.org_id, call.body, by, expects))
+    return _tagged(await cases.patch_client(call.services, call.client, call.body, by, expects))
 
 
-async def get_org(call: Call) -> Answer:
-    """An organisation's settings."""
-    return _tagged(await cases.get_org(call.services, call.org_id))
-
-
-async def get_org_settings(call: Call) -> Answer:
-    """The settings of an organisation, for itself."""
-    return await get_org(call)
+async def get_client(call: Call) -> Answer:
+    """The settings of the client in the path."""
+    return _tagged(await cases.read_client(call.services, call.client))
 
 
 async def list_orgs(call: Call) -> Answer:
@@ -94,26 +90,7 @@ async def delete_org(call: Call) -> Answer:
     return Answer(204)
 
 
-async def put_app(call: Call) -> Answer:
-    """Create an app or replace what it overrides; credentials are never reset."""
-    by = attribution_with_reason(call)
-    answer = await cases.put_app(call.services, call.org_id, call.app_id, call.body, by)
-    return Answer(201 if answer.status == "created" else 200, answer)
-
-
-async def patch_app(call: Call) -> Answer:
-    """Change some settings of an app by a JSON merge patch; what is null is inherited again."""
-    by, expects = attribution_with_reason(call), _expected_tags(call)
-    org_id, app_id = call.org_id, call.app_id
-    return _tagged(await cases.patch_app(call.services, org_id, app_id, call.body, by, expects))
-
-
-async def get_app(call: Call) -> Answer:
-    """An app's settings, and which of them are inherited."""
-    return _tagged(await cases.get_app(call.services, call.org_id, call.app_id))
-
-
-def _tagged(answer: wire.OrgAnswer | wire.AppAnswer) -> Answer:
+def _tagged(answer: cases.Answer) -> Answer:
     """The settings with their ETag, which a patch may expect."""
     return Answer(200, answer, ((b"etag", _quoted(cases.tag_of(answer))),))
 
@@ -128,11 +105,6 @@ def _expected_tags(call: Call) -> cases.Expects:
 
 def _quoted(tag: str) -> bytes:
     return f'"{tag}"'.encode()
-
-
-async def get_app_settings(call: Call) -> Answer:
-    """The settings of an app, and which of them are inherited, for itself or its organisation."""
-    return await get_app(call)
 
 
 async def list_apps(call: Call) -> Answer:
@@ -194,26 +166,37 @@ _SAVED_APP: Final = {200: wire.AppAnswer, 201: wire.AppAnswer}
 _READING: Final = (
     _row("GET", "/api/v1/orgs", "listOrgs", list_orgs, {200: wire.OrgList},
          role=Role.VIEWER, query=_ORG_PAGES),
-    _row("GET", ORG, "getOrg", get_org, {200: wire.OrgAnswer}, role=Role.VIEWER),
+    _row("GET", ORG, "getOrg", get_client, {200: wire.OrgAnswer}, role=Role.VIEWER,
+         says="An organisation's settings."),
     _row("GET", f"{ORG}/apps", "listApps", list_apps, {200: wire.AppList},
          role=Role.VIEWER, query=_APP_PAGES),
-    _row("GET", APP, "getApp", get_app, {200: wire.AppAnswer}, role=Role.VIEWER),
-    _row("GET", f"{ORG}/settings", "getOrgSettings", get_org_settings, {200: wire.OrgAnswer},
-         access=Access.ORG, role=Role.VIEWER, tag="runtime"),
-    _row("GET", f"{APP}/settings", "getAppSettings", get_app_settings, {200: wire.AppAnswer},
-         access=Access.APP, role=Role.VIEWER, tag="runtime"),
+    _row("GET", APP, "getApp", get_client, {200: wire.AppAnswer}, role=Role.VIEWER,
+         says="An app's settings, and which of them are inherited."),
+    _row("GET", f"{ORG}/settings", "getOrgSettings", get_client, {200: wire.OrgAnswer},
+         access=Access.ORG, role=Role.VIEWER, tag="runtime",
+         says="The settings of an organisation, for itself."),
+    _row("GET", f"{APP}/settings", "getAppSettings", get_client, {200: wire.AppAnswer},
+         access=Access.APP, role=Role.VIEWER, tag="runtime",
+         says="The settings of an app, and which of them are inherited, for itself or its "
+         "organisation."),
 )  # fmt: skip
 _change: Final = partial(_row, query=(REASON,))
 _SETTINGS: Final = (
-    _change("PUT", ORG, "putOrg", put_org, _SAVED_ORG,
-            role=Role.ADMIN, body=wire.OrgBody, read=read_settings, problems=(409,)),
-    _change("PATCH", ORG, "patchOrg", patch_org, {200: wire.OrgAnswer},
-            role=Role.ADMIN, body=wire.OrgPatch, read=read_patch, problems=(409,)),
+    _change("PUT", ORG, "putOrg", put_client, _SAVED_ORG,
+            role=Role.ADMIN, body=bodies.OrgBody, read=read_settings, problems=(409,),
+            says="Create an organisation or replace its settings; credentials are never reset."),
+    _change("PATCH", ORG, "patchOrg", patch_client, {200: wire.OrgAnswer},
+            role=Role.ADMIN, body=bodies.OrgPatch, read=read_patch, problems=(409,),
+            says="Change some settings of an organisation by a JSON merge patch; null restores a "
+            "default."),
     _change("DELETE", ORG, "deleteOrg", delete_org, {204: None}, role=Role.ADMIN),
-    _change("PUT", APP, "putApp", put_app, _SAVED_APP,
-            role=Role.ADMIN, body=wire.AppBody, read=read_settings, problems=(409,)),
-    _change("PATCH", APP, "patchApp", patch_app, {200: wire.AppAnswer},
-            role=Role.ADMIN, body=wire.AppPatch, read=read_patch, problems=(409,)),
+    _change("PUT", APP, "putApp", put_client, _SAVED_APP,
+            role=Role.ADMIN, body=bodies.AppBody, read=read_settings, problems=(409,),
+            says="Create an app or replace what it overrides; credentials are never reset."),
+    _change("PATCH", APP, "patchApp", patch_client, {200: wire.AppAnswer},
+            role=Role.ADMIN, body=bodies.AppPatch, read=read_patch, problems=(409,),
+            says="Change some settings of an app by a JSON merge patch; what is null is inherited "
+            "again."),
     _change("DELETE", APP, "deleteApp", delete_app, {204: None}, role=Role.ADMIN),
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from pricekeeper.http.operation import (
     Operation,
     Parameter,
 )
-from pricekeeper.http.viewing import END, check_reader, viewer_of
+from pricekeeper.http.viewing import END, read_org_policy, viewer_of
 from pricekeeper.usecases import budgets, usage_records
 from pricekeeper.usecases import spend as cases
 from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
@@ -92,8 +92,7 @@ async def get_spend(call: Call) -> Answer:
 async def list_usage(call: Call) -> Answer:
     """Single usage records, the newest first; a page may be empty and have a next."""
     request = usage_records.parse_request(call.query)
-    check_reader(call, request.app_id)
-    policy = await call.services.tenants.find_policy(call.org_id)
+    policy = await read_org_policy(call, request.app_id)
     return Answer(200, await usage_records.list_usage(call.services, policy, request), NO_STORE)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from pricekeeper.errors import NotFoundError
 from pricekeeper.http.operation import Call
 from pricekeeper.http.problems import WrongAudienceError
+from pricekeeper.tenants import Policy
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.values import AppId
 
@@ -28,14 +29,17 @@ def caller_of(call: Call) -> str:
     return call.actor if call.principal is None else call.principal.client_id
 
 
-def check_reader(call: Call, app_id: AppId | None) -> None:
-    """Refuse an app that asks for more than its own; keys were checked at the gate."""
+async def read_org_policy(call: Call, app_id: AppId | None) -> Policy:
+    """The policy of the organisation in the path; refuses an app that asks for more than its own.
+
+    Keys were checked at the gate.
+    """
     principal = call.principal
-    if principal is None:
-        return
-    if principal.org_id != call.org_id:
-        raise NotFoundError("org")
-    if principal.app_id is not None and app_id is None:
-        raise WrongAudienceError("an app's token reads what is its own; name it with app_id")
-    if principal.app_id not in (None, app_id):
-        raise NotFoundError("app")
+    if principal is not None:
+        if principal.org_id != call.org_id:
+            raise NotFoundError("org")
+        if principal.app_id is not None and app_id is None:
+            raise WrongAudienceError("an app's token reads what is its own; name it with app_id")
+        if principal.app_id not in (None, app_id):
+            raise NotFoundError("app")
+    return await call.services.tenants.find_policy(call.org_id)

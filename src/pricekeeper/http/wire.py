@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.usecases.wire.values import Request, Response, ShortText
+from pricekeeper.usecases.wire.values import RequestBody, Response, ShortText
 
 
-class TokenBody(Request, frozen=True):
+class TokenBody(RequestBody, frozen=True):
     """The client, or HTTP Basic carries it; and a refresh token, if that is to be exchanged."""
 
     grant_type: Annotated[
@@ -21,7 +21,7 @@ class TokenBody(Request, frozen=True):
     refresh_token: Annotated[str, Meta(max_length=4096)] = ""
 
 
-class RefreshBody(Request, frozen=True):
+class RefreshBody(RequestBody, frozen=True):
     """A refresh token; and the client it was made for, unless HTTP Basic carries that."""
 
     grant_type: Annotated[str, Meta(extra_json_schema={"const": "refresh_token"})]
@@ -31,7 +31,7 @@ class RefreshBody(Request, frozen=True):
     scope: ShortText = ""
 
 
-class RevokeBody(Request, frozen=True):
+class RevokeBody(RequestBody, frozen=True):
     """A token of one's own; the client may be named here or by HTTP Basic or Bearer."""
 
     token: Annotated[str, Meta(max_length=8192)]

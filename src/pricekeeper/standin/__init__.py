@@ -4,8 +4,8 @@ The demo's gateway has it as its upstream, and tests and benches ask its ledger 
 really cost. It knows nothing of the rest of Price Keeper: a judge must not share its arithmetic.
 """
 
-from pricekeeper.standin.ledger import Entry, Ledger, Statement, Tokens
+from pricekeeper.standin.ledger import BilledCall, Ledger, Statement, TokenCounts
 from pricekeeper.standin.script import Script
 from pricekeeper.standin.serving import Running, running
 
-__all__ = ["Entry", "Ledger", "Running", "Script", "Statement", "Tokens", "running"]
+__all__ = ["BilledCall", "Ledger", "Running", "Script", "Statement", "TokenCounts", "running"]

@@ -21,17 +21,17 @@ from pricekeeper.standin.count_tokens import CountTokens
 from pricekeeper.standin.endpoint import (
     JSON,
     REQUEST_ID,
-    Endpoint,
     Headers,
-    Reply,
-    Request,
-    Stream,
+    ModelApi,
+    ModelReply,
+    ModelRequest,
+    ModelStream,
     refuse_as_aws,
 )
 from pricekeeper.standin.invoke import InvokeModel
 from pricekeeper.standin.ledger import Ledger
 from pricekeeper.standin.prompt import Body
-from pricekeeper.standin.refusals import REFUSALS, Refusal
+from pricekeeper.standin.refusals import REFUSALS, AwsFault
 from pricekeeper.standin.script import (
     BREAKS_OFF,
     CUT,
@@ -51,19 +51,19 @@ CONNECTION: Final = "pricekeeper.standin.connection"
 """The name of the ASGI extension by which the server hands over its connection."""
 
 _MODEL: Final = b"/model/"
-_MODEL_OPERATIONS: Final[dict[bytes, Endpoint]] = {
+_MODEL_OPERATIONS: Final[dict[bytes, ModelApi]] = {
     b"converse": Converse(streams=False),
     b"converse-stream": Converse(streams=True),
     b"count-tokens": CountTokens(),
     b"invoke": InvokeModel(streams=False),
     b"invoke-with-response-stream": InvokeModel(streams=True),
 }
-_OTHER_OPERATIONS: Final[dict[bytes, Endpoint]] = {
+_OTHER_OPERATIONS: Final[dict[bytes, ModelApi]] = {
     b"/openai/v1/chat/completions": ChatCompletions(),
     b"/anthropic/v1/messages": Messages(),
 }
 """Those that have the model's id in the body."""
-_TIMED_OUT: Final = Reply(
+_TIMED_OUT: Final = ModelReply(
     b"<html><body><h1>504 Gateway Time-out</h1></body></html>", status=504, media_type=b"text/html"
 )
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -73,7 +73,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class Connection(Protocol):
+class PeerConnection(Protocol):
     """What ASGI does not offer: to see a peer leave without waiting for it, and to leave."""
 
     def is_closing(self) -> bool:
@@ -97,7 +97,7 @@ class _Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
-        self.connection: Connection = scope["extensions"][CONNECTION]
+        self.connection: PeerConnection = scope["extensions"][CONNECTION]
         self.id = str(UUID(int=getrandbits(128), version=4))
 
     async def read_body(self) -> bytes:
@@ -110,7 +110,7 @@ class _Exchange:
             part = message.get("body", b"")
             length += len(part)
             if length > BODY_BYTES_MAX:
-                raise Refusal("RequestEntityTooLargeException", "the body has more than 25 MiB")
+                raise AwsFault("RequestEntityTooLargeException", "the body has more than 25 MiB")
             parts.append(part)
             more = message.get("more_body", False)
         self.connection.watch()
@@ -135,7 +135,7 @@ class _Exchange:
         """Send a part of the body, or the last one."""
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def answer(self, reply: Reply) -> None:
+    async def answer(self, reply: ModelReply) -> None:
         """Send an answer in one piece."""
         headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body))]
         await self.start(reply.status, reply.media_type, headers)
@@ -167,25 +167,25 @@ class StandIn:
             return
         endpoint, model_id = _endpoint_of(path) if method == "POST" else (None, "")
         if endpoint is None:
-            unknown = Refusal("UnknownOperationException", f"there is no {method} of this path")
+            unknown = AwsFault("UnknownOperationException", f"there is no {method} of this path")
             await exchange.answer(refuse_as_aws(unknown))
             return
         self.ledger.count_attempt(endpoint.name)
         try:
             body = _parsed(await exchange.read_body())
-            request = Request(model_id or str(body.get("model")), dict(scope["headers"]), body)
+            request = ModelRequest(model_id or str(body.get("model")), dict(scope["headers"]), body)
             await self._call(endpoint, request, exchange)
-        except Refusal as refusal:
+        except AwsFault as refusal:
             await exchange.answer(endpoint.refuse(refusal))
 
-    async def _call(self, endpoint: Endpoint, request: Request, exchange: _Exchange) -> None:
+    async def _call(self, endpoint: ModelApi, request: ModelRequest, exchange: _Exchange) -> None:
         """Refuse, or run the model, bill it and answer."""
         prompt = endpoint.read(request)
         script = script_of(prompt.user_text, self._script)
         fate = self._fates.meet(prompt.user_text, script)
         if fate is not None and fate in REFUSALS:
             await _take(script.delay_ms)
-            raise Refusal(fate, "as scripted")
+            raise AwsFault(fate, "as scripted")
         turn = take_turn(exchange.id, request.model_id, endpoint.name, prompt, script)
         if not endpoint.is_free:
             self.ledger.bill(turn.entry())
@@ -205,7 +205,7 @@ class StandIn:
             await exchange.answer(endpoint.reply(turn))
 
     async def _stream(
-        self, endpoint: Endpoint, turn: Turn, fate: str | None, between_ms: int, exchange: _Exchange
+        self, endpoint: ModelApi, turn: Turn, fate: str | None, between_ms: int, exchange: _Exchange
     ) -> None:
         """Send the events of a stream, all of them or half of them."""
         stream = endpoint.stream(turn)
@@ -222,17 +222,17 @@ class StandIn:
         else:
             await exchange.send(b"")
 
-    def _answer_about_ledger(self, method: str) -> Reply:
+    def _answer_about_ledger(self, method: str) -> ModelReply:
         if method == "GET":
-            return Reply(msgspec.json.encode(self.ledger.statement()))
+            return ModelReply(msgspec.json.encode(self.ledger.statement()))
         if method == "DELETE":
             self.ledger.clear()
             self._fates.clear()
-            return Reply(b"{}")
-        return Reply(b'{"message":"GET or DELETE"}', [(b"allow", b"GET, DELETE")], 405, JSON)
+            return ModelReply(b"{}")
+        return ModelReply(b'{"message":"GET or DELETE"}', [(b"allow", b"GET, DELETE")], 405, JSON)
 
 
-def _endpoint_of(path: bytes) -> tuple[Endpoint | None, str]:
+def _endpoint_of(path: bytes) -> tuple[ModelApi | None, str]:
     """The operation of a raw path, and the model's id: an ARN has slashes, encoded or not."""
     if path.startswith(_MODEL):
         model, _, operation = path[len(_MODEL) :].rpartition(b"/")
@@ -244,10 +244,10 @@ def _parsed(body: bytes) -> Body:
     try:
         return _decode(body)
     except (msgspec.DecodeError, RecursionError):
-        raise Refusal("ValidationException", "the body is not a JSON object") from None
+        raise AwsFault("ValidationException", "the body is not a JSON object") from None
 
 
-def _fated_frames(stream: Stream, fate: str | None, endpoint: Endpoint) -> list[bytes]:
+def _fated_frames(stream: ModelStream, fate: str | None, endpoint: ModelApi) -> list[bytes]:
     if fate not in {BREAKS_OFF, CUT}:
         return stream.frames
     half = stream.frames[: stream.ends_after]

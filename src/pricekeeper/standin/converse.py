@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.standin.endpoint import Reply, Request, Stream, refuse_as_aws
-from pricekeeper.standin.frames import MEDIA_TYPE, event_frame, exception_frame
+from pricekeeper.standin.endpoint import ModelApi, ModelReply, ModelRequest, ModelStream
+from pricekeeper.standin.frames import MEDIA_TYPE, event_frame
 from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
-from pricekeeper.standin.refusals import Refusal, exception_body
+from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 METADATA_PAIRS_MAX: Final = 16
@@ -18,24 +18,22 @@ _MESSAGE_START: Final = event_frame("messageStart", b'{"role":"assistant"}')
 _BLOCK_STOP: Final = event_frame("contentBlockStop", b'{"contentBlockIndex":0}')
 
 
-class Converse:
+class Converse(ModelApi):
     """The operation in one piece, or as a stream."""
-
-    is_free = False
 
     def __init__(self, *, streams: bool) -> None:
         self.name = "ConverseStream" if streams else "Converse"
         self._streams = streams
 
-    def read(self, request: Request) -> Prompt:
+    def read(self, request: ModelRequest) -> Prompt:
         return read_converse(request.body, streams=self._streams)
 
-    def reply(self, turn: Turn) -> Reply:
+    def reply(self, turn: Turn) -> ModelReply:
         message = {"role": "assistant", "content": [{"text": turn.text}]}
         body = {"output": {"message": message}, "stopReason": turn.stop_reason, **_metadata(turn)}
-        return Reply(_encode(body))
+        return ModelReply(_encode(body))
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: Turn) -> ModelStream:
         deltas = [event_frame("contentBlockDelta", _encode(_delta(piece))) for piece in turn.pieces]
         frames = [
             _MESSAGE_START,
@@ -45,13 +43,7 @@ class Converse:
         ]
         if turn.reports_usage:
             frames.append(event_frame("metadata", _encode(_metadata(turn))))
-        return Stream(MEDIA_TYPE, frames, ends_after=1 + (len(deltas) + 1) // 2)
-
-    def failure(self) -> bytes:
-        return stream_failure()
-
-    def refuse(self, refusal: Refusal) -> Reply:
-        return refuse_as_aws(refusal)
+        return ModelStream(MEDIA_TYPE, frames, ends_after=1 + (len(deltas) + 1) // 2)
 
 
 def read_converse(body: Body, *, streams: bool) -> Prompt:
@@ -70,18 +62,10 @@ def read_converse(body: Body, *, streams: bool) -> Prompt:
 def checked_metadata(pairs: Body) -> dict[str, str]:
     """At most 16 pairs of strings."""
     if len(pairs) > METADATA_PAIRS_MAX:
-        raise Refusal("ValidationException", "requestMetadata: at most 16 pairs")
+        raise AwsFault("ValidationException", "requestMetadata: at most 16 pairs")
     if not all(isinstance(value, str) for value in pairs.values()):
-        raise Refusal("ValidationException", "requestMetadata: values are strings")
+        raise AwsFault("ValidationException", "requestMetadata: values are strings")
     return pairs
-
-
-def stream_failure() -> bytes:
-    """The exception in the middle of a stream, of Converse and of InvokeModel."""
-    name = "ModelStreamErrorException"
-    return exception_frame(
-        "modelStreamErrorException", exception_body(name, "the stream broke off, as scripted")
-    )
 
 
 def _delta(text: str) -> dict[str, Any]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from pricekeeper.standin.frames import exception_frame
 from pricekeeper.standin.prompt import Body, Prompt
-from pricekeeper.standin.refusals import Refusal, exception_body
+from pricekeeper.standin.refusals import AwsFault, exception_body
 from pricekeeper.standin.turn import Turn
 
 JSON: Final = b"application/json"
 REQUEST_ID: Final = b"x-amzn-requestid"
+BROKE_OFF: Final = "the stream broke off, as scripted"
 
 Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ModelRequest:
     """A request whose body is JSON."""
 
     model_id: str
@@ -27,7 +30,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """An answer in one piece."""
 
     body: bytes
@@ -37,7 +40,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class ModelStream:
     """An answer in many pieces."""
 
     media_type: bytes
@@ -47,41 +50,37 @@ class Stream:
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
-class Endpoint(Protocol):
-    """One operation."""
+class ModelApi(ABC):
+    """One operation. Unless it says otherwise, it has AWS's errors, and a model runs for it."""
 
-    @property
-    def name(self) -> str:
-        """The name of the operation, as the ledger has it."""
-        ...
+    name: str
+    """The name of the operation, as the ledger has it."""
+    is_free = False
+    """Whether no model runs for it."""
 
-    @property
-    def is_free(self) -> bool:
-        """Whether no model runs for it."""
-        ...
+    @abstractmethod
+    def read(self, request: ModelRequest) -> Prompt:
+        """What the request asks for; raises `AwsFault` if it can't be understood."""
 
-    def read(self, request: Request) -> Prompt:
-        """What the request asks for; raises `Refusal` if it can't be understood."""
-        ...
-
-    def reply(self, turn: Turn) -> Reply:
+    @abstractmethod
+    def reply(self, turn: Turn) -> ModelReply:
         """The answer in one piece."""
-        ...
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: Turn) -> ModelStream:
         """The answer as a stream."""
-        ...
+        raise NotImplementedError(f"{self.name} is no stream: {turn}")
 
     def failure(self) -> bytes:
         """What a stream that breaks off has in its middle."""
-        ...
+        body = exception_body("ModelStreamErrorException", BROKE_OFF)
+        return exception_frame("modelStreamErrorException", body)
 
-    def refuse(self, refusal: Refusal) -> Reply:
+    def refuse(self, refusal: AwsFault) -> ModelReply:
         """The answer to a request for which no model runs."""
-        ...
+        return refuse_as_aws(refusal)
 
 
-def refuse_as_aws(refusal: Refusal) -> Reply:
+def refuse_as_aws(refusal: AwsFault) -> ModelReply:
     """The error of a REST API in JSON, as every AWS client reads it."""
     body = exception_body(refusal.name, refusal.message)
-    return Reply(body, [(b"x-amzn-errortype", refusal.name.encode())], refusal.status)
+    return ModelReply(body, [(b"x-amzn-errortype", refusal.name.encode())], refusal.status)

@@ -8,12 +8,19 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.standin.converse import checked_metadata, stream_failure
-from pricekeeper.standin.endpoint import JSON, Headers, Reply, Request, Stream, refuse_as_aws
+from pricekeeper.standin.converse import checked_metadata
+from pricekeeper.standin.endpoint import (
+    JSON,
+    Headers,
+    ModelApi,
+    ModelReply,
+    ModelRequest,
+    ModelStream,
+)
 from pricekeeper.standin.families.choosing import family_of
 from pricekeeper.standin.frames import MEDIA_TYPE, event_frame
 from pricekeeper.standin.prompt import Prompt
-from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 METRICS: Final = "amazon-bedrock-invocationMetrics"
@@ -23,16 +30,14 @@ _METADATA: Final = b"x-amzn-bedrock-request-metadata"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class InvokeModel:
+class InvokeModel(ModelApi):
     """The operation in one piece, or as a stream."""
-
-    is_free = False
 
     def __init__(self, *, streams: bool) -> None:
         self.name = "InvokeModelWithResponseStream" if streams else "InvokeModel"
         self._streams = streams
 
-    def read(self, request: Request) -> Prompt:
+    def read(self, request: ModelRequest) -> Prompt:
         prompt = family_of(request.model_id).read(request.body)
         headers = request.headers
         return replace(
@@ -43,26 +48,20 @@ class InvokeModel:
             metadata=_metadata(headers.get(_METADATA)),
         )
 
-    def reply(self, turn: Turn) -> Reply:
+    def reply(self, turn: Turn) -> ModelReply:
         headers = _headers(turn)
         headers.append((b"x-amzn-bedrock-invocation-latency", b"%d" % turn.latency_ms))
         if turn.reports_usage:
             headers += _token_headers(turn)
-        return Reply(_encode(family_of(turn.model_id).reply(turn)), headers)
+        return ModelReply(_encode(family_of(turn.model_id).reply(turn)), headers)
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: Turn) -> ModelStream:
         chunks = family_of(turn.model_id).chunks(turn)
         if turn.reports_usage:
             chunks[-1] = {**chunks[-1], METRICS: _metrics(turn)}
         frames = [event_frame("chunk", _part(chunk)) for chunk in chunks]
         headers = [*_headers(turn), (b"x-amzn-bedrock-content-type", JSON)]
-        return Stream(MEDIA_TYPE, frames, (len(frames) + 1) // 2, headers)
-
-    def failure(self) -> bytes:
-        return stream_failure()
-
-    def refuse(self, refusal: Refusal) -> Reply:
-        return refuse_as_aws(refusal)
+        return ModelStream(MEDIA_TYPE, frames, (len(frames) + 1) // 2, headers)
 
 
 def _headers(turn: Turn) -> Headers:
@@ -106,4 +105,4 @@ def _metadata(header: bytes | None) -> dict[str, str]:
     try:
         return checked_metadata(msgspec.json.decode(header, type=dict[str, Any]))
     except msgspec.DecodeError:
-        raise Refusal("ValidationException", "requestMetadata: must be JSON") from None
+        raise AwsFault("ValidationException", "requestMetadata: must be JSON") from None

@@ -18,7 +18,7 @@ ENTRIES_MAX: Final = 100_000
 """How many entries are kept by default; the oldest is forgotten for one more."""
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class TokenCounts(msgspec.Struct, frozen=True):
     """What a model has read and written; ``input_tokens`` are those outside of the cache."""
 
     input_tokens: int = 0
@@ -37,8 +37,8 @@ class Tokens(msgspec.Struct, frozen=True):
         """The whole prompt, cached or not."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
-    def __add__(self, other: Tokens) -> Tokens:
-        return Tokens(
+    def __add__(self, other: TokenCounts) -> TokenCounts:
+        return TokenCounts(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.cache_read_tokens + other.cache_read_tokens,
@@ -47,7 +47,7 @@ class Tokens(msgspec.Struct, frozen=True):
         )
 
 
-class Entry(msgspec.Struct, frozen=True):
+class BilledCall(msgspec.Struct, frozen=True):
     """One billed attempt."""
 
     id: str
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True):
     operation: str
     model_id: str
     """As it was asked for, decoded: a model, a profile or an ARN."""
-    tokens: Tokens
+    tokens: TokenCounts
     service_tier: str
     """The tier that served it."""
     latency: str
@@ -68,10 +68,10 @@ class Entry(msgspec.Struct, frozen=True):
 class Statement(msgspec.Struct, frozen=True):
     """All of a ledger at one moment, as ``GET /ledger`` answers it."""
 
-    entries: list[Entry]
+    entries: list[BilledCall]
     entries_forgotten: int
     billed_calls: int
-    totals: Tokens
+    totals: TokenCounts
     attempts: dict[str, int]
     """How often each operation was called, refused or not."""
 
@@ -82,27 +82,18 @@ class Ledger:
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
         self._entries_max = entries_max
         self._changed = threading.Condition()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, BilledCall] = {}
         self._attempts: Counter[str] = Counter()
-        self._sums = [0, 0, 0, 0, 0]
-        self._billed = 0
+        self.totals = TokenCounts()
+        """The sums of all entries, also of those that were forgotten."""
+        self.billed_calls = 0
+        """How many entries there were."""
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[BilledCall]:
         """The entries that are kept, the oldest first."""
         with self._changed:
             return list(self._entries.values())
-
-    @property
-    def totals(self) -> Tokens:
-        """The sums of all entries, also of those that were forgotten."""
-        with self._changed:
-            return Tokens(*self._sums)
-
-    @property
-    def billed_calls(self) -> int:
-        """How many entries there were."""
-        return self._billed
 
     @property
     def attempts(self) -> dict[str, int]:
@@ -114,9 +105,8 @@ class Ledger:
         """All of it, at one moment."""
         with self._changed:
             kept = list(self._entries.values())
-            forgotten = self._billed - len(kept)
-            totals = Tokens(*self._sums)
-            return Statement(kept, forgotten, self._billed, totals, dict(self._attempts))
+            forgotten = self.billed_calls - len(kept)
+            return Statement(kept, forgotten, self.billed_calls, self.totals, dict(self._attempts))
 
     def count_attempt(self, operation: str) -> None:
         """Count a call, whatever becomes of it."""
@@ -124,19 +114,14 @@ class Ledger:
             self._attempts[operation] += 1
             self._changed.notify_all()
 
-    def bill(self, entry: Entry) -> None:
+    def bill(self, entry: BilledCall) -> None:
         """Write down that the model runs for this call."""
-        tokens = entry.tokens
         with self._changed:
             self._entries[entry.id] = entry
             if len(self._entries) > self._entries_max:
                 del self._entries[next(iter(self._entries))]
-            self._billed += 1
-            self._sums[0] += tokens.input_tokens
-            self._sums[1] += tokens.output_tokens
-            self._sums[2] += tokens.cache_read_tokens
-            self._sums[3] += tokens.cache_write_5m_tokens
-            self._sums[4] += tokens.cache_write_1h_tokens
+            self.billed_calls += 1
+            self.totals += entry.tokens
             self._changed.notify_all()
 
     def note_hang_up(self, entry_id: str) -> None:
@@ -152,10 +137,12 @@ class Ledger:
         with self._changed:
             self._entries.clear()
             self._attempts.clear()
-            self._sums = [0, 0, 0, 0, 0]
-            self._billed = 0
+            self.totals = TokenCounts()
+            self.billed_calls = 0
 
-    def wait_until(self, is_met: Callable[[list[Entry]], bool], timeout_secs: float = 10) -> bool:
+    def wait_until(
+        self, is_met: Callable[[list[BilledCall]], bool], timeout_secs: float = 10
+    ) -> bool:
         """Wait for a condition on the entries; whether it was met in time."""
 
         def met() -> bool:

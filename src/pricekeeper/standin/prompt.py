@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.refusals import AwsFault
 
 NESTED_MAX: Final = 32
 """How deep text may be nested in a message: a tool's result is at five."""
@@ -47,7 +47,7 @@ def _gather(value: object, texts: list[str], deeper: int) -> None:
         texts.append(value)
         return
     if deeper == 0:
-        raise Refusal("ValidationException", "the content is nested too deep")
+        raise AwsFault("ValidationException", "the content is nested too deep")
     if isinstance(value, list):
         for part in value:
             _gather(part, texts, deeper - 1)
@@ -66,9 +66,9 @@ def messages_of(body: Body) -> list[Body]:
     """The messages of a chat; every family that has them calls them so."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Refusal("ValidationException", "messages: at least one is required")
+        raise AwsFault("ValidationException", "messages: at least one is required")
     if not all(isinstance(message, dict) and "role" in message for message in messages):
-        raise Refusal("ValidationException", "messages: each is an object with a role")
+        raise AwsFault("ValidationException", "messages: each is an object with a role")
     return messages
 
 
@@ -86,7 +86,7 @@ def count_of(body: Body, name: str) -> int | None:
     if value is None:
         return None
     if type(value) is not int or value < 1:
-        raise Refusal("ValidationException", f"{name}: must be a whole number of at least 1")
+        raise AwsFault("ValidationException", f"{name}: must be a whole number of at least 1")
     return value
 
 
@@ -96,7 +96,7 @@ def object_of(body: Body, name: str) -> Body:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Refusal("ValidationException", f"{name}: must be an object")
+        raise AwsFault("ValidationException", f"{name}: must be an object")
     return value
 
 

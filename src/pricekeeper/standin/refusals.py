@@ -32,7 +32,7 @@ _MORE: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-class Refusal(Exception):  # noqa: N818 - AWS calls them exceptions, and this is not one of ours
+class AwsFault(Exception):  # noqa: N818 - AWS calls them exceptions, and this is not one of ours
     """A request that is answered with an exception of Bedrock's. No model has run."""
 
     def __init__(self, name: str, message: str) -> None:

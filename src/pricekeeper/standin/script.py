@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from pricekeeper.standin.refusals import REFUSALS, Refusal
+from pricekeeper.standin.refusals import REFUSALS, AwsFault
 
 TOKENS_MAX: Final = 10_000_000
 DELAY_MS_MAX: Final = 600_000
@@ -79,12 +79,12 @@ def script_of(text: str, default: Script) -> Script:
         return default
     found = _DIRECTIVE.search(text)
     if found is None:
-        raise Refusal("ValidationException", "the directive is not [[standin {json}]]")
+        raise AwsFault("ValidationException", "the directive is not [[standin {json}]]")
     try:
         given = msgspec.json.decode(found[1], type=dict[str, Any])
         return msgspec.convert({**msgspec.structs.asdict(default), **given}, Script)
     except msgspec.DecodeError as error:  # also what does not fit `Script`
-        raise Refusal("ValidationException", f"the directive of the stand-in: {error}") from None
+        raise AwsFault("ValidationException", f"the directive of the stand-in: {error}") from None
 
 
 class Fates:

@@ -33,7 +33,7 @@ class Running:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which hands itself to the application as a `Connection`."""
+    """uvicorn's protocol, which hands itself to the application as a `PeerConnection`."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -11,15 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.standin.endpoint import Reply, Request, Stream
+from pricekeeper.standin.endpoint import BROKE_OFF, ModelApi, ModelReply, ModelRequest, ModelStream
 from pricekeeper.standin.families.anthropic import ANTHROPIC, read_message
 from pricekeeper.standin.families.openai import OPENAI
 from pricekeeper.standin.prompt import Body, Prompt, object_of
-from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 MEDIA_TYPE: Final = b"text/event-stream; charset=utf-8"
-_BROKE_OFF: Final = "the stream broke off, as scripted"
 _ERROR_TYPES: Final = {
     400: "invalid_request_error",
     403: "permission_error",
@@ -32,62 +31,60 @@ _ERROR_TYPES: Final = {
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class ChatCompletions:
+class ChatCompletions(ModelApi):
     """OpenAI's API."""
 
     name = "ChatCompletions"
-    is_free = False
 
-    def read(self, request: Request) -> Prompt:
+    def read(self, request: ModelRequest) -> Prompt:
         _require_model(request.body)
         return replace(OPENAI.read(request.body), metadata=_metadata(request.body))
 
-    def reply(self, turn: Turn) -> Reply:
-        return Reply(_encode(OPENAI.reply(turn)))
+    def reply(self, turn: Turn) -> ModelReply:
+        return ModelReply(_encode(OPENAI.reply(turn)))
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: Turn) -> ModelStream:
         frames = [b"data: %b\n\n" % _encode(chunk) for chunk in OPENAI.chunks(turn)]
-        return Stream(MEDIA_TYPE, [*frames, b"data: [DONE]\n\n"], 1 + (turn.events + 1) // 2)
+        return ModelStream(MEDIA_TYPE, [*frames, b"data: [DONE]\n\n"], 1 + (turn.events + 1) // 2)
 
     def failure(self) -> bytes:
-        return b"data: %b\n\n" % _encode({"error": {"message": _BROKE_OFF, "type": "server_error"}})
+        return b"data: %b\n\n" % _encode({"error": {"message": BROKE_OFF, "type": "server_error"}})
 
-    def refuse(self, refusal: Refusal) -> Reply:
+    def refuse(self, refusal: AwsFault) -> ModelReply:
         error = {"message": refusal.message, "type": _error_type(refusal), "code": refusal.name}
-        return Reply(_encode({"error": {**error, "param": None}}), status=refusal.status)
+        return ModelReply(_encode({"error": {**error, "param": None}}), status=refusal.status)
 
 
-class Messages:
+class Messages(ModelApi):
     """Anthropic's API."""
 
     name = "Messages"
-    is_free = False
 
-    def read(self, request: Request) -> Prompt:
+    def read(self, request: ModelRequest) -> Prompt:
         body = request.body
         _require_model(body)
         return replace(
             read_message(body), streams=body.get("stream") is True, metadata=_metadata(body)
         )
 
-    def reply(self, turn: Turn) -> Reply:
-        return Reply(_encode(ANTHROPIC.reply(turn)))
+    def reply(self, turn: Turn) -> ModelReply:
+        return ModelReply(_encode(ANTHROPIC.reply(turn)))
 
-    def stream(self, turn: Turn) -> Stream:
+    def stream(self, turn: Turn) -> ModelStream:
         frames = [_named_event(event) for event in ANTHROPIC.chunks(turn)]
-        return Stream(MEDIA_TYPE, frames, 2 + (turn.events + 1) // 2)
+        return ModelStream(MEDIA_TYPE, frames, 2 + (turn.events + 1) // 2)
 
     def failure(self) -> bytes:
-        return _named_event(_anthropic_error("api_error", _BROKE_OFF))
+        return _named_event(_anthropic_error("api_error", BROKE_OFF))
 
-    def refuse(self, refusal: Refusal) -> Reply:
+    def refuse(self, refusal: AwsFault) -> ModelReply:
         error = _anthropic_error(_error_type(refusal), refusal.message)
-        return Reply(_encode(error), status=refusal.status)
+        return ModelReply(_encode(error), status=refusal.status)
 
 
 def _require_model(body: Body) -> None:
     if not isinstance(body.get("model"), str):
-        raise Refusal("ValidationException", "model: Field required")
+        raise AwsFault("ValidationException", "model: Field required")
 
 
 def _metadata(body: Body) -> dict[str, str]:
@@ -104,5 +101,5 @@ def _anthropic_error(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def _error_type(refusal: Refusal) -> str:
+def _error_type(refusal: AwsFault) -> str:
     return _ERROR_TYPES.get(refusal.status, "api_error")

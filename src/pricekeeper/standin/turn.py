@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.standin.ledger import Entry, Tokens
+from pricekeeper.standin.ledger import BilledCall, TokenCounts
 from pricekeeper.standin.prompt import Prompt
 from pricekeeper.standin.script import Script
 
@@ -27,7 +27,7 @@ class Turn:
     model_id: str
     operation: str
     prompt: Prompt
-    tokens: Tokens
+    tokens: TokenCounts
     service_tier: str
     latency: str
     stop_reason: str
@@ -58,9 +58,9 @@ class Turn:
             for index in range(count)
         ]
 
-    def entry(self) -> Entry:
+    def entry(self) -> BilledCall:
         """What it costs."""
-        return Entry(
+        return BilledCall(
             self.id,
             self.operation,
             self.model_id,
@@ -82,7 +82,7 @@ def take_turn(turn_id: str, model_id: str, operation: str, prompt: Prompt, scrip
     """Let the model run, as its script says."""
     wanted = OUTPUT_TOKENS if script.output_tokens is None else script.output_tokens
     allowed = wanted if prompt.output_tokens_max is None else prompt.output_tokens_max
-    tokens = Tokens(
+    tokens = TokenCounts(
         input_tokens_of(prompt, script),
         min(wanted, allowed),
         script.cache_read,

@@ -12,7 +12,7 @@ from dataclasses import field, fields
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from pricekeeper.telemetry.sizes import Durations, Sizes
+from pricekeeper.telemetry.sizes import Sizes
 
 Kind = Enum("Kind", ["COUNTER", "GAUGE", "SIZES", "DURATIONS"])
 _EXPORT: Final = "export"
@@ -49,7 +49,7 @@ def families_of(meter: Any) -> Iterator[Family]:
 
 def read_samples(
     meter: Any, *first: str
-) -> Iterator[tuple[Family, tuple[str, ...], float | Sizes | Durations]]:
+) -> Iterator[tuple[Family, tuple[str, ...], float | Sizes]]:
     """All that was counted, by family and labels; ``first`` are those of the meter as a whole."""
     for one in fields(meter):
         if _EXPORT in one.metadata:

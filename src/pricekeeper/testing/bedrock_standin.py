@@ -7,18 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.standin import Ledger, Script, running
+from pricekeeper.standin import Running, Script, running
 
 REGION: Final = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Bedrock:
-    """A stand-in that answers."""
-
-    url: str
-    ledger: Ledger
-    """What was billed, call by call."""
+class Bedrock(Running):
+    """A stand-in that answers; its ledger has what was billed, call by call."""
 
     @property
     def environment(self) -> dict[str, str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import tempfile
 import uuid
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pricekeeper.client import Admin, AsyncPriceKeeper, PriceKeeper
+from pricekeeper.client.admin import read_every_page
 from pricekeeper.client.api import Api
 from pricekeeper.client.keeper import close_keepers, flush_keepers
 from pricekeeper.client.loop_thread import LoopThread
@@ -32,7 +34,6 @@ LABELS: Final = ("premium", "standard", "economy")
 """The labels of the deployment file that comes with the service."""
 QUOTA_USD_MICROS: Final = 1_000_000_000
 ANSWER_SECS_MAX: Final = 30
-PAGES_MAX: Final = 1_000
 STOP_SECS: Final = 5
 
 T = TypeVar("T")
@@ -85,8 +86,7 @@ class Service:
 
     def records(self) -> list[dict[str, Any]]:
         """Every call that was counted, the oldest first, after what waits to be told was told."""
-        flush_keepers(self.url)
-        return list(reversed(self._wait(_every_page(self._api.usage_records, "records"))))
+        return list(reversed(self._list("records", self._api.usage_records)))
 
     def keeper(self, **options: Any) -> PriceKeeper:
         """A keeper of the app that goes by the service's clock."""
@@ -110,9 +110,6 @@ class Service:
         """End the service before the block ends: from now on nobody answers there."""
         self._stopping.close()
 
-    def _begin(self, key: str, org: Mapping[str, Any], app: Mapping[str, Any]) -> None:
-        self._wait(self._register(key, org, app))
-
     async def _register(self, key: str, org: Mapping[str, Any], app: Mapping[str, Any]) -> None:
         self._admin = await self._opened.enter_async_context(Admin(self.url, key, clock=self.clock))
         await self._admin.put_org(self.org_id, org)
@@ -130,13 +127,12 @@ class Service:
         self._loop.stop(STOP_SECS)
 
     def _sum_held(self, status: str) -> int:
+        read = partial(self._api.authorizations, status=status)
+        return sum(one["held_usd_micros"] for one in self._list("authorizations", read))
+
+    def _list(self, name: str, read: Callable[..., Awaitable[Any]]) -> list[dict[str, Any]]:
         flush_keepers(self.url)
-
-        async def read(**more: Any) -> dict[str, Any]:
-            return await self._api.authorizations(status=status, **more)
-
-        listed = self._wait(_every_page(read, "authorizations"))
-        return sum(one["held_usd_micros"] for one in listed)
+        return self._wait(read_every_page(lambda after: read(after=after), name))
 
     def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"clock": self.clock, "spool_dir": self._folder / "spool", **options}
@@ -190,19 +186,7 @@ def service(
         url = stack.enter_context(running_service(settings, clock))
         made = Service(url, str(uuid.uuid4()), clock, Path(folder), stack)
         try:
-            made._begin(key, org, app)  # noqa: SLF001 - of this module
+            made._wait(made._register(key, org, app))  # noqa: SLF001 - of this module
             yield made
         finally:
             made._end()  # noqa: SLF001
-
-
-async def _every_page(read: Any, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    after: str | None = None
-    for _ in range(PAGES_MAX):
-        page = await read(after=after)
-        found += page[name]
-        after = page.get("next")
-        if after is None:
-            break
-    return found

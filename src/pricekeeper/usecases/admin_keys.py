@@ -10,8 +10,8 @@ from pricekeeper.admin_keys import AdminKey, IssuedKey, WantedKey, parse_key_nam
 from pricekeeper.authority import ALL_ORGS, Authority, Coverage, Role
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.telemetry.logs import contains_secret
 from pricekeeper.tokens import Principal
+from pricekeeper.usecases.queries import without_secret
 from pricekeeper.usecases.wire import admin_keys as wire
 from pricekeeper.usecases.wire.values import LAST_EPOCH, parse_timestamp, rfc3339
 from pricekeeper.values import Attribution, parse_org_id
@@ -21,9 +21,7 @@ async def create_key(
     services: Services, body: wire.AdminKeyBody, authority: Authority, by: Attribution
 ) -> wire.IssuedAdminKey:
     """Make a key; it is shown in this answer and never again."""
-    name = parse_key_name(body.name)
-    if contains_secret(name):
-        raise InvalidValueError("name", "has something in it that looks like a secret")
+    name = without_secret("name", parse_key_name(body.name))
     expires_at_epoch = None
     if body.expires_at is not None:
         expires_at_epoch = _future_epoch(body.expires_at, services.clock.now_ms())

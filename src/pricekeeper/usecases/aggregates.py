@@ -116,7 +116,7 @@ async def _answer(
         models=_models(services, policy, totals, quotas),
         total_cost_usd_micros=cost,
         total_quota_usd_micros=quota,
-        total_quota_pct=quota_use(policy, cost, quota)[0],
+        total_quota_pct=quota_use(cost, quota, policy.tight_mode_threshold_pct)[0],
         sticky_fallback_active=sticky,
         current_active_model=active,
         updated_at=rfc3339(as_of_ms) if as_of_ms else None,
@@ -136,10 +136,11 @@ def _models(
     made = {}
     for label in ordered:
         total, quota = totals.get(label, Total()), quotas.get(label, 0)
-        percent, status = quota_use(policy, total.cost_usd_micros, quota)
+        cost, tight_pct = total.cost_usd_micros, policy.tight_mode_threshold_pct
+        percent, status = quota_use(cost, quota, tight_pct)
         made[str(label)] = wire.ModelAggregate(
             bedrock_model_id=catalogue.model(label).bedrock_model_id if label in catalogue else "",
-            cost_usd_micros=total.cost_usd_micros,
+            cost_usd_micros=cost,
             quota_usd_micros=quota,
             quota_pct=percent,
             quota_status=status,
@@ -148,9 +149,7 @@ def _models(
             cache_read_tokens=total.cache_read_tokens,
             cache_write_tokens=total.cache_write_tokens,
             requests=total.requests,
-            average_cost_usd_micros=total.cost_usd_micros // total.requests
-            if total.requests
-            else 0,
+            average_cost_usd_micros=cost // total.requests if total.requests else 0,
         )
     return made
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pricekeeper.alerts import (
     AlertKind,
     Channel,
-    ChannelKind,
     ChannelRequest,
     Delivery,
     DeliveryState,
@@ -83,15 +83,7 @@ async def put_channel(
 ) -> wire.ChannelAnswer:
     """Create a channel or change it."""
     owner = await services.alerts.channels.find_owner(org_id)
-    request = ChannelRequest(
-        ChannelKind(body.kind),
-        body.url,
-        body.secret,
-        tuple(map(AlertKind, body.kinds)),
-        body.user,
-        body.sender,
-        None if body.recipients is None else tuple(body.recipients),
-    )
+    request = msgspec.convert(body, ChannelRequest, from_attributes=True)
     saved = await services.alerts.channels.put(owner, name, request, by)
     return _channel(saved.channel, "created" if saved.created else "updated")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from pricekeeper.audit.entry import Entry, org_of
+from pricekeeper.audit.entry import TrailEntry, org_of
 from pricekeeper.audit.reading import END_MS, PAGE_MAX, TrailCursor, TrailReader, WantedEntries
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
@@ -36,10 +37,10 @@ def parse_request(query: Mapping[str, str]) -> EntriesRequest:
     """What the query asks for; every mistake is told. Dates are days in UTC."""
     parsers: dict[str, Callable[[str], Any]] = {
         "org_id": parse_org_id,
-        "actor": lambda text: _parse_filter("actor", text),
-        "action": lambda text: _parse_filter("action", text),
-        "from": lambda text: _parse_end("from", text),
-        "to": lambda text: _parse_end("to", text, includes_day=True),
+        "actor": _parse_filter,
+        "action": _parse_filter,
+        "from": _parse_end,
+        "to": partial(_parse_end, includes_day=True),
         "after": TrailCursor.parse,
         "limit": lambda text: parse_limit(text, PAGE_MAX),
     }
@@ -77,7 +78,7 @@ async def list_entries(
     return wire.AuditList([_answer(entry) for entry in page.entries], after)
 
 
-def _answer(entry: Entry) -> wire.AuditEntry:
+def _answer(entry: TrailEntry) -> wire.AuditEntry:
     more: dict[str, Any] = {
         "org_id": org_of(entry.chain),
         "reason": entry.reason,
@@ -97,13 +98,13 @@ def _answer(entry: Entry) -> wire.AuditEntry:
     )
 
 
-def _parse_filter(name: str, text: str) -> str:
+def _parse_filter(text: str) -> str:
     if not 1 <= len(text) <= FILTER_LENGTH_MAX:
-        raise InvalidValueError(name, f"must have 1 to {FILTER_LENGTH_MAX} characters")
+        raise InvalidValueError("", f"must have 1 to {FILTER_LENGTH_MAX} characters")
     return text
 
 
-def _parse_end(name: str, text: str, *, includes_day: bool = False) -> int:
+def _parse_end(text: str, *, includes_day: bool = False) -> int:
     """The moment, in milliseconds; of a date, when it begins, or when it is over."""
     try:
         if "T" in text:
@@ -112,7 +113,7 @@ def _parse_end(name: str, text: str, *, includes_day: bool = False) -> int:
             day = parse_date(text) + (_ONE_DAY if includes_day else timedelta())
             at_ms = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
     except (ValueError, OverflowError, InvalidValueError):
-        raise InvalidValueError(name, _NO_END) from None
+        raise InvalidValueError("", _NO_END) from None
     return at_ms
 
 

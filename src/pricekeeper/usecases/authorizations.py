@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
@@ -16,14 +16,14 @@ from msgspec import UNSET
 from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import Authorization, AuthorizationRequest, Authorized, State
 from pricekeeper.bootstrap import Services
-from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_for
+from pricekeeper.budgets import Balance, BudgetAccount, accounts_for
 from pricekeeper.concurrency import gather_in_turn
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
 from pricekeeper.limiter import LimitStatus
 from pricekeeper.pricing import PICOS_PER_MICRO, CacheWrite
-from pricekeeper.telemetry.logs import contains_secret
-from pricekeeper.tenants import Policy, Window
+from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import DENIALS, note_denial
+from pricekeeper.usecases.queries import without_secret
 from pricekeeper.usecases.runtime import daily_total_answer, limit_state, make_usage
 from pricekeeper.usecases.wire import authorizations as wire
 from pricekeeper.usecases.wire.values import rfc3339
@@ -35,13 +35,6 @@ _GRANT_STATUS: Final[Mapping[State, wire.GrantStatus]] = {
     State.CAPTURED: "captured",
     State.VOIDED: "voided",
     State.UNSETTLED: "unsettled",
-}
-_SCOPES: Final[Mapping[Scope, Literal["ORG", "APP"]]] = {Scope.ORG: "ORG", Scope.APP: "APP"}
-_WINDOWS: Final[Mapping[Window, Literal["HOUR", "DAY", "WEEK", "MONTH"]]] = {
-    Window.HOUR: "HOUR",
-    Window.DAY: "DAY",
-    Window.WEEK: "WEEK",
-    Window.MONTH: "MONTH",
 }
 _UNFINISHED: Final = (State.OPEN, State.UNSETTLED)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -105,8 +98,8 @@ async def void(
     services: Services, policy: Policy, authorization_id: str, reason: str | None
 ) -> None:
     """Give everything back: the model was never reached."""
-    if reason is not None and contains_secret(parse_reason(reason)):
-        raise InvalidValueError("reason", "has something in it that looks like a secret")
+    if reason is not None:
+        without_secret("reason", parse_reason(reason))
     await services.authorizations.void(policy, _id(authorization_id), reason)
 
 
@@ -240,8 +233,8 @@ async def _authorized(
 def _budget_after(account: BudgetAccount, balance: Balance) -> wire.BudgetAfter:
     return wire.BudgetAfter(
         name=account.name,
-        scope=_SCOPES[account.scope],
-        window=_WINDOWS[account.window],
+        scope=account.scope.value,
+        window=account.window.value,
         limit_usd_micros=micros_down(account.limit_usd_picos),
         spent_usd_micros=micros_up(balance.spent + balance.unsettled),
         held_usd_micros=micros_up(balance.held),

@@ -13,12 +13,11 @@ from dataclasses import replace
 
 from pricekeeper.audit import Change
 from pricekeeper.bootstrap import Services
-from pricekeeper.errors import InvalidValueError
 from pricekeeper.pricing import split_micros
 from pricekeeper.storage import Write
-from pricekeeper.telemetry.logs import contains_secret
 from pricekeeper.tenants import Client
 from pricekeeper.usecases.provisioning import frozen_answer
+from pricekeeper.usecases.queries import without_secret
 from pricekeeper.usecases.sessions import session_list
 from pricekeeper.usecases.wire import containment as wire
 from pricekeeper.usecases.wire.sessions import SessionList
@@ -118,7 +117,4 @@ def _checked(by: Attribution) -> Attribution:
     """The same with a reason that people can be shown, if there is one."""
     if by.reason is None:
         return by
-    reason = parse_reason(by.reason)
-    if contains_secret(reason):
-        raise InvalidValueError("reason", "has something in it that looks like a secret")
-    return replace(by, reason=reason)
+    return replace(by, reason=without_secret("reason", parse_reason(by.reason)))

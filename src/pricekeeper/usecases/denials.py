@@ -12,8 +12,8 @@ from pricekeeper.activity.items import KEPT_DAYS
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.tenants import Policy
-from pricekeeper.usecases.queries import End, bounds_ms, parse_each
-from pricekeeper.usecases.spend import Viewer, parse_end
+from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end
+from pricekeeper.usecases.spend import Viewer
 from pricekeeper.usecases.wire import activity as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, OrgId, parse_app_id
@@ -34,8 +34,8 @@ class DenialsRequest(NamedTuple):
 def parse_request(query: Mapping[str, str]) -> DenialsRequest:
     """What the query asks for; every mistake is told."""
     parsers: dict[str, Callable[[str], Any]] = {
-        "from": lambda text: parse_end("from", text),
-        "to": lambda text: parse_end("to", text),
+        "from": parse_end,
+        "to": parse_end,
         "app_id": parse_app_id,
         "after": DenialCursor.parse,
     }

@@ -25,18 +25,12 @@ DENIALS: Final = (
 
 
 @contextmanager
-def noting(
-    services: Services,
-    policy: Policy,
-    kind: DeniedKind,
-    model: str,
-    tags: Mapping[str, str] | None = None,
-) -> Iterator[None]:
+def noting(services: Services, policy: Policy, kind: DeniedKind, model: str) -> Iterator[None]:
     """Note a denial that is raised in this block, with what its caller is told."""
     try:
         yield
     except DENIALS as error:
-        note_denial(services, policy, kind, model, tags, error)
+        note_denial(services, policy, kind, model, None, error)
         raise
 
 

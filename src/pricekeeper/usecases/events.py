@@ -51,9 +51,9 @@ def _is_covered(event: values.Event, coverage: Coverage) -> bool:
 
 
 def _response(event: values.Event) -> Response:
-    if isinstance(event, values.Spend):
+    if isinstance(event, values.CountedSpend):
         return _spend(event)
-    if isinstance(event, values.Denied):
+    if isinstance(event, values.DeniedCalls):
         return wire.DeniedEvent(
             org_id=event.org_id,
             at=rfc3339(event.at_ms),
@@ -67,12 +67,12 @@ def _response(event: values.Event) -> Response:
     if isinstance(event, values.Flip):
         answer = flip_answer(event)
         return wire.FlipEvent(*(getattr(answer, name) for name in answer.__struct_fields__))
-    if isinstance(event, values.Authorizations):
+    if isinstance(event, values.AuthorizationChanges):
         return _authorizations(event)
     return wire.AlertEvent(event.org_id, rfc3339(event.at_ms), event.app_id, event.told)
 
 
-def _spend(event: values.Spend) -> wire.SpendEvent:
+def _spend(event: values.CountedSpend) -> wire.SpendEvent:
     """Micro-dollars are whole, as a record tells them."""
     rows = [
         wire.SpendEventRow(
@@ -107,7 +107,7 @@ def _spend(event: values.Spend) -> wire.SpendEvent:
     return wire.SpendEvent(event.org_id, rfc3339(event.at_ms), rows, records, event.more)
 
 
-def _authorizations(event: values.Authorizations) -> wire.AuthorizationEvent:
+def _authorizations(event: values.AuthorizationChanges) -> wire.AuthorizationEvent:
     rows = [
         wire.AuthorizationEventRow(
             row.app_id,

@@ -15,8 +15,7 @@ from pricekeeper.metering import org_day
 from pricekeeper.selection.history import FlipHistory, FlipPage
 from pricekeeper.selection.items import KEPT_DAYS
 from pricekeeper.tenants import Policy
-from pricekeeper.usecases.queries import End, bounds_ms, parse_each
-from pricekeeper.usecases.spend import parse_end
+from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end
 from pricekeeper.usecases.wire import activity as wire
 from pricekeeper.usecases.wire.values import rfc3339
 
@@ -37,8 +36,8 @@ class FlipsRequest(NamedTuple):
 def parse_request(query: Mapping[str, str]) -> FlipsRequest:
     """What the query asks for; every mistake is told."""
     parsers: dict[str, Callable[[str], Any]] = {
-        "from": lambda text: parse_end("from", text),
-        "to": lambda text: parse_end("to", text),
+        "from": parse_end,
+        "to": parse_end,
         "after": _parse_cursor,
     }
     return FlipsRequest(*parse_each(query, parsers).values())

@@ -14,38 +14,49 @@ from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.credentials.service import SecretClaim
 from pricekeeper.errors import ConflictError, NotPermittedError
 from pricekeeper.metering import next_midnight_ms, org_day
-from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy, Saved
+from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy
+from pricekeeper.tenants.bodies import AlertsBody, BudgetBody, RateLimitBody
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, Attribution, OrgId, parse_model_label, settings_tag
 
 Expects: TypeAlias = Callable[[str], bool] | None
 """Whether settings with that tag are those that somebody expects; ``None`` if any will do."""
+Answer: TypeAlias = wire.OrgAnswer | wire.AppAnswer
 
 
-async def put_org(
-    services: Services, org_id: OrgId, settings: Mapping[str, Any], by: Attribution
-) -> wire.OrgAnswer:
-    """Create an organisation or replace its settings; credentials are never reset."""
-    provisioned = await services.provisioning.put_org(org_id, settings, by)
-    return _org(provisioned.policy, provisioned)
+async def put_client(
+    services: Services, client: Client, settings: Mapping[str, Any], by: Attribution
+) -> Answer:
+    """Create an organisation or app, or replace its settings; credentials are never reset."""
+    org_id, app_id = client
+    if app_id is None:
+        provisioned = await services.provisioning.put_org(org_id, settings, by)
+    else:
+        provisioned = await services.provisioning.put_app(org_id, app_id, settings, by)
+    return _answer(provisioned.policy, provisioned)
 
 
-async def patch_org(
+async def patch_client(
     services: Services,
-    org_id: OrgId,
+    client: Client,
     patch: Mapping[str, Any],
     by: Attribution,
     expects: Expects = None,
-) -> wire.OrgAnswer:
-    """Change some settings of an organisation; null restores a default."""
-    check = _check(_org, expects)
-    return _org(*_changed(await services.tenants.patch_org(org_id, patch, by, check)))
+) -> Answer:
+    """Change some settings: null restores an organisation's default, and an app inherits again."""
+    (org_id, app_id), check = client, _check(expects)
+    if app_id is None:
+        saved = await services.tenants.patch_org(org_id, patch, by, check)
+    else:
+        saved = await services.tenants.patch_app(org_id, app_id, patch, by, check)
+    changed = Provisioned(created=False, policy=saved.policy, retrieval=None)
+    return _answer(saved.policy, changed)
 
 
-async def get_org(services: Services, org_id: OrgId) -> wire.OrgAnswer:
-    """Read an organisation's settings."""
-    return _org(await services.tenants.get(Client(org_id)))
+async def read_client(services: Services, client: Client) -> Answer:
+    """Read the settings of an organisation or app; of an app, also which are inherited."""
+    return _answer(await services.tenants.get(client))
 
 
 async def list_orgs(
@@ -54,32 +65,6 @@ async def list_orgs(
     """Read a page of the organisations that are covered."""
     page = await services.tenants.list_orgs(after, limit, among=coverage.org_ids)
     return wire.OrgList([_org(policy) for policy in page.policies], page.after or UNSET)
-
-
-async def put_app(
-    services: Services, org_id: OrgId, app_id: AppId, settings: Mapping[str, Any], by: Attribution
-) -> wire.AppAnswer:
-    """Create an app or replace what it overrides; credentials are never reset."""
-    provisioned = await services.provisioning.put_app(org_id, app_id, settings, by)
-    return _app(provisioned.policy, provisioned)
-
-
-async def patch_app(
-    services: Services,
-    org_id: OrgId,
-    app_id: AppId,
-    patch: Mapping[str, Any],
-    by: Attribution,
-    expects: Expects = None,
-) -> wire.AppAnswer:
-    """Change some of what an app overrides; what is null is inherited again."""
-    check = _check(_app, expects)
-    return _app(*_changed(await services.tenants.patch_app(org_id, app_id, patch, by, check)))
-
-
-async def get_app(services: Services, org_id: OrgId, app_id: AppId) -> wire.AppAnswer:
-    """Read an app's settings, and which of them are inherited."""
-    return _app(await services.tenants.get(Client(org_id, app_id)))
 
 
 async def list_apps(
@@ -136,25 +121,19 @@ async def delete_override(services: Services, client: Client, by: Attribution) -
     await services.selection.clear_override(await services.tenants.get(client), by)
 
 
-def tag_of(answer: wire.OrgAnswer | wire.AppAnswer) -> str:
+def tag_of(answer: Answer) -> str:
     """The tag of the settings in an answer."""
     return settings_tag(msgspec.to_builtins(answer))
 
 
-def _check(
-    answer: Callable[[Policy], wire.OrgAnswer | wire.AppAnswer], expects: Expects
-) -> Callable[[Policy], None]:
+def _check(expects: Expects) -> Callable[[Policy], None]:
     """What refuses a change of settings that are not those that its caller has read."""
 
     def check(policy: Policy) -> None:
-        if expects is not None and not expects(tag_of(answer(policy))):
+        if expects is not None and not expects(tag_of(_answer(policy))):
             raise ConflictError("If-Match", "the settings have changed since; read them again")
 
     return check
-
-
-def _changed(saved: Saved) -> tuple[Policy, Provisioned]:
-    return saved.policy, Provisioned(created=False, policy=saved.policy, retrieval=None)
 
 
 def _configuration(policy: Policy) -> wire.Configuration:
@@ -171,9 +150,7 @@ def _configuration(policy: Policy) -> wire.Configuration:
         session_limit=policy.session_limit,
         rate_limits={
             label: {
-                name: wire.RateLimitBody(
-                    limit.capacity, limit.refill_amount, limit.refill_period_ms
-                )
+                name: RateLimitBody(limit.capacity, limit.refill_amount, limit.refill_period_ms)
                 for name, limit in named.items()
             }
             for label, named in policy.rate_limits.items()
@@ -188,14 +165,14 @@ def _configuration(policy: Policy) -> wire.Configuration:
     )
 
 
-def _alerts(alerts: AlertSettings) -> wire.AlertsBody:
+def _alerts(alerts: AlertSettings) -> AlertsBody:
     stated = msgspec.structs.asdict(alerts)
-    return wire.AlertsBody(**{**stated, "quota_at_pct": list(alerts.quota_at_pct)})
+    return AlertsBody(**{**stated, "quota_at_pct": list(alerts.quota_at_pct)})
 
 
-def _budget(budget: Budget) -> wire.BudgetBody:
+def _budget(budget: Budget) -> BudgetBody:
     """The budget as it can be put again: what holds for all labels names none of them."""
-    return wire.BudgetBody(
+    return BudgetBody(
         name=budget.name,
         window=budget.window.value,
         limit_usd_micros=budget.limit_usd_micros,
@@ -232,6 +209,11 @@ def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
         if provisioned.retrieval is not None:
             more["secret_retrieval"] = _retrieval(provisioned.retrieval)
     return more
+
+
+def _answer(policy: Policy, provisioned: Provisioned | None = None) -> Answer:
+    answer = _org if policy.app_id is None else _app
+    return answer(policy, provisioned)
 
 
 def _org(policy: Policy, provisioned: Provisioned | None = None) -> wire.OrgAnswer:

@@ -1,4 +1,4 @@
-"""What lists are asked with: fields that are each checked, and the two ends of a range."""
+"""What callers say in text: the fields of a query, the two ends of a range, a reason to show."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from typing import Any, Final, TypeVar
 from pricekeeper.days import day_of
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
 from pricekeeper.metering import day_start_ms
+from pricekeeper.metering.facets import MS_PER_HOUR
+from pricekeeper.telemetry.logs import contains_secret
+from pricekeeper.usecases.wire.values import parse_timestamp
 
 End = date | int
 """A day, or the milliseconds of a full hour."""
+NO_END: Final = "must be a date such as 2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
 _ONE_DAY: Final = timedelta(days=1)
 _YYYY_MM_DD: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -23,10 +27,13 @@ def parse_each(
     query: Mapping[str, str],
     parsers: Mapping[str, Callable[[str], Any]],
     check: Callable[[Mapping[str, Any]], Iterable[FieldError]] = lambda _: (),
+    *,
+    required: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The fields of a query, ``None`` for one that is not there; every mistake is told.
 
-    ``check`` looks at what could be parsed as a whole.
+    ``check`` looks at what could be parsed as a whole. Of what is ``required``, it is told what it
+    has to be.
     """
     found, mistakes = dict[str, Any](), list[FieldError]()
     for name, parse in parsers.items():
@@ -34,6 +41,8 @@ def parse_each(
             found[name] = parse(query[name]) if name in query else None
         except InvalidValueError as error:
             mistakes.append(FieldError(name, error.message))
+        if name not in query and required is not None and name in required:
+            mistakes.append(FieldError(name, f"is required: {required[name]}"))
     mistakes += check(found)
     if mistakes:
         raise RequestRefusedError.of(mistakes)
@@ -58,6 +67,19 @@ def parse_date(text: str) -> date:
     return date.fromisoformat(text)
 
 
+def parse_end(text: str) -> End:
+    """An end of a range: a day, or a full hour."""
+    try:
+        if "T" not in text:
+            return parse_date(text)
+        at_ms = parse_timestamp(text)
+    except (ValueError, InvalidValueError):
+        raise InvalidValueError("", NO_END) from None
+    if at_ms % MS_PER_HOUR:
+        raise InvalidValueError("", "must be on the hour, such as 2026-01-23T15:00:00Z")
+    return at_ms
+
+
 def parse_limit(text: str, most: int) -> int:
     """How many entries a page has at most."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
@@ -71,6 +93,13 @@ def parse_tag(text: str) -> tuple[str, str]:
     if not key or not colon:
         raise InvalidValueError("tag", "must be KEY:VALUE, or KEY: for what does not have it")
     return key, value
+
+
+def without_secret(field: str, text: str) -> str:
+    """The text, which people will be shown; raises if it looks as if a secret were in it."""
+    if contains_secret(text):
+        raise InvalidValueError(field, "has something in it that looks like a secret")
+    return text
 
 
 def bounds_ms(

@@ -19,7 +19,6 @@ from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, q
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import noting
 from pricekeeper.usecases.wire import runtime as wire
-from pricekeeper.usecases.wire.authorizations import CaptureBody
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import ModelLabel
 
@@ -39,36 +38,26 @@ async def record_usage(
 
 async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) -> wire.Acquired:
     """Take tokens from the buckets of a label, all or nothing."""
-    with noting(services, policy, DeniedKind.LIMITS, body.resource):
-        return await _acquire(services, policy, body)
-
-
-async def select(services: Services, policy: Policy, *, force_check: bool) -> Decision:
-    """Choose the model that an app should call now; raises if there is none."""
-    with noting(services, policy, DeniedKind.SELECTION, AUTO):
-        return await services.selection.select(policy, force_check=force_check)
-
-
-async def _acquire(services: Services, policy: Policy, body: wire.AcquireBody) -> wire.Acquired:
-    policy.require_unfrozen()
     catalogue = services.prices.catalogue
-    if body.resource not in catalogue:
-        raise UnknownModelLabelError(body.resource, catalogue.labels, "resource")
-    model = catalogue.model(body.resource)
-    try:
-        lease = await services.limiter.acquire(
-            policy.bucket_entity,
-            model.label,
-            body.consume,
-            parents=_parents(policy),
-            limits=_limits(policy),
-            lease_id=body.lease_id or uuid.uuid4(),
-        ).obtain(undo=body.lease_id is None)  # nobody could ask for it by its name
-    except RateLimitExceededError as denied:
-        services.alerts.note_asked(policy, is_denied=True)
-        raise RateLimitExceededError(
-            [_scoped(violation, policy) for violation in denied.violations]
-        ) from denied
+    with noting(services, policy, DeniedKind.LIMITS, body.resource):
+        policy.require_unfrozen()
+        if body.resource not in catalogue:
+            raise UnknownModelLabelError(body.resource, catalogue.labels, "resource")
+        model = catalogue.model(body.resource)
+        try:
+            lease = await services.limiter.acquire(
+                policy.bucket_entity,
+                model.label,
+                body.consume,
+                parents=_parents(policy),
+                limits=_limits(policy),
+                lease_id=body.lease_id or uuid.uuid4(),
+            ).obtain(undo=body.lease_id is None)  # nobody could ask for it by its name
+        except RateLimitExceededError as denied:
+            services.alerts.note_asked(policy, is_denied=True)
+            raise RateLimitExceededError(
+                [_scoped(violation, policy) for violation in denied.violations]
+            ) from denied
     services.alerts.note_asked(policy, is_denied=False)
     return wire.Acquired(
         lease.id,
@@ -76,6 +65,12 @@ async def _acquire(services: Services, policy: Policy, body: wire.AcquireBody) -
         limits={name: limit_state(status) for name, status in lease.limits.items()},
         burn_down_factor_permille=model.burn_down_factor_permille,
     )
+
+
+async def select(services: Services, policy: Policy, *, force_check: bool) -> Decision:
+    """Choose the model that an app should call now; raises if there is none."""
+    with noting(services, policy, DeniedKind.SELECTION, AUTO):
+        return await services.selection.select(policy, force_check=force_check)
 
 
 async def adjust(
@@ -108,19 +103,12 @@ async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
     return wire.LimitList(own, parents[0] if parents else {})
 
 
-def quota_use(
-    policy: Policy, spend_usd_micros: int, quota_usd_micros: int
-) -> tuple[float, QuotaStatus]:
-    """How much of a quota is spent, in percent with two decimals, and what that means."""
-    return _quota_use(spend_usd_micros, quota_usd_micros, policy.tight_mode_threshold_pct)
-
-
 def usage_of(body: wire.UsageBody) -> Usage:
     """The record as it is counted."""
     return make_usage(body, body.request_id, body.model_label)
 
 
-def make_usage(body: wire.UsageBody | CaptureBody, request_id: str, model_label: str) -> Usage:
+def make_usage(body: wire.UsedBody, request_id: str, model_label: str) -> Usage:
     """What a body says was used, under that id and label."""
     return Usage(
         request_id=request_id,
@@ -183,15 +171,16 @@ def _daily_total_answer(
 ) -> wire.DailyTotalAnswer:
     """The total of a day as it is told; all records of one commit are told the same."""
     spend_usd_micros, _ = split_micros(cost_usd_picos)
-    percent, mode = _quota_use(spend_usd_micros, quota_usd_micros, tight_pct)
+    percent, mode = quota_use(spend_usd_micros, quota_usd_micros, tight_pct)
     # Before the first aggregation: when the day began, nothing had been counted.
     told_ms = max(as_of_ms, day_start_ms(timezone, org_day))
     return wire.DailyTotalAnswer(spend_usd_micros, requests, percent, mode, rfc3339(told_ms))
 
 
-def _quota_use(
+def quota_use(
     spend_usd_micros: int, quota_usd_micros: int, tight_pct: int
 ) -> tuple[float, QuotaStatus]:
+    """How much of a quota is spent, in percent with two decimals, and what that means."""
     hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
     return hundredths / 100, quota_status(spend_usd_micros, quota_usd_micros, tight_pct)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pricekeeper.authority import ALL_ORGS, Coverage, only
 from pricekeeper.authorizations import State
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY, date_of, day_of, day_start_ms
-from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError, RequestRefusedError
+from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
 from pricekeeper.metering import org_day
 from pricekeeper.metering.breakdown import DAY, HOUR, Cell, Grouping, Row, parse_grouping
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
 from pricekeeper.metering.ranges import DayRange, RangeReader
 from pricekeeper.usecases.authorizations import micros_up
-from pricekeeper.usecases.queries import parse_date, parse_tag
+from pricekeeper.usecases.queries import NO_END, End, parse_each, parse_end, parse_tag
 from pricekeeper.usecases.wire import reports as wire
-from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
+from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_model_label, parse_org_id
 
 DAYS_MAX: Final = 400
@@ -35,7 +35,6 @@ _LAST_ZONE: Final = "Etc/GMT+12"
 """Where it ends after it has ended everywhere else."""
 _LATE_MS: Final = 2 * MS_PER_DAY
 """A record may be a day late, and its total a while behind."""
-_NO_END: Final = "must be a date such as 2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
 
 
 class Viewer(NamedTuple):
@@ -74,8 +73,8 @@ class Filter(NamedTuple):
 class SpendRequest(NamedTuple):
     """What is asked for. Dates are included on both ends; the last instant is not."""
 
-    first: date | int
-    last: date | int
+    first: End
+    last: End
     grouping: Grouping
     """Its tag key is the filter's, too, if that has one."""
     wanted: Filter = Filter()
@@ -85,42 +84,38 @@ class SpendRequest(NamedTuple):
 
 def parse_request(query: Mapping[str, str]) -> SpendRequest:
     """What the query asks for; every mistake is told."""
-    ends: dict[str, date | int] = {}
-    grouping, wanted, is_live, mistakes = Grouping(), Filter(), True, list[FieldError]()
-    for name in ("from", "to"):
-        try:
-            ends[name] = parse_end(name, query.get(name, ""))
-        except InvalidValueError as error:
-            message = error.message if name in query else f"is required: it {_NO_END}"
-            mistakes.append(FieldError(name, message))
-    try:
-        grouping = parse_grouping(query.get("group_by", ""))
-        wanted = _parse_filter(query, grouping.tag_key)
-        is_live = _parse_live(query.get("live", "true"))
-    except InvalidValueError as error:
-        mistakes.append(FieldError(error.field, error.message))
-    if mistakes:
-        raise RequestRefusedError.of(mistakes)
-    if wanted.tag is not None:
-        grouping = grouping._replace(tag_key=wanted.tag[0])
-    return SpendRequest(ends["from"], ends["to"], grouping, wanted, is_live)
+    parsers: dict[str, Callable[[str], Any]] = {
+        "from": parse_end,
+        "to": parse_end,
+        "group_by": parse_grouping,
+        "org_id": parse_org_id,
+        "app_id": parse_app_id,
+        "label": lambda text: str(parse_model_label(text)),
+        "tag": _parse_tag,
+        "live": _parse_live,
+    }
+
+    def check(found: Mapping[str, Any]) -> Iterator[FieldError]:
+        grouping, tag = found.get("group_by"), found.get("tag")
+        if grouping is not None and tag is not None and grouping.tag_key not in {None, tag[0]}:
+            yield FieldError("tag", "must be the tag of `group_by`, if that names one")
+
+    required = dict.fromkeys(("from", "to"), f"it {NO_END}")
+    found = parse_each(query, parsers, check, required=required)
+    grouping, tag = found["group_by"] or Grouping(), found["tag"]
+    if tag is not None:
+        grouping = grouping._replace(tag_key=tag[0])
+    wanted = Filter(found["org_id"], found["app_id"], found["label"], tag)
+    is_live = True if found["live"] is None else found["live"]
+    return SpendRequest(found["from"], found["to"], grouping, wanted, is_live)
 
 
-def _parse_filter(query: Mapping[str, str], tag_key: str | None) -> Filter:
-    """What the query narrows it to. Totals are kept by one tag at a time."""
-    tag = None
-    if "tag" in query:
-        tag = parse_tag(query["tag"])
-        if "#" in tag[0]:
-            raise InvalidValueError("tag", "names a tag with #, which can't be a tag key")
-        if tag_key not in {None, tag[0]}:
-            raise InvalidValueError("tag", "must be the tag of `group_by`, if that names one")
-    return Filter(
-        parse_org_id(query["org_id"]) if "org_id" in query else None,
-        parse_app_id(query["app_id"]) if "app_id" in query else None,
-        str(parse_model_label(query["label"], "label")) if "label" in query else None,
-        tag,
-    )
+def _parse_tag(text: str) -> tuple[str, str]:
+    """A tag that totals are kept by: one at a time."""
+    tag = parse_tag(text)
+    if "#" in tag[0]:
+        raise InvalidValueError("tag", "names a tag with #, which can't be a tag key")
+    return tag
 
 
 def _parse_live(text: str) -> bool:
@@ -149,19 +144,6 @@ def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
     if wanted.app_id is not None and coverage.one is None:
         raise InvalidValueError("app_id", "needs org_id, whose app it is")
     return Viewer(coverage, viewer.app_id or wanted.app_id)
-
-
-def parse_end(field: str, text: str) -> date | int:
-    """A date, or the milliseconds of a full hour."""
-    try:
-        if "T" not in text:
-            return parse_date(text)
-        at_ms = parse_timestamp(text)
-    except (ValueError, InvalidValueError):
-        raise InvalidValueError(field, _NO_END) from None
-    if at_ms % MS_PER_HOUR:
-        raise InvalidValueError(field, "must be on the hour, such as 2026-01-23T15:00:00Z")
-    return at_ms
 
 
 async def read_spend(

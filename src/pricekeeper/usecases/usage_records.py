@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import date
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import UNSET
@@ -17,8 +16,7 @@ from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.pricing import split_micros
 from pricekeeper.tenants import Policy
 from pricekeeper.ticks import tick_of
-from pricekeeper.usecases.queries import bounds_ms, parse_each, parse_tag
-from pricekeeper.usecases.spend import parse_end
+from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end, parse_tag
 from pricekeeper.usecases.wire import reports as wire
 from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, parse_app_id, parse_model_label
@@ -32,8 +30,8 @@ _MARGIN_MS: Final = 600_000
 class RecordsRequest(NamedTuple):
     """Which records are asked for. A date is included, an instant at the end is not."""
 
-    first: date | int | None = None
-    last: date | int | None = None
+    first: End | None = None
+    last: End | None = None
     app_id: AppId | None = None
     label: str | None = None
     tag: tuple[str, str] | None = None
@@ -43,8 +41,8 @@ class RecordsRequest(NamedTuple):
 def parse_request(query: Mapping[str, str]) -> RecordsRequest:
     """What the query asks for; every mistake is told."""
     parsers: dict[str, Callable[[str], Any]] = {
-        "from": lambda text: parse_end("from", text),
-        "to": lambda text: parse_end("to", text),
+        "from": parse_end,
+        "to": parse_end,
         "app_id": parse_app_id,
         "label": lambda text: str(parse_model_label(text)),
         "tag": parse_tag,

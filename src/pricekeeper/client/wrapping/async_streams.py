@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import time
 import weakref
 from collections.abc import AsyncIterator
 from functools import partial
@@ -20,14 +19,12 @@ from typing import Any, Final
 import aiohttp
 
 from pricekeeper.bedrock import StreamUsage
-from pricekeeper.client.wrapping.later import later
+from pricekeeper.client.wrapping.later import later, wait_until
 from pricekeeper.client.wrapping.metered_call import MeteredCall
-from pricekeeper.client.wrapping.streams import BYTES_MAX, SECS_MAX
+from pricekeeper.client.wrapping.streams import BYTES_MAX, SECS_MAX, MeteredResponse
 
 TASKS_MAX: Final = 256
 """How many abandoned streams are read on at once; further ones are not."""
-
-_PAUSE_SECS: Final = 0.01
 
 _tasks: set[asyncio.Task[None]] = set()
 _open: dict[MeteredCall, asyncio.AbstractEventLoop] = {}
@@ -81,21 +78,16 @@ class ClientStreams:
                 await connector.close()
 
 
-class MeteredAsyncRaw:
-    """One response of aiohttp."""
+class MeteredAsyncRaw(MeteredResponse):
+    """One response of aiohttp. A reader that is cancelled leaves it, too."""
 
     def __init__(
         self, raw: Any, call: MeteredCall, usage: StreamUsage, streams: ClientStreams
     ) -> None:
-        self._raw = raw
-        self._call = call
-        self._usage = usage
-        self._bytes = _Skimmed(raw, usage)
+        self._bytes, loop = _SkimmedBytes(raw, usage), asyncio.get_running_loop()
         self._is_left = False
-        loop = asyncio.get_running_loop()
-        # Reached by `close`, by a cancelled reader, or when the last reference is gone.
-        self._abandon = weakref.finalize(self, _take, loop, self._bytes, call, usage, streams)
-        self._abandon.atexit = False
+        read_on = partial(_take, loop, self._bytes, call, usage, streams)
+        super().__init__(raw, call, usage, read_on)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The bytes to the end, or to where the stream was closed.
@@ -117,24 +109,13 @@ class MeteredAsyncRaw:
         if self._is_left:
             raise aiohttp.ClientConnectionError("the client was closed before the stream's end")
 
-    def close(self) -> None:
-        """Let the caller go; the stream is read on."""
-        self._abandon()
-
     def leave(self) -> None:
-        """The same, because the client is closed: the caller must not take it for the end."""
+        """As `close`, because the client is closed: the caller must not take it for the end."""
         self._is_left = self._abandon.alive
         self._abandon()
 
-    def _finish(self) -> None:
-        if self._abandon.detach() is not None:  # not one that was closed meanwhile
-            self._call.finish_stream(self._usage.usage())
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
-
-
-class _Skimmed:
+class _SkimmedBytes:
     """The bytes of a response, skimmed in their order. Tasks may share it.
 
     A stream may be closed by one task while another waits for its next bytes. Who reads on waits
@@ -173,9 +154,7 @@ def wait_for_tasks(secs: float) -> None:
 
     It blocks its thread: a loop of this thread can't go on meanwhile, and is not waited for.
     """
-    ends_at = time.monotonic() + secs
-    while time.monotonic() < ends_at and (_is_reading() or not later.is_idle):
-        time.sleep(_PAUSE_SECS)
+    wait_until(lambda: not _is_reading(), secs)
 
 
 def replay_async(body: Any, data: bytes) -> Any:
@@ -222,7 +201,7 @@ async def _raw_events(raw: MeteredAsyncRaw) -> AsyncIterator[Any]:
 
 def _take(
     loop: asyncio.AbstractEventLoop,
-    raw: _Skimmed,
+    raw: _SkimmedBytes,
     call: MeteredCall,
     usage: StreamUsage,
     streams: ClientStreams,
@@ -235,7 +214,9 @@ def _take(
         _end(raw, call, usage)
 
 
-def _start(raw: _Skimmed, call: MeteredCall, usage: StreamUsage, streams: ClientStreams) -> None:
+def _start(
+    raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage, streams: ClientStreams
+) -> None:
     for one in [one for one, loop in list(_open.items()) if loop.is_closed()]:
         _open.pop(one, None)
     if len(_tasks) >= TASKS_MAX:
@@ -247,7 +228,7 @@ def _start(raw: _Skimmed, call: MeteredCall, usage: StreamUsage, streams: Client
         task.add_done_callback(tasks.discard)
 
 
-async def _drain(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
+async def _drain(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> None:
     """Read a stream to its end, within the bounds, and settle the call."""
     try:
         await _read_on(raw, usage, SECS_MAX)
@@ -258,7 +239,7 @@ async def _drain(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
         _end(raw, call, usage)
 
 
-async def _read_on(raw: _Skimmed, usage: StreamUsage, secs_max: float) -> None:
+async def _read_on(raw: _SkimmedBytes, usage: StreamUsage, secs_max: float) -> None:
     # Whatever ends it: what is known by then is settled.
     with contextlib.suppress(Exception):
         async with asyncio.timeout(secs_max):
@@ -266,9 +247,9 @@ async def _read_on(raw: _Skimmed, usage: StreamUsage, secs_max: float) -> None:
                 pass
 
 
-def _end(raw: _Skimmed, call: MeteredCall, usage: StreamUsage) -> None:
+def _end(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> None:
     # Later, because a task that is dropped with its loop ends as a finalizer does.
-    later.put(partial(call.finish_stream, usage.usage()))
+    later.put(partial(call.finish, usage.usage()))
     _open.pop(call, None)
     with contextlib.suppress(RuntimeError):  # the loop may be closed
         raw.close()

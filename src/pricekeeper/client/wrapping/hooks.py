@@ -16,7 +16,6 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -24,7 +23,7 @@ from pricekeeper.bedrock import Operation
 from pricekeeper.client.answers import Authorization
 from pricekeeper.client.errors import ServiceError
 from pricekeeper.client.fields import AuthorizeFields
-from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
+from pricekeeper.client.keeper import AsyncPriceKeeper, PriceKeeper
 from pricekeeper.client.wrapping.async_streams import (
     ClientStreams,
     meter_async_stream,
@@ -41,28 +40,17 @@ _COUNTED_BY_GATEWAY: Final = "x-pricekeeper-authorization-id"
 """The header of an answer that came through our gateway: its call is settled already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Authorize:
-    """Wait for an authorization."""
-
-    asked: Ask
-    more: AuthorizeFields
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Wait for all bytes of a reply."""
-
-    body: Any
-
-
-Steps: TypeAlias = Generator[Authorize | Read, Any, None]
+Waiting: TypeAlias = Callable[[], Any]
+"""Something to wait for: what it gives back is the result, or for who awaits an awaitable of it."""
+Steps: TypeAlias = Generator[Waiting, Any, None]
 
 
 class Hooks:
     """The handlers of one client's events."""
 
-    def __init__(self, client: Any, keeper: Keeper, options: Options) -> None:
+    def __init__(
+        self, client: Any, keeper: PriceKeeper | AsyncPriceKeeper, options: Options
+    ) -> None:
         self._client: Callable[[], Any] = weakref.ref(client)
         self._keeper = keeper
         self._options = options
@@ -116,9 +104,9 @@ class Hooks:
 
     def _authorize(
         self, asked: Ask, more: AuthorizeFields, operation: Operation
-    ) -> Generator[Authorize | Read, Any, Authorization]:
+    ) -> Generator[Waiting, Any, Authorization]:
         try:
-            authorization: Authorization = yield Authorize(asked, more)
+            authorization: Authorization = yield lambda: self._keeper.authorize(**asked, **more)
         except ServiceError as error:
             raise self._client_error(error, operation) from error
         return authorization
@@ -151,9 +139,9 @@ class Hooks:
             call.finish_converse(parsed)
         elif operation is Operation.INVOKE:
             try:
-                data: bytes = yield Read(parsed["body"])
+                data: bytes = yield parsed["body"].read
             except BaseException:
-                call.finish_stream(None)
+                call.finish(None)
                 raise
             call.finish_invoke(data, http_response.headers)
             parsed["body"] = self._replay(parsed["body"], data)
@@ -178,8 +166,6 @@ class Hooks:
 class BlockingHooks(Hooks):
     """For boto3 and botocore."""
 
-    _keeper: PriceKeeper
-
     def _handler(self, step: Callable[..., Steps]) -> Callable[..., Any]:
         def handler(**kwargs: Any) -> None:
             steps = step(**kwargs)
@@ -187,18 +173,13 @@ class BlockingHooks(Hooks):
                 wanted = next(steps)
                 while True:  # ends with the steps
                     try:
-                        result = self._wait(wanted)
+                        result = wanted()
                     except BaseException as error:  # noqa: BLE001 - the steps decide
                         wanted = steps.throw(error)
                     else:
                         wanted = steps.send(result)
 
         return handler
-
-    def _wait(self, wanted: Authorize | Read) -> Any:
-        if isinstance(wanted, Read):
-            return wanted.body.read()
-        return self._keeper.authorize(**wanted.asked, **wanted.more)
 
     def _meter(self, stream: Any, call: MeteredCall, service_tier: str | None) -> None:
         meter_stream(stream, call, call.stream_usage(service_tier))
@@ -213,8 +194,6 @@ class BlockingHooks(Hooks):
 class AwaitingHooks(Hooks):
     """For aiobotocore and aioboto3, which await their handlers."""
 
-    _keeper: AsyncPriceKeeper
-
     def __init__(self, client: Any, keeper: AsyncPriceKeeper, options: Options) -> None:
         super().__init__(client, keeper, options)
         self._streams = ClientStreams()
@@ -226,18 +205,13 @@ class AwaitingHooks(Hooks):
                 wanted = next(steps)
                 while True:  # ends with the steps
                     try:
-                        result = await self._wait(wanted)
+                        result = await wanted()
                     except BaseException as error:  # noqa: BLE001 - the steps decide
                         wanted = steps.throw(error)
                     else:
                         wanted = steps.send(result)
 
         return handler
-
-    async def _wait(self, wanted: Authorize | Read) -> Any:
-        if isinstance(wanted, Read):
-            return await wanted.body.read()
-        return await self._keeper.authorize(**wanted.asked, **wanted.more)
 
     def _meter(self, stream: Any, call: MeteredCall, service_tier: str | None) -> None:
         usage = call.stream_usage(service_tier)

@@ -35,7 +35,7 @@ from pricekeeper.bedrock import (
 from pricekeeper.bedrock.refusals import is_refusal, was_never_sent
 from pricekeeper.client.answers import AS_ASKED, Authorization
 from pricekeeper.client.engine import Engine
-from pricekeeper.client.errors import Problem, RejectedError
+from pricekeeper.client.errors import RejectedError, ServiceProblem
 from pricekeeper.client.fields import AuthorizeFields
 from pricekeeper.client.wrapping.later import later
 
@@ -190,7 +190,7 @@ class MeteredCall:
                 f"{authorization.model_id} was chosen, and the body is for {meant} models; "
                 "name a model of that family, or use converse"
             )
-            raise RejectedError(Problem(400, "INVALID_REQUEST", detail))
+            raise RejectedError(ServiceProblem(400, "INVALID_REQUEST", detail))
         return family
 
     def note_attempt(self) -> None:
@@ -226,7 +226,7 @@ class MeteredCall:
 
     def finish_converse(self, parsed: Mapping[str, Any]) -> None:
         """Count what Converse's reply says was used."""
-        self._finish(usage_of_converse(parsed))
+        self.finish(usage_of_converse(parsed))
 
     def finish_invoke(self, body: bytes, headers: Mapping[str, str]) -> None:
         """Count what the model's own reply, or its headers, say was used."""
@@ -235,17 +235,14 @@ class MeteredCall:
         except (ValueError, RecursionError):
             reply = {}
         lower = {str(name).lower(): str(value) for name, value in headers.items()}
-        self._finish(usage_of_invoke(reply if isinstance(reply, dict) else {}, lower))
+        self.finish(usage_of_invoke(reply if isinstance(reply, dict) else {}, lower))
 
     def stream_usage(self, service_tier: str | None) -> StreamUsage:
         """What will know what the stream used."""
         return StreamUsage(self._operation, service_tier)
 
-    def finish_stream(self, usage: Usage | None) -> None:
-        """Count what a stream said was used; ``None`` if it did not say it."""
-        self._finish(usage)
-
-    def _finish(self, usage: Usage | None) -> None:
+    def finish(self, usage: Usage | None) -> None:
+        """Count what was used; ``None`` if the answer did not say it."""
         if usage is None:
             self._leave_unknown()
             return

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
 from pricekeeper.bedrock import StreamUsage
-from pricekeeper.client.wrapping.later import later
+from pricekeeper.client.wrapping.later import WorkQueue, later, wait_until
 from pricekeeper.client.wrapping.metered_call import MeteredCall
 
 THREADS_MAX: Final = 16
@@ -31,19 +29,39 @@ SECS_MAX: Final = 120
 BYTES_MAX: Final = 64 << 20
 
 
-class MeteredRaw:
-    """The bytes of one response, as urllib3 hands them out."""
+class MeteredResponse:
+    """A response whose bytes are skimmed on their way. Whoever leaves it has it read on."""
 
-    def __init__(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
+    def __init__(
+        self, raw: Any, call: MeteredCall, usage: StreamUsage, read_on: Callable[[], None]
+    ) -> None:
         self._raw = raw
         self._call = call
         self._usage = usage
+        # Reached by `close`, or when the last reference to the stream is gone.
+        self._abandon = weakref.finalize(self, read_on)
+        self._abandon.atexit = False
+
+    def close(self) -> None:
+        """Let the caller go; the stream is read on."""
+        self._abandon()
+
+    def _finish(self) -> None:
+        if self._abandon.detach() is not None:  # not one that was closed meanwhile
+            self._call.finish(self._usage.usage())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+class MeteredRaw(MeteredResponse):
+    """The bytes of one response, as urllib3 hands them out."""
+
+    def __init__(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
         # One generator for the caller and for who reads on: urllib3 closes the connection when a
         # generator of it is dropped before its end.
-        self._chunks: Iterator[bytes] = _Skimmed(raw.stream(), usage)
-        # Reached by `close`, or when the last reference to the stream is gone.
-        self._abandon = weakref.finalize(self, drainer.take, raw, self._chunks, call, usage)
-        self._abandon.atexit = False
+        self._chunks: Iterator[bytes] = _SkimmedChunks(raw.stream(), usage)
+        super().__init__(raw, call, usage, partial(_read_on, raw, self._chunks, call, usage))
 
     def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
         """The bytes to the end, or to where the stream was closed."""
@@ -57,27 +75,16 @@ class MeteredRaw:
             raise
         self._finish()
 
-    def close(self) -> None:
-        """Let the caller go; the stream is read on."""
-        self._abandon()
-
     def shutdown(self) -> None:
-        """The same; urllib3's own would end the connection."""
+        """Let the caller go; urllib3's own would end the connection."""
         self._abandon()
 
     @property
     def connection(self) -> None:
         """None, as of a response that was read: a caller must not end what is read on."""
 
-    def _finish(self) -> None:
-        if self._abandon.detach() is not None:  # not one that was closed meanwhile
-            self._call.finish_stream(self._usage.usage())
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
-
-
-class _Skimmed:
+class _SkimmedChunks:
     """The chunks of a response, skimmed in their order. Threads may share it.
 
     A stream may be closed by one thread while another waits for its next bytes. Who reads on waits
@@ -99,61 +106,9 @@ class _Skimmed:
             return chunk
 
 
-class Drainer:
-    """Background threads that read abandoned streams to their end."""
-
-    def __init__(self) -> None:
-        self._threads = 0
-        self._begin()
-
-    def ready(self) -> None:
-        """Have at least one thread, before there is anything to do for it."""
-        with self._lock:
-            if self._threads:
-                return
-            self._threads = 1
-        self._start()
-
-    def take(
-        self, raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage
-    ) -> None:
-        """Read a stream on that nobody reads any more. It takes no lock, for finalizers."""
-        if self._waiting.qsize() < WAITING_MAX:
-            self._open.append(None)
-            self._waiting.put((raw, chunks, call, usage))
-        else:
-            later.put(partial(_end, raw, call, usage))
-
-    def wait(self, secs: float) -> None:
-        """Wait until nothing is left to read, for at most that long."""
-        ends_at = time.monotonic() + secs
-        while time.monotonic() < ends_at and (self._open or not later.is_idle):
-            time.sleep(0.01)
-
-    def _begin(self) -> None:
-        """Begin anew in a forked child, which has none of the threads."""
-        self._waiting: queue.SimpleQueue[tuple[Any, Iterator[bytes], MeteredCall, StreamUsage]] = (
-            queue.SimpleQueue()
-        )
-        self._open: deque[None] = deque()
-        """One for each stream that is not done; a deque is changed without a lock."""
-        self._lock = threading.Lock()
-        self._threads = 0
-
-    def _start(self) -> None:
-        threading.Thread(target=self._serve, name="pricekeeper-drain", daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            item = self._waiting.get()
-            with self._lock:
-                more = bool(self._waiting.qsize()) and self._threads < THREADS_MAX
-                self._threads += more
-            if more:
-                self._start()
-            _drain(*item)
-            del item
-            self._open.popleft()
+def wait_for_threads(secs: float) -> None:
+    """Wait until no abandoned stream is left to read, for at most that long."""
+    wait_until(lambda: drainer.is_idle, secs)
 
 
 def meter_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> None:
@@ -172,6 +127,14 @@ def _raw_events(raw: MeteredRaw) -> Iterator[Any]:
     for chunk in raw.stream():
         buffer.add_data(chunk)
         yield from buffer
+
+
+def _read_on(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
+    """Have a stream read on that nobody reads any more. It takes no lock, for finalizers."""
+    if drainer.waiting < WAITING_MAX:
+        drainer.put(partial(_drain, raw, chunks, call, usage))
+    else:
+        later.put(partial(_end, raw, call, usage))
 
 
 def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
@@ -194,10 +157,11 @@ def _limit_wait(raw: Any, secs: float) -> None:
 
 
 def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
-    call.finish_stream(usage.usage())
+    call.finish(usage.usage())
     with contextlib.suppress(OSError):
         raw.close()
 
 
-drainer: Final = Drainer()
-os.register_at_fork(after_in_child=drainer._begin)  # noqa: SLF001 - of this module
+drainer: Final = WorkQueue("pricekeeper-drain", THREADS_MAX)
+"""Reads abandoned streams to their end."""
+os.register_at_fork(after_in_child=drainer.begin_anew)

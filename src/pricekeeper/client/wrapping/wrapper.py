@@ -8,17 +8,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from pricekeeper.client.configuration import Configuration
+from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.client.keeper import AsyncPriceKeeper, Keeper, PriceKeeper
 from pricekeeper.client.wrapping.async_streams import wait_for_tasks
 from pricekeeper.client.wrapping.hooks import SERVICE, AwaitingHooks, BlockingHooks
 from pricekeeper.client.wrapping.metered_call import Options
-from pricekeeper.client.wrapping.streams import drainer
+from pricekeeper.client.wrapping.streams import wait_for_threads
 from pricekeeper.errors import InvalidValueError
 
 T = TypeVar("T")
 
-_shared: Final[dict[tuple[type[Keeper], Configuration], Keeper]] = {}
+_shared: Final[dict[tuple[type[Keeper], KeeperSettings], Keeper]] = {}
 """The keepers that read the environment; one of each kind serves every client of the process that
 is wrapped in the same environment. Tests change theirs."""
 _lock = threading.Lock()
@@ -64,7 +64,7 @@ def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
         found.before_close(wait_for_tasks)
         AwaitingHooks(client, found, options).register(client.meta.events)
     else:
-        found.before_close(drainer.wait)
+        found.before_close(wait_for_threads)
         BlockingHooks(client, found, options).register(client.meta.events)
 
 
@@ -99,7 +99,7 @@ def _keeper_of(kind: type[Any], given: Keeper | None) -> Any:
     """The keeper to use: the one that was given, or the one that the environment names."""
     if given is not None:
         return given if isinstance(given, kind) else kind.beside(given)
-    key = (kind, Configuration.read({}))
+    key = (kind, KeeperSettings.read({}))
     with _lock:
         if key not in _shared or _shared[key].is_closed:
             _shared[key] = kind()

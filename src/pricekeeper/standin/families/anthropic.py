@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pricekeeper.standin.families.family import Family
+from pricekeeper.standin.families.family import ModelFamily
 from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of
-from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 _STOP_REASONS: Final = {"content_filtered": "refusal", "guardrail_intervened": "refusal"}
@@ -16,14 +16,14 @@ _STOP_REASONS: Final = {"content_filtered": "refusal", "guardrail_intervened": "
 def read(body: Body) -> Prompt:
     """A request of InvokeModel, which names the version in its body."""
     if "anthropic_version" not in body:
-        raise Refusal("ValidationException", "anthropic_version: Field required")
+        raise AwsFault("ValidationException", "anthropic_version: Field required")
     return read_message(body)
 
 
 def read_message(body: Body) -> Prompt:
     """What both InvokeModel and the Messages API have."""
     if "max_tokens" not in body:
-        raise Refusal("ValidationException", "max_tokens: Field required")
+        raise AwsFault("ValidationException", "max_tokens: Field required")
     return chat_prompt(messages_of(body), count_of(body, "max_tokens"), system=body.get("system"))
 
 
@@ -94,4 +94,4 @@ def _usage(turn: Turn, output_tokens: int) -> dict[str, Any]:
     }
 
 
-ANTHROPIC: Final = Family(read, reply, chunks)
+ANTHROPIC: Final = ModelFamily(read, reply, chunks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from pricekeeper.standin.families.family import Family
+from pricekeeper.standin.families.family import ModelFamily
 from pricekeeper.standin.prompt import (
     Body,
     Prompt,
@@ -20,14 +20,14 @@ from pricekeeper.standin.prompt import (
     object_of,
     texts_of,
 )
-from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 
 def _text_prompt(body: Body, name: str, output_tokens_max: int | None) -> Prompt:
     text = body.get(name)
     if not isinstance(text, str):
-        raise Refusal("ValidationException", f"{name}: must be a string")
+        raise AwsFault("ValidationException", f"{name}: must be a string")
     return Prompt(bytes_of([text]), text, output_tokens_max)
 
 
@@ -167,7 +167,7 @@ def _cohere_chunks(turn: Turn) -> list[dict[str, Any]]:
     ]
 
 
-TITAN: Final = Family(_read_titan, _titan, _titan_chunks)
-LLAMA: Final = Family(_read_llama, _llama, _llama_chunks)
-MISTRAL: Final = Family(_read_mistral, _mistral, _mistral_chunks)
-COHERE: Final = Family(_read_cohere, _cohere, _cohere_chunks)
+TITAN: Final = ModelFamily(_read_titan, _titan, _titan_chunks)
+LLAMA: Final = ModelFamily(_read_llama, _llama, _llama_chunks)
+MISTRAL: Final = ModelFamily(_read_mistral, _mistral, _mistral_chunks)
+COHERE: Final = ModelFamily(_read_cohere, _cohere, _cohere_chunks)

@@ -9,11 +9,11 @@ from pricekeeper.standin.prompt import Body, Prompt
 from pricekeeper.standin.turn import Turn
 
 
-class Family(NamedTuple):
+class ModelFamily(NamedTuple):
     """The bodies of one family."""
 
     read: Callable[[Body], Prompt]
-    """What a request asks for; raises `Refusal` if it can't be understood."""
+    """What a request asks for; raises `AwsFault` if it can't be understood."""
     reply: Callable[[Turn], dict[str, Any]]
     chunks: Callable[[Turn], list[dict[str, Any]]]
     """The bodies of a stream. The last one gets the invocation's metrics from InvokeModel."""

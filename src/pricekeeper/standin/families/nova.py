@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pricekeeper.standin.families.family import Family
+from pricekeeper.standin.families.family import ModelFamily
 from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
 from pricekeeper.standin.turn import Turn
 
@@ -51,4 +51,4 @@ def _usage(turn: Turn) -> dict[str, int]:
     }
 
 
-NOVA: Final = Family(read, reply, chunks)
+NOVA: Final = ModelFamily(read, reply, chunks)

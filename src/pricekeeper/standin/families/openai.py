@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pricekeeper.standin.families.family import Family
+from pricekeeper.standin.families.family import ModelFamily
 from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
-from pricekeeper.standin.refusals import Refusal
+from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 CREATED: Final = 1_767_225_600
@@ -30,7 +30,7 @@ def read(body: Body) -> Prompt:
     allowed = count_of(body, "max_completion_tokens") or count_of(body, "max_tokens")
     tier = body.get("service_tier")
     if tier is not None and not isinstance(tier, str):
-        raise Refusal("ValidationException", "service_tier: must be a string")
+        raise AwsFault("ValidationException", "service_tier: must be a string")
     options = object_of(body, "stream_options")
     return chat_prompt(
         messages_of(body),
@@ -90,4 +90,4 @@ def _usage(turn: Turn) -> dict[str, Any]:
     }
 
 
-OPENAI: Final = Family(read, reply, chunks)
+OPENAI: Final = ModelFamily(read, reply, chunks)

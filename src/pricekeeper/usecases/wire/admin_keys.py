@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from pricekeeper.admin_keys import GRACE_HOURS_MAX, NAME_LENGTH_MAX, ORGS_MAX
-from pricekeeper.usecases.wire.values import Request, Response, Timestamp, Uuid
+from pricekeeper.usecases.wire.values import RequestBody, Response, Timestamp, Uuid
 
 RoleName = Annotated[
     Literal["VIEWER", "OPERATOR", "ADMIN"],
@@ -28,7 +28,7 @@ KeyName = Annotated[
 ]
 
 
-class AdminKeyBody(Request, frozen=True):
+class AdminKeyBody(RequestBody, frozen=True):
     """A key to be made."""
 
     name: KeyName
@@ -49,7 +49,7 @@ class AdminKeyBody(Request, frozen=True):
     ) = None
 
 
-class RotateKeyBody(Request, frozen=True):
+class RotateKeyBody(RequestBody, frozen=True):
     """How long the text that is in use counts beside the new one."""
 
     grace_period_hours: Annotated[int, Meta(ge=0, le=GRACE_HOURS_MAX)]

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from pricekeeper.alerts.addresses import URL_LENGTH_MAX
 from pricekeeper.alerts.channel import MAILBOX_LENGTH_MAX, RECIPIENTS_MAX, SECRET_LENGTHS
-from pricekeeper.usecases.wire.values import Request, Response
+from pricekeeper.usecases.wire.values import RequestBody, Response
 
 KindName = Literal[
     "BUDGET",
@@ -60,7 +60,7 @@ class AlertList(Response, frozen=True, omit_defaults=True):
     next: str | UnsetType = UNSET
 
 
-class ChannelBody(Request, frozen=True):
+class ChannelBody(RequestBody, frozen=True):
     """Where alerts go, and which; of a channel that there is, what is left out stays as it is.
 
     If `url` names another server (scheme, host or port), `secret` and `user` are said again.

@@ -16,13 +16,12 @@ from pricekeeper.authorizations.service import CAPTURES_MAX
 from pricekeeper.usecases.wire.containment import Reason
 from pricekeeper.usecases.wire.runtime import (
     LimitState,
-    ModelId,
-    Region,
     ServiceTier,
     Tags,
     UsageAnswer,
+    UsedBody,
 )
-from pricekeeper.usecases.wire.values import LimitName, Request, Response, Timestamp, Tokens, Uuid
+from pricekeeper.usecases.wire.values import LimitName, RequestBody, Response, Tokens, Uuid
 
 HoldSecs = Annotated[
     int,
@@ -43,7 +42,7 @@ ModelName = Annotated[
 ]
 
 
-class AuthorizeBody(Request, frozen=True):
+class AuthorizeBody(RequestBody, frozen=True):
     """A call that is about to be made."""
 
     input_tokens: Annotated[Tokens, Meta(description="An upper bound of the whole prompt.")]
@@ -116,22 +115,8 @@ class AuthorizedAnswer(Response, frozen=True, omit_defaults=True):
     dry_run: bool | UnsetType = UNSET
 
 
-class CaptureBody(Request, frozen=True):
+class CaptureBody(UsedBody, frozen=True):
     """What the call used, in the words of a usage record; id and label are the authorization's."""
-
-    input_tokens: Tokens
-    output_tokens: Tokens
-    cache_read_tokens: Tokens = 0
-    cache_write_5m_tokens: Tokens = 0
-    cache_write_1h_tokens: Tokens = 0
-    service_tier: ServiceTier | None = None
-    batch: bool = False
-    bedrock_model_id: ModelId | None = None
-    calling_region: Region | None = None
-    status: Literal["OK", "ERROR"] = "OK"
-    timestamp: Timestamp | None = None
-    tags: Tags = field(default_factory=dict)
-    """By default those of the authorization."""
 
 
 class CaptureOne(CaptureBody, frozen=True, kw_only=True):
@@ -140,7 +125,7 @@ class CaptureOne(CaptureBody, frozen=True, kw_only=True):
     authorization_id: Uuid
 
 
-class CapturesBody(Request, frozen=True):
+class CapturesBody(RequestBody, frozen=True):
     """Up to a hundred captures; each is judged by itself."""
 
     captures: Annotated[list[CaptureOne], Meta(min_length=1, max_length=CAPTURES_MAX)]
@@ -176,13 +161,13 @@ class CapturesAnswer(Response, frozen=True):
     results: list[CaptureResult]
 
 
-class VoidBody(Request, frozen=True):
+class VoidBody(RequestBody, frozen=True):
     """Why the model was never reached, if anybody wants to know."""
 
     reason: Reason | None = None
 
 
-class ExtendBody(Request, frozen=True):
+class ExtendBody(RequestBody, frozen=True):
     """For how long from now it is to be held."""
 
     hold_secs: HoldSecs

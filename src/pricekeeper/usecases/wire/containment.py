@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from pricekeeper.usecases.wire.provisioning import Frozen
-from pricekeeper.usecases.wire.values import Request, Response
+from pricekeeper.usecases.wire.values import RequestBody, Response
 from pricekeeper.values import REASON_LENGTH_MAX
 
 Reason = Annotated[
@@ -22,13 +22,13 @@ Reason = Annotated[
 ]
 
 
-class ReasonBody(Request, frozen=True):
+class ReasonBody(RequestBody, frozen=True):
     """Why it is done."""
 
     reason: Reason
 
 
-class RevokeCredentialsBody(Request, frozen=True):
+class RevokeCredentialsBody(RequestBody, frozen=True):
     """Why, and which: all secrets, or the one before, whose grace still runs."""
 
     reason: Reason

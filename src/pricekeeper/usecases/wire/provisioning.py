@@ -6,26 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.tenants.bodies import (
-    AlertsBody,
-    AppBody,
-    AppPatch,
-    BudgetBody,
-    OrgBody,
-    OrgPatch,
-    RateLimitBody,
-)
-from pricekeeper.usecases.wire.values import Label, Request, Response
-
-__all__ = [
-    "AlertsBody",
-    "AppBody",
-    "AppPatch",
-    "BudgetBody",
-    "OrgBody",
-    "OrgPatch",
-    "RateLimitBody",
-]
+from pricekeeper.tenants.bodies import AlertsBody, BudgetBody, RateLimitBody
+from pricekeeper.usecases.wire.values import Label, RequestBody, Response
 
 
 class SecretRetrieval(Response, frozen=True):
@@ -108,7 +90,7 @@ class AppList(Response, frozen=True, omit_defaults=True):
     next: str | UnsetType = UNSET
 
 
-class RotateBody(Request, frozen=True):
+class RotateBody(RequestBody, frozen=True):
     """How long the old secret lives on once the new one has been claimed."""
 
     grace_period_hours: Annotated[int, Meta(ge=0, le=168)]
@@ -122,7 +104,7 @@ class Rotated(Response, frozen=True):
     grace_period_hours: int
 
 
-class ClaimBody(Request, frozen=True):
+class ClaimBody(RequestBody, frozen=True):
     """The one-time token."""
 
     token: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -143,7 +125,7 @@ class ProvisioningKey(Response, frozen=True):
     provisioning_key: str
 
 
-class OverrideBody(Request, frozen=True):
+class OverrideBody(RequestBody, frozen=True):
     """The label to use until the end of the organisation's day."""
 
     model_label: Label

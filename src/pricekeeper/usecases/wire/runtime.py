@@ -12,7 +12,7 @@ from pricekeeper.usecases.wire.values import (
     Delta,
     Label,
     LimitName,
-    Request,
+    RequestBody,
     Response,
     Timestamp,
     Tokens,
@@ -40,11 +40,9 @@ Tags = Annotated[
 ]
 
 
-class UsageBody(Request, frozen=True):
-    """What one model call used."""
+class UsedBody(RequestBody, frozen=True, kw_only=True):
+    """What one model call used, behind which call that is."""
 
-    request_id: Uuid
-    model_label: Label
     input_tokens: Tokens
     output_tokens: Tokens
     cache_read_tokens: Tokens = 0
@@ -59,7 +57,14 @@ class UsageBody(Request, frozen=True):
     tags: Tags = field(default_factory=dict)
 
 
-class BatchBody(Request, frozen=True):
+class UsageBody(UsedBody, frozen=True):
+    """What one model call used."""
+
+    request_id: Uuid
+    model_label: Label
+
+
+class BatchBody(RequestBody, frozen=True):
     """Up to a hundred records; each is judged by itself."""
 
     requests: Annotated[list[UsageBody], Meta(min_length=1, max_length=BATCH_MAX)]
@@ -163,7 +168,7 @@ class SelectionAnswer(Response, frozen=True):
     resets_at: str
 
 
-class AcquireBody(Request, frozen=True):
+class AcquireBody(RequestBody, frozen=True):
     """What to take from the buckets of a label."""
 
     resource: Label
@@ -189,7 +194,7 @@ class Acquired(Response, frozen=True):
     """For settling the lease: what Bedrock's throttling counts for each output token."""
 
 
-class AdjustBody(Request, frozen=True):
+class AdjustBody(RequestBody, frozen=True):
     """What was really used, as the difference to what was taken."""
 
     adjustment_id: Uuid

@@ -39,7 +39,7 @@ Timestamp = Annotated[
 ]
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a caller sends: an unknown field is a mistake, not a wish."""
 
 
