@@ -14,10 +14,14 @@ same.
 
 import asyncio
 import gc
+import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextvars import Context
 from typing import Any, TypeAlias, TypeVar
+
+import pytest
+import structlog
 
 _T = TypeVar("_T")
 _Step: TypeAlias = tuple[Context, Callable[..., object], tuple[Any, ...]]
@@ -101,6 +105,15 @@ class QuickLoop(TimelessLoop):
                 self.call_exception_handler({"message": str(callback), "exception": error})
         if not self._stopping:
             super()._run_once()
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """What is logged in thousands of histories takes longer than a few hundred of them."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.configure(**before)
 
 
 def run(work: Coroutine[Any, Any, _T], loop: type[TimelessLoop] = QuickLoop) -> _T:

@@ -49,9 +49,13 @@ from pricekeeper.storage import Store
 from pricekeeper.storage.tables import ALERTS
 from pricekeeper.tenants import Tenants, Window
 from pricekeeper.values import AppId, OrgId
+from quick_loop import quiet
 from selection.conftest import epoch_ms
 from slow_wire import SkewedClock, SlowWire
 
+__all__ = ["quiet"]
+
+pytestmark = pytest.mark.usefixtures("quiet")
 HISTORIES, HISTORIES_EACH = 40, 20
 INSTANCES, SPENDERS, RECORDS, ROUNDS = 3, 2, 6, 8
 SKEW_MS = 2_000

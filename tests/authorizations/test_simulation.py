@@ -16,13 +16,12 @@ held, and the new budget has what was spent without it.
 
 import asyncio
 import hashlib
-import logging
 import os
 import subprocess
 import sys
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import structlog
 
 import quick_loop
 from authorizations.books import Auditor
@@ -59,9 +57,12 @@ from pricekeeper.storage import Put, Store
 from pricekeeper.tenants import Policy, QuotaEnforcement, RateLimit, Window
 from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS
 from pricekeeper.values import AppId, OrgId
-from quick_loop import QuickLoop, TimelessLoop
+from quick_loop import QuickLoop, TimelessLoop, quiet
 from slow_wire import SkewedClock, SlowWire, TornQueries
 
+__all__ = ["quiet"]
+
+pytestmark = pytest.mark.usefixtures("quiet")
 HISTORIES = 2_000
 HISTORIES_EACH = 250
 INSTANCES, CALLERS, CALLS = 3, 5, 4
@@ -491,15 +492,6 @@ async def simulate(seed: int) -> World:
     if world.broken:
         raise world.broken[0]
     return world
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """What is logged in thousands of histories takes longer than a few hundred of them."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.configure(**before)
 
 
 def trace_of(seed: int, loop: type[TimelessLoop] = QuickLoop) -> str:

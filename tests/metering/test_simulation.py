@@ -49,8 +49,12 @@ from pricekeeper.storage import Key, Store, open_store
 from pricekeeper.storage.tables import ALL_TABLES
 from pricekeeper.ticks import TICK_MS
 from pricekeeper.values import OrgId
+from quick_loop import quiet
 from slow_wire import SkewedClock, SlowWire, TornStore
 
+__all__ = ["quiet"]
+
+pytestmark = pytest.mark.usefixtures("quiet")
 HISTORIES = 1_000
 HISTORIES_EACH = 250
 BEFALLING = {
