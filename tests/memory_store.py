@@ -2,8 +2,12 @@
 
 It applies the port's own operations and conditions to items in memory, with nothing in between. A
 test holds it against SQLite: the same history leaves the same items in both.
+
+An item is never changed once it is stored: a write puts another one in its place. So conditions
+look at the item itself, and only what leaves the store is a copy.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,64 +19,78 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Table, Update, Write
-from pricekeeper.storage.operations import Check, check_transaction
+from pricekeeper.storage.operations import check_transaction
 from pricekeeper.storage.values import EXPIRY
+
+_NOTHING: Mapping[str, Any] = {}
+_NEVER = 1 << 60
 
 
 class MemoryStore:
-    """Items by table and key; the sort keys of a partition are sorted when it is queried."""
+    """Items by table and key; the sort keys of a partition are kept in their order."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.partitions: dict[tuple[str, str], dict[str, Item]] = {}
+        self._sort_keys: dict[tuple[str, str], list[str]] = {}
         self.written: list[tuple[str, Key]] = []
         """The tables and keys of all writes that were applied, in their order."""
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         del consistent
-        return self._find(table, key)
+        item = self._find(table, key)
+        return None if item is None else dict(item)
 
     async def batch_get(
         self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
         del consistent
-        return [self._find(*key) for key in keys]
+        found = [self._find(table, key) for table, key in keys]
+        return [None if item is None else dict(item) for item in found]
 
     async def put(self, operation: Put) -> None:
         self._apply_alone(operation)
 
     async def update(self, operation: Update) -> Item:
-        self._apply_alone(operation)
-        found = self._find(operation.table, operation.key)
-        assert found is not None
-        return found
+        _, after = self._apply_alone(operation)
+        assert after is not None
+        return dict(after)
 
     async def delete(self, operation: Delete) -> Item | None:
-        before = self._find(operation.table, operation.key)
-        self._apply_alone(operation)
-        return before
+        before, _ = self._apply_alone(operation)
+        return None if before is None else dict(before)
 
     async def transact(self, operations: Sequence[Write]) -> None:
         check_transaction(operations)
-        if not all(map(self._holds, operations)):
-            raise TransactionCancelledError([self._reason(one) for one in operations])
-        for operation in operations:
-            self._apply(operation)
+        found = [self._find(one.table, one.key) for one in operations]
+        reasons = [_reason(one, item) for one, item in zip(operations, found, strict=True)]
+        if any(reasons):
+            nothing = CancellationReason(ReasonCode.NONE)
+            raise TransactionCancelledError([reason or nothing for reason in reasons])
+        for operation, item in zip(operations, found, strict=True):
+            self._apply(operation, item)
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         del consistent
         query.check()
-        partition = self.partitions.get((query.table.name, query.pk), {})
-        names = sorted(partition, key=str.encode, reverse=query.descending)
+        place = (query.table.name, query.pk)
+        partition = self.partitions.get(place)
+        if not partition:
+            return Page(())
+        names = self._sort_keys[place]
+        begin, end = _bounds(names, query)
+        chosen = names[begin:end]
+        if query.descending:
+            chosen.reverse()
         found: list[Item] = []
-        for name in names:
-            if not name.startswith(query.prefix) or not _is_between(name, query):
-                continue
-            item = self._find(query.table, Key(query.pk, name))
-            if item is not None:
-                found.append(item)
-        page = found[: query.limit]
-        return Page(tuple(page), page[-1]["SK"] if len(found) > len(page) else "")
+        now_secs = self._clock.now_ms() // 1000 if query.table.expires else -1
+        for name in chosen:
+            item = partition[name]
+            if item.get(EXPIRY, _NEVER) > now_secs:
+                if len(found) == query.limit:
+                    return Page(tuple(found), found[-1]["SK"])
+                found.append(dict(item))
+        return Page(tuple(found))
 
     async def create_tables(self) -> None:
         """There is nothing to make."""
@@ -81,44 +99,62 @@ class MemoryStore:
         """There is nothing to let go of."""
 
     def _find(self, table: Table, key: Key) -> Item | None:
-        item = self.partitions.get((table.name, key.pk), {}).get(key.sk or "")
-        if item is None:
-            return None
-        is_over = table.expires and item.get(EXPIRY, 1 << 60) <= self._clock.now_ms() // 1000
-        return None if is_over else dict(item)
+        """The item itself, unless it has expired."""
+        partition = self.partitions.get((table.name, key.pk))
+        item = None if partition is None else partition.get(key.sk or "")
+        if item is None or not table.expires:
+            return item
+        is_over = item.get(EXPIRY, _NEVER) <= self._clock.now_ms() // 1000
+        return None if is_over else item
 
-    def _holds(self, operation: Write) -> bool:
-        item: Mapping[str, Any] = self._find(operation.table, operation.key) or {}
-        return operation.condition is None or operation.condition.holds(item)
-
-    def _reason(self, operation: Write) -> CancellationReason:
-        if self._holds(operation):
-            return CancellationReason(ReasonCode.NONE)
-        item = self._find(operation.table, operation.key)
-        return CancellationReason(ReasonCode.CONDITION_FAILED, item)
-
-    def _apply_alone(self, operation: Put | Update | Delete) -> None:
+    def _apply_alone(self, operation: Put | Update | Delete) -> tuple[Item | None, Item | None]:
+        """Apply the operation; the item before and after it."""
         operation.check()
-        if not self._holds(operation):
-            raise ConditionFailedError(self._find(operation.table, operation.key))
-        self._apply(operation)
+        before = self._find(operation.table, operation.key)
+        if operation.condition is not None and not operation.condition.holds(before or _NOTHING):
+            raise ConditionFailedError(None if before is None else dict(before))
+        return before, self._apply(operation, before)
 
-    def _apply(self, operation: Write) -> None:
+    def _apply(self, operation: Write, before: Item | None) -> Item | None:
+        """Apply the operation to the item that is there; what is there afterwards."""
         key = operation.key
+        name, place = key.sk or "", (operation.table.name, key.pk)
         self.written.append((operation.table.name, key))
-        partition = self.partitions.setdefault((operation.table.name, key.pk), {})
-        match operation:
-            case Put(item=item):
-                partition[key.sk or ""] = dict(item)
-            case Update():
-                partition[key.sk or ""] = operation.apply(self._find(operation.table, key))
-            case Delete():
-                partition.pop(key.sk or "", None)
-            case Check():
-                pass
+        partition = self.partitions.setdefault(place, {})
+        if isinstance(operation, Put):
+            after = dict(operation.item)
+        elif isinstance(operation, Update):
+            after = operation.apply(before)
+        else:
+            if isinstance(operation, Delete) and partition.pop(name, None) is not None:
+                self._sort_keys[place].remove(name)
+            return None
+        if name not in partition:
+            insort(self._sort_keys.setdefault(place, []), name)
+        partition[name] = after
+        return after
 
 
-def _is_between(name: str, query: Query) -> bool:
-    if query.after and (name >= query.after if query.descending else name <= query.after):
-        return False
-    return (not query.first or name >= query.first) and (not query.last or name <= query.last)
+def _reason(operation: Write, item: Item | None) -> CancellationReason | None:
+    """Why the operation can't be applied to the item; nothing if it can."""
+    if operation.condition is None or operation.condition.holds(item or _NOTHING):
+        return None
+    return CancellationReason(ReasonCode.CONDITION_FAILED, None if item is None else dict(item))
+
+
+def _bounds(names: list[str], query: Query) -> tuple[int, int]:
+    """Where in the sorted names that which is asked for begins and ends."""
+    begin, end = 0, len(names)
+    if query.prefix:
+        length = len(query.prefix)
+        begin = bisect_left(names, query.prefix)
+        end = bisect_right(names, query.prefix, begin, key=lambda name: name[:length])
+    if query.first:
+        begin = bisect_left(names, query.first)
+    if query.last:
+        end = bisect_right(names, query.last)
+    if query.after and query.descending:
+        end = min(end, bisect_left(names, query.after))
+    elif query.after:
+        begin = max(begin, bisect_right(names, query.after))
+    return begin, end

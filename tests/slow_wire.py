@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from faulty_store import Crashed, Faults, FaultyStore, InterleavedClock, Interleaving
 from pricekeeper.clock import ManualClock
-from pricekeeper.storage import Item, Key, Page, Query, Store, Table
+from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update
 
 DYING_PCT, SLOW_PCT, SLOW_READ_PCT, TORN_PCT = 1, 1, 10, 30
 _T = TypeVar("_T")
@@ -19,7 +19,7 @@ class SkewedClock(InterleavedClock):
         self._skew_ms = skew_ms
 
     def now_ms(self) -> int:
-        return super().now_ms() + self._skew_ms
+        return self._clock.now_ms() + self._skew_ms
 
 
 class SlowWire(FaultyStore):
@@ -31,8 +31,12 @@ class SlowWire(FaultyStore):
         super().__init__(store, turns, faults)
         self._clock = clock
 
-    async def _write(self, send: Callable[[], Awaitable[_T]], *, again: bool) -> _T:
-        dice = self._turns.random.randrange(100) if self._turns.running else 100
+    async def _write(
+        self, send: Callable[[], Awaitable[_T]], alone: Put | Update | Delete | None
+    ) -> _T:
+        if not self._turns.running:
+            return await super()._write(send, alone)
+        dice = self._turns.below(100)
         if dice < DYING_PCT:
             self.befell["last_request"] += 1
             self._late.append(send)
@@ -40,8 +44,8 @@ class SlowWire(FaultyStore):
         if dice < DYING_PCT + SLOW_PCT:
             self.befell["slow_request"] += 1
             await self._wait()
-            return await super()._write(send, again=again)
-        done = await super()._write(send, again=again)
+            return await super()._write(send, alone)
+        done = await super()._write(send, alone)
         if dice < DYING_PCT + 2 * SLOW_PCT:
             self.befell["slow_reply"] += 1
             await self._wait()
@@ -49,13 +53,11 @@ class SlowWire(FaultyStore):
 
     async def _wait(self) -> None:
         """Let others have their turns, for up to a few minutes."""
-        for _ in range(self._turns.random.randrange(20)):
-            await self._turns.turn()
+        await self._turns.turns(self._turns.below(20))
         self._clock.advance_ms(self._turns.random.choice((100, 5_000, 50_000, 150_000)))
 
-    async def _deliver_one(self) -> None:
-        if self._turns.random.random() < 0.1:
-            await super()._deliver_one()
+    def _choose_late(self) -> Callable[[], Awaitable[object]] | None:
+        return super()._choose_late() if self._turns.random.random() < 0.1 else None
 
 
 class TornStore(SlowWire):
@@ -95,7 +97,7 @@ class TornQueries(TornStore):
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         first = await super().query(query, consistent=consistent)
-        if self._turns.random.randrange(100) >= TORN_PCT:
+        if self._turns.below(100) >= TORN_PCT:
             await self._wait_for_reply()
             return first
         await self._turns.turn()
@@ -109,6 +111,5 @@ class TornQueries(TornStore):
         return Page((*early, *late), second.after)
 
     async def _wait_for_reply(self) -> None:
-        if self._turns.running and self._turns.random.randrange(100) < SLOW_READ_PCT:
-            for _ in range(self._turns.random.randrange(20)):
-                await self._turns.turn()
+        if self._turns.running and self._turns.below(100) < SLOW_READ_PCT:
+            await self._turns.turns(self._turns.below(20))

@@ -48,8 +48,12 @@ def day_start_ms(zone: str, day: str) -> int:
 
 def next_midnight_ms(zone: str, epoch_ms: int) -> int:
     """The first instant of the day after the one that the instant belongs to."""
-    following = date_of(org_day(zone, epoch_ms)) + _ONE_DAY
-    return _start_ms(ZoneInfo(zone), following)
+    return _next_start_ms(zone, org_day(zone, epoch_ms))
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _next_start_ms(zone: str, day: str) -> int:
+    return _start_ms(ZoneInfo(zone), date_of(day) + _ONE_DAY)
 
 
 @lru_cache(maxsize=_REMEMBERED_MAX)

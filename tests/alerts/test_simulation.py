@@ -10,7 +10,6 @@ was, and each alert came to each channel at least once, always under the same ke
 bytes. Nothing waits any more.
 """
 
-import asyncio
 import json
 import random
 import uuid
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import quick_loop
 from alerts.conftest import PEPPERS, USD, budget
 from alerts.endpoint import SECRET
 from alerts.variants import BROKEN, CAUGHT_BY
@@ -49,9 +49,13 @@ from pricekeeper.storage import Store
 from pricekeeper.storage.tables import ALERTS
 from pricekeeper.tenants import Tenants, Window
 from pricekeeper.values import AppId, OrgId
+from quick_loop import quiet
 from selection.conftest import epoch_ms
 from slow_wire import SkewedClock, SlowWire
 
+__all__ = ["quiet"]
+
+pytestmark = pytest.mark.usefixtures("quiet")
 HISTORIES, HISTORIES_EACH = 40, 20
 INSTANCES, SPENDERS, RECORDS, ROUNDS = 3, 2, 6, 8
 SKEW_MS = 2_000
@@ -118,7 +122,7 @@ class World:
     def __init__(self, store: MemoryStore, clock: ManualClock, seed: int) -> None:
         self.random = Random(seed)
         self.clock = clock
-        self.turns = Interleaving(seed, lambda dice: clock.advance_ms(dice.randrange(4_000)))
+        self.turns = Interleaving(seed, lambda _: clock.advance_ms(self.turns.below(4_000)))
         self.wire = SlowWire(store, self.turns, self.random.choice(FAULTS), clock)
         self.calm = FaultyStore(store, self.turns, Faults())
         self.store = store
@@ -285,12 +289,12 @@ async def simulate(seed: int) -> World:
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
-async def test_every_threshold_is_decided_once_and_delivered(first: int) -> None:
+def test_every_threshold_is_decided_once_and_delivered(first: int) -> None:
     """Whatever is lost, repeated, late or dead, at every step."""
     befell: Counter[str] = Counter()
     crashes = failed = told = 0
     for seed in range(first, first + HISTORIES_EACH):
-        world = await simulate(seed)
+        world = quick_loop.run(simulate(seed))
         befell += world.wire.befell
         crashes += world.crashes
         failed += world.receivers.failed
@@ -301,13 +305,11 @@ async def test_every_threshold_is_decided_once_and_delivered(first: int) -> None
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_the_same_checks_catch_a_broken_variant(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_checks_catch_a_broken_variant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the seed that `docs/proof.md` names."""
     BROKEN[name](monkeypatch)
     with pytest.raises((AssertionError, LookupError)):
-        await simulate(CAUGHT_BY[name])
+        quick_loop.run(simulate(CAUGHT_BY[name]))
 
 
 def test_every_broken_variant_is_in_the_document() -> None:
@@ -315,9 +317,3 @@ def test_every_broken_variant_is_in_the_document() -> None:
     for name, seed in CAUGHT_BY.items():
         assert f"| {name} | {seed} |" in listed
     assert CAUGHT_BY.keys() == BROKEN.keys()
-
-
-@pytest.fixture(autouse=True)
-async def quiet() -> None:
-    """A simulated process that dies leaves tasks behind; asyncio need not tell."""
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)

@@ -51,21 +51,28 @@ class LogSums:
         self.outcomes_after: dict[str, dict[str, str]] = {"": {}}
         self._following: tuple[str, int] | None = None
 
-    def add(self, one: Written) -> None:
-        """Add the next sheet. None is missing, and each chapter but the last is sealed."""
+    def add(self, one: Written) -> list[AccountKey]:
+        """Add the next sheet. None is missing, and each chapter but the last is sealed.
+
+        Returns the accounts whose balances it changes.
+        """
         chapter, number, sheet = one
         following = self._following
         assert following in (None, (chapter, number)), f"{following} is missing"
         self._following = (chapter, number + 1)
+        changed: list[AccountKey] = []
         for key, change in sheet.changes.items():
             for account_id, picos in change.accounts.items():
-                have = self.balances.get((key, account_id))
-                self.balances[key, account_id] = picos if have is None else have + picos
+                account = (key, account_id)
+                have = self.balances.get(account)
+                self.balances[account] = picos if have is None else have + picos
+                changed.append(account)
         self.outcomes.update(sheet.outcomes)
         if sheet.next is not None:
             self._following = (sheet.next.name, 0)
             self.balances_after[chapter] = dict(self.balances)
             self.outcomes_after[chapter] = dict(self.outcomes)
+        return changed
 
 
 class Auditor:
@@ -73,36 +80,73 @@ class Auditor:
 
     What accounts have, and what has become of authorizations, is summed from all sheets of the log.
     What was filed must be the same, as far as it goes.
+
+    Each check is of everything. What has not changed since it was last found right is right, and so
+    a check looks only at what has: an account if its balance, or anything that it must be, is
+    another; an authorization if its state or its records are. What was found wrong stays wrong.
     """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._seen_writes = self._read_writes = 0
         self._sheets: dict[Key, Written] = {}
+        self._new_sheets: list[Written] = []
+        """Those that are not summed, in the order in which they were written."""
         self._records: dict[Key, list[Record]] = {}
+        self._counted: Counter[str] = Counter()
+        """How many records there are of each request id."""
         self._granted: dict[str, Authorization] = {}
         self._authorizations: dict[str, Authorization] = {}
-        self._unsettled: set[str] = set()
+        self._shown: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        """The authorizations that are known by an id."""
+        self.unsettled: set[str] = set()
+        """The ids of those that are charged at their holds, as of the last check."""
         self._log: LogSums | None = None
         """``None`` if the sheets have to be summed anew."""
-        self._summed = 0
+        self._last_summed: tuple[str, int] = ("", 0)
         self._spent: dict[AccountKey, int] = {}
         """What the records add up to in each account that is known."""
+        self._due: dict[State, defaultdict[AccountKey, int]] = {
+            State.OPEN: defaultdict(int),
+            State.UNSETTLED: defaultdict(int),
+        }
+        """What authorizations that are open, or unsettled, add up to in each account."""
         self._unchecked: dict[Key, Item] = {}
         """What was filed since it was last checked."""
+        self._unbalanced: set[AccountKey] = set()
+        """Accounts of which something has changed since they were last checked."""
+        self._unlimited: set[AccountKey] = set()
+        """Those whose limits have to be checked."""
+        self._unrecorded: dict[str, None] = {}
+        """Ids of authorizations whose records have to be checked."""
         self.accounts: dict[AccountKey, BudgetAccount] = {}
         """Every account that anybody may have opened."""
-        self.recounted: set[AccountKey] = set()
-        """Those of a budget that not everybody knows of: less may be spent from them than was."""
-        self.given_late: set[AccountKey] = set()
-        """Those of a budget that was given in the middle: what others spend without it, while it
-        is held by those who know of it, may be more than it has."""
+        self._recounted: set[AccountKey] = set()
+        self._given_late: set[AccountKey] = set()
 
     def know(self, accounts: tuple[BudgetAccount, ...]) -> None:
         records = self.records()
         for one in accounts:
-            self.accounts[one.key, one.id] = one
-            self._spent[one.key, one.id] = sum(_spent_from(one, records))
+            key = (one.key, one.id)
+            if self.accounts.get(key) != one:
+                self.accounts[key] = one
+                self._spent[key] = sum(_spent_from(one, records))
+                self._unbalanced.add(key)
+                self._unlimited.add(key)
+
+    def give_late(self, key: AccountKey) -> None:
+        """An account is of a budget that was given in the middle, and not everybody knows of it.
+
+        Until `end_recounts`, less may be spent from it than was. What others spend without it,
+        while it is held by those who know of it, may be more than it has.
+        """
+        self._recounted.add(key)
+        self._given_late.add(key)
+
+    def end_recounts(self) -> None:
+        """Everything was recounted, and no account has less than was spent from it."""
+        self._unbalanced |= self._recounted
+        self._recounted.clear()
 
     def has_news(self) -> bool:
         """Whether anything was written since this was last asked."""
@@ -113,11 +157,6 @@ class Auditor:
         """All of them, and what the log says has become of each."""
         self._read_log()
         return self._authorizations.values()
-
-    def unsettled(self) -> Collection[str]:
-        """The ids of those that are charged at their holds."""
-        self._read_log()
-        return self._unsettled
 
     def records(self) -> list[Record]:
         self._read()
@@ -130,21 +169,19 @@ class Auditor:
     def check(self) -> None:
         """Every account has exactly what the records and the authorizations say."""
         self.check_filed()
-        held: defaultdict[AccountKey, int] = defaultdict(int)
-        unsettled: defaultdict[AccountKey, int] = defaultdict(int)
-        for one in self.authorizations():
-            sums = {State.OPEN: held, State.UNSETTLED: unsettled}.get(one.state)
-            if sums is not None:
-                for hold in one.grant.accounts:
-                    sums[hold.key, hold.id] += one.held_usd_picos
-        for key, balance in self.balances().items():
+        balances = self.balances()
+        held, unsettled = self._due[State.OPEN], self._due[State.UNSETTLED]
+        for key, balance in balances.items():
+            if key not in self._unbalanced:
+                continue
             assert key in self.accounts, f"{key[1]} is nobody's account"
             spent = self._spent[key]
-            if key in self.recounted:
+            if key in self._recounted:
                 assert balance.spent <= spent, f"{key[1]} has {balance.spent} of {spent}"
                 spent = balance.spent
             right = Balance(spent + held[key] + unsettled[key], held[key], unsettled[key])
             assert balance == right, f"{key[1]}: {balance} is not {right}"
+        self._unbalanced.clear()
 
     def check_filed(self) -> None:
         """What was filed is what the log says, up to the chapter that was filed last."""
@@ -174,17 +211,24 @@ class Auditor:
 
     def check_limits(self) -> None:
         """No account of a hard budget has used more than its limit."""
-        for key, balance in self.balances().items():
+        balances = self.balances()
+        for key, balance in balances.items():
+            if key not in self._unlimited:
+                continue
             account = self.accounts[key]
-            if account.is_hard and key not in self.given_late:
+            if account.is_hard and key not in self._given_late:
                 assert balance.used <= account.limit_usd_picos, f"{key[1]} is overspent: {balance}"
+        self._unlimited.clear()
 
     def check_records(self) -> None:
         """Each captured authorization has one record, and no other authorization has one."""
-        counted = Counter(record.request_id for record in self.records())
-        for one in self.authorizations():
-            expected = 1 if one.state is State.CAPTURED else 0
-            assert counted[one.shown_id] == expected, f"{one.state}: {counted[one.shown_id]}"
+        self._read_log()
+        for shown_id in self._unrecorded:
+            counted = self._counted[shown_id]
+            for one in self._shown.get(shown_id, ()):
+                state = self._authorizations[one].state
+                assert counted == (state is State.CAPTURED), f"{state}: {counted}"
+        self._unrecorded.clear()
 
     def _read(self) -> None:
         """Read what was written since."""
@@ -201,7 +245,7 @@ class Auditor:
     def _read_log(self) -> LogSums:
         """Read what was written since, and sum the sheets."""
         self._read()
-        if self._log is None or self._summed < len(self._sheets):
+        if self._log is None or self._new_sheets:
             self._sum()
         assert self._log is not None
         return self._log
@@ -219,38 +263,77 @@ class Auditor:
         if key in self._sheets:  # whoever writes a sheet twice has mistaken it
             self._log = None
         org_id = key.pk.split("#")[1]
-        self._sheets[key] = Written(sort_key[1:10], number_of(item), sheet_from(org_id, item))
+        sheet = Written(sort_key[1:10], number_of(item), sheet_from(org_id, item))
+        self._sheets[key] = sheet
+        self._new_sheets.append(sheet)
         for one in authorizations_on(item):
-            self._granted[one.id] = self._authorizations[one.id] = one
+            if one.id in self._granted:
+                self._shown[self._granted[one.id].shown_id].pop(one.id, None)
+            self._granted[one.id] = one
+            self._shown[one.shown_id][one.id] = None
+            self._note(one)
+
+    def _note(self, one: Authorization) -> None:
+        """What has become of an authorization."""
+        before = self._authorizations.get(one.id)
+        if before is not None:
+            self._add_due(before, -before.held_usd_picos)
+        self._authorizations[one.id] = one
+        self._add_due(one, one.held_usd_picos)
+        self._unrecorded[one.shown_id] = None
+        if one.state is State.UNSETTLED:
+            self.unsettled.add(one.id)
+        else:
+            self.unsettled.discard(one.id)
+
+    def _add_due(self, one: Authorization, picos: int) -> None:
+        sums = self._due.get(one.state)
+        if sums is not None:
+            for hold in one.grant.accounts:
+                sums[hold.key, hold.id] += picos
+                self._unbalanced.add((hold.key, hold.id))
 
     def _take_records(self, key: Key, records: list[Record]) -> None:
         before = self._records.get(key, [])
         if not before and not records:
             return
         self._records[key] = records
-        for one, account in self.accounts.items():
-            change = sum(_spent_from(account, records)) - sum(_spent_from(account, before))
-            self._spent[one] += change
+        if records[: len(before)] == before:  # some were added, if anything has changed
+            self._count(records[len(before) :], 1)
+        else:
+            self._count(before, -1)
+            self._count(records, 1)
+
+    def _count(self, records: list[Record], times: int) -> None:
+        for record in records:
+            self._counted[record.request_id] += times
+            self._unrecorded[record.request_id] = None
+            for key, account in self.accounts.items():
+                for cost in _spent_from(account, (record,)):
+                    self._spent[key] += times * cost
+                    self._unbalanced.add(key)
 
     def _sum(self) -> None:
         """Add the sheets that are new; all of them, if they are not the last ones."""
-        sheets = sorted(self._sheets.values(), key=lambda one: one[:2])
-        known = list(self._sheets.values())
-        if self._log is None or sheets[self._summed :] != known[self._summed :]:
-            self._log, self._summed = LogSums(), 0
-            self._authorizations = dict(self._granted)
-            self._unsettled = set()
-        log, new = self._log, sheets[self._summed :]
-        self._log = None  # unless all goes well
-        for one in new:
-            log.add(one)
-            for authorization_id, outcome in one.sheet.outcomes.items():
-                after = with_outcome(self._granted[authorization_id], outcome)
-                self._authorizations[authorization_id] = after
-                self._unsettled.discard(authorization_id)
-                if after.state is State.UNSETTLED:
-                    self._unsettled.add(authorization_id)
-        self._log, self._summed = log, len(sheets)
+        new, places = self._new_sheets, [one[:2] for one in self._new_sheets]
+        is_next = sorted(places) == places and (not places or places[0] > self._last_summed)
+        if self._log is None or not is_next:
+            self._log = LogSums()
+            for one in self._granted.values():
+                self._note(one)
+            self._unbalanced |= self.accounts.keys()
+            self._unlimited |= self.accounts.keys()
+            new = sorted(self._sheets.values(), key=lambda one: one[:2])
+        log, self._log = self._log, None  # unless all goes well
+        for written in new:
+            for key in log.add(written):
+                self._unbalanced.add(key)
+                self._unlimited.add(key)
+            for authorization_id, outcome in written.sheet.outcomes.items():
+                self._note(with_outcome(self._granted[authorization_id], outcome))
+        self._log, self._new_sheets = log, []
+        if new:
+            self._last_summed = new[-1][:2]
 
 
 def region_queries(org: Policy, first_ms: int, last_ms: int) -> list[Query]:

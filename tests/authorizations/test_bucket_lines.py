@@ -119,8 +119,7 @@ def test_remembered_accounts_are_those_of_the_moment(
             at_ms = NOW_MS + hour * HOUR_MS
             found = memory.find(policy, PREMIUM, tags, at_ms)
             assert found == accounts_for(policy, PREMIUM, tags, at_ms)
-            if not by_tag:
-                assert memory.find(policy, PREMIUM, tags, at_ms) is found
+            assert memory.find(policy, PREMIUM, tags, at_ms) is found
 
 
 def test_another_policy_has_other_accounts_at_once() -> None:

@@ -1,6 +1,6 @@
 """Reading a whole partition, however many pages it has."""
 
-from pricekeeper.storage import Put, Query, Store, query_items, query_pages
+from pricekeeper.storage import Put, Query, Store, query_items, query_pages, read_items
 from pricekeeper.storage.tables import SESSIONS
 
 
@@ -17,7 +17,11 @@ async def test_every_item_comes_once_and_in_order(store: Store) -> None:
     assert [len(page.items) for page in pages if page.items] == [3, 3, 1]
     items = query_items(store, Query(SESSIONS, "pages", limit=3))
     assert [item["SK"] async for item in items] == names
+    assert await read_items(store, Query(SESSIONS, "pages", limit=3)) == [
+        {"PK": "pages", "SK": name} for name in names
+    ]
 
 
 async def test_an_empty_partition_has_one_page_without_items(store: Store) -> None:
     assert [item async for item in query_items(store, Query(SESSIONS, "nothing"))] == []
+    assert await read_items(store, Query(SESSIONS, "nothing")) == []

@@ -10,7 +10,7 @@ Nothing here uses metering's own arithmetic: prices are multiplied and days are 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from zoneinfo import ZoneInfo
 
@@ -54,8 +54,9 @@ class Reported:
 
     @cached_property
     def account(self) -> Account:
-        moment = datetime.fromtimestamp(self.happened_at_ms / 1000, UTC)
-        day = f"{moment.astimezone(ZoneInfo(self.policy.timezone)):%Y%m%d}"
+        zone = ZoneInfo(self.policy.timezone)
+        moment = datetime.fromtimestamp(self.happened_at_ms / 1000, zone)
+        day = f"{moment.year:04}{moment.month:02}{moment.day:02}"
         return Account(self.policy.scope_key, self.usage.model_label, day)
 
     @property
@@ -74,10 +75,14 @@ class Audit:
     """What was reported, and what was answered."""
 
     reported: dict[str, Reported] = field(default_factory=dict)
+    _expected: dict[Account, Counters] = field(default_factory=dict)
     answers: dict[str, list[Recorded]] = field(default_factory=lambda: defaultdict(list))
 
     def report(self, record: Reported) -> None:
+        assert record.id not in self.reported
         self.reported[record.id] = record
+        before = self._expected.get(record.account, Counters())
+        self._expected[record.account] = before + record.counters
 
     def answer(self, record: Reported, answer: Recorded) -> None:
         self.answers[record.id].append(answer)
@@ -87,10 +92,8 @@ class Audit:
         return [record for key, record in self.reported.items() if key not in self.answers]
 
     def expected(self) -> dict[Account, Counters]:
-        sums: dict[Account, Counters] = {}
-        for record in self.reported.values():
-            sums[record.account] = sums.get(record.account, Counters()) + record.counters
-        return sums
+        """What each account should have of all that was reported so far."""
+        return dict(self._expected)
 
     async def check(self, store: Store) -> None:
         """Everything reported counts once, on its day, to the pico-dollar; nothing else does."""
@@ -106,7 +109,7 @@ class Audit:
             receipt = answers[0].receipt
             assert receipt.cost_usd_picos == record.cost_usd_picos
             assert receipt.org_day == record.account.day
-        for record in self.reported.values():
+        for record in {record.account: record for record in self.reported.values()}.values():
             assert await found_hours(store, record) == expected[record.account], "hours"
 
 

@@ -31,6 +31,7 @@ def test_what_is_there_and_right_is_returned() -> None:
     assert typed.texts("names") == ["a"]
     assert typed.texts("some") == {"b"}
     assert typed.whole("absent", 7) == 7
+    assert typed.wholes(("n", "absent")) == [5, 0]
     assert typed.text("absent", None) is None
 
 
@@ -43,6 +44,8 @@ def test_what_is_there_and_right_is_returned() -> None:
         (lambda one: one.whole("foreign"), "foreign must be an integer, not Foreign"),
         (lambda one: one.whole("nothing"), "nothing must be an integer, not null"),
         (lambda one: one.whole("number", least=6), "number must be at least 6"),
+        (lambda one: one.wholes(("number", "flag")), "flag must be an integer, not bool"),
+        (lambda one: one.wholes(("number", "debt")), "debt must be at least 0"),
         (lambda one: one.text("number"), "number must be a string, not int"),
         (lambda one: one.flag("number"), "number must be a boolean, not int"),
         (lambda one: one.mapping("names"), "names must be a map, not list"),
@@ -56,6 +59,7 @@ def test_what_is_not_is_reported_with_its_key_and_raised(
     """By table; the value itself is nowhere, because it may be a secret."""
     typed = item(
         number=5,
+        debt=-1,
         text="pks_secret",
         flag=True,
         foreign=Foreign("NS"),

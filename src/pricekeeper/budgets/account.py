@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,7 @@ from pricekeeper.tenants import Budget, Enforcement, Policy, QuotaEnforcement, Q
 
 EVERY_VALUE: Final = "ALL"
 REMEMBERED_MAX: Final = 10_000
-"""Policies times labels whose accounts are remembered."""
+"""Policies times labels, and values of tags with budgets, whose accounts are remembered."""
 _QUOTA: Final = "quota-"
 _NEVER_MS: Final = 1 << 62
 
@@ -94,27 +94,42 @@ class AccountMemory:
     """The accounts of calls, made once for each policy, label and window.
 
     The same policy is asked about thousands of times a second. As long as it is the same object and
-    no window has ended, the accounts are the same tuple.
+    no window has ended, the accounts are the same tuple; if there are budgets for each value of a
+    tag, for the same values.
     """
 
     def __init__(self) -> None:
-        self._made: BoundedCache[tuple[int, str], _Made] = BoundedCache(REMEMBERED_MAX)
+        self._made: BoundedCache[_MadeKey, _Made] = BoundedCache(REMEMBERED_MAX)
 
     def find(
         self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
     ) -> tuple[BudgetAccount, ...]:
         """As `accounts_for`."""
-        key = (id(policy), label)
-        made = self._made.peek(key)
-        if made is not None and made.policy is policy and made.from_ms <= at_ms < made.until_ms:
+        made = self._recall((id(policy), label, ()), policy, at_ms)
+        if made is not None and made.tag_keys:  # these are those of other tags, perhaps
+            values = _values_of(made.tag_keys, tags)
+            made = self._recall((id(policy), label, values), policy, at_ms)
+        if made is not None:
             return made.accounts
         accounts = accounts_for(policy, label, tags, at_ms)
-        if not any(account.tag for account in accounts):  # else they are those of these tags
-            starts = [account.span.starts_at_ms for account in accounts]
-            ends = [account.span.ends_at_ms for account in accounts]
-            made = _Made(policy, accounts, max(starts, default=0), min(ends, default=_NEVER_MS))
-            self._made.put(key, made)
+        starts = [account.span.starts_at_ms for account in accounts]
+        ends = [account.span.ends_at_ms for account in accounts]
+        keys = tuple(dict.fromkeys(account.tag[0] for account in accounts if account.tag))
+        made = _Made(policy, accounts, max(starts, default=0), min(ends, default=_NEVER_MS), keys)
+        self._made.put((id(policy), label, ()), made)
+        if keys:
+            self._made.put((id(policy), label, _values_of(keys, tags)), made)
         return accounts
+
+    def _recall(self, key: _MadeKey, policy: Policy, at_ms: int) -> _Made | None:
+        made = self._made.peek(key)
+        if made is None or made.policy is not policy or not made.from_ms <= at_ms < made.until_ms:
+            return None
+        return made
+
+
+_MadeKey: TypeAlias = tuple[int, str, tuple[str, ...]]
+"""The identity of a policy, a label, and the values of the tags that it has budgets for."""
 
 
 class _Made(NamedTuple):
@@ -123,6 +138,12 @@ class _Made(NamedTuple):
     accounts: tuple[BudgetAccount, ...]
     from_ms: int
     until_ms: int
+    tag_keys: tuple[str, ...]
+    """The tags for whose values there are budgets."""
+
+
+def _values_of(tag_keys: tuple[str, ...], tags: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple([tags.get(key, "") for key in tag_keys])
 
 
 def accounts_of(

@@ -12,6 +12,7 @@ to contain another (`dominates`), which is what lets totals move forward only.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter, ge
 from typing import Final, NamedTuple
 
 import msgspec
@@ -55,7 +56,7 @@ class Counters(msgspec.Struct, frozen=True):
     @property
     def amounts(self) -> list[int]:
         """The amounts in the order of `COUNTER_NAMES`."""
-        return [getattr(self, name) for name in COUNTER_NAMES]
+        return list(_amounts(self))
 
     @property
     def cost_usd_micros(self) -> int:
@@ -102,19 +103,27 @@ class Counters(msgspec.Struct, frozen=True):
     @property
     def alone(self) -> Counters:
         """The amounts, without saying what was voided."""
-        return Counters.of_amounts(self.amounts)
+        return Counters(
+            self.cost_usd_picos,
+            self.input_tokens,
+            self.output_tokens,
+            self.cache_read_tokens,
+            self.cache_write_tokens,
+            self.requests,
+            self.errors,
+        )
 
     def dominates(self, other: Counters) -> bool:
         """Whether everything that the other has counted or voided is counted or voided here."""
         if self.voided is UNSET and other.voided is UNSET:
-            return all(getattr(self, name) >= getattr(other, name) for name in COUNTER_NAMES)
+            return all(map(ge, _amounts(self), _amounts(other)))
         counted = self.with_voided.dominates(other.with_voided)
         return counted and self.known_voided.dominates(other.known_voided)
 
     def joined(self, other: Counters) -> Counters:
         """The larger of the two in each field: of two sums of one account, neither loses."""
         if self.voided is UNSET and other.voided is UNSET:
-            return Counters.of_amounts(map(max, self.amounts, other.amounts))
+            return Counters.of_amounts(map(max, _amounts(self), _amounts(other)))
         voided = self.known_voided.joined(other.known_voided)
         return self.with_voided.joined(other.with_voided).less_voided(voided)
 
@@ -158,3 +167,4 @@ def _unless_nothing(voided: Counters) -> Counters | UnsetType:
 
 COUNTER_NAMES: Final = tuple(name for name in Counters.__struct_fields__ if name != "voided")
 NOTHING: Final = Counters()
+_amounts: Final = attrgetter(*COUNTER_NAMES)

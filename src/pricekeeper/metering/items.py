@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -62,6 +63,7 @@ _EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _ENDED_EVERYWHERE_DAYS: Final = 2
 """From a day's start in UTC: by then it has ended in every zone."""
+_DAYS_REMEMBERED_MAX: Final = 4_096
 _REV: Final = "rev"
 _CLOSED: Final = "closed"
 _PARTS: Final = "parts"
@@ -157,7 +159,7 @@ def total_key(account: Account) -> tuple[Table, Key]:
 def _total_item(key: Key, total: Total, expires_at_epoch: int) -> Item:
     return {
         **key.attributes,
-        **{name: getattr(total, name) for name in COUNTER_NAMES},
+        **dict(zip(COUNTER_NAMES, total.amounts, strict=True)),
         _AS_OF: total.as_of_ms,
         _COST_MICROS: total.cost_usd_micros,
         "updated_at_epoch": total.as_of_ms // 1000,
@@ -168,8 +170,8 @@ def _total_item(key: Key, total: Total, expires_at_epoch: int) -> Item:
 def _goes_forward(total: Total) -> Condition:
     """Every number is compared, not the times alone: two sums need not contain each other."""
     forward: Condition = _at_most(_AS_OF, total.as_of_ms)
-    for name in COUNTER_NAMES:
-        forward &= _at_most(name, getattr(total, name))
+    for name, amount in zip(COUNTER_NAMES, total.amounts, strict=True):
+        forward &= _at_most(name, amount)
     # Of another program's total there is only the cost that ours show.
     picos_say = attr(_COST_PICOS).exists()
     return forward & (picos_say | _at_most(_COST_MICROS, total.cost_usd_micros))
@@ -283,15 +285,16 @@ def total_so_far(item: Mapping[str, Any] | None) -> Total:
 
 def _total(item: Mapping[str, Any]) -> Total:
     typed = TypedItem(DAILY_TOTAL, item)
-    counts: dict[str, int] = {name: typed.whole(name, 0, least=0) for name in COUNTER_NAMES}
+    counts = typed.wholes(COUNTER_NAMES)
     for name in _IN_EVERY_TOTAL:
-        typed.whole(name)
+        if name not in item:
+            typed.whole(name)  # which says that it is missing
     if _COST_PICOS not in item:
-        counts[_COST_PICOS] = typed.whole(_COST_MICROS, least=0) * PICOS_PER_MICRO
+        counts[0] = typed.whole(_COST_MICROS, least=0) * PICOS_PER_MICRO
     as_of_ms = typed.whole(_AS_OF, None, least=0)
     if as_of_ms is None:
         as_of_ms = typed.whole("updated_at_epoch", 0, least=0) * 1000
-    return Total.of(Counters.of_amounts(counts.values()), as_of_ms)
+    return Total.of(Counters.of_amounts(counts), as_of_ms)
 
 
 def is_own_total(item: Mapping[str, Any] | None) -> bool:
@@ -374,6 +377,7 @@ def awaited_from(item: Mapping[str, Any]) -> int:
     return TypedItem(USAGE_AGG_SHARDED, item).whole(_AWAITED)
 
 
+@lru_cache(maxsize=_DAYS_REMEMBERED_MAX)
 def day_expires_at_epoch(day: str, retention_days: int = RETENTION_DAYS) -> int:
     """When everything of that day may be forgotten."""
     date = date_of(day)

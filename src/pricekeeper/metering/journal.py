@@ -147,7 +147,12 @@ def store_form(terms: Terms) -> StoredTerms:
     """The terms as a page has them: the same terms have the same name everywhere."""
     data = _encode(terms)
     ref = hashlib.blake2b(data, digest_size=_TERMS_BYTES).digest()
-    return StoredTerms(ref, "t" + base64.urlsafe_b64encode(ref).decode(), data)
+    return StoredTerms(ref, _terms_name(ref), data)
+
+
+def _terms_name(ref: bytes) -> str:
+    """The attribute of terms on a page. It needs no padding, since its length is divisible by 3."""
+    return "t" + binascii.b2a_base64(ref, newline=False).translate(_URL_SAFE).decode()
 
 
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -297,8 +302,7 @@ def _record(page: Mapping[str, Any], name: str, data: Any, known: dict[bytes, Te
         entry = _decode_entry(data)
         terms = known.get(entry.terms)
         if terms is None:
-            ref = "t" + base64.urlsafe_b64encode(entry.terms).decode()
-            terms = known[entry.terms] = _decode_terms(page[ref])
+            terms = known[entry.terms] = _decode_terms(page[_terms_name(entry.terms)])
             date_of(terms.day)
         request_id = entry.request_id or request_id_of(page["SK"], name)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:

@@ -25,7 +25,7 @@ from pricekeeper.metering.journal_items import (
     ticks_query,
     void_note_from,
 )
-from pricekeeper.storage import Item, Page, Store, query_items, query_pages
+from pricekeeper.storage import Item, Page, Store, query_items, query_pages, read_items
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 CONCURRENCY: Final = 8
@@ -40,8 +40,7 @@ class JournalReader:
 
     async def read_ticks(self, first: int, last: int) -> list[int]:
         """The ticks, from the first to the last, in which anybody posted something."""
-        items = query_items(self._store, ticks_query(first, last))
-        return list(ticks_from([item async for item in items]))
+        return list(ticks_from(await read_items(self._store, ticks_query(first, last))))
 
     async def read_newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
         """The last of these ticks in which anybody posted something, so many, the newest first."""
@@ -89,6 +88,8 @@ class JournalReader:
                 *(self._store.query(pages_query(posting, lane)) for posting, lane in some)
             )
             for (posting, lane), page in zip(some, first, strict=True):
+                if not page.items and not page.after:
+                    continue  # most lanes of most regions are empty
                 async for item in self._read_pages(posting, lane, page):
                     try:
                         if voided is not None and is_void_note(item["SK"]):
@@ -118,4 +119,4 @@ class JournalReader:
                 yield item
 
     async def _read_markers(self, org_id: str, tick: int) -> list[Item]:
-        return [item async for item in query_items(self._store, tick_markers_query(tick, org_id))]
+        return await read_items(self._store, tick_markers_query(tick, org_id))

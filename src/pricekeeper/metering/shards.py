@@ -36,7 +36,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering.account_list import AccountList
 from pricekeeper.metering.aggregation_report import Tally
-from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
+from pricekeeper.metering.counters import COUNTER_NAMES, NOTHING, Account, Counters, Total
 from pricekeeper.metering.items import (
     day_expires_at_epoch,
     fold_from,
@@ -78,13 +78,14 @@ def counters_from(items: Iterable[Mapping[str, Any] | None]) -> Counters:
     Raises `UnreadableItemError` if an attribute is there and is no count.
     """
     found = [_shard_counts(item) for item in items if item is not None]
-    return Counters.of_amounts(sum(counts[name] for counts in found) for name in COUNTER_NAMES)
+    return Counters.of_amounts(map(sum, zip(*found, strict=True))) if found else NOTHING
 
 
-def _shard_counts(item: Mapping[str, Any]) -> dict[str, int]:
+def _shard_counts(item: Mapping[str, Any]) -> list[int]:
+    """What a shard holds, in the order of `COUNTER_NAMES`, which begins with the cost."""
     typed = TypedItem(USAGE_AGG_SHARDED, item)
-    counts: dict[str, int] = {name: typed.whole(name, 0, least=0) for name in COUNTER_NAMES}
-    counts["cost_usd_picos"] += typed.whole("cost_usd_micros", 0, least=0) * PICOS_PER_MICRO
+    counts = typed.wholes(COUNTER_NAMES)
+    counts[0] += typed.whole("cost_usd_micros", 0, least=0) * PICOS_PER_MICRO
     return counts
 
 

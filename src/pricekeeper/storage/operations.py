@@ -64,8 +64,9 @@ class Update(msgspec.Struct, frozen=True, tag=True):
         self.table.checked(self.key)
         if not self.actions:
             raise InvalidOperationError("an update needs at least one action")
-        touched = {action.attribute for action in self.actions}
+        touched = set[str]()
         for action in self.actions:
+            touched.add(action.attribute)
             action.check()
             if action.attribute == EXPIRY:
                 fresh: Item = {}
@@ -133,7 +134,7 @@ class Query(msgspec.Struct, frozen=True):
             raise InvalidOperationError(f"{self.table.name}: a table without SK can't be queried")
         self.table.checked(Key(self.pk, "any"))
         for bound in (self.prefix, self.first, self.last, self.after):
-            if text_bytes(bound) > SORT_KEY_BYTES_MAX:
+            if bound and text_bytes(bound) > SORT_KEY_BYTES_MAX:
                 raise InvalidOperationError(f"SK has at most {SORT_KEY_BYTES_MAX} bytes")
         if self.prefix and (self.first or self.last):
             raise InvalidOperationError("a query takes a prefix or a range, not both")

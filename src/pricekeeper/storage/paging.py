@@ -24,7 +24,25 @@ async def query_pages(store: Store, query: Query) -> AsyncIterator[Page]:
 
 
 async def query_items(store: Store, query: Query) -> AsyncIterator[Item]:
-    """The items of a query, however many pages they are."""
-    async for page in query_pages(store, query):
+    """The items of a query, however many pages they are.
+
+    Mostly they are one page, and so this does not go through `query_pages`.
+    """
+    page = await store.query(query)
+    for item in page.items:
+        yield item
+    while page.after:
+        query = msgspec.structs.replace(query, after=page.after)
+        await asyncio.sleep(0)
+        page = await store.query(query)
         for item in page.items:
             yield item
+
+
+async def read_items(store: Store, query: Query) -> list[Item]:
+    """All items of a query at once, where there are few."""
+    page = await store.query(query)
+    if not page.after:
+        return list(page.items)
+    rest = query_items(store, msgspec.structs.replace(query, after=page.after))
+    return [*page.items, *[item async for item in rest]]

@@ -52,12 +52,14 @@ class Table(msgspec.Struct, frozen=True):
 
     def checked(self, key: Key) -> Key:
         """The key itself, if this table can hold it."""
-        if (key.sk is not None) is not self.sorted:
+        pk, sk = key.pk, key.sk
+        if (sk is not None) is not self.sorted:
             wants = "PK and SK" if self.sorted else "PK alone"
             raise InvalidOperationError(f"{self.name}: a key of this table is {wants}")
-        self._check_text(PARTITION_KEY, key.pk, PARTITION_KEY_BYTES_MAX)
-        if key.sk is not None:
-            self._check_text(SORT_KEY, key.sk, SORT_KEY_BYTES_MAX)
+        if not pk.isascii() or not 0 < len(pk) <= PARTITION_KEY_BYTES_MAX:
+            self._check_text(PARTITION_KEY, pk, PARTITION_KEY_BYTES_MAX)
+        if sk is not None and (not sk.isascii() or not 0 < len(sk) <= SORT_KEY_BYTES_MAX):
+            self._check_text(SORT_KEY, sk, SORT_KEY_BYTES_MAX)
         return key
 
     def _check_text(self, name: str, text: str, bytes_max: int) -> None:

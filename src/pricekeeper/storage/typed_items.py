@@ -8,7 +8,7 @@ zero, an empty text, or a crash for the reader of another item.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from pricekeeper.storage.values import DAMAGED, PARTITION_KEY, SORT_KEY
 
 REQUIRED: Final[Any] = object()
 MOMENTS_END_MS: Final = 253_402_300_800_000
+_ALL_INTEGERS: Final = {int}
 
 _Default = TypeVar("_Default")
 _Kind = TypeVar("_Kind")
@@ -41,14 +42,22 @@ class TypedItem:
         self, name: str, default: _Default = REQUIRED, *, least: int | None = None
     ) -> int | _Default:
         """An integer, no less than the least."""
-        value = self._attribute(name, default)
+        value = self.item.get(name, default)
         if value is default:
+            self._attribute(name, default)  # which raises if there must be one
             return default
         if type(value) is not int:
             raise self.report_unreadable(f"{name} must be an integer, not {_kind(value)}")
         if least is not None and value < least:
             raise self.report_unreadable(f"{name} must be at least {least}")
         return value
+
+    def wholes(self, names: Sequence[str]) -> list[int]:
+        """Integers from 0 on, one for each name; an attribute that is absent is 0."""
+        values = [self.item.get(name, 0) for name in names]
+        if set(map(type, values)) == _ALL_INTEGERS and min(values) >= 0:
+            return values
+        return [self.whole(name, 0, least=0) for name in names]  # which says what is wrong
 
     def moment_ms(self, name: str, default: _Default = REQUIRED) -> int | _Default:
         """A moment in milliseconds since 1970, up to the year 9999: no calendar goes further."""
