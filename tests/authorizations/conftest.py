@@ -2,7 +2,7 @@
 
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -82,6 +82,16 @@ class Instance:
 
     async def capture(self, policy: Policy, authorization_id: str, **changes: Any) -> Captured:
         return await self.authorizations.capture(policy, authorization_id, a_capture(**changes))
+
+    def begin_capture(
+        self,
+        policy: Policy,
+        authorization: Authorization,
+        on_failure: Callable[[BaseException], None],
+        **changes: Any,
+    ) -> int | None:
+        usage = a_capture(**changes)
+        return self.authorizations.begin_capture(policy, authorization, usage, on_failure)
 
     async def void(self, policy: Policy, authorization_id: str) -> None:
         await self.authorizations.void(policy, authorization_id, None)

@@ -3,8 +3,8 @@
 Three instances with clocks up to two seconds wrong authorize, capture, void, extend and expire for
 two apps of an organisation, around a midnight of its zone. The wire loses requests and replies and
 delivers late, up to minutes; processes die at any call. Callers repeat what was not answered, at
-another instance, under ids of theirs or of ours; they abandon calls, capture after the expiry, and
-capture twice. In some histories usage is also recorded that nobody authorized. In others an
+another instance, under ids of theirs or of ours; they abandon calls, capture after the expiry,
+capture twice, and capture without waiting for it, as the gateway does. In some histories usage is also recorded that nobody authorized. In others an
 administrator gives a budget in the middle, of which instances learn one after the other, within
 30 s; those that know of it recount it once all of them do.
 
@@ -219,15 +219,20 @@ class World:
         """Ask any instance; one that dies is replaced."""
         number = self.random.randrange(INSTANCES)
         instance = self.instances[number]
-        if self.change is not None:
-            args = (self.change.known_to(instance, args[0]), *args[1:])
+        policy = self.known_to(instance, args[0])
         try:
-            return await getattr(instance, work)(*args, **kwargs)
+            return await getattr(instance, work)(policy, *args[1:], **kwargs)
         except Crashed:
-            self.crashes += 1
-            if self.instances[number] is instance:
-                self.instances[number] = self.instance()
+            self.replace(number, instance)
             raise
+
+    def known_to(self, instance: Instance, policy: Policy) -> Policy:
+        return policy if self.change is None else self.change.known_to(instance, policy)
+
+    def replace(self, number: int, dead: Instance) -> None:
+        self.crashes += 1
+        if self.instances[number] is dead:
+            self.instances[number] = self.instance()
 
     async def caller(self) -> None:
         for _ in range(CALLS):
@@ -306,8 +311,11 @@ class World:
         }
         first = call.captures == 0
         is_old = self.clock.now_ms() - call.asked_at_ms > RECORDED_MS
+        dice = self.random.random()
         try:
-            if self.random.random() < 0.2 and not is_old:  # a usage record under its id captures it
+            if dice > 0.7 and await self.begin_capture(call, usage):
+                return
+            if dice < 0.2 and not is_old:  # a usage record under its id captures it
                 record = a_usage(call.id, model_label=grant.label, **usage)
                 recorded = await self.ask("record", call.policy, record)
                 is_duplicate = recorded.outcome is Outcome.DUPLICATE
@@ -324,6 +332,27 @@ class World:
         self.outcomes["captured"] += 1
         if first and is_duplicate:
             self.broken.append(AssertionError("the first capture was told to be a duplicate"))
+
+    async def begin_capture(self, call: Call, usage: dict[str, int]) -> bool:
+        """Capture without waiting for it, as the gateway does; whether it has not failed since."""
+        assert call.granted is not None
+        number = self.random.randrange(INSTANCES)
+        instance, failures = self.instances[number], list[BaseException]()
+
+        def fail(error: BaseException) -> None:
+            failures.append(error)
+            if isinstance(error, Crashed):
+                self.replace(number, instance)
+
+        cost = instance.begin_capture(
+            self.known_to(instance, call.policy), call.granted, fail, **usage
+        )
+        if cost is None:
+            return False
+        call.captures += 1
+        self.outcomes["begun"] += 1
+        await self.turns.turns(self.random.randrange(12))
+        return not failures
 
     async def record(self) -> None:
         policy = self.random.choice(self.policies)
@@ -513,7 +542,7 @@ def test_no_budget_is_overspent_and_nothing_stays_held(first: int) -> None:
         crashes += world.crashes
     assert befell.keys() >= {"refused", "request_lost", "reply_lost", "late", "crashed"}
     assert crashes > HISTORIES_EACH // 4
-    assert min(outcomes[one] for one in ("granted", "denied", "captured", "recorded")) > 50
+    assert min(outcomes[one] for one in ("granted", "denied", "captured", "begun", "recorded")) > 50
 
 
 def test_a_seed_decides_everything() -> None:
