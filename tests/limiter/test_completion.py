@@ -55,6 +55,28 @@ async def test_errors_go_to_the_caller_and_to_nobody_if_it_is_gone() -> None:
     await completion.drain()
 
 
+async def test_a_failure_that_a_caller_left_behind_is_no_traceback() -> None:
+    """Also if there was nothing to undo: its store has counted it."""
+    felt: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: felt.append(told["message"]))
+    completion = Completion()
+
+    async def work() -> str:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        raise StoreUnavailableError("away")
+
+    caller = asyncio.create_task(completion.complete(work()))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    await completion.drain()
+    del caller
+    gc.collect()
+    await asyncio.sleep(0)
+    assert felt == []
+
+
 async def test_everything_is_waited_for_also_what_was_begun_meanwhile() -> None:
     """Work may have an end of its own to bring about."""
     completion = Completion()

@@ -30,7 +30,7 @@ class Completion:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if undo is not None and not task.cancelled():  # else the loop is being shut down
+            if not task.cancelled():  # else the loop is being shut down
                 self.start(_undo_result(task, undo))
             raise
 
@@ -47,7 +47,9 @@ class Completion:
         return task
 
 
-async def _undo_result(work: asyncio.Task[_T], undo: _Undo[_T]) -> None:
+async def _undo_result(work: asyncio.Task[_T], undo: _Undo[_T] | None) -> None:
     """Undo the result, if there is one. Nobody waits; a failure is counted where it happens."""
     with contextlib.suppress(PriceKeeperError):
-        await undo(await work)
+        result = await work
+        if undo is not None:
+            await undo(result)
