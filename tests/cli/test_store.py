@@ -121,7 +121,9 @@ def test_aggregate_tells_what_it_did(cli: Cli) -> None:
 def test_aggregate_charges_what_a_service_that_is_gone_has_left(store: Cli) -> None:
     """It is unsettled, its budget is charged what it held, and nothing is held any more."""
     store.ok("tables", "create")
-    location, policy = read_settings(os.environ).store, a_policy(budgets=(a_budget(),))
+    location = read_settings(os.environ).store
+    midday_in = f"Etc/GMT{SystemClock().now_ms() // 3_600_000 % 24 - 12:+d}"  # no midnight is near
+    policy = a_policy(budgets=(a_budget(),), timezone=midday_in)
 
     async def leave() -> None:
         clock = SettableClock(SystemClock().now_ms() - 600_000)
