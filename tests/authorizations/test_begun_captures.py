@@ -1,5 +1,6 @@
 """Captures that nobody waits for: what they cost is known at once, and they count all the same."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -144,3 +145,30 @@ async def test_a_budget_that_is_newer_than_the_call_is_opened_first(instance: In
     newer = a_policy(client=policy.client, budgets=(a_budget(),))
     await instance.capture(newer, (await instance.authorize(newer)).authorization.id)
     assert begin(instance, newer, granted, []) is None
+
+
+async def test_a_callback_that_raises_is_felt_by_nobody_else(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others of its sheet are answered and told, as if it had not."""
+    policy = a_policy(budgets=(a_budget(),))
+    granted = [await a_granted(instance, policy) for _ in range(2)]
+    failures: list[Any] = []
+
+    async def fail(*_: Any) -> None:
+        raise StoreUnavailableError("down")
+
+    def log_to_a_full_disk(_: BaseException) -> None:
+        raise OSError("No space left on device")
+
+    felt: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: felt.append(context))
+    with monkeypatch.context() as patch:
+        patch.setattr(OrgLog, "append", fail)
+        begun = instance.authorizations.begin_capture
+        assert begun(policy, granted[0], a_capture(), log_to_a_full_disk) == COST_USD_PICOS
+        assert begun(policy, granted[1], a_capture(), failures.append) == COST_USD_PICOS
+        with pytest.raises(StoreUnavailableError):
+            await instance.authorize(policy)
+    assert [type(one) for one in failures] == [StoreUnavailableError]
+    assert [type(one["exception"]) for one in felt] == [OSError]

@@ -5,6 +5,7 @@ Each is decided on the log as it is (`pricekeeper.ledger`), and written on its n
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -282,15 +283,20 @@ class Settle(Command[Settled]):
             self._end(self._settled)
 
     def fail(self, error: BaseException) -> None:
-        if not self.is_over and self._on_failure is not None:
-            self._on_failure(error)
+        if not self.is_over:
+            self._tell_failure(error)
         super().fail(error)
 
     def _end(self, settled: Settled) -> None:
         self._clerk.note_settled(self._org_id, self._action, settled)
         if self._on_failure is not None and self._clerk.is_late(settled):
-            self._on_failure(OutcomeUnknownError("the record may be missing from totals"))
+            self._tell_failure(OutcomeUnknownError("the record may be missing from totals"))
         self.answer(settled)
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Have whoever began it told, by the loop: what it raises is not for the others here."""
+        if self._on_failure is not None:
+            asyncio.get_running_loop().call_soon(self._on_failure, error)
 
     async def _look_again(self) -> None:
         self._seen = await self._clerk.read(self._org_id, self._seen.authorization.id)
