@@ -4,9 +4,10 @@ Three instances with clocks up to two seconds wrong authorize, capture, void, ex
 two apps of an organisation, around a midnight of its zone. The wire loses requests and replies and
 delivers late, up to minutes; processes die at any call. Callers repeat what was not answered, at
 another instance, under ids of theirs or of ours; they abandon calls, capture after the expiry,
-capture twice, and capture without waiting for it, as the gateway does. In some histories usage is also recorded that nobody authorized. In others an
-administrator gives a budget in the middle, of which instances learn one after the other, within
-30 s; those that know of it recount it once all of them do.
+capture twice, and capture without waiting for it, as the gateway does. In some histories usage is
+also recorded that nobody authorized. In others an administrator gives a budget in the middle, of
+which instances learn one after the other, within 30 s; those that know of it recount it once all of
+them do.
 
 After every single step the items themselves are read: what a hard budget has used is at most its
 limit, and what every account has is exactly its records, its holds and what is unsettled. In the
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,7 @@ class Call:
         self.request = request
         self.asked_at_ms = asked_at_ms
         self.granted: Authorization | None = None
+        self.granted_by: Instance | None = None
         self.is_given_up = False
         """Whether its caller asks no more, and does not know of a grant."""
         self.captures = 0
@@ -133,6 +135,8 @@ class World:
         self.policies = self.make_policies()
         self.change = Change(self, seed) if is_changed else None
         self.instances = [self.instance() for _ in range(INSTANCES)]
+        self.answered_by = self.instances[0]
+        """Which of them has answered last."""
         self.calls: list[Call] = []
         self.granted: defaultdict[str, list[Call]] = defaultdict(list)
         """The calls by what their authorizations are called."""
@@ -217,22 +221,28 @@ class World:
 
     async def ask(self, work: str, *args: Any, **kwargs: Any) -> Any:
         """Ask any instance; one that dies is replaced."""
-        number = self.random.randrange(INSTANCES)
-        instance = self.instances[number]
+        instance = self.random.choice(self.instances)
         policy = self.known_to(instance, args[0])
+        answer = await self.ask_at(instance, getattr(instance, work), policy, *args[1:], **kwargs)
+        self.answered_by = instance
+        return answer
+
+    async def ask_at(
+        self, instance: Instance, work: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any
+    ) -> Any:
         try:
-            return await getattr(instance, work)(policy, *args[1:], **kwargs)
+            return await work(*args, **kwargs)
         except Crashed:
-            self.replace(number, instance)
+            self.replace(instance)
             raise
 
     def known_to(self, instance: Instance, policy: Policy) -> Policy:
         return policy if self.change is None else self.change.known_to(instance, policy)
 
-    def replace(self, number: int, dead: Instance) -> None:
+    def replace(self, dead: Instance) -> None:
         self.crashes += 1
-        if self.instances[number] is dead:
-            self.instances[number] = self.instance()
+        if dead in self.instances:
+            self.instances[self.instances.index(dead)] = self.instance()
 
     async def caller(self) -> None:
         for _ in range(CALLS):
@@ -278,7 +288,7 @@ class World:
             except _NO_ANSWER:
                 continue
             self.outcomes["granted"] += 1
-            call.granted = authorized.authorization
+            call.granted, call.granted_by = authorized.authorization, self.answered_by
             self.granted[call.granted.id].append(call)
             call.kept_until_ms = authorized.authorization.expires_at_ms
             return
@@ -309,12 +319,12 @@ class World:
             "input_tokens": grant.input_tokens // 2,
             "output_tokens": grant.max_output_tokens // 3,
         }
-        first = call.captures == 0
         is_old = self.clock.now_ms() - call.asked_at_ms > RECORDED_MS
         dice = self.random.random()
         try:
             if dice > 0.7 and await self.begin_capture(call, usage):
                 return
+            first = call.captures == 0
             if dice < 0.2 and not is_old:  # a usage record under its id captures it
                 record = a_usage(call.id, model_label=grant.label, **usage)
                 recorded = await self.ask("record", call.policy, record)
@@ -336,18 +346,23 @@ class World:
     async def begin_capture(self, call: Call, usage: dict[str, int]) -> bool:
         """Capture without waiting for it, as the gateway does; whether it has not failed since."""
         assert call.granted is not None
-        number = self.random.randrange(INSTANCES)
-        instance, failures = self.instances[number], list[BaseException]()
+        grant, instance = call.granted.grant, call.granted_by
+        if instance is None or instance not in self.instances:
+            return False
+        policy = self.known_to(instance, call.policy)
+        record = a_usage(call.id, model_label=grant.label, **usage)
+        failures: list[BaseException] = []
 
         def fail(error: BaseException) -> None:
             failures.append(error)
             if isinstance(error, Crashed):
-                self.replace(number, instance)
+                self.replace(instance)
 
-        cost = instance.begin_capture(
-            self.known_to(instance, call.policy), call.granted, fail, **usage
+        # The prices are in memory, as after earlier calls.
+        await self.ask_at(
+            instance, instance.metering.price_captured, policy, record, grant.authorized_at_ms
         )
-        if cost is None:
+        if instance.begin_capture(policy, call.granted, fail, **usage) is None:
             return False
         call.captures += 1
         self.outcomes["begun"] += 1

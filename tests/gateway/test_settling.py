@@ -43,12 +43,12 @@ def failing(
     original = getattr(Authorizations, name)
     attempts: list[int] = []
 
-    async def fail(*arguments: Any) -> Any:
+    async def fail(*arguments: Any, **options: Any) -> Any:
         attempts.append(1)
         if len(attempts) > times:
-            return await original(*arguments)
+            return await original(*arguments, **options)
         if is_applied:
-            await original(*arguments)
+            await original(*arguments, **options)
         raise error()
 
     monkeypatch.setattr(Authorizations, name, fail)
@@ -178,11 +178,11 @@ def test_an_answer_does_not_wait_for_a_store_that_hangs(
     """Its caller would time out, call again and pay again."""
     original, begun = Authorizations.capture, []
 
-    async def hang(*arguments: Any) -> Any:
+    async def hang(*arguments: Any, **options: Any) -> Any:
         begun.append(1)
         if len(begun) == 1:
             await asyncio.Event().wait()
-        return await original(*arguments)
+        return await original(*arguments, **options)
 
     monkeypatch.setattr(Authorizations, "capture", hang)
     assert world.converse(app).status == 200

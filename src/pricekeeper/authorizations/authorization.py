@@ -96,6 +96,8 @@ class Grant(msgspec.Struct, frozen=True):
     tags: dict[str, str] = {}
     asked_as: str = ""
     """The id that the caller gave it, if it did."""
+    by_gateway: bool = False
+    """Whether the gateway makes the call, and so it alone settles it."""
 
     @property
     def client_id(self) -> str:

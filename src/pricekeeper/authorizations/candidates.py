@@ -159,6 +159,7 @@ class Candidates:
             at_ms=at_ms,
             passed_over=labels.passed_over,
             asked_as=request.authorization_id or "",
+            by_gateway=request.by_gateway,
         )
 
     def _named(self, policy: Policy, request: AuthorizationRequest) -> _Labels:

@@ -86,6 +86,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """When it was asked for: its windows are those of this moment."""
     passed_over: tuple[Considered, ...] = ()
     asked_as: str = ""
+    by_gateway: bool = False
 
     def tokens(self, candidate: Candidate, max_output_tokens: int) -> dict[str, int]:
         """What the call takes from each bucket, by limit."""
@@ -316,6 +317,7 @@ def make_grant(wanted: Wanted, choice: Choice) -> tuple[Grant, StoredTerms]:
         choice.considered,
         wanted.tags,
         wanted.asked_as,
+        wanted.by_gateway,
     )
     return grant, stored_terms
 

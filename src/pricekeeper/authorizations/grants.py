@@ -75,6 +75,7 @@ class _StoredGrant(msgspec.Struct, frozen=True, array_like=True):
     asked_as: bytes | None
     hold_ms: int = 0
     """How long after its sheet was written it expires."""
+    by_gateway: bool = False
 
 
 _decode_terms: Final = msgspec.msgpack.Decoder(_StoredTerms).decode
@@ -124,6 +125,7 @@ def encode_grant(grant: Grant, terms: StoredTerms, written_at_ms: int, hold_ms: 
             grant.tags or None,
             UUID(grant.asked_as).bytes if grant.asked_as else None,
             hold_ms,
+            grant.by_gateway,
         )
     )
 
@@ -216,6 +218,7 @@ def _grant_of(org_id: str, sheet: Mapping[str, Any], stored: _StoredGrant, began
         (Considered(terms.label),) if alone else stored.considered or (),
         stored.tags or {},
         "" if stored.asked_as is None else str(UUID(bytes=stored.asked_as)),
+        stored.by_gateway,
     )
 
 

@@ -41,6 +41,8 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     min_output_tokens: int = 1
     hold_secs: int = HOLD_SECS_DEFAULT
     dry_run: bool = False
+    by_gateway: bool = False
+    """Whether the gateway makes the call. Then nobody else says what it has used."""
 
     @property
     def may_fall_back(self) -> bool:

@@ -217,13 +217,17 @@ class Authorizations:
             return _repeated(existing, wanted.fingerprint)
         return Authorized(answer.authorization, answer)
 
-    async def capture(self, policy: Policy, authorization_id: str, usage: Usage) -> Captured:
+    async def capture(
+        self, policy: Policy, authorization_id: str, usage: Usage, *, by_gateway: bool = False
+    ) -> Captured:
         """Count what the call used, and release what was held for it, in one step.
 
         ``usage`` has no id and no label of its own: they are the authorization's. The same capture
-        again is a duplicate; another one is a `RequestIdReusedError`.
+        again is a duplicate; another one is a `RequestIdReusedError`. What the gateway has called
+        it settles itself, from what Bedrock says; anybody else's word is a `ConflictError`.
         """
-        seen = self._recall(policy, authorization_id) or await self._find(policy, authorization_id)
+        seen = await self._find_open(policy, authorization_id)
+        _check_settler(seen, by_gateway=by_gateway)
         return await self._capture(policy, seen, usage)
 
     def begin_capture(
@@ -282,6 +286,7 @@ class Authorizations:
         return await self._recording.record_many(policy, usages, places)
 
     async def _capture_by_record(self, policy: Policy, seen: Seen, usage: Usage) -> Recorded:
+        _check_settler(seen)
         return (await self._capture(policy, seen, usage)).recorded
 
     async def _capture(self, policy: Policy, seen: Seen, usage: Usage) -> Captured:
@@ -308,10 +313,18 @@ class Authorizations:
         )
         return Capture(settlement, self._bucket_tokens(usage))
 
-    async def void(self, policy: Policy, authorization_id: str, reason: str | None) -> None:
-        """Give everything back: the model was never reached."""
+    async def void(
+        self,
+        policy: Policy,
+        authorization_id: str,
+        reason: str | None,
+        *,
+        by_gateway: bool = False,
+    ) -> None:
+        """Give everything back: the model was never reached. Who may is as for `capture`."""
         void = Void("" if reason is None else parse_reason(reason))
         seen = await self._find_open(policy, authorization_id)
+        _check_settler(seen, by_gateway=by_gateway)
         settled = await self._desk.settle(policy.org_id, void, seen)
         await self._desk.return_tokens(void, settled)
 
@@ -535,6 +548,12 @@ def _named(policy: Policy, authorization: Authorization, usage: Usage) -> Usage:
     return msgspec.structs.replace(
         usage, request_id=authorization.shown_id, model_label=grant.terms.label, tags=tags
     )
+
+
+def _check_settler(seen: Seen, *, by_gateway: bool = False) -> None:
+    """Raise `ConflictError` if an app would say what a call of the gateway has used."""
+    if seen.authorization.grant.by_gateway and not by_gateway:
+        raise ConflictError("authorization_id", "is a call's through the gateway, which settles it")
 
 
 def _are_held(accounts: tuple[BudgetAccount, ...], grant: Grant) -> bool:

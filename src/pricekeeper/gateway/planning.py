@@ -142,6 +142,7 @@ async def authorize(services: Services, policy: Policy, plan: Plan) -> Authoriza
         service_tier=bounds.service_tier,
         tags=plan.tags,
         allow_lower_max_output=stated is None,
+        by_gateway=True,
     )
     try:
         authorized = await services.authorizations.authorize(policy, request)

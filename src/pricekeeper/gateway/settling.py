@@ -87,14 +87,16 @@ class Settlements:
         return cost_usd_picos // PICOS_PER_MICRO
 
     async def _capture(self, policy: Policy, authorization_id: str, record: UsageRecord) -> int:
-        captured = await self._services.authorizations.capture(policy, authorization_id, record)
+        authorizations = self._services.authorizations
+        captured = await authorizations.capture(policy, authorization_id, record, by_gateway=True)
         return captured.recorded.receipt.cost_usd_picos // PICOS_PER_MICRO
 
     async def void(self, policy: Policy, authorization: Authorization, reason: str) -> None:
         """Give back what is held for a call that has surely cost nothing."""
 
         async def void() -> None:
-            await self._services.authorizations.void(policy, authorization.id, reason)
+            authorizations = self._services.authorizations
+            await authorizations.void(policy, authorization.id, reason, by_gateway=True)
 
         await self._settle(void)
 
@@ -104,7 +106,8 @@ class Settlements:
 
     async def close(self) -> None:
         """Let what is under way end."""
-        if self._under_way:
+        await self._services.authorizations.close()  # what was begun is written, or put off
+        while self._under_way:
             await asyncio.wait(self._under_way)
 
     async def _settle(self, work: Work) -> int | None:
@@ -118,13 +121,13 @@ class Settlements:
     def _put_off(self, work: Work, error: BaseException) -> None:
         """Settle later, if that may help; else leave the call."""
         if not isinstance(error, _PASSING):
-            log.warning("settlement_refused", error=_named(error))
             self.leave()
+            log.warning("settlement_refused", error=_named(error))
             return
-        log.warning("settlement_put_off", error=_named(error))
         task = asyncio.get_running_loop().create_task(self._settle_later(work))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+        log.warning("settlement_put_off", error=_named(error))
 
     async def _settle_later(self, work: Work) -> None:
         for attempt in range(ATTEMPTS_MAX):
