@@ -4,9 +4,10 @@ Three instances with clocks up to two seconds wrong authorize, capture, void, ex
 two apps of an organisation, around a midnight of its zone. The wire loses requests and replies and
 delivers late, up to minutes; processes die at any call. Callers repeat what was not answered, at
 another instance, under ids of theirs or of ours; they abandon calls, capture after the expiry,
-capture twice, and capture without waiting for it, as the gateway does. In some histories usage is also recorded that nobody authorized. In others an
-administrator gives a budget in the middle, of which instances learn one after the other, within
-30 s; those that know of it recount it once all of them do.
+capture twice, and capture without waiting for it, as the gateway does. In some histories usage is
+also recorded that nobody authorized. In others an administrator gives a budget in the middle, of
+which instances learn one after the other, within 30 s; those that know of it recount it once all of
+them do.
 
 After every single step the items themselves are read: what a hard budget has used is at most its
 limit, and what every account has is exactly its records, its holds and what is unsettled. In the
