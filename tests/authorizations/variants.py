@@ -341,7 +341,7 @@ def forgotten_before_it_was_filed(patch: Patch) -> None:
     async def file_sealed(self: OrgLog, book: Book) -> None:
         kept = Book(book.org_id, book.chapters[0].chapter)
         kept.chapters = book.chapters
-        book.drop_filed(book.sealed()[-1].chapter.name)
+        book.drop_before(book.chapters[-1].chapter)
         await real(self, kept)
 
     patch.setattr(OrgLog, "_file_sealed", file_sealed)

@@ -180,9 +180,9 @@ class Book:
         """The chapters that can be filed."""
         return self.chapters[:-1]
 
-    def drop_filed(self, through: str) -> None:
-        """Forget the chapters up to that one: they are filed."""
-        left = [sums for sums in self.chapters if sums.chapter.name > through]
+    def drop_before(self, first: Chapter) -> None:
+        """Forget the chapters before that one: they are filed."""
+        left = [sums for sums in self.chapters if sums.chapter.name >= first.name]
         if len(left) < len(self.chapters):
             self.chapters = left
             self.generation = next(_generations)
