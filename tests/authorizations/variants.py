@@ -24,8 +24,7 @@ from pricekeeper.ledger import items as ledger_items
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.filing import Filer
 from pricekeeper.ledger.log import OrgLog
-from pricekeeper.ledger.opening import OpenAccount
-from pricekeeper.ledger.posting import PostRecords
+from pricekeeper.ledger.posting import OpenAccount, PostRecords
 from pricekeeper.ledger.recounting import Recounts
 from pricekeeper.ledger.sheet import ACCOUNTS
 from pricekeeper.metering import Metering, journal_items

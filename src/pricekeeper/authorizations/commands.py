@@ -149,7 +149,7 @@ class Authorize(Command[Answer]):
             self._denied = choice
             if self._is_new:
                 return Decision.DENIED
-            draft.ask(("named", wanted.asked_as), self._look_up_name, self)
+            draft.ask(("named", wanted.asked_as), self._look_up_name, self.fail)
             return Decision.WAITS
         if self._must_wait(draft):
             return Decision.WAITS
@@ -174,7 +174,7 @@ class Authorize(Command[Answer]):
             must_mark = self._clerk.marks.needs_grant_mark(org_id, region)
             if must_mark:
                 mark = self._clerk.marks.mark_grant
-                draft.ask(("grant", region), lambda: mark(org_id, region), self)
+                draft.ask(("grant", region), lambda: mark(org_id, region), self.fail)
             else:
                 draft.found.add("grant")
         claim = self._claim
@@ -260,7 +260,7 @@ class Settle(Command[Settled]):
         seen, generation = self._seen
         known = draft.outcome(seen.id)
         if generation != draft.book.generation or (known is not None and known != seen.outcome):
-            draft.ask(("read", seen.id), self._look_again, self)
+            draft.ask(("read", seen.id), self._look_again, self.fail)
             return Decision.WAITS
         changed = settle(self._action, seen, draft.now_ms)
         if changed is None:
@@ -338,13 +338,7 @@ class RecordedAt(msgspec.Struct, frozen=True):
 class RecordClaimed(Command[RecordedAt | Existing]):
     """A usage record whose id was claimed for a call that was not granted."""
 
-    def __init__(
-        self,
-        org_id: str,
-        record: RecordOnSheet,
-        clerk: Clerk,
-        claim: Claim,
-    ) -> None:
+    def __init__(self, org_id: str, record: RecordOnSheet, clerk: Clerk, claim: Claim) -> None:
         submission = record.submission
         self.keys = dict.fromkeys(account.key for account in submission.accounts)
         self.name = submission.request_id
@@ -352,7 +346,6 @@ class RecordClaimed(Command[RecordedAt | Existing]):
         self._record = record
         self._clerk = clerk
         self._claim = claim
-        self._recorded: RecordedAt | None = None
 
     def decide(self, draft: Draft) -> Decision:
         """Count it, and let its id stand for it, unless it stands for something."""
@@ -374,12 +367,8 @@ class RecordClaimed(Command[RecordedAt | Existing]):
             draft.add(account.key, account.id, spend(submission.cost_usd_picos))
         draft.name(_put_record(draft, submission), submission.request_id)
         draft.gather(self._clerk.note_captured, self._record)
-        self._recorded = RecordedAt(draft.nonce, draft.now_ms)
+        self.result = RecordedAt(draft.nonce, draft.now_ms)
         return Decision.WRITES
-
-    def note_written(self) -> None:
-        if self._recorded is not None:
-            self.answer(self._recorded)
 
 
 def _must_claim(draft: Draft, org_id: str, claim: Claim, clerk: Clerk, command: AnyCommand) -> bool:
@@ -389,7 +378,7 @@ def _must_claim(draft: Draft, org_id: str, claim: Claim, clerk: Clerk, command: 
     claim.wanted = authorization_id_of(draft.sort_key, 0)
     waiting: list[Claim] = draft.share("claims", list)
     waiting.append(claim)
-    draft.ask("claims", lambda: clerk.claim_all(org_id, waiting), command)
+    draft.ask("claims", lambda: clerk.claim_all(org_id, waiting), command.fail)
     return True
 
 
@@ -403,7 +392,7 @@ def _must_mark(draft: Draft, submission: Submission, marks: Marks, command: AnyC
     if not marks.needs_record_mark(posting, now_ms):
         draft.found.add(found)
         return False
-    draft.ask(("record", posting), lambda: marks.mark_record(posting, now_ms), command)
+    draft.ask(("record", posting), lambda: marks.mark_record(posting, now_ms), command.fail)
     return True
 
 

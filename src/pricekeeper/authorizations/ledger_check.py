@@ -52,6 +52,8 @@ class Finding(msgspec.Struct, frozen=True):
 class _Mend(Command[bool]):
     """Sets an account right, if it is still as it was found."""
 
+    result = True
+
     def __init__(self, finding: Finding) -> None:
         self.keys = (finding.account.key,)
         self._finding = finding
@@ -63,9 +65,6 @@ class _Mend(Command[bool]):
             return Decision.ANSWERED
         draft.mend(account.key, account.id, self._finding.right - enforced)
         return Decision.WRITES
-
-    def note_written(self) -> None:
-        self.answer(True)  # noqa: FBT003
 
 
 class LedgerCheck:
@@ -144,9 +143,7 @@ class LedgerCheck:
     async def _mend(self, finding: Finding) -> Finding:
         if finding.agrees or finding.moving:
             return finding
-        command = _Mend(finding)
-        self._ledger.submit(finding.account.org_id, command)
-        if await command.future:
+        if await self._ledger.carry_out(finding.account.org_id, _Mend(finding)):
             return msgspec.structs.replace(finding, mended=True)
         return msgspec.structs.replace(finding, moving=True)
 

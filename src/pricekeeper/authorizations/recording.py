@@ -147,9 +147,8 @@ class Recording:
             submission = await self._metering.price_recorded(policy, usage)
             record = RecordOnSheet(policy, submission)
             command = RecordClaimed(policy.org_id, record, self._desk, claim)
-            self._desk.ledger.submit(policy.org_id, command)
             try:
-                done = await command.future
+                done = await self._desk.ledger.carry_out(policy.org_id, command)
             except AccountNotOpenError:
                 self._desk.ledger.forget(submission.accounts)
                 continue
