@@ -72,7 +72,7 @@ def settled_as_it_was_seen(patch: Patch) -> None:
     real = Settle.decide
 
     def decide(self: Settle, draft: Draft) -> Decision:
-        self._seen = self._seen._replace(generation=draft.book.generation)
+        self.seen = self.seen._replace(generation=draft.book.generation)
         with pytest.MonkeyPatch.context() as blind:
             blind.setattr(draft, "outcome", lambda _: None)
             return real(self, draft)
@@ -85,7 +85,7 @@ def seen_before_it_was_filed(patch: Patch) -> None:
     real = Settle.decide
 
     def decide(self: Settle, draft: Draft) -> Decision:
-        self._seen = self._seen._replace(generation=draft.book.generation)
+        self.seen = self.seen._replace(generation=draft.book.generation)
         return real(self, draft)
 
     patch.setattr(Settle, "decide", decide)

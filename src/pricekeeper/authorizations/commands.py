@@ -5,14 +5,14 @@ Each is decided on the log as it is (`pricekeeper.ledger`), and written on its n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from pricekeeper.authorizations import outcomes
 from pricekeeper.authorizations.authorization import Authorization, HeldAccount, State
-from pricekeeper.authorizations.claims import Claim, Place
+from pricekeeper.authorizations.claims import Claim, Claims, Place
 from pricekeeper.authorizations.decision import (
     Choice,
     Denied,
@@ -26,6 +26,7 @@ from pricekeeper.authorizations.decision import (
 )
 from pricekeeper.authorizations.grants import GRANT, encode_grant
 from pricekeeper.authorizations.reading import Seen
+from pricekeeper.authorizations.regions import Regions
 from pricekeeper.authorizations.settling import Action, Capture, Changed, settle
 from pricekeeper.budgets.items import hold, spend
 from pricekeeper.errors import OutcomeUnknownError
@@ -36,6 +37,7 @@ from pricekeeper.ledger.draft import Tell
 from pricekeeper.ledger.position import authorization_id_of
 from pricekeeper.metering import RecordOnSheet, Submission
 from pricekeeper.metering.journal_items import PostedRegion
+from pricekeeper.metering.posting import Poster
 
 
 class Existing(msgspec.Struct, frozen=True):
@@ -56,21 +58,15 @@ class Settled(msgspec.Struct, frozen=True):
     sent_at_ms: int = 0
 
 
-class Marks(NamedTuple):
-    """What has to be marked before a sheet is written, unless this process has marked it."""
-
-    needs_grant_mark: Callable[[str, str], bool]
-    """Whether the region of a chapter is to be marked for sweeps: organisation and region."""
-    mark_grant: Callable[[str, str], Awaitable[None]]
-    needs_record_mark: Callable[[PostedRegion, int], bool]
-    """Whether it is to be marked for sums that something is posted into a region at that time."""
-    mark_record: Callable[[PostedRegion, int], Awaitable[None]]
-
-
 class Clerk(Protocol):
     """Who has calls authorized and settled."""
 
-    marks: Marks
+    claims: Claims
+    """Claims the places of usage records of ids that callers gave."""
+    regions: Regions
+    """Marks the region of a chapter for sweeps, before something is granted in it."""
+    poster: Poster
+    """Marks a region for sums, before a record is posted into it."""
     note_changed: Tell[Authorization]
     """Is told of all that one sheet has granted or settled."""
     note_captured: Tell[RecordOnSheet]
@@ -82,10 +78,6 @@ class Clerk(Protocol):
 
     async def find_named(self, org_id: str, place: Place) -> str | None:
         """The authorization that an id stands for which its caller gave it, if it does."""
-        ...
-
-    async def claim_all(self, org_id: str, claims: Sequence[Claim]) -> None:
-        """Claim the places of usage records of ids that callers gave."""
         ...
 
     def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
@@ -171,10 +163,10 @@ class Authorize(Command[Answer]):
         org_id, region = self._wanted.org_id, draft.position.chapter.region
         must_mark = False
         if "grant" not in draft.found:
-            must_mark = self._clerk.marks.needs_grant_mark(org_id, region)
+            regions = self._clerk.regions
+            must_mark = regions.needs_mark(org_id, region)
             if must_mark:
-                mark = self._clerk.marks.mark_grant
-                draft.ask(("grant", region), lambda: mark(org_id, region), self.fail)
+                draft.ask(("grant", region), lambda: regions.mark(org_id, region), self.fail)
             else:
                 draft.found.add("grant")
         claim = self._claim
@@ -243,7 +235,8 @@ class Settle(Command[Settled]):
         """
         self._org_id = org_id
         self._action = action
-        self._seen = seen
+        self.seen = seen
+        """The authorization as it was last seen."""
         self._clerk = clerk
         self._record = record
         self._since = since
@@ -257,7 +250,7 @@ class Settle(Command[Settled]):
 
     def decide(self, draft: Draft) -> Decision:
         """Change what is as it was seen; what has changed since is read first."""
-        seen, generation = self._seen
+        seen, generation = self.seen
         known = draft.outcome(seen.id)
         if generation != draft.book.generation or (known is not None and known != seen.outcome):
             draft.ask(("read", seen.id), self._look_again, self.fail)
@@ -267,15 +260,10 @@ class Settle(Command[Settled]):
             self._end(Settled(seen, changed=False, book=draft.book))
             return Decision.ANSWERED
         record = self._record
-        if record is not None and _must_mark(draft, record.submission, self._clerk.marks, self):
+        if record is not None and _must_mark(draft, record.submission, self._clerk.poster, self):
             return Decision.WAITS
         self._write(draft, changed)
         return Decision.WRITES
-
-    @property
-    def seen(self) -> Authorization:
-        """The authorization as it was last seen."""
-        return self._seen.authorization
 
     def note_written(self) -> None:
         if self._settled is not None:
@@ -293,7 +281,7 @@ class Settle(Command[Settled]):
         self.answer(settled)
 
     async def _look_again(self) -> None:
-        self._seen = await self._clerk.read(self._org_id, self._seen.authorization.id)
+        self.seen = await self._clerk.read(self._org_id, self.seen.authorization.id)
 
     def _write(self, draft: Draft, changed: Changed) -> None:
         after, grant = changed.after, changed.after.grant
@@ -360,7 +348,7 @@ class RecordClaimed(Command[RecordedAt | Existing]):
             if draft.balance(account.key, account.id) is None:
                 self.fail(AccountNotOpenError(account.name))
                 return Decision.ANSWERED
-        must_mark = _must_mark(draft, submission, self._clerk.marks, self)
+        must_mark = _must_mark(draft, submission, self._clerk.poster, self)
         if _must_claim(draft, self._org_id, claim, self._clerk, self) or must_mark:
             return Decision.WAITS
         for account in submission.accounts:
@@ -378,21 +366,21 @@ def _must_claim(draft: Draft, org_id: str, claim: Claim, clerk: Clerk, command: 
     claim.wanted = authorization_id_of(draft.sort_key, 0)
     waiting: list[Claim] = draft.share("claims", list)
     waiting.append(claim)
-    draft.ask("claims", lambda: clerk.claim_all(org_id, waiting), command.fail)
+    draft.ask("claims", lambda: clerk.claims.claim_all(org_id, waiting), command.fail)
     return True
 
 
-def _must_mark(draft: Draft, submission: Submission, marks: Marks, command: AnyCommand) -> bool:
+def _must_mark(draft: Draft, submission: Submission, poster: Poster, command: AnyCommand) -> bool:
     """Whether it is to be marked before that a record is posted into the chapter's region."""
     found = ("record", submission.lanes)
     if found in draft.found:
         return False
     region, now_ms = draft.position.chapter.region, draft.now_ms
     posting = PostedRegion(submission.org_id, region, submission.lanes)
-    if not marks.needs_record_mark(posting, now_ms):
+    if poster.is_marked(posting, now_ms):
         draft.found.add(found)
         return False
-    draft.ask(("record", posting), lambda: marks.mark_record(posting, now_ms), command.fail)
+    draft.ask(("record", posting), lambda: poster.mark(posting, now_ms), command.fail)
     return True
 
 

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from pricekeeper.audit import AuditTrail
-from pricekeeper.authorizations.admin_voids import AdminVoids
+from pricekeeper.authorizations.admin_voids import void_by_admin
 from pricekeeper.authorizations.asking import Asking
 from pricekeeper.authorizations.authorization import (
     Authorization,
@@ -167,7 +167,7 @@ class Authorizations:
         self._regions = self._desk.regions
         self._recording = Recording(self._desk, metering, self._capture_by_record, self._place)
         self.expiry = Expiry(self._desk)
-        self._admin_voids = AdminVoids(self._desk, trail or AuditTrail(store, clock))
+        self._trail = trail or AuditTrail(store, clock)
 
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
         """Authorize a call, or raise `AuthorizationDeniedError`, which names all that denies it.
@@ -292,7 +292,9 @@ class Authorizations:
         accounts = self._ledger.find(policy, grant.terms.label, usage.tags, grant.authorized_at_ms)
         since = () if _are_held(accounts, grant) else await self._open_since(accounts, grant)
         record = RecordOnSheet(policy, submission)
-        settled = await self._desk.settle(policy.org_id, action, seen, record=record, since=since)
+        settled = await self._desk.submit(
+            policy.org_id, action, seen, record=record, since=since
+        ).future
         return await self._answer_captured(policy, settled, submission)
 
     def _make_capture(self, usage: Usage, submission: Submission) -> Capture:
@@ -312,7 +314,7 @@ class Authorizations:
         """Give everything back: the model was never reached."""
         void = Void("" if reason is None else parse_reason(reason))
         seen = await self._find_open(policy, authorization_id)
-        settled = await self._desk.settle(policy.org_id, void, seen)
+        settled = await self._desk.submit(policy.org_id, void, seen).future
         await self._desk.return_tokens(void, settled)
 
     async def void_for_admin(
@@ -322,7 +324,7 @@ class Authorizations:
         seen = await self._look_up(org, parse_id(authorization_id))
         if seen is None:
             raise NotFoundError("authorization")
-        return await self._admin_voids.void(org.org_id, seen, by)
+        return await void_by_admin(self._desk, self._trail, org.org_id, seen, by)
 
     async def find_captured_ms(self, org: Policy, request_id: str) -> int | None:
         """About when a record was written that is on a sheet; ``None`` if none has that id."""
@@ -341,8 +343,8 @@ class Authorizations:
         """Hold it for so long from now, if that is longer."""
         check_hold_secs(hold_secs)
         seen = await self._find_open(policy, authorization_id)
-        settled = await self._desk.settle(policy.org_id, Extend(hold_secs * 1000), seen)
-        return settled.authorization
+        extend = Extend(hold_secs * 1000)
+        return (await self._desk.submit(policy.org_id, extend, seen).future).authorization
 
     async def find(self, policy: Policy, authorization_id: str) -> Authorization:
         """The authorization of a client; raises `NotFoundError` if it has none of that id."""
