@@ -7,7 +7,7 @@ further down the ordering follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -214,7 +214,11 @@ class Candidates:
         if all(use.role is LabelRole.NOT_NEEDED for use in meant):
             names = ", ".join(request.among)
             return InvalidValueError("model", f"none of {names} may be used at the moment")
-        return _all_spent(policy, meant, passed_over, self._selection.now_ms())
+        # Every label is given up or undefined: the first one's quota is in the way.
+        denied_by = [_spent_quota(policy, use, self._selection.now_ms()) for use in meant[:1]]
+        return AuthorizationDeniedError(
+            denied_by, [(one.label, one.because) for one in passed_over]
+        )
 
     def _barred(
         self, policy: Policy, request: AuthorizationRequest, choice: Choice
@@ -379,11 +383,3 @@ def _spent_quota(policy: Policy, use: LabelQuota, now_ms: int) -> DeniedBy:
         (use.quota_usd_micros - used_usd_micros) * PICOS_PER_MICRO,
         next_midnight_ms(policy.timezone, now_ms),
     )
-
-
-def _all_spent(
-    policy: Policy, quotas: Sequence[LabelQuota], passed_over: list[Considered], now_ms: int
-) -> AuthorizationDeniedError:
-    """What is said if every label is given up or undefined: the first one's quota is in the way."""
-    denied_by = [_spent_quota(policy, use, now_ms) for use in quotas[:1]]
-    return AuthorizationDeniedError(denied_by, [(one.label, one.because) for one in passed_over])
