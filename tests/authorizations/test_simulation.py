@@ -317,7 +317,7 @@ class World:
             if dice > 0.7 and await self.begin_capture(call, usage):
                 return
             if dice < 0.2 and not is_old:  # a usage record under its id captures it
-                record = a_usage(call.id, model_label=grant.label, **usage)
+                record = a_usage(call.id, model_label=grant.terms.label, **usage)
                 recorded = await self.ask("record", call.policy, record)
                 is_duplicate = recorded.outcome is Outcome.DUPLICATE
             else:

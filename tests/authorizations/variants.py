@@ -182,7 +182,7 @@ def expired_twice(patch: Patch) -> None:
     def settle(action: Any, seen: Authorization, now_ms: int) -> Changed | None:
         if isinstance(action, Expire) and seen.state is not State.VOIDED:
             after = msgspec.structs.replace(seen, state=State.UNSETTLED)
-            return Changed(after, budget_items.expire(seen.held_usd_picos))
+            return Changed(after, budget_items.expire(seen.grant.held_usd_picos))
         return real(action, seen, now_ms)
 
     patch.setattr(commands, "settle", settle)
@@ -200,7 +200,7 @@ def void_after_expiry_as_if_open(patch: Patch) -> None:
     def settle(action: Any, seen: Authorization, now_ms: int) -> Changed | None:
         changed = real(action, seen, now_ms)
         if changed is not None and changed.after.state is State.VOIDED:
-            return changed._replace(change=budget_items.capture(seen.held_usd_picos, 0))
+            return changed._replace(change=budget_items.capture(seen.grant.held_usd_picos, 0))
         return changed
 
     patch.setattr(commands, "settle", settle)

@@ -45,8 +45,8 @@ async def void_by_admin(
 def _change(org_id: str, seen: Authorization) -> Change:
     grant = seen.grant
     before = {
-        "client_id": grant.client_id,
-        "model_label": grant.label,
+        "client_id": grant.terms.client_id,
+        "model_label": grant.terms.label,
         "status": seen.state.value,
         "held_usd_micros": -(-grant.held_usd_picos // PICOS_PER_MICRO),
     }

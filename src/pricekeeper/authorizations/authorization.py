@@ -97,22 +97,6 @@ class Grant(msgspec.Struct, frozen=True):
     asked_as: str = ""
     """The id that the caller gave it, if it did."""
 
-    @property
-    def client_id(self) -> str:
-        return self.terms.client_id
-
-    @property
-    def app_id(self) -> str | None:
-        return self.terms.app_id
-
-    @property
-    def label(self) -> str:
-        return self.terms.label
-
-    @property
-    def accounts(self) -> tuple[HeldAccount, ...]:
-        return self.terms.accounts
-
 
 class Settlement(msgspec.Struct, frozen=True):
     """How an authorization was captured or voided."""
@@ -145,10 +129,6 @@ class Authorization(msgspec.Struct, frozen=True):
     def shown_id(self) -> str:
         """The id by which its caller knows it, and by which its record counts."""
         return self.grant.asked_as or self.id
-
-    @property
-    def held_usd_picos(self) -> int:
-        return self.grant.held_usd_picos
 
 
 def usual_tokens(input_tokens: int, max_output_tokens: int) -> dict[str, int]:

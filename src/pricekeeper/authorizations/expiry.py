@@ -139,9 +139,9 @@ class Expiry:
             grant = authorization.grant
             _log.warning(
                 "authorization_unsettled",
-                client_id=grant.client_id,
+                client_id=grant.terms.client_id,
                 authorization_id=authorization.shown_id,
-                label=grant.label,
+                label=grant.terms.label,
                 held_usd_picos=grant.held_usd_picos,
             )
         return settled.authorization.state

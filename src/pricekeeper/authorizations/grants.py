@@ -108,7 +108,7 @@ def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
 def encode_grant(grant: Grant, terms: StoredTerms, written_at_ms: int, hold_ms: int) -> bytes:
     """A grant as its sheet has it."""
     first, *others = grant.considered or (None,)
-    alone = first is not None and not (others or first.because) and first.label == grant.label
+    alone = first is not None and not (others or first.because) and first.label == grant.terms.label
     usual = grant.tokens == usual_tokens(grant.input_tokens, grant.max_output_tokens)
     return _encode(
         _StoredGrant(

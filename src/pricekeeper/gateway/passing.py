@@ -230,7 +230,7 @@ class Passage:
         return [
             *passed_headers(response),
             (b"x-pricekeeper-authorization-id", authorization.shown_id.encode()),
-            (b"x-pricekeeper-model-label", authorization.grant.label.encode()),
+            (b"x-pricekeeper-model-label", authorization.grant.terms.label.encode()),
             (b"x-pricekeeper-held-usd-micros", b"%d" % held_micros),
         ]
 

@@ -148,8 +148,8 @@ class Gateway:
             await self._relay_free(send, route, model_id, headers, body, state)
             return
         grant = authorization.grant
-        state.label, state.authorization_id = grant.label, authorization.shown_id
-        model_id = model_to_call(plan, self._services.prices.catalogue.model(grant.label))
+        state.label, state.authorization_id = grant.terms.label, authorization.shown_id
+        model_id = model_to_call(plan, self._services.prices.catalogue.model(grant.terms.label))
         sending = self._upstream.send(
             route, model_id, headers, body_to_send(plan, model_id, grant.max_output_tokens)
         )
