@@ -92,11 +92,8 @@ class Settlements:
 
     async def void(self, policy: Policy, authorization: Authorization, reason: str) -> None:
         """Give back what is held for a call that has surely cost nothing."""
-
-        async def void() -> None:
-            await self._services.authorizations.void(policy, authorization.id, reason)
-
-        await self._settle(void)
+        void = self._services.authorizations.void
+        await self._settle(partial(void, policy, authorization.id, reason))
 
     def leave(self) -> None:
         """Leave a call charged at what is held for it."""
