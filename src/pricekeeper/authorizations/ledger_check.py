@@ -35,7 +35,7 @@ from pricekeeper.tenants import Policy
 ROUNDS_MAX: Final = 3
 
 
-class Finding(msgspec.Struct, frozen=True):
+class AccountFinding(msgspec.Struct, frozen=True):
     """One account: what it has, and what it should have."""
 
     account: BudgetAccount
@@ -55,7 +55,7 @@ class _Mend(Command[bool]):
 
     result = True
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: AccountFinding) -> None:
         self.keys = (finding.account.key,)
         self._finding = finding
 
@@ -78,12 +78,14 @@ class LedgerCheck:
         self._ledger = Ledger(store, clock, self._spend.measure)
         self._regions = Regions(store, clock, AuthorizationReader(store, self._ledger))
 
-    async def check(self, policies: Sequence[Policy], *, mend: bool = False) -> list[Finding]:
+    async def check(
+        self, policies: Sequence[Policy], *, mend: bool = False
+    ) -> list[AccountFinding]:
         """Check every open account of the present windows of one organisation.
 
         ``policies`` are the organisation's own and those of its apps.
         """
-        found: dict[AccountKey, Finding] = {}
+        found: dict[AccountKey, AccountFinding] = {}
         for _ in range(ROUNDS_MAX):
             if not await self._round(policies, found):
                 break
@@ -92,7 +94,9 @@ class LedgerCheck:
             return findings
         return [await self._mend(one) for one in findings]
 
-    async def _round(self, policies: Sequence[Policy], found: dict[AccountKey, Finding]) -> bool:
+    async def _round(
+        self, policies: Sequence[Policy], found: dict[AccountKey, AccountFinding]
+    ) -> bool:
         """Look at all that is not settled yet; whether some of it has changed meanwhile."""
         before = await read_open_accounts(self._ledger, policies, self._clock.now_ms())
         wanted = [one for key, one in before.items() if key not in found or found[key].moving]
@@ -107,7 +111,7 @@ class LedgerCheck:
             held, unsettled = sums[State.OPEN][key], sums[State.UNSETTLED][key]
             right = Balance(spent[account] + held + unsettled, held, unsettled)
             moving = key not in after or after[key].balance != enforced
-            found[key] = Finding(account, enforced, right, moving=moving)
+            found[key] = AccountFinding(account, enforced, right, moving=moving)
             some_moving |= moving
         return some_moving
 
@@ -121,7 +125,7 @@ class LedgerCheck:
                         sums[one.state][account.key, account.id] += one.grant.held_usd_picos
         return sums
 
-    async def _mend(self, finding: Finding) -> Finding:
+    async def _mend(self, finding: AccountFinding) -> AccountFinding:
         if finding.agrees or finding.moving:
             return finding
         if await self._ledger.carry_out(finding.account.org_id, _Mend(finding)):

@@ -34,7 +34,7 @@ class OpenAccounts:
     __slots__ = ("_damage", "balances", "is_damaged", "mends", "through")
 
     def __init__(self, item: Mapping[str, Any] | None) -> None:
-        self.balances: dict[str, Balance | UnreadableItemError] = balances_of(item) or {}
+        self.balances = balances_of(item)
         """In place of one that can't be read is the error."""
         self.mends, self.through = 0, ""
         """How often accounts of the item were set right, and the last chapter that is in it."""
