@@ -14,7 +14,7 @@ from pricekeeper.authorizations import outcomes
 from pricekeeper.authorizations.authorization import Authorization, HeldAccount, State
 from pricekeeper.authorizations.claims import Claim, Claims, Place
 from pricekeeper.authorizations.decision import (
-    Choice,
+    ChosenCandidate,
     Denied,
     Granted,
     Speeds,
@@ -108,9 +108,9 @@ class Authorize(Command[Answer]):
         ``on_end`` is told what became of it and on which log, also if nobody waits any more.
         """
         candidates = wanted.candidates
-        self.keys = candidates[0].terms.keys
+        self.keys = candidates[0].chain.terms.keys
         if len(candidates) > 1:
-            self.keys = dict.fromkeys(key for one in candidates for key in one.terms.keys)
+            self.keys = dict.fromkeys(key for one in candidates for key in one.chain.terms.keys)
         self.name = wanted.asked_as
         self._wanted = wanted
         self._speeds = speeds
@@ -190,13 +190,14 @@ class Authorize(Command[Answer]):
         on_end, self._on_end = self._on_end, _tell_nobody
         on_end(answer, self._book)
 
-    def _grant(self, draft: Draft, choice: Choice) -> Granted:
+    def _grant(self, draft: Draft, choice: ChosenCandidate) -> Granted:
         wanted, number = self._wanted, draft.take_number()
         candidate, speed = wanted.candidates[choice.rank], self._speeds.get(choice.rank)
         grant, terms = make_grant(wanted, choice)
         change = hold(grant.held_usd_picos)
         balances = [
-            (account, draft.add(account.key, account.id, change)) for account in candidate.accounts
+            (account, draft.add(account.key, account.id, change))
+            for account in candidate.chain.accounts
         ]
         data = encode_grant(grant, terms, draft.now_ms, wanted.hold_ms)
         draft.put(f"{GRANT}{number}", data)

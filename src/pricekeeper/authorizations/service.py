@@ -32,7 +32,7 @@ from pricekeeper.authorizations.candidates import Candidates
 from pricekeeper.authorizations.claims import Place
 from pricekeeper.authorizations.commands import Existing, Settled
 from pricekeeper.authorizations.decision import (
-    Choice,
+    ChosenCandidate,
     Denied,
     Granted,
     Room,
@@ -408,7 +408,7 @@ class Authorizations:
 
     async def _try(self, policy: Policy, wanted: Wanted, now_ms: int) -> Authorized:
         """Decide on what the store has now, and take nothing."""
-        accounts = dict.fromkeys(one for some in wanted.candidates for one in some.accounts)
+        accounts = dict.fromkeys(one for some in wanted.candidates for one in some.chain.accounts)
         found = await self._ledger.read_open(accounts)
         balances = _Balances(((one.key, one.id), has) for one, has in found.items())
         speeds: dict[int, Speed] = {}
@@ -419,14 +419,14 @@ class Authorizations:
         choice = choose(balances, wanted, speeds)
         if isinstance(choice, Denied):
             raise await self._deny(policy, choice)
-        if not isinstance(choice, Choice):
+        if not isinstance(choice, ChosenCandidate):
             raise LookupError("the limits of every candidate are known")  # noqa: TRY004
         grant, _ = make_grant(wanted, choice)
         granted = Authorization("", grant, State.OPEN, now_ms + wanted.hold_ms)
         change, chosen = hold(grant.held_usd_picos), speeds[choice.rank]
         after = tuple(
             (one, balances.get((one.key, one.id), NOTHING) + change)
-            for one in wanted.candidates[choice.rank].accounts
+            for one in wanted.candidates[choice.rank].chain.accounts
         )
         limits: Mapping[str, LimitStatus] = chosen.limits if isinstance(chosen, Taken) else {}
         return Authorized(granted, Granted(granted, choice.rank, after, limits))

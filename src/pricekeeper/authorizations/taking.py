@@ -573,7 +573,7 @@ def _fitting(wanted: Wanted, candidate: Candidate, answer: _Answer) -> int | Non
 
 
 def _lacking(candidate: Candidate, answer: _Answer) -> Lacking:
-    scopes = {bucket.entity: bucket.scope for bucket in candidate.buckets}
+    scopes = {bucket.entity: bucket.scope for bucket in candidate.chain.buckets}
     return Lacking(
         tuple(
             DeniedBy(
