@@ -79,7 +79,7 @@ class Caller:
             except StoreError:
                 tell("unanswered")
                 continue
-            assert made.authorization.held_usd_picos == HELD_USD_PICOS
+            assert made.authorization.grant.held_usd_picos == HELD_USD_PICOS
             tell(f"granted {made.authorization.shown_id}")
             return made.authorization.shown_id
         return None

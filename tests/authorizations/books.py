@@ -277,9 +277,9 @@ class Auditor:
         """What has become of an authorization."""
         before = self._authorizations.get(one.id)
         if before is not None:
-            self._add_due(before, -before.held_usd_picos)
+            self._add_due(before, -before.grant.held_usd_picos)
         self._authorizations[one.id] = one
-        self._add_due(one, one.held_usd_picos)
+        self._add_due(one, one.grant.held_usd_picos)
         self._unrecorded[one.shown_id] = None
         if one.state is State.UNSETTLED:
             self.unsettled.add(one.id)
@@ -289,7 +289,7 @@ class Auditor:
     def _add_due(self, one: Authorization, picos: int) -> None:
         sums = self._due.get(one.state)
         if sums is not None:
-            for hold in one.grant.accounts:
+            for hold in one.grant.terms.accounts:
                 sums[hold.key, hold.id] += picos
                 self._unbalanced.add((hold.key, hold.id))
 

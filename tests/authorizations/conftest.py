@@ -14,8 +14,8 @@ from pricekeeper.authorizations import (
     AuthorizationRequest,
     Authorizations,
     Authorized,
-    Captured,
 )
+from pricekeeper.authorizations.recording import CaptureAnswer
 from pricekeeper.clock import Clock
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.log import SHEETS_MAX
@@ -80,7 +80,7 @@ class Instance:
     async def authorize(self, policy: Policy, **changes: Any) -> Authorized:
         return await self.authorizations.authorize(policy, a_request(**changes))
 
-    async def capture(self, policy: Policy, authorization_id: str, **changes: Any) -> Captured:
+    async def capture(self, policy: Policy, authorization_id: str, **changes: Any) -> CaptureAnswer:
         return await self.authorizations.capture(policy, authorization_id, a_capture(**changes))
 
     def begin_capture(
@@ -100,7 +100,7 @@ class Instance:
         return await self.authorizations.extend(policy, authorization_id, secs)
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
-        return await self.authorizations.record(policy, usage)
+        return await self.authorizations.recording.record(policy, usage)
 
 
 def a_request(**changes: Any) -> AuthorizationRequest:

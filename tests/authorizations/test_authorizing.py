@@ -218,14 +218,16 @@ async def test_a_usage_record_after_the_capture_is_a_duplicate(
     shown_id = made.authorization.shown_id
     await instance.capture(policy, shown_id)
     other = a_usage(minted(clock.now_ms() + 1))
-    answers = await instance.authorizations.record_many(policy, [a_usage(shown_id), other])
+    answers = await instance.authorizations.recording.record_many(
+        policy, [a_usage(shown_id), other]
+    )
     assert [one.outcome for one in answers if isinstance(one, Recorded)] == [
         Outcome.DUPLICATE,
         Outcome.ACCEPTED,
     ]
     assert await balances(instance, policy, clock) == {"daily": Balance(2 * COST_USD_PICOS, 0, 0)}
     changed = [a_usage(shown_id, input_tokens=1)]
-    (refused,) = await instance.authorizations.record_many(policy, changed)
+    (refused,) = await instance.authorizations.recording.record_many(policy, changed)
     assert isinstance(refused, Refused)
     assert refused.code == "REQUEST_ID_REUSED"
 
@@ -298,7 +300,7 @@ async def test_auto_falls_back_and_says_why(instance: Instance) -> None:
     policy = a_strict_policy(quotas={PREMIUM: 17_999, STANDARD: USD, ECONOMY: USD})
     granted = await instance.authorize(policy, model="auto")
     considered = granted.authorization.grant.considered
-    assert granted.authorization.grant.label == STANDARD
+    assert granted.authorization.grant.terms.label == STANDARD
     assert [one.label for one in considered] == [PREMIUM, STANDARD]
     assert "quota-premium" in considered[0].because
     assert considered[1].because == ""
@@ -309,13 +311,13 @@ async def test_a_label_does_not_fall_back_unless_it_is_asked_to(instance: Instan
     with pytest.raises(AuthorizationDeniedError):
         await instance.authorize(policy, model=PREMIUM)
     granted = await instance.authorize(policy, model=PREMIUM, fallback=True)
-    assert granted.authorization.grant.label == STANDARD
+    assert granted.authorization.grant.terms.label == STANDARD
 
 
 async def test_a_model_id_means_its_label(instance: Instance) -> None:
     policy = a_policy()
     granted = await instance.authorize(policy, model="anthropic.claude-3-5-haiku-20241022-v1:0")
-    assert granted.authorization.grant.label == STANDARD
+    assert granted.authorization.grant.terms.label == STANDARD
 
 
 async def test_a_call_is_fitted_into_what_is_left(instance: Instance) -> None:
@@ -339,11 +341,13 @@ async def test_a_prompt_is_held_at_most_at_what_the_model_can_read(instance: Ins
     policy = a_policy(budgets=(a_budget(100 * USD),), rate_limits=limits)
     window = CATALOGUE.model(PREMIUM).context_window_tokens
     made = await instance.authorize(policy, input_tokens=10**9, max_output_tokens=1_000)
-    assert made.authorization.held_usd_picos == window * 3_000_000 + 1_000 * 15_000_000
+    assert made.authorization.grant.held_usd_picos == window * 3_000_000 + 1_000 * 15_000_000
     assert made.granted is not None
     assert made.granted.limits["tpm"].remaining == 10**9 - window - 1_000
     within = await instance.authorize(policy, input_tokens=window - 1, max_output_tokens=1_000)
-    assert within.authorization.held_usd_picos == (window - 1) * 3_000_000 + 1_000 * 15_000_000
+    assert (
+        within.authorization.grant.held_usd_picos == (window - 1) * 3_000_000 + 1_000 * 15_000_000
+    )
     with pytest.raises(InvalidValueError, match="output_tokens"):
         await instance.authorize(policy, max_output_tokens=10**9)
 
@@ -470,7 +474,7 @@ async def test_a_soft_budget_counts_and_denies_nobody(
     policy = a_policy(budgets=(a_budget(1, enforcement=Enforcement.SOFT),))
     granted = await instance.authorize(policy)
     assert (await balances(instance, policy, clock))["daily"].held == HELD_USD_PICOS
-    assert granted.authorization.held_usd_picos == HELD_USD_PICOS
+    assert granted.authorization.grant.held_usd_picos == HELD_USD_PICOS
 
 
 async def test_each_value_of_a_tag_has_a_budget(instance: Instance) -> None:

@@ -24,7 +24,7 @@ Settle = Callable[[Instance, Policy, str], Awaitable[Any]]
 
 async def record_in_batch(instance: Instance, policy: Policy, own_id: str) -> None:
     nothing = a_usage(own_id, input_tokens=0, output_tokens=0)
-    (answer,) = await instance.authorizations.record_many(policy, [nothing])
+    (answer,) = await instance.authorizations.recording.record_many(policy, [nothing])
     assert isinstance(answer, Refused)
     raise answer.error
 

@@ -203,7 +203,7 @@ async def test_what_is_held_and_unsettled_is_left_alone(world: World, clock: Set
     await world.second.recounts.run_due()
     org = await world.first.tenants.read_policy(Client(ORG))
     (found,) = await LedgerCheck(world.store, clock).check([org])
-    holds = [one.authorization.held_usd_picos for one in (held, unsettled)]
+    holds = [one.authorization.grant.held_usd_picos for one in (held, unsettled)]
     assert found.agrees
     assert found.enforced == Balance(2 * COST_USD_PICOS + sum(holds), *holds)
     await world.first.tenants.delete_org(ORG, BY)

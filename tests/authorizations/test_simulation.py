@@ -326,7 +326,7 @@ class World:
                 return
             first = call.captures == 0
             if dice < 0.2 and not is_old:  # a usage record under its id captures it
-                record = a_usage(call.id, model_label=grant.label, **usage)
+                record = a_usage(call.id, model_label=grant.terms.label, **usage)
                 recorded = await self.ask("record", call.policy, record)
                 is_duplicate = recorded.outcome is Outcome.DUPLICATE
             else:
@@ -350,7 +350,7 @@ class World:
         if instance is None or instance not in self.instances:
             return False
         policy = self.known_to(instance, call.policy)
-        record = a_usage(call.id, model_label=grant.label, **usage)
+        record = a_usage(call.id, model_label=grant.terms.label, **usage)
         failures: list[BaseException] = []
 
         def fail(error: BaseException) -> None:

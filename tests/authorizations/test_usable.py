@@ -149,5 +149,5 @@ async def test_a_denial_that_a_capture_would_lift_says_so_whichever_label_it_fre
     assert denied.value.retry_after_ms(clock.now_ms()) == 1_000
     await instance.capture(policy, holder.authorization.id, input_tokens=1, output_tokens=1)
     granted = await instance.authorize(policy, model=PREMIUM, fallback=True)
-    assert granted.authorization.grant.label == STANDARD
+    assert granted.authorization.grant.terms.label == STANDARD
     await instance.close()

@@ -24,8 +24,7 @@ from pricekeeper.ledger import items as ledger_items
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.filing import Filer
 from pricekeeper.ledger.log import OrgLog
-from pricekeeper.ledger.opening import OpenAccount
-from pricekeeper.ledger.posting import PostRecords
+from pricekeeper.ledger.posting import OpenAccount, PostRecords
 from pricekeeper.ledger.recounting import Recounts
 from pricekeeper.ledger.sheet import ACCOUNTS
 from pricekeeper.metering import Metering, journal_items
@@ -73,7 +72,7 @@ def settled_as_it_was_seen(patch: Patch) -> None:
     real = Settle.decide
 
     def decide(self: Settle, draft: Draft) -> Decision:
-        self._seen = self._seen._replace(generation=draft.book.generation)
+        self.seen = self.seen._replace(generation=draft.book.generation)
         with pytest.MonkeyPatch.context() as blind:
             blind.setattr(draft, "outcome", lambda _: None)
             return real(self, draft)
@@ -86,7 +85,7 @@ def seen_before_it_was_filed(patch: Patch) -> None:
     real = Settle.decide
 
     def decide(self: Settle, draft: Draft) -> Decision:
-        self._seen = self._seen._replace(generation=draft.book.generation)
+        self.seen = self.seen._replace(generation=draft.book.generation)
         return real(self, draft)
 
     patch.setattr(Settle, "decide", decide)
@@ -183,7 +182,7 @@ def expired_twice(patch: Patch) -> None:
     def settle(action: Any, seen: Authorization, now_ms: int) -> Changed | None:
         if isinstance(action, Expire) and seen.state is not State.VOIDED:
             after = msgspec.structs.replace(seen, state=State.UNSETTLED)
-            return Changed(after, budget_items.expire(seen.held_usd_picos))
+            return Changed(after, budget_items.expire(seen.grant.held_usd_picos))
         return real(action, seen, now_ms)
 
     patch.setattr(commands, "settle", settle)
@@ -201,7 +200,7 @@ def void_after_expiry_as_if_open(patch: Patch) -> None:
     def settle(action: Any, seen: Authorization, now_ms: int) -> Changed | None:
         changed = real(action, seen, now_ms)
         if changed is not None and changed.after.state is State.VOIDED:
-            return changed._replace(change=budget_items.capture(seen.held_usd_picos, 0))
+            return changed._replace(change=budget_items.capture(seen.grant.held_usd_picos, 0))
         return changed
 
     patch.setattr(commands, "settle", settle)
@@ -341,7 +340,7 @@ def forgotten_before_it_was_filed(patch: Patch) -> None:
     async def file_sealed(self: OrgLog, book: Book) -> None:
         kept = Book(book.org_id, book.chapters[0].chapter)
         kept.chapters = book.chapters
-        book.drop_filed(book.sealed()[-1].chapter.name)
+        book.drop_before(book.chapters[-1].chapter)
         await real(self, kept)
 
     patch.setattr(OrgLog, "_file_sealed", file_sealed)

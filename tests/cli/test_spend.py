@@ -186,9 +186,9 @@ def test_budgets_are_held_against_the_journal(cli: Cli) -> None:
         policy = await services.tenants.find_policy(OrgId(ORG), AppId("chat"))
         request = AuthorizationRequest(input_tokens=10, max_output_tokens=10)
         granted = await services.authorizations.authorize(policy, request)
-        (held,) = [one for one in granted.authorization.grant.accounts if "premium" in one.id]
+        (held,) = [one for one in granted.authorization.grant.terms.accounts if "premium" in one.id]
         await services.store.update(Update(RATE_BUCKETS, held.key, (Add(f"u:{held.id}", 7),)))
-        return granted.authorization.held_usd_picos
+        return granted.authorization.grant.held_usd_picos
 
     held = on_services(cli, authorize)
     done = cli("ledger", "check", "--json")
@@ -215,7 +215,7 @@ def test_an_organisation_that_can_not_be_read_is_named_and_others_are_checked(cl
         for org, app in ((NOBODY, None), (ORG, AppId("chat"))):
             policy = await services.tenants.read_policy(Client(OrgId(org), app))
             granted = await services.authorizations.authorize(policy, request)
-        held = granted.authorization.grant.accounts[0]
+        held = granted.authorization.grant.terms.accounts[0]
         await services.store.update(Update(RATE_BUCKETS, held.key, (Set(f"u:{held.id}", "x"),)))
 
     on_services(cli, damage)

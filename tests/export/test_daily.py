@@ -14,9 +14,10 @@ from export.conftest import Company, tree
 from metering.conftest import DAY_MS
 from pricekeeper.bootstrap import open_services
 from pricekeeper.clock import ManualClock, SystemClock
+from pricekeeper.days import day_start_ms
 from pricekeeper.export import DailyExports, ExportState
 from pricekeeper.export.daily import INTERVAL_MS, LEASE_MS
-from pricekeeper.export.days import day_after, day_start_ms, final_at_ms, last_final_day
+from pricekeeper.export.days import day_after, final_at_ms, last_final_day
 from pricekeeper.export.state import kept_from_epoch
 from pricekeeper.http.app import make_app
 from pricekeeper.metering import Aggregator
@@ -56,8 +57,8 @@ def manifests(folder: Path) -> list[str]:
 def test_a_day_is_final_when_nothing_of_it_is_accepted_anywhere() -> None:
     """Two days after its end; in the last zone in which it ends, a record may be a day late."""
     day = "20260301"
-    ends_last_ms = day_start_ms(day) + DAY_MS + 12 * HOUR_MS
-    assert final_at_ms(day) == day_start_ms(day) + 3 * DAY_MS
+    ends_last_ms = day_start_ms("UTC", day) + DAY_MS + 12 * HOUR_MS
+    assert final_at_ms(day) == day_start_ms("UTC", day) + 3 * DAY_MS
     assert final_at_ms(day) >= ends_last_ms + LATE_MS_MAX + AHEAD_MS_MAX + HOUR_MS
     assert last_final_day(final_at_ms(day)) == day
     assert last_final_day(final_at_ms(day) - 1) == "20260228"
@@ -67,10 +68,10 @@ def test_what_is_kept_has_everything_of_the_next_day_in_it() -> None:
     """With the shortest retention: the first region and tick, in the first zone; and totals."""
     day = "20260301"
     following = day_after(day)
-    first_ms = day_start_ms(following) - 14 * HOUR_MS - AHEAD_MS_MAX - LATE_MS_MAX - 65_536
+    first_ms = day_start_ms("UTC", following) - 14 * HOUR_MS - AHEAD_MS_MAX - LATE_MS_MAX - 65_536
     assert page_expires_at_epoch(region_at(first_ms), 30) >= kept_from_epoch(day)
     assert day_expires_at_epoch(following, 30) >= kept_from_epoch(day)
-    assert kept_from_epoch(day) - day_start_ms(following) // 1000 == 30 * 86_400
+    assert kept_from_epoch(day) - day_start_ms("UTC", following) // 1000 == 30 * 86_400
 
 
 async def test_days_are_exported_when_they_are_final(

@@ -13,8 +13,8 @@ from pricekeeper.gateway.http_client import (
     PIECE_BYTES,
     UNREAD_BYTES_MAX,
     HttpClient,
+    HttpReply,
     NotSentError,
-    Reply,
     ReplyBrokenError,
     Waits,
 )
@@ -87,7 +87,7 @@ async def serving(
             await listening.wait_closed()
 
 
-async def read_all(reply: Reply) -> bytes:
+async def read_all(reply: HttpReply) -> bytes:
     parts = []
     with closing(reply):
         while part := await reply.read():

@@ -76,7 +76,7 @@ async def test_what_is_held_used_and_unsettled_is_shown_by_name(at: World) -> No
     """Each step of a call is seen, at the organisation and at its app; and all of it goes back."""
     app = await at.client("Acme")
     granted = await at.services.authorizations.authorize(app, CALL)
-    held = granted.authorization.held_usd_picos
+    held = granted.authorization.grant.held_usd_picos
     await at.refresh()
     share = held / (LIMIT_MICROS * 1_000_000)
     assert at.used() == pytest.approx(

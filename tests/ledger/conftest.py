@@ -7,8 +7,8 @@ import pytest
 from memory_store import MemoryStore
 from pricekeeper.budgets import Balance
 from pricekeeper.clock import ManualClock
-from pricekeeper.ledger import LedgerMeter
 from pricekeeper.ledger.log import SHEETS_MAX, OrgLog
+from pricekeeper.ledger.meter import LedgerMeter
 from pricekeeper.storage import Key, Store
 
 ORG = "2f0f1a5e-8a9b-4d1c-9a57-0f8b6f1d2c3e"

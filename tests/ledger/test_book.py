@@ -73,14 +73,14 @@ def test_a_filed_chapter_is_forgotten_and_what_was_read_before_is_old() -> None:
     assert book.named(TWO) == authorization_id_of(Position(FIRST, 0).sort_key, 3)
     assert book.has_chapter_of(Position(FIRST, 9).sort_key)
     generation = book.generation
-    book.drop_filed(FIRST.name)
+    book.drop_before(second)
     assert book.generation != generation
     assert (book.outcome(ONE), book.outcome(TWO), book.named(TWO)) == (None, "v1.late", None)
     assert not book.has_chapter_of(Position(FIRST, 9).sort_key)
     assert book.balance(ITEM, ACCOUNT) == Balance(12)  # the item is remembered with all of it
     assert [sums.chapter for sums in book.chapters] == [second]
     generation = book.generation
-    book.drop_filed(FIRST.name)
+    book.drop_before(second)
     assert book.generation == generation
 
 

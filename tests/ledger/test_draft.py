@@ -78,12 +78,12 @@ def test_what_becomes_of_an_authorization_is_seen_by_those_behind() -> None:
 
 def test_the_same_errand_is_run_once_for_all_who_ask() -> None:
     draft, first, second = a_draft(), Asking(), Asking()
-    draft.ask("mark", run, first)
-    draft.ask("mark", run, second)
+    draft.ask("mark", run, first.fail)
+    draft.ask("mark", run, second.fail)
     draft.share("claims", list[int]).append(1)
     draft.share("claims", list[int]).append(2)
     assert {name: asking for name, (_, asking) in draft.errands.items()} == {
-        "mark": [first, second]
+        "mark": [first.fail, second.fail]
     }
     assert draft.share("claims", list[int]) == [1, 2]
 

@@ -2,19 +2,16 @@
 
 from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.candidates import find_label, named_limits
-from pricekeeper.authorizations.ledger_check import Finding, LedgerCheck
-from pricekeeper.authorizations.meter import AuthorizationMeter
+from pricekeeper.authorizations.ledger_check import AccountFinding, LedgerCheck
 from pricekeeper.authorizations.request import AuthorizationRequest
-from pricekeeper.authorizations.service import Authorizations, Authorized, Captured
+from pricekeeper.authorizations.service import Authorizations, Authorized
 
 __all__ = [
+    "AccountFinding",
     "Authorization",
-    "AuthorizationMeter",
     "AuthorizationRequest",
     "Authorizations",
     "Authorized",
-    "Captured",
-    "Finding",
     "LedgerCheck",
     "State",
     "find_label",

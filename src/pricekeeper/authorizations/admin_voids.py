@@ -21,46 +21,37 @@ from pricekeeper.values import Attribution, OrgId
 _ACTION: Final = "authorization.void"
 
 
-class AdminVoids:
-    """Voids authorizations of any client."""
+async def void_by_admin(
+    desk: Desk, trail: AuditTrail, org_id: str, seen: Seen, by: Attribution
+) -> Authorization:
+    """Give back what any client was granted; voiding it again changes nothing.
 
-    def __init__(self, desk: Desk, trail: AuditTrail) -> None:
-        self._desk = desk
-        self._trail = trail
+    Raises `ConflictError` if it was captured: then there is a usage record to void.
+    """
 
-    async def void(self, org_id: str, seen: Seen, by: Attribution) -> Authorization:
-        """Give everything back; voiding it again changes nothing.
+    async def send(operations: Sequence[Write]) -> None:
+        await trail.apply(by, _change(org_id, command.seen.authorization), operations)
 
-        Raises `ConflictError` if it was captured: then there is a usage record to void.
-        """
-
-        async def send(operations: Sequence[Write]) -> None:
-            await self._trail.apply(by, _change(org_id, command.seen), operations)
-
-        action = Void(by.reason or "", by_admin=True)
-        command = self._desk.submit(org_id, action, seen, send=send)
-        settled = await command.future
-        if not settled.changed:
-            await self._trail.apply(by, _repetition(org_id, settled.authorization), ())
-        await self._desk.return_tokens(action, settled)
-        return settled.authorization
+    action = Void(by.reason or "", by_admin=True)
+    command = desk.submit(org_id, action, seen, send=send)
+    settled = await command.future
+    if not settled.changed:  # it was voided before: nothing was different after this
+        repetition = Change(_ACTION, _target(settled.authorization), OrgId(org_id))
+        await trail.apply(by, repetition, ())
+    await desk.return_tokens(action, settled)
+    return settled.authorization
 
 
 def _change(org_id: str, seen: Authorization) -> Change:
     grant = seen.grant
     before = {
-        "client_id": grant.client_id,
-        "model_label": grant.label,
+        "client_id": grant.terms.client_id,
+        "model_label": grant.terms.label,
         "status": seen.state.value,
         "held_usd_micros": -(-grant.held_usd_picos // PICOS_PER_MICRO),
     }
     after = {"status": State.VOIDED.value}
     return Change(_ACTION, _target(seen), OrgId(org_id), before, after)
-
-
-def _repetition(org_id: str, seen: Authorization) -> Change:
-    """Somebody asked for a void that was made before: nothing was different after it."""
-    return Change(_ACTION, _target(seen), OrgId(org_id))
 
 
 def _target(seen: Authorization) -> str:

@@ -65,7 +65,7 @@ class Asking:
         That is the first candidate that there is money for, as far as this process knows.
         """
         wanted = self._wanted
-        if not wanted.candidates[0].buckets:
+        if not wanted.candidates[0].chain.buckets:
             self._speeds[0] = Taken(wanted.max_output_tokens, (), {})
             return None
         log = self._desk.ledger.log_of(wanted.org_id)

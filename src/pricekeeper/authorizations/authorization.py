@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from pricekeeper.errors import InvalidValueError
+from pricekeeper.errors import ConflictError, InvalidValueError
 from pricekeeper.storage import Key
 
 HOLD_SECS_RANGE: Final = (10, 3_600)
@@ -99,22 +99,6 @@ class Grant(msgspec.Struct, frozen=True):
     by_gateway: bool = False
     """Whether the gateway makes the call, and so it alone settles it."""
 
-    @property
-    def client_id(self) -> str:
-        return self.terms.client_id
-
-    @property
-    def app_id(self) -> str | None:
-        return self.terms.app_id
-
-    @property
-    def label(self) -> str:
-        return self.terms.label
-
-    @property
-    def accounts(self) -> tuple[HeldAccount, ...]:
-        return self.terms.accounts
-
 
 class Settlement(msgspec.Struct, frozen=True):
     """How an authorization was captured or voided."""
@@ -148,14 +132,16 @@ class Authorization(msgspec.Struct, frozen=True):
         """The id by which its caller knows it, and by which its record counts."""
         return self.grant.asked_as or self.id
 
-    @property
-    def held_usd_picos(self) -> int:
-        return self.grant.held_usd_picos
-
 
 def usual_tokens(input_tokens: int, max_output_tokens: int) -> dict[str, int]:
     """What a call takes from each bucket, by limit, if it does not say otherwise."""
     return {REQUESTS: 1, TOKENS: input_tokens + max_output_tokens}
+
+
+def check_settler(grant: Grant, *, by_gateway: bool = False) -> None:
+    """Raise `ConflictError` if an app would say what a call of the gateway has used."""
+    if grant.by_gateway and not by_gateway:
+        raise ConflictError("authorization_id", "is a call's through the gateway, which settles it")
 
 
 def parse_id(text: str, field: str = "authorization_id") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pricekeeper.limiter.bucket import (
     Bucket,
@@ -19,20 +19,16 @@ from pricekeeper.limiter.bucket import (
 from pricekeeper.limiter.limits import Limit
 
 BucketKey: TypeAlias = tuple[str, str]
-Step: TypeAlias = Create | Retry | Normal
 
 
-class BucketStep:
+class BucketStep(NamedTuple):
     """The write that takes from a bucket all that was decided."""
 
-    __slots__ = ("debit", "given_back", "step")
-
-    def __init__(self, step: Step, debit: Debit, given_back: Mapping[str, int]) -> None:
-        self.step = step
-        self.debit = debit
-        """What is taken, less what is given back with it."""
-        self.given_back = given_back
-        """What of it the step gives back: tokens below zero."""
+    step: Create | Retry | Normal
+    debit: Debit
+    """What is taken, less what is given back with it."""
+    given_back: Mapping[str, int]
+    """What of it the step gives back: tokens below zero."""
 
 
 class BucketLine:

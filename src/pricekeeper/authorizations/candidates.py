@@ -7,9 +7,9 @@ further down the ordering follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,7 @@ from pricekeeper.authorizations.authorization import (
 )
 from pricekeeper.authorizations.decision import (
     BucketLimits,
+    CallChain,
     Candidate,
     Wanted,
     terms_of,
@@ -43,7 +44,6 @@ from pricekeeper.errors import (
 from pricekeeper.ledger import Ledger
 from pricekeeper.limiter import Limit
 from pricekeeper.limiter.limits import limit_of
-from pricekeeper.metering.journal import StoredTerms
 from pricekeeper.pricing import (
     PICOS_PER_MICRO,
     CacheWrite,
@@ -103,17 +103,6 @@ def _alone(label: ModelLabel) -> _Labels:
     return _Labels((_Usable(label, Reason.NORMAL),))
 
 
-class _Chain(NamedTuple):
-    """What calls of one policy and label are held against."""
-
-    policy: Policy
-    accounts: tuple[BudgetAccount, ...]
-    buckets: tuple[BucketLimits, ...]
-    terms: GrantTerms
-    stored_terms: StoredTerms
-    alone: tuple[Considered, ...]
-
-
 class Candidates:
     """Finds the candidates of calls.
 
@@ -126,7 +115,7 @@ class Candidates:
         self._selection = selection
         self._ledger = ledger
         self._rates: BoundedCache[_Kind, tuple[Prices, WorstRates]] = BoundedCache(RATES_MAX)
-        self._chains: BoundedCache[tuple[int, str], _Chain] = BoundedCache(CHAINS_MAX)
+        self._chains: BoundedCache[tuple[int, str], CallChain] = BoundedCache(CHAINS_MAX)
 
     async def find(self, policy: Policy, request: AuthorizationRequest, at_ms: int) -> Wanted:
         """What the call wants, with all accounts that it could be held against open.
@@ -150,7 +139,6 @@ class Candidates:
             org_id=policy.org_id,
             fingerprint=fingerprint(policy.client_id, request),
             candidates=tuple(candidates),
-            input_tokens=request.input_tokens,
             max_output_tokens=request.max_output_tokens,
             min_output_tokens=request.least_output_tokens,
             consume=request.consume,
@@ -215,7 +203,11 @@ class Candidates:
         if all(use.role is LabelRole.NOT_NEEDED for use in meant):
             names = ", ".join(request.among)
             return InvalidValueError("model", f"none of {names} may be used at the moment")
-        return _all_spent(policy, meant, passed_over, self._selection.now_ms())
+        # Every label is given up or undefined: the first one's quota is in the way.
+        denied_by = [_spent_quota(policy, use, self._selection.now_ms()) for use in meant[:1]]
+        return AuthorizationDeniedError(
+            denied_by, [(one.label, one.because) for one in passed_over]
+        )
 
     def _barred(
         self, policy: Policy, request: AuthorizationRequest, choice: Choice
@@ -256,18 +248,7 @@ class Candidates:
         if not self._ledger.were_opened(accounts):
             await self._ledger.open_for_calls(accounts)
         chain = self._chain(policy, label, accounts)
-        return Candidate(
-            label,
-            str(usable.reason),
-            input_tokens,
-            worst,
-            accounts,
-            chain.buckets,
-            chain.terms,
-            chain.stored_terms,
-            chain.alone,
-            usable.barred_by,
-        )
+        return Candidate(label, str(usable.reason), input_tokens, worst, chain, usable.barred_by)
 
     def _worst_rates(
         self, model: Model, prices: Prices, input_tokens: int, request: AuthorizationRequest
@@ -290,7 +271,7 @@ class Candidates:
 
     def _chain(
         self, policy: Policy, label: ModelLabel, accounts: tuple[BudgetAccount, ...]
-    ) -> _Chain:
+    ) -> CallChain:
         """What calls of a policy and label have in common, made once for the same accounts."""
         key = (id(policy), label)
         chain = self._chains.peek(key)
@@ -300,20 +281,15 @@ class Candidates:
             keys = tuple(dict.fromkeys(account.key for account in accounts))
             terms = GrantTerms(policy.client_id, policy.app_id, label, held, (), keys)
             terms = terms_of(terms, buckets, (REQUESTS, TOKENS))
-            chain = _Chain(
-                policy,
-                accounts,
-                buckets,
-                terms,
-                store_terms(policy.org_id, terms),
-                (Considered(label),),
-            )
+            stored_terms = store_terms(policy.org_id, terms)
+            alone = (Considered(label),)
+            chain = CallChain(policy, accounts, buckets, terms, stored_terms, alone)
             self._chains.put(key, chain)
         return chain
 
 
 def _check_limits_known(consume: Iterable[str], candidates: Iterable[Candidate]) -> None:
-    known = {name for one in candidates for bucket in one.buckets for name in bucket.limits}
+    known = {name for one in candidates for bucket in one.chain.buckets for name in bucket.limits}
     for name in consume:
         if name not in known:
             raise InvalidValueError(f"consume.{name}", "there is no such limit")
@@ -380,11 +356,3 @@ def _spent_quota(policy: Policy, use: LabelQuota, now_ms: int) -> DeniedBy:
         (use.quota_usd_micros - used_usd_micros) * PICOS_PER_MICRO,
         next_midnight_ms(policy.timezone, now_ms),
     )
-
-
-def _all_spent(
-    policy: Policy, quotas: Sequence[LabelQuota], passed_over: list[Considered], now_ms: int
-) -> AuthorizationDeniedError:
-    """What is said if every label is given up or undefined: the first one's quota is in the way."""
-    denied_by = [_spent_quota(policy, use, now_ms) for use in quotas[:1]]
-    return AuthorizationDeniedError(denied_by, [(one.label, one.because) for one in passed_over])

@@ -6,16 +6,16 @@ Each is decided on the log as it is (`pricekeeper.ledger`), and written on its n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from pricekeeper.authorizations import outcomes
 from pricekeeper.authorizations.authorization import Authorization, HeldAccount, State
-from pricekeeper.authorizations.claims import Claim, Place
+from pricekeeper.authorizations.claims import Claim, Claims, Place
 from pricekeeper.authorizations.decision import (
-    Choice,
+    ChosenCandidate,
     Denied,
     Granted,
     Speeds,
@@ -27,6 +27,7 @@ from pricekeeper.authorizations.decision import (
 )
 from pricekeeper.authorizations.grants import GRANT, encode_grant
 from pricekeeper.authorizations.reading import Seen
+from pricekeeper.authorizations.regions import Regions
 from pricekeeper.authorizations.settling import Action, Capture, Changed, settle
 from pricekeeper.budgets.items import hold, spend
 from pricekeeper.errors import OutcomeUnknownError
@@ -37,6 +38,7 @@ from pricekeeper.ledger.draft import Tell
 from pricekeeper.ledger.position import authorization_id_of
 from pricekeeper.metering import RecordOnSheet, Submission
 from pricekeeper.metering.journal_items import PostedRegion
+from pricekeeper.metering.posting import Poster
 
 
 class Existing(msgspec.Struct, frozen=True):
@@ -57,21 +59,15 @@ class Settled(msgspec.Struct, frozen=True):
     sent_at_ms: int = 0
 
 
-class Marks(NamedTuple):
-    """What has to be marked before a sheet is written, unless this process has marked it."""
-
-    needs_grant_mark: Callable[[str, str], bool]
-    """Whether the region of a chapter is to be marked for sweeps: organisation and region."""
-    mark_grant: Callable[[str, str], Awaitable[None]]
-    needs_record_mark: Callable[[PostedRegion, int], bool]
-    """Whether it is to be marked for sums that something is posted into a region at that time."""
-    mark_record: Callable[[PostedRegion, int], Awaitable[None]]
-
-
 class Clerk(Protocol):
     """Who has calls authorized and settled."""
 
-    marks: Marks
+    claims: Claims
+    """Claims the places of usage records of ids that callers gave."""
+    regions: Regions
+    """Marks the region of a chapter for sweeps, before something is granted in it."""
+    poster: Poster
+    """Marks a region for sums, before a record is posted into it."""
     note_changed: Tell[Authorization]
     """Is told of all that one sheet has granted or settled."""
     note_captured: Tell[RecordOnSheet]
@@ -83,10 +79,6 @@ class Clerk(Protocol):
 
     async def find_named(self, org_id: str, place: Place) -> str | None:
         """The authorization that an id stands for which its caller gave it, if it does."""
-        ...
-
-    async def claim_all(self, org_id: str, claims: Sequence[Claim]) -> None:
-        """Claim the places of usage records of ids that callers gave."""
         ...
 
     def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
@@ -117,9 +109,9 @@ class Authorize(Command[Answer]):
         ``on_end`` is told what became of it and on which log, also if nobody waits any more.
         """
         candidates = wanted.candidates
-        self.keys = candidates[0].terms.keys
+        self.keys = candidates[0].chain.terms.keys
         if len(candidates) > 1:
-            self.keys = dict.fromkeys(key for one in candidates for key in one.terms.keys)
+            self.keys = dict.fromkeys(key for one in candidates for key in one.chain.terms.keys)
         self.name = wanted.asked_as
         self._wanted = wanted
         self._speeds = speeds
@@ -150,7 +142,7 @@ class Authorize(Command[Answer]):
             self._denied = choice
             if self._is_new:
                 return Decision.DENIED
-            draft.ask(("named", wanted.asked_as), self._look_up_name, self)
+            draft.ask(("named", wanted.asked_as), self._look_up_name, self.fail)
             return Decision.WAITS
         if self._must_wait(draft):
             return Decision.WAITS
@@ -172,10 +164,10 @@ class Authorize(Command[Answer]):
         org_id, region = self._wanted.org_id, draft.position.chapter.region
         must_mark = False
         if "grant" not in draft.found:
-            must_mark = self._clerk.marks.needs_grant_mark(org_id, region)
+            regions = self._clerk.regions
+            must_mark = regions.needs_mark(org_id, region)
             if must_mark:
-                mark = self._clerk.marks.mark_grant
-                draft.ask(("grant", region), lambda: mark(org_id, region), self)
+                draft.ask(("grant", region), lambda: regions.mark(org_id, region), self.fail)
             else:
                 draft.found.add("grant")
         claim = self._claim
@@ -199,13 +191,14 @@ class Authorize(Command[Answer]):
         on_end, self._on_end = self._on_end, _tell_nobody
         on_end(answer, self._book)
 
-    def _grant(self, draft: Draft, choice: Choice) -> Granted:
+    def _grant(self, draft: Draft, choice: ChosenCandidate) -> Granted:
         wanted, number = self._wanted, draft.take_number()
         candidate, speed = wanted.candidates[choice.rank], self._speeds.get(choice.rank)
         grant, terms = make_grant(wanted, choice)
         change = hold(grant.held_usd_picos)
         balances = [
-            (account, draft.add(account.key, account.id, change)) for account in candidate.accounts
+            (account, draft.add(account.key, account.id, change))
+            for account in candidate.chain.accounts
         ]
         data = encode_grant(grant, terms, draft.now_ms, wanted.hold_ms)
         draft.put(f"{GRANT}{number}", data)
@@ -244,7 +237,8 @@ class Settle(Command[Settled]):
         """
         self._org_id = org_id
         self._action = action
-        self._seen = seen
+        self.seen = seen
+        """The authorization as it was last seen."""
         self._clerk = clerk
         self._record = record
         self._since = since
@@ -258,25 +252,20 @@ class Settle(Command[Settled]):
 
     def decide(self, draft: Draft) -> Decision:
         """Change what is as it was seen; what has changed since is read first."""
-        seen, generation = self._seen
+        seen, generation = self.seen
         known = draft.outcome(seen.id)
         if generation != draft.book.generation or (known is not None and known != seen.outcome):
-            draft.ask(("read", seen.id), self._look_again, self)
+            draft.ask(("read", seen.id), self._look_again, self.fail)
             return Decision.WAITS
         changed = settle(self._action, seen, draft.now_ms)
         if changed is None:
             self._end(Settled(seen, changed=False, book=draft.book))
             return Decision.ANSWERED
         record = self._record
-        if record is not None and _must_mark(draft, record.submission, self._clerk.marks, self):
+        if record is not None and _must_mark(draft, record.submission, self._clerk.poster, self):
             return Decision.WAITS
         self._write(draft, changed)
         return Decision.WRITES
-
-    @property
-    def seen(self) -> Authorization:
-        """The authorization as it was last seen."""
-        return self._seen.authorization
 
     def note_written(self) -> None:
         if self._settled is not None:
@@ -299,7 +288,7 @@ class Settle(Command[Settled]):
             asyncio.get_running_loop().call_soon(self._on_failure, error)
 
     async def _look_again(self) -> None:
-        self._seen = await self._clerk.read(self._org_id, self._seen.authorization.id)
+        self.seen = await self._clerk.read(self._org_id, self.seen.authorization.id)
 
     def _write(self, draft: Draft, changed: Changed) -> None:
         after, grant = changed.after, changed.after.grant
@@ -344,13 +333,7 @@ class RecordedAt(msgspec.Struct, frozen=True):
 class RecordClaimed(Command[RecordedAt | Existing]):
     """A usage record whose id was claimed for a call that was not granted."""
 
-    def __init__(
-        self,
-        org_id: str,
-        record: RecordOnSheet,
-        clerk: Clerk,
-        claim: Claim,
-    ) -> None:
+    def __init__(self, org_id: str, record: RecordOnSheet, clerk: Clerk, claim: Claim) -> None:
         submission = record.submission
         self.keys = dict.fromkeys(account.key for account in submission.accounts)
         self.name = submission.request_id
@@ -358,7 +341,6 @@ class RecordClaimed(Command[RecordedAt | Existing]):
         self._record = record
         self._clerk = clerk
         self._claim = claim
-        self._recorded: RecordedAt | None = None
 
     def decide(self, draft: Draft) -> Decision:
         """Count it, and let its id stand for it, unless it stands for something."""
@@ -373,19 +355,15 @@ class RecordClaimed(Command[RecordedAt | Existing]):
             if draft.balance(account.key, account.id) is None:
                 self.fail(AccountNotOpenError(account.name))
                 return Decision.ANSWERED
-        must_mark = _must_mark(draft, submission, self._clerk.marks, self)
+        must_mark = _must_mark(draft, submission, self._clerk.poster, self)
         if _must_claim(draft, self._org_id, claim, self._clerk, self) or must_mark:
             return Decision.WAITS
         for account in submission.accounts:
             draft.add(account.key, account.id, spend(submission.cost_usd_picos))
         draft.name(_put_record(draft, submission), submission.request_id)
         draft.gather(self._clerk.note_captured, self._record)
-        self._recorded = RecordedAt(draft.nonce, draft.now_ms)
+        self.result = RecordedAt(draft.nonce, draft.now_ms)
         return Decision.WRITES
-
-    def note_written(self) -> None:
-        if self._recorded is not None:
-            self.answer(self._recorded)
 
 
 def _must_claim(draft: Draft, org_id: str, claim: Claim, clerk: Clerk, command: AnyCommand) -> bool:
@@ -395,21 +373,21 @@ def _must_claim(draft: Draft, org_id: str, claim: Claim, clerk: Clerk, command: 
     claim.wanted = authorization_id_of(draft.sort_key, 0)
     waiting: list[Claim] = draft.share("claims", list)
     waiting.append(claim)
-    draft.ask("claims", lambda: clerk.claim_all(org_id, waiting), command)
+    draft.ask("claims", lambda: clerk.claims.claim_all(org_id, waiting), command.fail)
     return True
 
 
-def _must_mark(draft: Draft, submission: Submission, marks: Marks, command: AnyCommand) -> bool:
+def _must_mark(draft: Draft, submission: Submission, poster: Poster, command: AnyCommand) -> bool:
     """Whether it is to be marked before that a record is posted into the chapter's region."""
     found = ("record", submission.lanes)
     if found in draft.found:
         return False
     region, now_ms = draft.position.chapter.region, draft.now_ms
     posting = PostedRegion(submission.org_id, region, submission.lanes)
-    if not marks.needs_record_mark(posting, now_ms):
+    if poster.is_marked(posting, now_ms):
         draft.found.add(found)
         return False
-    draft.ask(("record", posting), lambda: marks.mark_record(posting, now_ms), command)
+    draft.ask(("record", posting), lambda: poster.mark(posting, now_ms), command.fail)
     return True
 
 

@@ -10,7 +10,7 @@ fewest obstacles. Raising exactly these admits the call, and fewer admit no othe
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -32,6 +32,7 @@ from pricekeeper.limiter.limits import Limit
 from pricekeeper.metering.journal import StoredTerms
 from pricekeeper.pricing import WorstCase
 from pricekeeper.storage import Key
+from pricekeeper.tenants import Policy
 
 RETRY_AFTER_HELD_MS: Final = 1_000
 """When to ask again if what others hold is in the way: they settle when their calls end."""
@@ -45,6 +46,19 @@ class BucketLimits(msgspec.Struct, frozen=True):
     limits: dict[str, Limit]
 
 
+class CallChain(NamedTuple):
+    """What calls of one policy and label are held against."""
+
+    policy: Policy
+    accounts: tuple[BudgetAccount, ...]
+    buckets: tuple[BucketLimits, ...]
+    terms: GrantTerms
+    """What their grants have in common, if they take from the usual limits."""
+    stored_terms: StoredTerms
+    alone: tuple[Considered, ...]
+    """What was considered, if the label is the first that was, and is chosen."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A label that a call could be made with, and what it would be held against."""
 
@@ -53,20 +67,14 @@ class Candidate(msgspec.Struct, frozen=True):
     input_tokens: int
     """Of the prompt, at most as many as the model can read."""
     worst: WorstCase
-    accounts: tuple[BudgetAccount, ...]
-    buckets: tuple[BucketLimits, ...]
-    terms: GrantTerms
-    """What its grants have in common, if they take from the usual limits."""
-    stored_terms: StoredTerms
-    alone: tuple[Considered, ...]
-    """What was considered, if it is the first that was, and is chosen."""
+    chain: CallChain
     barred_by: DeniedBy | None = None
     """What denies it whatever there is; it is a candidate so that all the rest is named."""
 
     def takes_tokens(self, consume: Container[str] | None) -> bool:
         """Whether its buckets have a limit that such a call takes from."""
         names = (REQUESTS, TOKENS) if consume is None else consume
-        return any(name in names for bucket in self.buckets for name in bucket.limits)
+        return any(name in names for bucket in self.chain.buckets for name in bucket.limits)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -75,7 +83,6 @@ class Wanted(msgspec.Struct, frozen=True):
     org_id: str
     fingerprint: bytes
     candidates: tuple[Candidate, ...]
-    input_tokens: int
     max_output_tokens: int
     min_output_tokens: int | None
     """Down to how long an answer it may be fitted into what is left; ``None`` is not at all."""
@@ -98,7 +105,7 @@ class Wanted(msgspec.Struct, frozen=True):
         """What the call takes from the buckets of a candidate."""
         consume, label = self.tokens(candidate, max_output_tokens), candidate.label
         debits = []
-        for bucket in candidate.buckets:
+        for bucket in candidate.chain.buckets:
             tokens, limits = consume, bucket.limits
             if not limits.keys() >= consume.keys():
                 tokens = {name: count for name, count in consume.items() if name in limits}
@@ -168,7 +175,7 @@ Speeds: TypeAlias = Mapping[int, Speed]
 """What is known of the tokens of candidates, by their rank."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChosenCandidate(msgspec.Struct, frozen=True):
     """The candidate that a call gets, and how long its answer may be."""
 
     rank: int
@@ -186,7 +193,7 @@ def find_first_with_room(balances: Balances, wanted: Wanted) -> int | None:
     return None
 
 
-def choose(balances: Balances, wanted: Wanted, speeds: Speeds) -> Choice | Denied | Wants:
+def choose(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate | Denied | Wants:
     """Take the first candidate that there is room for, or say what is in the way."""
     first, speed = wanted.candidates[0], speeds.get(0)
     if (
@@ -195,11 +202,11 @@ def choose(balances: Balances, wanted: Wanted, speeds: Speeds) -> Choice | Denie
         and first.barred_by is None
         and _has_room(balances, first, speed.output_tokens)
     ):  # as nearly always
-        return Choice(0, speed.output_tokens, first.alone)
+        return ChosenCandidate(0, speed.output_tokens, first.chain.alone)
     return _walk(balances, wanted, speeds)
 
 
-def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> Choice | Denied | Wants:
+def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate | Denied | Wants:
     considered = list(wanted.passed_over)
     named: list[DeniedBy] | None = None
     unknown: list[int] = []
@@ -217,7 +224,7 @@ def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> Choice | Denied
                 unknown.append(rank)
         if not denied_by:
             considered.append(Considered(candidate.label))
-            return Choice(rank, output_tokens, tuple(considered))
+            return ChosenCandidate(rank, output_tokens, tuple(considered))
         considered.append(Considered(candidate.label, "; ".join(one.text for one in denied_by)))
         if named is None or _farness(denied_by) < _farness(named):
             named = denied_by
@@ -237,7 +244,7 @@ def _farness(denied_by: Sequence[DeniedBy]) -> tuple[bool, int]:
 def _has_room(balances: Balances, candidate: Candidate, output_tokens: int) -> bool:
     """Whether every hard account has room for the candidate."""
     needed = candidate.worst.cost_usd_picos(output_tokens)
-    for account in candidate.accounts:
+    for account in candidate.chain.accounts:
         if account.is_hard:
             balance = balances.balance(account.key, account.id)
             if balance is None or balance.used + needed > account.limit_usd_picos:
@@ -250,7 +257,7 @@ def _fit(balances: Balances, wanted: Wanted, candidate: Candidate, longest: int)
     least = wanted.min_output_tokens
     if least is None:
         return longest
-    for account in candidate.accounts:
+    for account in candidate.chain.accounts:
         balance = balances.balance(account.key, account.id)
         if account.is_hard and balance is not None:
             room = account.limit_usd_picos - balance.used
@@ -263,7 +270,7 @@ def _find_obstacles(balances: Balances, candidate: Candidate, output_tokens: int
     needed = candidate.worst.cost_usd_picos(output_tokens)
     found = [
         obstacle
-        for account in candidate.accounts
+        for account in candidate.chain.accounts
         if account.is_hard
         and (obstacle := _account_obstacle(balances, account, needed)) is not None
     ]
@@ -298,12 +305,13 @@ def _account_obstacle(balances: Balances, account: BudgetAccount, needed: int) -
     )
 
 
-def make_grant(wanted: Wanted, choice: Choice) -> tuple[Grant, StoredTerms]:
+def make_grant(wanted: Wanted, choice: ChosenCandidate) -> tuple[Grant, StoredTerms]:
     """What the chosen candidate is granted, and its terms as a sheet has them."""
     candidate, output_tokens = wanted.candidates[choice.rank], choice.output_tokens
-    terms, stored_terms = candidate.terms, candidate.stored_terms
+    chain = candidate.chain
+    terms, stored_terms = chain.terms, chain.stored_terms
     if wanted.consume is not None:
-        terms = terms_of(terms, candidate.buckets, wanted.consume)
+        terms = terms_of(terms, chain.buckets, wanted.consume)
         stored_terms = store_terms(wanted.org_id, terms)
     grant = Grant(
         terms,

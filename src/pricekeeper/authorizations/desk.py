@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from pricekeeper.authorizations.authorization import TOKENS, Authorization, HeldAccount, State
-from pricekeeper.authorizations.claims import Claim, Claims, Place
-from pricekeeper.authorizations.commands import Marks, Settle, Settled
+from pricekeeper.authorizations.claims import Claims, Place
+from pricekeeper.authorizations.commands import Settle, Settled
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.open_list import Due, OpenList
 from pricekeeper.authorizations.reading import UNKNOWN, AuthorizationReader, Seen
@@ -58,12 +57,6 @@ class Desk:
         self.claims = Claims(store, self.reader)
         self.regions = Regions(store, clock, self.reader, poster.retention_days)
         self.tokens = TokenTaker(store, clock, ledger.random, meter)
-        self.marks = Marks(
-            self.regions.needs_mark,
-            self.regions.mark,
-            lambda posting, at_ms: not poster.is_marked(posting, at_ms),
-            poster.mark,
-        )
         ledger.observers.append(self._note_others)
 
     def seen(self, due: Due) -> Seen:
@@ -77,10 +70,6 @@ class Desk:
         if seen is None:
             raise NotFoundError("authorization")
         return seen
-
-    async def claim_all(self, org_id: str, claims: Sequence[Claim]) -> None:
-        """Claim the places of usage records of ids that callers gave."""
-        await self.claims.claim_all(org_id, claims)
 
     async def find_named(self, org_id: str, place: Place) -> str | None:
         """The authorization that an id stands for which its caller gave it, if it does."""
@@ -104,19 +93,6 @@ class Desk:
         if due is not None:
             self.submit(due.org_id, Void("its caller has left"), self.seen(due), follows=True)
 
-    def settle(
-        self,
-        org_id: str,
-        action: Action,
-        seen: Seen,
-        *,
-        record: RecordOnSheet | None = None,
-        since: tuple[HeldAccount, ...] = (),
-        send: Send | None = None,
-    ) -> asyncio.Future[Settled]:
-        """Settle an authorization, or find that it is."""
-        return self.submit(org_id, action, seen, record=record, since=since, send=send).future
-
     def submit(
         self,
         org_id: str,
@@ -129,7 +105,7 @@ class Desk:
         on_failure: Callable[[BaseException], None] | None = None,
         follows: bool = False,
     ) -> Settle:
-        """Have an authorization settled, whether anybody waits for that or not."""
+        """Have an authorization settled, or find that it is; whether anybody waits or not."""
         command = Settle(org_id, action, seen, self, record, since, send, on_failure)
         self.ledger.submit(org_id, command, follows=follows)
         return command

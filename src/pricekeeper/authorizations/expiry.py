@@ -21,6 +21,7 @@ from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.regions import VISITS_MS
 from pricekeeper.authorizations.settling import Expire
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import in_groups
 from pricekeeper.errors import OverloadedError, StoreError
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.position import region_of
@@ -64,8 +65,7 @@ class Expiry:
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
         due = self._desk.open.take_due(self._desk.clock.now_ms())
-        for start in range(0, len(due), EXPIRED_AT_ONCE):
-            some = due[start : start + EXPIRED_AT_ONCE]
+        for some in in_groups(due, EXPIRED_AT_ONCE):
             done = await asyncio.gather(
                 *(self._expire(one.org_id, self._desk.seen(one)) for one in some),
                 return_exceptions=True,
@@ -134,14 +134,14 @@ class Expiry:
         """Charge it at its hold, if nobody has settled it; returns what has become of it."""
         authorization = seen.authorization
         await self._desk.regions.note_unsettled(org_id, region_of(authorization.id))
-        settled = await self._desk.settle(org_id, Expire(), seen)
+        settled = await self._desk.submit(org_id, Expire(), seen).future
         if settled.changed:
             grant = authorization.grant
             _log.warning(
                 "authorization_unsettled",
-                client_id=grant.client_id,
+                client_id=grant.terms.client_id,
                 authorization_id=authorization.shown_id,
-                label=grant.label,
+                label=grant.terms.label,
                 held_usd_picos=grant.held_usd_picos,
             )
         return settled.authorization.state

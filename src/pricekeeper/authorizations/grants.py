@@ -33,7 +33,7 @@ from pricekeeper.authorizations.authorization import (
 )
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.ledger.position import authorization_id_of, sheet_number
-from pricekeeper.ledger.sheet import WRITTEN
+from pricekeeper.ledger.sheet import WRITTEN, org_prefix
 from pricekeeper.metering.journal import Record, StoredTerms, entry_on, private_name
 from pricekeeper.storage import Key, TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -94,7 +94,9 @@ def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
         _StoredTerms(
             terms.app_id,
             terms.label,
-            tuple(entity.removeprefix(_org(org_id)).replace(own, "~", 1) for entity in entities),
+            tuple(
+                entity.removeprefix(org_prefix(org_id)).replace(own, "~", 1) for entity in entities
+            ),
             tuple(
                 (index[one.key.pk.removesuffix(_ACCOUNTS)], one.key.sk or "", one.id)
                 for one in terms.accounts
@@ -109,7 +111,7 @@ def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
 def encode_grant(grant: Grant, terms: StoredTerms, written_at_ms: int, hold_ms: int) -> bytes:
     """A grant as its sheet has it."""
     first, *others = grant.considered or (None,)
-    alone = first is not None and not (others or first.because) and first.label == grant.label
+    alone = first is not None and not (others or first.because) and first.label == grant.terms.label
     usual = grant.tokens == usual_tokens(grant.input_tokens, grant.max_output_tokens)
     return _encode(
         _StoredGrant(
@@ -226,13 +228,13 @@ def _grant_of(org_id: str, sheet: Mapping[str, Any], stored: _StoredGrant, began
 def _terms_of(org_id: str, data: bytes) -> GrantTerms:
     stored = _decode_terms(data)
     own = _app(stored.app_id)
-    entities = [_org(org_id) + entity.replace("~", own, 1) for entity in stored.entities]
+    entities = [org_prefix(org_id) + entity.replace("~", own, 1) for entity in stored.entities]
     accounts = tuple(
         HeldAccount(Key(entities[number] + _ACCOUNTS, sk), account_id)
         for number, sk, account_id in stored.accounts
     )
     return GrantTerms(
-        _org(org_id) + own.removeprefix("~"),
+        org_prefix(org_id) + own.removeprefix("~"),
         stored.app_id,
         stored.label,
         accounts,
@@ -248,8 +250,3 @@ def _terms_name(ref: bytes) -> str:
 def _app(app_id: str | None) -> str:
     """What the name of an app has behind that of its organisation; no name has such a mark."""
     return "~" if app_id is None else f"-app-{app_id}"
-
-
-def _org(org_id: str) -> str:
-    """What the name of an organisation and of each of its apps begins with."""
-    return f"org-{org_id}"

@@ -14,27 +14,28 @@ Bounds: `ROUNDS_MAX` rounds for accounts that keep changing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from pricekeeper.authorizations.authorization import HeldAccount, State
+from pricekeeper.authorizations.authorization import State
 from pricekeeper.authorizations.reading import AuthorizationReader
 from pricekeeper.authorizations.regions import Regions
 from pricekeeper.budgets import Balance, BudgetAccount
 from pricekeeper.clock import Clock
 from pricekeeper.ledger import Command, Decision, Draft, Ledger
 from pricekeeper.ledger.recounting import read_open_accounts
+from pricekeeper.ledger.service import AccountKey
 from pricekeeper.metering import WindowSpend
-from pricekeeper.storage import Key, Store
+from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy
 
 ROUNDS_MAX: Final = 3
-AccountKey = tuple[Key, str]
 
 
-class Finding(msgspec.Struct, frozen=True):
+class AccountFinding(msgspec.Struct, frozen=True):
     """One account: what it has, and what it should have."""
 
     account: BudgetAccount
@@ -52,7 +53,9 @@ class Finding(msgspec.Struct, frozen=True):
 class _Mend(Command[bool]):
     """Sets an account right, if it is still as it was found."""
 
-    def __init__(self, finding: Finding) -> None:
+    result = True
+
+    def __init__(self, finding: AccountFinding) -> None:
         self.keys = (finding.account.key,)
         self._finding = finding
 
@@ -63,9 +66,6 @@ class _Mend(Command[bool]):
             return Decision.ANSWERED
         draft.mend(account.key, account.id, self._finding.right - enforced)
         return Decision.WRITES
-
-    def note_written(self) -> None:
-        self.answer(True)  # noqa: FBT003
 
 
 class LedgerCheck:
@@ -78,15 +78,16 @@ class LedgerCheck:
         self._ledger = Ledger(store, clock, self._spend.measure)
         self._regions = Regions(store, clock, AuthorizationReader(store, self._ledger))
 
-    async def check(self, policies: Sequence[Policy], *, mend: bool = False) -> list[Finding]:
+    async def check(
+        self, policies: Sequence[Policy], *, mend: bool = False
+    ) -> list[AccountFinding]:
         """Check every open account of the present windows of one organisation.
 
         ``policies`` are the organisation's own and those of its apps.
         """
-        found: dict[AccountKey, Finding] = {}
+        found: dict[AccountKey, AccountFinding] = {}
         for _ in range(ROUNDS_MAX):
-            left = await self._round(policies, found)
-            if not left:
+            if not await self._round(policies, found):
                 break
         findings = list(found.values())
         if not mend:
@@ -94,64 +95,39 @@ class LedgerCheck:
         return [await self._mend(one) for one in findings]
 
     async def _round(
-        self, policies: Sequence[Policy], found: dict[AccountKey, Finding]
-    ) -> list[AccountKey]:
-        """Look at all that is not settled yet; returns what has changed meanwhile."""
-        before = await self._read_balances(policies)
-        wanted = [
-            account for key, (account, _) in before.items() if key not in found or found[key].moving
-        ]
+        self, policies: Sequence[Policy], found: dict[AccountKey, AccountFinding]
+    ) -> bool:
+        """Look at all that is not settled yet; whether some of it has changed meanwhile."""
+        before = await read_open_accounts(self._ledger, policies, self._clock.now_ms())
+        wanted = [one for key, one in before.items() if key not in found or found[key].moving]
         if not wanted:
-            return []
-        spent = await self._spend.measure(wanted)
-        held, unsettled = await self._sum_authorizations(wanted[0].org_id)
-        after = await self._read_balances(policies)
-        left = []
-        for account in wanted:
+            return False
+        spent = await self._spend.measure([one.account for one in wanted])
+        sums = await self._sum_authorizations(wanted[0].account.org_id)
+        after = await read_open_accounts(self._ledger, policies, self._clock.now_ms())
+        some_moving = False
+        for account, enforced, _ in wanted:
             key = (account.key, account.id)
-            enforced = before[key][1]
-            moving = key not in after or after[key][1] != enforced
-            right = Balance(
-                spent[account] + held.get(key, 0) + unsettled.get(key, 0),
-                held.get(key, 0),
-                unsettled.get(key, 0),
-            )
-            found[key] = Finding(account, enforced, right, moving=moving)
-            if moving:
-                left.append(key)
-        return left
+            held, unsettled = sums[State.OPEN][key], sums[State.UNSETTLED][key]
+            right = Balance(spent[account] + held + unsettled, held, unsettled)
+            moving = key not in after or after[key].balance != enforced
+            found[key] = AccountFinding(account, enforced, right, moving=moving)
+            some_moving |= moving
+        return some_moving
 
-    async def _read_balances(
-        self, policies: Sequence[Policy]
-    ) -> dict[AccountKey, tuple[BudgetAccount, Balance]]:
-        """The open accounts of the present windows, and what they have."""
-        found = await read_open_accounts(self._ledger, policies, self._clock.now_ms())
-        return {key: (one.account, one.balance) for key, one in found.items()}
-
-    async def _sum_authorizations(
-        self, org_id: str
-    ) -> tuple[Mapping[AccountKey, int], Mapping[AccountKey, int]]:
+    async def _sum_authorizations(self, org_id: str) -> dict[State, Counter[AccountKey]]:
         """What is held against each account, and what it is charged for unsettled ones."""
-        held: dict[AccountKey, int] = {}
-        unsettled: dict[AccountKey, int] = {}
-        sums = {State.OPEN: held, State.UNSETTLED: unsettled}
+        sums = {state: Counter[AccountKey]() for state in (State.OPEN, State.UNSETTLED)}
         for region in await self._regions.read_all_marked(org_id):
             async for one, _ in self._regions.read(org_id, region):
                 if one.state in sums:
-                    _add(sums[one.state], one.grant.accounts, one.held_usd_picos)
-        return held, unsettled
+                    for account in one.grant.terms.accounts:
+                        sums[one.state][account.key, account.id] += one.grant.held_usd_picos
+        return sums
 
-    async def _mend(self, finding: Finding) -> Finding:
+    async def _mend(self, finding: AccountFinding) -> AccountFinding:
         if finding.agrees or finding.moving:
             return finding
-        command = _Mend(finding)
-        self._ledger.submit(finding.account.org_id, command)
-        if await command.future:
+        if await self._ledger.carry_out(finding.account.org_id, _Mend(finding)):
             return msgspec.structs.replace(finding, mended=True)
         return msgspec.structs.replace(finding, moving=True)
-
-
-def _add(sums: dict[AccountKey, int], accounts: Iterable[HeldAccount], usd_picos: int) -> None:
-    for account in accounts:
-        key = (account.key, account.id)
-        sums[key] = sums.get(key, 0) + usd_picos

@@ -13,17 +13,14 @@ key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from pricekeeper.authorizations.authorization import Authorization, Settlement, State
 from pricekeeper.authorizations.grants import settlement_of
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.ledger.items import prefix_query
-from pricekeeper.metering.journal import Record, entry_on, private_name
-from pricekeeper.storage import Query
+from pricekeeper.metering.journal import Record
 from pricekeeper.ticks import REGION_DIGITS
 
 _OPEN, _UNSETTLED, _CAPTURED, _VOIDED = "o", "u", "c", "v"
@@ -41,14 +38,6 @@ class RecordPlace(NamedTuple):
     def region(self) -> str:
         """The region in whose partition the sheet is."""
         return self.prefix[1 : 1 + REGION_DIGITS]
-
-    def query(self, org_id: str) -> Query:
-        """Finds the sheet."""
-        return prefix_query(org_id, self.prefix)
-
-    def record_on(self, sheet: Mapping[str, Any]) -> Record | None:
-        """The record, if it is on that sheet."""
-        return entry_on(sheet, private_name(self.number))
 
 
 def extended(until_ms: int) -> str:

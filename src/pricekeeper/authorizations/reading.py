@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from pricekeeper.authorizations.authorization import Authorization
 from pricekeeper.authorizations.grants import authorizations_on, find_on
-from pricekeeper.authorizations.outcomes import record_place, with_outcome
+from pricekeeper.authorizations.outcomes import RecordPlace, captured, record_place, with_outcome
 from pricekeeper.errors import ContendedError, UnreadableItemError
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.items import (
@@ -72,9 +72,7 @@ class AuthorizationReader:
                 return None
             outcome = book.outcome(own_id) or await self._read_filed(org_id, own_id, filed)
             place = record_place(outcome)
-            record = None
-            if place is not None:
-                record = await self._read_record(org_id, outcome)
+            record = None if place is None else await self._read_record(org_id, place)
             if book.generation == generation:  # else an outcome may be neither filed nor here
                 return Seen(with_outcome(granted, outcome, record), generation)
         raise ContendedError("chapters were filed while an authorization was read")
@@ -144,14 +142,13 @@ class AuthorizationReader:
                 return readable_sheet(org_id, item).outcomes.get(own_id, outcome)
         return outcome
 
-    async def _read_record(self, org_id: str, outcome: str) -> Record:
-        place = record_place(outcome)
-        if place is not None:
-            page = await self._store.query(place.query(org_id))
-            record = place.record_on(page.items[0]) if page.items else None
-            if record is not None:
-                return record
-        raise UnreadableItemError(f"the record of {outcome[:40]!r} is not there")
+    async def _read_record(self, org_id: str, place: RecordPlace) -> Record:
+        page = await self._store.query(prefix_query(org_id, place.prefix))
+        record = entry_on(page.items[0], private_name(place.number)) if page.items else None
+        if record is None:
+            outcome = captured(*place)
+            raise UnreadableItemError(f"the record of {outcome[:40]!r} is not there")
+        return record
 
 
 def _filed(item: Item | None, authorization_id: str) -> tuple[str, str]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from pricekeeper.authorizations.authorization import Authorization
+import msgspec
+
+from pricekeeper.authorizations.authorization import Authorization, check_settler
 from pricekeeper.authorizations.claims import Claim, Place
 from pricekeeper.authorizations.commands import Existing, RecordClaimed
 from pricekeeper.authorizations.desk import Desk
@@ -38,7 +40,23 @@ from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.tenants import Policy
 
 ATTEMPTS_MAX: Final = 4
-Capture: TypeAlias = Callable[[Policy, Seen, Usage], Awaitable[Recorded]]
+
+
+class CaptureAnswer(msgspec.Struct, frozen=True):
+    """What a capture was answered with."""
+
+    authorization: Authorization
+    recorded: Recorded
+    is_duplicate: bool
+
+    @property
+    def overrun_usd_picos(self) -> int:
+        """By how much the call cost more than was held for it."""
+        cost = self.recorded.receipt.cost_usd_picos
+        return max(0, cost - self.authorization.grant.held_usd_picos)
+
+
+Capture: TypeAlias = Callable[[Policy, Seen, Usage], Awaitable[CaptureAnswer]]
 MakePlace: TypeAlias = Callable[[Policy, str], Place]
 
 
@@ -62,14 +80,8 @@ class Recording:
                 raise
             return await self._record_named(policy, usage, named)
 
-    def begin(
-        self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
-    ) -> bool:
-        """As `Metering.begin`."""
-        return self._metering.begin(policy, usage, on_settled)
-
     async def answer(self, settled: RecordUnderWay) -> Recorded:
-        """The answer to a record that was begun; raises what `record` would."""
+        """The answer to a record that `Metering.begin` has begun; raises what `record` would."""
         try:
             return await self._metering.answer(settled)
         except RequestIdReusedError as named:
@@ -115,7 +127,8 @@ class Recording:
             own_id = await self._desk.reader.find_named(org_id, request_id, claim)
         for _ in range(ATTEMPTS_MAX):
             if own_id is None:
-                done = await self._record_claimed(policy, usage, Claim(self._place(policy, usage)))
+                place = self._make_place(policy, usage.request_id.lower())
+                done = await self._record_claimed(policy, usage, Claim(place))
                 if isinstance(done, Recorded):
                     return done
                 own_id = done.own_id
@@ -133,11 +146,11 @@ class Recording:
 
     async def _record_granted(self, policy: Policy, usage: Usage, seen: Seen) -> Recorded:
         """Capture an authorization by a usage record under its id, if it is of the same call."""
-        authorization: Authorization = seen.authorization
-        grant = authorization.grant
-        if grant.client_id != policy.client_id or grant.label != usage.model_label:
-            raise RequestIdReusedError(authorization.shown_id)
-        return await self._capture(policy, seen, usage)
+        terms = seen.authorization.grant.terms
+        if terms.client_id != policy.client_id or terms.label != usage.model_label:
+            raise RequestIdReusedError(seen.authorization.shown_id)
+        check_settler(seen.authorization.grant)
+        return (await self._capture(policy, seen, usage)).recorded
 
     async def _record_claimed(
         self, policy: Policy, usage: Usage, claim: Claim
@@ -147,9 +160,8 @@ class Recording:
             submission = await self._metering.price_recorded(policy, usage)
             record = RecordOnSheet(policy, submission)
             command = RecordClaimed(policy.org_id, record, self._desk, claim)
-            self._desk.ledger.submit(policy.org_id, command)
             try:
-                done = await command.future
+                done = await self._desk.ledger.carry_out(policy.org_id, command)
             except AccountNotOpenError:
                 self._desk.ledger.forget(submission.accounts)
                 continue
@@ -171,6 +183,3 @@ class Recording:
         return await self._metering.answer_on_sheet(
             policy, submission.request_id, record.receipt, accepted=False
         )
-
-    def _place(self, policy: Policy, usage: Usage) -> Place:
-        return self._make_place(policy, usage.request_id.lower())

@@ -11,14 +11,14 @@ Every step can be repeated from any instance until it is answered, and happens o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 import msgspec
 import structlog
 
 from pricekeeper.audit import AuditTrail
-from pricekeeper.authorizations.admin_voids import AdminVoids
+from pricekeeper.authorizations.admin_voids import void_by_admin
 from pricekeeper.authorizations.asking import Asking
 from pricekeeper.authorizations.authorization import (
     Authorization,
@@ -26,13 +26,14 @@ from pricekeeper.authorizations.authorization import (
     HeldAccount,
     Settlement,
     State,
+    check_settler,
     parse_id,
 )
 from pricekeeper.authorizations.candidates import Candidates
 from pricekeeper.authorizations.claims import Place
 from pricekeeper.authorizations.commands import Existing, Settled
 from pricekeeper.authorizations.decision import (
-    Choice,
+    ChosenCandidate,
     Denied,
     Granted,
     Room,
@@ -47,12 +48,12 @@ from pricekeeper.authorizations.expiry import Expiry
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.outcomes import record_place
 from pricekeeper.authorizations.reading import Seen
-from pricekeeper.authorizations.recording import Recording
+from pricekeeper.authorizations.recording import CaptureAnswer, Recording
 from pricekeeper.authorizations.request import AuthorizationRequest, check_hold_secs, checked
 from pricekeeper.authorizations.request import fingerprint as fingerprint_of_request
 from pricekeeper.authorizations.settling import Capture, Extend, Void
 from pricekeeper.budgets import Balance, BudgetAccount
-from pricekeeper.budgets.items import hold
+from pricekeeper.budgets.items import NOTHING, hold
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -66,17 +67,9 @@ from pricekeeper.errors import (
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.draft import Tell
 from pricekeeper.ledger.position import region_of
+from pricekeeper.ledger.service import AccountKey
 from pricekeeper.limiter.bucket import LimitStatus
-from pricekeeper.metering import (
-    BatchPlaces,
-    Metering,
-    Recorded,
-    RecordOnSheet,
-    RecordUnderWay,
-    Refused,
-    Submission,
-    Usage,
-)
+from pricekeeper.metering import Metering, RecordOnSheet, Submission, Usage
 from pricekeeper.metering.journal import lanes_of
 from pricekeeper.metering.posting import is_late
 from pricekeeper.metering.usage import is_authorization_id
@@ -99,20 +92,6 @@ class Authorized(msgspec.Struct, frozen=True):
 
     authorization: Authorization
     granted: Granted | None
-
-
-class Captured(msgspec.Struct, frozen=True):
-    """What a capture was answered with."""
-
-    authorization: Authorization
-    recorded: Recorded
-    is_duplicate: bool
-
-    @property
-    def overrun_usd_picos(self) -> int:
-        """By how much the call cost more than was held for it."""
-        cost = self.recorded.receipt.cost_usd_picos
-        return max(0, cost - self.authorization.held_usd_picos)
 
 
 class Watch(Protocol):
@@ -160,14 +139,14 @@ class Authorizations:
             metering.poster,
             self.meter,
             on_change=self._tell_changed,
-            on_record=self._note_records,
+            on_record=lambda _, records: metering.note_on_sheet(records),
         )
         self._open = self._desk.open
         self._tokens = self._desk.tokens
         self._regions = self._desk.regions
-        self._recording = Recording(self._desk, metering, self._capture_by_record, self._place)
+        self.recording = Recording(self._desk, metering, self._capture, self._place)
         self.expiry = Expiry(self._desk)
-        self._admin_voids = AdminVoids(self._desk, trail or AuditTrail(store, clock))
+        self._trail = trail or AuditTrail(store, clock)
 
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
         """Authorize a call, or raise `AuthorizationDeniedError`, which names all that denies it.
@@ -219,7 +198,7 @@ class Authorizations:
 
     async def capture(
         self, policy: Policy, authorization_id: str, usage: Usage, *, by_gateway: bool = False
-    ) -> Captured:
+    ) -> CaptureAnswer:
         """Count what the call used, and release what was held for it, in one step.
 
         ``usage`` has no id and no label of its own: they are the authorization's. The same capture
@@ -227,7 +206,7 @@ class Authorizations:
         it settles itself, from what Bedrock says; anybody else's word is a `ConflictError`.
         """
         seen = await self._find_open(policy, authorization_id)
-        _check_settler(seen, by_gateway=by_gateway)
+        check_settler(seen.authorization.grant, by_gateway=by_gateway)
         return await self._capture(policy, seen, usage)
 
     def begin_capture(
@@ -265,31 +244,7 @@ class Authorizations:
         )
         return submission.cost_usd_picos
 
-    async def record(self, policy: Policy, usage: Usage) -> Recorded:
-        """Count a usage record; one under the id of an authorization is its capture."""
-        return await self._recording.record(policy, usage)
-
-    def begin(
-        self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
-    ) -> bool:
-        """Count a usage record without a task that waits for it, if that can be; whether it is."""
-        return self._recording.begin(policy, usage, on_settled)
-
-    async def answer(self, settled: RecordUnderWay) -> Recorded:
-        """The answer to a usage record that was begun; raises what `record` would."""
-        return await self._recording.answer(settled)
-
-    async def record_many(
-        self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
-    ) -> list[Recorded | Refused]:
-        """Count up to 100 usage records, each for itself; the answers are in their order."""
-        return await self._recording.record_many(policy, usages, places)
-
-    async def _capture_by_record(self, policy: Policy, seen: Seen, usage: Usage) -> Recorded:
-        _check_settler(seen)
-        return (await self._capture(policy, seen, usage)).recorded
-
-    async def _capture(self, policy: Policy, seen: Seen, usage: Usage) -> Captured:
+    async def _capture(self, policy: Policy, seen: Seen, usage: Usage) -> CaptureAnswer:
         grant = seen.authorization.grant
         usage = _named(policy, seen.authorization, usage)
         submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
@@ -297,7 +252,9 @@ class Authorizations:
         accounts = self._ledger.find(policy, grant.terms.label, usage.tags, grant.authorized_at_ms)
         since = () if _are_held(accounts, grant) else await self._open_since(accounts, grant)
         record = RecordOnSheet(policy, submission)
-        settled = await self._desk.settle(policy.org_id, action, seen, record=record, since=since)
+        settled = await self._desk.submit(
+            policy.org_id, action, seen, record=record, since=since
+        ).future
         return await self._answer_captured(policy, settled, submission)
 
     def _make_capture(self, usage: Usage, submission: Submission) -> Capture:
@@ -324,8 +281,8 @@ class Authorizations:
         """Give everything back: the model was never reached. Who may is as for `capture`."""
         void = Void("" if reason is None else parse_reason(reason))
         seen = await self._find_open(policy, authorization_id)
-        _check_settler(seen, by_gateway=by_gateway)
-        settled = await self._desk.settle(policy.org_id, void, seen)
+        check_settler(seen.authorization.grant, by_gateway=by_gateway)
+        settled = await self._desk.submit(policy.org_id, void, seen).future
         await self._desk.return_tokens(void, settled)
 
     async def void_for_admin(
@@ -335,7 +292,7 @@ class Authorizations:
         seen = await self._look_up(org, parse_id(authorization_id))
         if seen is None:
             raise NotFoundError("authorization")
-        return await self._admin_voids.void(org.org_id, seen, by)
+        return await void_by_admin(self._desk, self._trail, org.org_id, seen, by)
 
     async def find_captured_ms(self, org: Policy, request_id: str) -> int | None:
         """About when a record was written that is on a sheet; ``None`` if none has that id."""
@@ -354,8 +311,8 @@ class Authorizations:
         """Hold it for so long from now, if that is longer."""
         check_hold_secs(hold_secs)
         seen = await self._find_open(policy, authorization_id)
-        settled = await self._desk.settle(policy.org_id, Extend(hold_secs * 1000), seen)
-        return settled.authorization
+        extend = Extend(hold_secs * 1000)
+        return (await self._desk.submit(policy.org_id, extend, seen).future).authorization
 
     async def find(self, policy: Policy, authorization_id: str) -> Authorization:
         """The authorization of a client; raises `NotFoundError` if it has none of that id."""
@@ -363,7 +320,7 @@ class Authorizations:
 
     async def _find(self, policy: Policy, authorization_id: str) -> Seen:
         found = await self._look_up(policy, parse_id(authorization_id))
-        if found is None or found.authorization.grant.client_id != policy.client_id:
+        if found is None or found.authorization.grant.terms.client_id != policy.client_id:
             raise NotFoundError("authorization")
         return found
 
@@ -387,7 +344,7 @@ class Authorizations:
         """
         mine: list[Authorization] = []
         async for one in self._regions.read_unfinished(policy.org_id, states, before):
-            if policy.app_id is None or one.grant.client_id == policy.client_id:
+            if policy.app_id is None or one.grant.terms.client_id == policy.client_id:
                 mine.append(one)
                 if len(mine) == limit:
                     break
@@ -425,15 +382,12 @@ class Authorizations:
         if spent:
             watch.note_charged(org_id, spent, is_unsettled=False)
 
-    def _note_records(self, _: str, records: list[RecordOnSheet]) -> None:
-        self._metering.note_on_sheet(records)
-
     async def _open_since(
         self, accounts: tuple[BudgetAccount, ...], grant: Grant
     ) -> tuple[HeldAccount, ...]:
         """The accounts of budgets that are newer than the authorization: it is spent from them."""
         now_ms = self._clock.now_ms()
-        held = {(one.key.pk, one.id) for one in grant.accounts}
+        held = {(one.key.pk, one.id) for one in grant.terms.accounts}
         accounts = tuple(
             account
             for account in accounts
@@ -444,7 +398,7 @@ class Authorizations:
 
     async def _answer_captured(
         self, policy: Policy, settled: Settled, submission: Submission
-    ) -> Captured:
+    ) -> CaptureAnswer:
         authorization = settled.authorization
         settlement = authorization.settlement
         sent_at_ms = settled.sent_at_ms or self._clock.now_ms()
@@ -456,37 +410,38 @@ class Authorizations:
                 pricing_version=settlement.pricing_version,
                 org_day=settlement.org_day,
                 price_estimated=settlement.price_estimated,
+                accepted_at_ms=settlement.at_ms,
             )
-            receipt = msgspec.structs.replace(receipt, accepted_at_ms=settlement.at_ms)
         if is_late(tick_of(receipt.accepted_at_ms), self._clock.now_ms()):
             await self._desk.poster.repair_late(policy.org_id, [receipt])
         recorded = await self._metering.answer_on_sheet(
             policy, submission.request_id, receipt, accepted=settled.changed
         )
-        return Captured(authorization, recorded, is_duplicate=not settled.changed)
+        return CaptureAnswer(authorization, recorded, is_duplicate=not settled.changed)
 
     async def _try(self, policy: Policy, wanted: Wanted, now_ms: int) -> Authorized:
         """Decide on what the store has now, and take nothing."""
-        accounts = dict.fromkeys(one for some in wanted.candidates for one in some.accounts)
-        balances = _Balances(await self._ledger.read_open(accounts))
+        accounts = dict.fromkeys(one for some in wanted.candidates for one in some.chain.accounts)
+        found = await self._ledger.read_open(accounts)
+        balances = _Balances(((one.key, one.id), has) for one, has in found.items())
         speeds: dict[int, Speed] = {}
         for rank, candidate in enumerate(wanted.candidates):
-            found = await self._tokens.look(wanted, candidate)
-            speeds[rank] = found
-            if isinstance(found, Room):
-                speeds[rank] = Taken(found.output_tokens, (), found.limits)
+            speed = speeds[rank] = await self._tokens.look(wanted, candidate)
+            if isinstance(speed, Room):
+                speeds[rank] = Taken(speed.output_tokens, (), speed.limits)
         choice = choose(balances, wanted, speeds)
         if isinstance(choice, Denied):
             raise await self._deny(policy, choice)
-        if not isinstance(choice, Choice):
+        if not isinstance(choice, ChosenCandidate):
             raise LookupError("the limits of every candidate are known")  # noqa: TRY004
         grant, _ = make_grant(wanted, choice)
         granted = Authorization("", grant, State.OPEN, now_ms + wanted.hold_ms)
-        candidate, speed = wanted.candidates[choice.rank], speeds[choice.rank]
+        change, chosen = hold(grant.held_usd_picos), speeds[choice.rank]
         after = tuple(
-            (one, balances.after(one, grant.held_usd_picos)) for one in candidate.accounts
+            (one, balances.get((one.key, one.id), NOTHING) + change)
+            for one in wanted.candidates[choice.rank].chain.accounts
         )
-        limits: Mapping[str, LimitStatus] = speed.limits if isinstance(speed, Taken) else {}
+        limits: Mapping[str, LimitStatus] = chosen.limits if isinstance(chosen, Taken) else {}
         return Authorized(granted, Granted(granted, choice.rank, after, limits))
 
     async def _deny(self, policy: Policy, denied: Denied) -> AuthorizationDeniedError:
@@ -525,19 +480,12 @@ class Authorizations:
         return usage.input_tokens + written + output
 
 
-class _Balances:
+class _Balances(dict[AccountKey, Balance]):
     """Accounts as they were read."""
-
-    def __init__(self, found: Mapping[BudgetAccount, Balance]) -> None:
-        self._found = {(one.key, one.id): balance for one, balance in found.items()}
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
         """What the account has; ``None`` if it is not open."""
-        return self._found.get((key, account_id))
-
-    def after(self, account: BudgetAccount, held_usd_picos: int) -> Balance:
-        """What it would have with so much more held against it."""
-        return (self.balance(account.key, account.id) or Balance()) + hold(held_usd_picos)
+        return self.get((key, account_id))
 
 
 def _named(policy: Policy, authorization: Authorization, usage: Usage) -> Usage:
@@ -548,12 +496,6 @@ def _named(policy: Policy, authorization: Authorization, usage: Usage) -> Usage:
     return msgspec.structs.replace(
         usage, request_id=authorization.shown_id, model_label=grant.terms.label, tags=tags
     )
-
-
-def _check_settler(seen: Seen, *, by_gateway: bool = False) -> None:
-    """Raise `ConflictError` if an app would say what a call of the gateway has used."""
-    if seen.authorization.grant.by_gateway and not by_gateway:
-        raise ConflictError("authorization_id", "is a call's through the gateway, which settles it")
 
 
 def _are_held(accounts: tuple[BudgetAccount, ...], grant: Grant) -> bool:

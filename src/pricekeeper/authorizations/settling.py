@@ -69,7 +69,7 @@ def settle(action: Action, seen: Authorization, now_ms: int) -> Changed | None:
     if seen.state is not State.OPEN or seen.expires_at_ms > now_ms:
         return None
     after = msgspec.structs.replace(seen, state=State.UNSETTLED)
-    return Changed(after, expire(seen.held_usd_picos))
+    return Changed(after, expire(seen.grant.held_usd_picos))
 
 
 def _capture(settlement: Settlement, seen: Authorization, now_ms: int) -> Changed | None:
@@ -81,7 +81,7 @@ def _capture(settlement: Settlement, seen: Authorization, now_ms: int) -> Change
         return None
     if seen.state is State.VOIDED:
         raise _conflict("was voided")
-    held, cost = seen.held_usd_picos, settlement.cost_usd_picos
+    held, cost = seen.grant.held_usd_picos, settlement.cost_usd_picos
     change = capture(held, cost)
     if seen.state is State.UNSETTLED:
         _check_late(seen, now_ms)
@@ -95,11 +95,11 @@ def _void(action: Void, seen: Authorization, now_ms: int) -> Changed | None:
         return None
     if seen.state is State.CAPTURED:
         raise _conflict("was captured")
-    change = capture(seen.held_usd_picos, 0)
+    change = capture(seen.grant.held_usd_picos, 0)
     if seen.state is State.UNSETTLED:
         if not action.by_admin:
             _check_late(seen, now_ms)
-        change = capture_late(seen.held_usd_picos, 0)
+        change = capture_late(seen.grant.held_usd_picos, 0)
     settlement = Settlement(now_ms, reason=action.reason)
     after = msgspec.structs.replace(seen, state=State.VOIDED, settlement=settlement)
     return Changed(after, change)

@@ -37,7 +37,7 @@ from pricekeeper.authorizations.bucket_lines import Block, BucketKey, BucketLine
 from pricekeeper.authorizations.decision import Candidate, Lacking, Room, Taken, Wanted
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import Backoff, BoundedCache, error_copy
+from pricekeeper.concurrency import Backoff, BoundedCache, error_copy, gather_in_groups
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -501,9 +501,7 @@ class TokenTaker:
             owed = self._owed.pop(key, None)
             if owed is not None and any(owed.tokens.values()):
                 debits.append(owed)
-        for first in range(0, len(debits), WRITES_AT_ONCE_MAX):
-            some = debits[first : first + WRITES_AT_ONCE_MAX]
-            await asyncio.gather(*map(self._return_one, some))
+        await gather_in_groups(self._return_one, debits, WRITES_AT_ONCE_MAX)
         return {_key(debit) for debit in debits}
 
     async def _return_one(self, debit: Debit) -> None:
@@ -575,7 +573,7 @@ def _fitting(wanted: Wanted, candidate: Candidate, answer: _Answer) -> int | Non
 
 
 def _lacking(candidate: Candidate, answer: _Answer) -> Lacking:
-    scopes = {bucket.entity: bucket.scope for bucket in candidate.buckets}
+    scopes = {bucket.entity: bucket.scope for bucket in candidate.chain.buckets}
     return Lacking(
         tuple(
             DeniedBy(

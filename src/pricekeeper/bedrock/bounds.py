@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -297,13 +297,10 @@ def with_max_output(
         if outer is None:
             changed[name] = max_output_tokens
         else:
-            _set_inside(changed, outer, name, max_output_tokens)
+            inside = changed.get(outer)
+            changed[outer] = {**inside} if isinstance(inside, dict) else {}
+            changed[outer][name] = max_output_tokens
     return changed
-
-
-def _set_inside(body: MutableMapping[str, Any], outer: str, inner: str, value: int) -> None:
-    inside = body.get(outer)
-    body[outer] = {**(inside if isinstance(inside, dict) else {}), inner: value}
 
 
 def _is_count(value: Any) -> bool:

@@ -56,19 +56,18 @@ class StreamUsage:
         self.size = 0
         """How many bytes have passed."""
 
-    def feed(self, chunk: bytes) -> None:
-        """Look at the next bytes."""
+    def feed(self, chunk: bytes) -> bytes:
+        """Look at the next bytes; they are to be passed on as they are."""
         self.size += len(chunk)
-        if self._lost:
-            return
-        if not self._buffer:
+        if self._buffer:
+            self._buffer += chunk
+            if len(self._buffer) >= self._needed:
+                data = bytes(self._buffer)
+                self._buffer.clear()
+                self._walk(data)
+        elif not self._lost:
             self._walk(chunk)
-            return
-        self._buffer += chunk
-        if len(self._buffer) >= self._needed:
-            data = bytes(self._buffer)
-            self._buffer.clear()
-            self._walk(data)
+        return chunk
 
     def _walk(self, data: bytes) -> None:
         """Go from frame to frame, and keep what is not whole yet."""

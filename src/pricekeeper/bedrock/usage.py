@@ -189,7 +189,7 @@ def usage_of_metrics(body: Mapping[str, Any]) -> Usage | None:
     )
 
 
-def usage_of_headers(headers: Mapping[str, str], *, has_answer: bool = True) -> Usage | None:
+def usage_of_headers(headers: Mapping[str, str], *, has_answer: bool) -> Usage | None:
     """The counts that come with the answer to an ``invoke``; vectors have no output tokens."""
     counts = {
         name: int(headers[name])

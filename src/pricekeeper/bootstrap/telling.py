@@ -68,8 +68,8 @@ def _line(authorization: Authorization) -> AuthorizationLine:
     captured = authorization.state is State.CAPTURED and settlement is not None
     return AuthorizationLine(
         authorization.shown_id,
-        grant.app_id,
-        grant.label,
+        grant.terms.app_id,
+        grant.terms.label,
         authorization.state.value,
         grant.reason,
         grant.held_usd_picos,

@@ -117,15 +117,13 @@ def balance_of(item: Mapping[str, Any] | None, account_id: str) -> Balance | Non
     )
 
 
-def balances_of(item: Mapping[str, Any] | None) -> dict[str, Balance | UnreadableItemError] | None:
-    """What each account of an item has that is open; ``None`` if there is no item.
+def balances_of(item: Mapping[str, Any] | None) -> dict[str, Balance | UnreadableItemError]:
+    """What each account of an item has that is open; nothing if there is no item.
 
     In place of one that can't be read is the error: it concerns whoever needs that account.
     """
-    if item is None:
-        return None
     found: dict[str, Balance | UnreadableItemError] = {}
-    for account_id in account_ids(item):
+    for account_id in account_ids(item or {}):
         try:
             found[account_id] = balance_of(item, account_id) or NOTHING
         except UnreadableItemError as error:
@@ -173,7 +171,7 @@ def file_put(
     after |= {EXPIRY: now_ms // 1000 + LIFE_SECS, _THROUGH: chapter}
     if mends:
         after[_MENDS] = mends + (0 if item is None else mends_of(item))
-    found = balances_of(item) or {}
+    found = balances_of(item)
     for account_id, change in changes.items():
         have = found.get(account_id, NOTHING)
         if isinstance(have, Balance):

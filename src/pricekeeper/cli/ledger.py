@@ -24,7 +24,7 @@ from pricekeeper.settings import Settings
 from pricekeeper.values import parse_org_id
 
 if TYPE_CHECKING:  # it brings every feature with it
-    from pricekeeper.authorizations import Finding
+    from pricekeeper.authorizations import AccountFinding
     from pricekeeper.budgets import Balance
     from pricekeeper.metering.aggregation_report import RebuildReport, TotalChange
 
@@ -80,7 +80,7 @@ async def check(
     from pricekeeper.tenants.listing import read_pages  # noqa: PLC0415
 
     labels = load_catalogue(settings.config_path).labels
-    findings: list[Finding] = []
+    findings: list[AccountFinding] = []
     unreadable: dict[str, str] = {}
     async with open_local_store(settings) as store:
         tenants = Tenants(store, SystemClock(), labels)
@@ -100,7 +100,9 @@ async def check(
     return Output(_check_answer(findings, unreadable), picture, code)
 
 
-def _check_answer(findings: Sequence[Finding], unreadable: Mapping[str, str]) -> dict[str, Any]:
+def _check_answer(
+    findings: Sequence[AccountFinding], unreadable: Mapping[str, str]
+) -> dict[str, Any]:
     return {
         "unreadable": [{"org_id": one, "detail": detail} for one, detail in unreadable.items()],
         "accounts": [
@@ -125,7 +127,9 @@ def _balance(balance: Balance) -> dict[str, int]:
     return {"used": balance.used, "held": balance.held, "unsettled": balance.unsettled}
 
 
-def _check_picture(findings: Sequence[Finding], unreadable: Mapping[str, str]) -> RenderableType:
+def _check_picture(
+    findings: Sequence[AccountFinding], unreadable: Mapping[str, str]
+) -> RenderableType:
     damages = [
         Text(f"{org_id} can't be checked: {detail}", "bold red")
         for org_id, detail in unreadable.items()

@@ -8,19 +8,13 @@ UTC nothing of it is accepted any more, by anybody.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
-from pricekeeper.days import MS_PER_DAY, date_of, day_of
+from pricekeeper.days import MS_PER_DAY, date_of, day_of, day_start_ms, org_day
 
 _FINAL_AFTER_DAYS: Final = 3
 """From its start in UTC."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def day_start_ms(day: str) -> int:
-    """When the day begins in UTC."""
-    return (date_of(day) - _EPOCH.date()).days * MS_PER_DAY
 
 
 def day_after(day: str) -> str:
@@ -30,13 +24,12 @@ def day_after(day: str) -> str:
 
 def final_at_ms(day: str) -> int:
     """From when on nothing of that day is accepted."""
-    return day_start_ms(day) + _FINAL_AFTER_DAYS * MS_PER_DAY
+    return day_start_ms("UTC", day) + _FINAL_AFTER_DAYS * MS_PER_DAY
 
 
 def last_final_day(now_ms: int) -> str:
     """The latest day that can no longer change."""
-    number = now_ms // MS_PER_DAY - _FINAL_AFTER_DAYS
-    return day_of((_EPOCH + timedelta(days=number)).date())
+    return org_day("UTC", now_ms - _FINAL_AFTER_DAYS * MS_PER_DAY)
 
 
 def days_between(first: str, last: str) -> Iterator[str]:

@@ -22,7 +22,8 @@ NOTE_VERSION: Final = 2
 DIFFERENCES_MAX: Final = 100
 """So many accounts that differ are listed for an organisation; all of them are counted."""
 
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
+line_of: Final = msgspec.json.Encoder(order="sorted").encode
+"""A row as canonical JSON."""
 
 
 class FileFormat(StrEnum):
@@ -182,11 +183,6 @@ def owner_of(scope_key: str) -> tuple[str, str | None]:
     return org_scope.removeprefix("ORG#"), app_id or None
 
 
-def line_of(row: RecordRow | TotalRow) -> bytes:
-    """The row as canonical JSON."""
-    return _encode(row)
-
-
 def org_entry(
     org_id: str,
     files: Iterable[FileEntry],
@@ -241,12 +237,12 @@ def make_manifest(
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The manifest as it is written: for people as well."""
-    return msgspec.json.format(_encode(manifest), indent=1) + b"\n"
+    return msgspec.json.format(line_of(manifest), indent=1) + b"\n"
 
 
 def note_bytes(entry: OrgEntry) -> bytes:
     """What is noted of an organisation that is done."""
-    return _encode(DoneNote(NOTE_VERSION, entry)) + b"\n"
+    return line_of(DoneNote(NOTE_VERSION, entry)) + b"\n"
 
 
 def entry_from_note(content: bytes | None) -> OrgEntry | None:

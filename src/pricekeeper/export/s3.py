@@ -124,9 +124,7 @@ class S3Destination:
 
     async def _put(self, path: str, body: Path | bytes, size: int, digest: str) -> None:
         headers = {_SHA256: digest, "content-length": str(size)}
-        answer = await self._call("PUT", path, body, digest, headers)
-        if answer.status not in _OK:
-            raise self._refused("PUT", path, answer)
+        await self._call("PUT", path, body, digest, headers)
 
     async def _call(
         self,

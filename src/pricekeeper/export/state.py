@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from pricekeeper.days import day_start_ms
 from pricekeeper.errors import ConditionFailedError
-from pricekeeper.export.days import day_after, day_start_ms
+from pricekeeper.export.days import day_after
 from pricekeeper.settings import RETENTION_RANGE
 from pricekeeper.storage import Condition, Item, Key, Remove, Set, Store, Update, attr
 from pricekeeper.storage.kept_rows import EXPORT_STATE, KEPT_FROM
@@ -83,7 +84,7 @@ class ExportState:
 
 def kept_from_epoch(day: str) -> int:
     """From which expiry on rows are kept, if everything up to that day was exported."""
-    return day_start_ms(day_after(day)) // 1000 + RETENTION_RANGE[0] * _SECS_PER_DAY
+    return day_start_ms("UTC", day_after(day)) // 1000 + RETENTION_RANGE[0] * _SECS_PER_DAY
 
 
 def _day_in(item: Item | None) -> str | None:

@@ -89,26 +89,20 @@ _ANTHROPIC: Final = {
 }
 
 
-class ReplyLost(Refusal):
+def reply_lost() -> Refusal:
     """Bedrock's answer was lost. Not a 5xx: clients would make the call again, and pay again."""
-
-    def __init__(self) -> None:
-        message = "Bedrock's answer was lost; the call stays charged at what was held for it"
-        super().__init__(424, "ModelErrorException", message)
+    message = "Bedrock's answer was lost; the call stays charged at what was held for it"
+    return Refusal(424, "ModelErrorException", message)
 
 
-class Unavailable(Refusal):
+def unavailable(message: str) -> Refusal:
     """Nothing was sent to Bedrock, and the same call may work in a moment."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(503, "ServiceUnavailableException", message, 1000)
+    return Refusal(503, "ServiceUnavailableException", message, 1000)
 
 
-class Failed(Refusal):
+def failed() -> Refusal:
     """A mistake of ours, before anything was held."""
-
-    def __init__(self) -> None:
-        super().__init__(500, "InternalServerException", "the price keeper has failed")
+    return Refusal(500, "InternalServerException", "the price keeper has failed")
 
 
 def refusal_of(error: PriceKeeperError, now_ms: int) -> Refusal:
@@ -124,8 +118,8 @@ def refusal_of(error: PriceKeeperError, now_ms: int) -> Refusal:
     if isinstance(error, PricingError | InvalidValueError):
         return Refusal(400, "ValidationException", str(error))
     if isinstance(error, StoreError | OverloadedError | ClockInDoubtError):
-        return Unavailable("the price keeper is not available")
-    return Failed()
+        return unavailable("the price keeper is not available")
+    return failed()
 
 
 def _denial(error: AuthorizationDeniedError, now_ms: int) -> Refusal:

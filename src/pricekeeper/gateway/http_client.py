@@ -54,7 +54,7 @@ class Waits(NamedTuple):
     """For the next request on a connection."""
 
 
-class Reply:
+class HttpReply:
     """The answer to a request; its body is read as it comes."""
 
     __slots__ = ("_connection", "_error", "_parts", "_waiting", "begun",
@@ -149,7 +149,7 @@ class _Connection(asyncio.Protocol):
         self.on_body = self._come.append  # the parser's, for each chunk: a stream has many
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._reply: Reply | None = None
+        self._reply: HttpReply | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         self._has_length = False
@@ -173,13 +173,13 @@ class _Connection(asyncio.Protocol):
             return now - self.since >= waits.unused
         return self._is_reading and now - self.since >= waits.silence
 
-    def begin(self) -> Reply:
+    def begin(self) -> HttpReply:
         """Take it for one request."""
-        self._reply = Reply(self)
+        self._reply = HttpReply(self)
         self.since = self._loop.time()
         return self._reply
 
-    async def send(self, reply: Reply, head: bytes, body: bytes) -> None:
+    async def send(self, reply: HttpReply, head: bytes, body: bytes) -> None:
         """Send the request that it was taken for; returns when the reply to it has begun."""
         try:
             if len(body) <= PIECE_BYTES:
@@ -192,7 +192,7 @@ class _Connection(asyncio.Protocol):
             self.close()
             raise
 
-    async def _write_pieces(self, reply: Reply, head: bytes, body: bytes) -> None:
+    async def _write_pieces(self, reply: HttpReply, head: bytes, body: bytes) -> None:
         """Write a long body, as fast as it is taken, and no more of it once there is an answer."""
         self._is_writing = True
         self._write(head)
@@ -332,7 +332,7 @@ class HttpClient:
         # Reading the machine's certificates takes longer than anything else about a connection.
         return ssl.create_default_context()
 
-    async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+    async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
         """Send one request; its reply has begun.
 
         Raises `NotSentError`, or `ReplyBrokenError` or `TimeoutError` if it may have been sent.

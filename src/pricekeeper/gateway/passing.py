@@ -21,6 +21,7 @@ from pricekeeper.authorizations import Authorization
 from pricekeeper.bedrock import Operation, StreamUsage, Usage
 from pricekeeper.bedrock.refusals import is_refusal
 from pricekeeper.bedrock.usage import (
+    TIER_HEADER,
     decode_telling,
     read_converse,
     usage_of_body,
@@ -28,8 +29,8 @@ from pricekeeper.bedrock.usage import (
 )
 from pricekeeper.gateway.caller import Caller, Drains, Receive, Send
 from pricekeeper.gateway.connection import ABORT, Exchange
-from pricekeeper.gateway.errors import Refusal, ReplyLost, Unavailable
-from pricekeeper.gateway.http_client import NotSentError, Reply
+from pricekeeper.gateway.errors import Refusal, reply_lost, unavailable
+from pricekeeper.gateway.http_client import HttpReply, NotSentError
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.routes import Dialect, Route
 from pricekeeper.gateway.settling import Settlements
@@ -43,7 +44,6 @@ from pricekeeper.gateway.upstream import (
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
 
-_TIER: Final = "x-amzn-bedrock-service-tier"
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -65,7 +65,7 @@ class CallState(msgspec.Struct):
     """Whether the head of an answer is on its way."""
 
 
-class Granted(msgspec.Struct, frozen=True):
+class GrantedCall(msgspec.Struct, frozen=True):
     """A call that was authorized, without its body: that is let go of once it is sent."""
 
     policy: Policy
@@ -76,23 +76,24 @@ class Granted(msgspec.Struct, frozen=True):
     hides_usage: bool
 
 
-class Room(msgspec.Struct, frozen=True):
-    """What all calls of a gateway share."""
-
-    meter: GatewayMeter
-    settlements: Settlements
-    drains: Drains
-
-
 class Passage:
     """One authorized call, from the request to Bedrock to the settlement."""
 
-    def __init__(self, room: Room, granted: Granted, state: CallState) -> None:
-        self._room = room
+    def __init__(
+        self,
+        meter: GatewayMeter,
+        settlements: Settlements,
+        drains: Drains,
+        granted: GrantedCall,
+        state: CallState,
+    ) -> None:
+        self._meter = meter
+        self._settlements = settlements
+        self._drains = drains
         self._granted = granted
         self._state = state
 
-    async def run(self, sending: Awaitable[Reply], receive: Receive, send: Send) -> None:
+    async def run(self, sending: Awaitable[HttpReply], receive: Receive, send: Send) -> None:
         """Send the call on, pass the answer back, and settle."""
         began_ns = perf_counter_ns()
         try:
@@ -105,10 +106,10 @@ class Passage:
             await self._void("Bedrock could not be reached")
             self._state.outcome = "unreachable"
             log.warning("upstream_unreachable", error=str(error) or type(error).__name__)
-            raise Unavailable("Bedrock can't be reached") from error
+            raise unavailable("Bedrock can't be reached") from error
         except LOST as error:
             raise self._lose(error) from error
-        self._room.meter.first_byte.note((perf_counter_ns() - began_ns) // 1000)
+        self._meter.first_byte.note((perf_counter_ns() - began_ns) // 1000)
         self._state.status = response.status
         try:
             if response.status >= HTTPStatus.MULTIPLE_CHOICES:
@@ -120,13 +121,13 @@ class Passage:
         finally:
             response.close()
 
-    async def _pass_refusal(self, send: Send, response: Reply) -> None:
+    async def _pass_refusal(self, send: Send, response: HttpReply) -> None:
         """Pass on what Bedrock answered instead, as it is.
 
         An error of a server in between does not say whether a model has run, and one that clients
         repeat would have them pay twice: that is a lost reply.
         """
-        self._room.meter.upstream_errors[str(response.status)] += 1
+        self._meter.upstream_errors[str(response.status)] += 1
         try:
             data = await read_whole(response)
         except LOST as error:
@@ -136,11 +137,11 @@ class Passage:
         elif response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise self._lose(f"status {response.status}")
         else:
-            self._room.settlements.leave()
+            self._settlements.leave()
         self._state.outcome = "upstream_refused"
         await answer(send, self._state, response.status, self._headers(response), data)
 
-    def _is_own_refusal(self, response: Reply, data: bytes) -> bool:
+    def _is_own_refusal(self, response: HttpReply, data: bytes) -> bool:
         """Whether Bedrock itself has refused: AWS names its errors, the others have an object."""
         if self._granted.route.dialect is Dialect.AWS:
             code = response.headers.get("x-amzn-errortype", "").partition(":")[0]
@@ -150,7 +151,7 @@ class Passage:
         except (msgspec.DecodeError, RecursionError):
             return False
 
-    async def _pass_reply(self, send: Send, response: Reply) -> None:
+    async def _pass_reply(self, send: Send, response: HttpReply) -> None:
         """Pass on a whole answer, once it is counted."""
         try:
             data = await read_whole(response)
@@ -163,7 +164,7 @@ class Passage:
             headers.append((b"x-pricekeeper-cost-usd-micros", cost))
         await answer(send, self._state, response.status, headers, data)
 
-    async def _pass_stream(self, receive: Receive, send: Send, response: Reply) -> None:
+    async def _pass_stream(self, receive: Receive, send: Send, response: HttpReply) -> None:
         """Pass on a stream as it comes, and read it to its end in any case."""
         skimmed = self._skim(response.headers)
         self._state.has_begun = True
@@ -179,7 +180,7 @@ class Passage:
         is_whole = False
         try:
             async with asyncio.timeout(None) as limit:
-                caller = Caller(receive, self._state.exchange, limit, self._room.drains)
+                caller = Caller(receive, self._state.exchange, limit, self._drains)
                 try:
                     while chunk := await response.read():
                         passed = skimmed.feed(chunk)
@@ -194,7 +195,8 @@ class Passage:
             log.warning("stream_broken", error=type(error).__name__)
         if not caller.has_left:
             if is_whole:
-                await send({"type": "http.response.body", "body": skimmed.rest()})
+                rest = skimmed.rest() if isinstance(skimmed, SseUsage) else b""
+                await send({"type": "http.response.body", "body": rest})
             else:
                 # Without an end the caller knows that something is missing.
                 await send({"type": ABORT})
@@ -208,33 +210,33 @@ class Passage:
         """Count what was used; what is not known stays held, and expires into unsettled."""
         self._state.outcome = "served"
         granted = self._granted
-        self._state.cost_usd_micros = await self._room.settlements.capture(
+        self._state.cost_usd_micros = await self._settlements.capture(
             granted.policy, granted.authorization, usage, granted.model_id
         )
 
     async def _void(self, reason: str) -> None:
         granted = self._granted
-        await self._room.settlements.void(granted.policy, granted.authorization, reason)
+        await self._settlements.void(granted.policy, granted.authorization, reason)
 
-    def _lose(self, why: object) -> ReplyLost:
+    def _lose(self, why: object) -> Refusal:
         """What to answer for a reply that nobody has; the call stays at what is held for it."""
-        self._room.settlements.leave()
+        self._settlements.leave()
         self._state.outcome = "upstream_lost"
         told = type(why).__name__ if isinstance(why, BaseException) else why
         log.warning("reply_lost", error=told, authorization_id=self._state.authorization_id)
-        return ReplyLost()
+        return reply_lost()
 
-    def _headers(self, response: Reply) -> list[tuple[bytes, bytes]]:
+    def _headers(self, response: HttpReply) -> list[tuple[bytes, bytes]]:
         authorization = self._granted.authorization
         held_micros = -(-authorization.grant.held_usd_picos // PICOS_PER_MICRO)
         return [
             *passed_headers(response),
             (b"x-pricekeeper-authorization-id", authorization.shown_id.encode()),
-            (b"x-pricekeeper-model-label", authorization.grant.label.encode()),
+            (b"x-pricekeeper-model-label", authorization.grant.terms.label.encode()),
             (b"x-pricekeeper-held-usd-micros", b"%d" % held_micros),
         ]
 
-    def _usage_of_reply(self, data: bytes, response: Reply) -> Usage | None:
+    def _usage_of_reply(self, data: bytes, response: HttpReply) -> Usage | None:
         operation = self._granted.route.operation
         if operation is Operation.CONVERSE:
             return read_converse(data)
@@ -242,34 +244,11 @@ class Passage:
             return usage_of_body(decode_telling(data))
         return usage_of_invoke(decode_telling(data), response.headers)
 
-    def _skim(self, headers: Mapping[str, str]) -> _Skimmed:
+    def _skim(self, headers: Mapping[str, str]) -> SseUsage | StreamUsage:
         operation = self._granted.route.operation
         if operation is None:
             return SseUsage(hides_usage=self._granted.hides_usage)
-        return _Frames(StreamUsage(operation, headers.get(_TIER)))
-
-
-class _Frames:
-    """Frames of AWS's encoding, passed on as they are."""
-
-    def __init__(self, usage: StreamUsage) -> None:
-        self._usage = usage
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Look at the next bytes."""
-        self._usage.feed(chunk)
-        return chunk
-
-    def rest(self) -> bytes:
-        """Nothing was held back."""
-        return b""
-
-    def usage(self) -> Usage | None:
-        """What was used, if the stream has said it."""
-        return self._usage.usage()
-
-
-_Skimmed = SseUsage | _Frames
+        return StreamUsage(operation, headers.get(TIER_HEADER))
 
 
 async def answer(

@@ -24,11 +24,11 @@ from pricekeeper.errors import (
 )
 from pricekeeper.gateway.caller import Drains, Receive, Send
 from pricekeeper.gateway.connection import ABORT, Exchange
-from pricekeeper.gateway.errors import Failed, Refusal, ReplyLost, Unavailable, refusal_of
+from pricekeeper.gateway.errors import Refusal, failed, refusal_of, reply_lost, unavailable
 from pricekeeper.gateway.http_client import NotSentError
 from pricekeeper.gateway.identity import Identification, NotOursRefusal
 from pricekeeper.gateway.meter import GatewayMeter
-from pricekeeper.gateway.passing import CallState, Granted, Passage, Room, answer
+from pricekeeper.gateway.passing import CallState, GrantedCall, Passage, answer
 from pricekeeper.gateway.planning import (
     authorize,
     body_to_send,
@@ -93,7 +93,7 @@ class Gateway:
         self._identification = Identification(services.identity, services.clock, is_barred)
         self.meter = GatewayMeter()
         self._settlements = Settlements(services, self.meter, upstream.region, self._deadlines)
-        self._room = Room(self.meter, self._settlements, Drains(self.meter))
+        self._drains = Drains(self.meter)
 
     async def __call__(
         self, scope: Any, receive: Receive, send: Send, exchange: Exchange | None = None
@@ -143,20 +143,23 @@ class Gateway:
                 else:
                     authorization = await authorize(self._services, policy, plan)
         except (DeadlineExceededError, TimeoutError):
-            raise Unavailable("the price keeper has no time") from None
+            raise unavailable("the price keeper has no time") from None
         if route.is_free:
             await self._relay_free(send, route, model_id, headers, body, state)
             return
         grant = authorization.grant
-        state.label, state.authorization_id = grant.label, authorization.shown_id
-        model_id = model_to_call(plan, self._services.prices.catalogue.model(grant.label))
+        state.label, state.authorization_id = grant.terms.label, authorization.shown_id
+        model_id = model_to_call(plan, self._services.prices.catalogue.model(grant.terms.label))
         sending = self._upstream.send(
             route, model_id, headers, body_to_send(plan, model_id, grant.max_output_tokens)
         )
-        granted = Granted(policy, authorization, route, model_id, plan.is_stream, plan.hides_usage)
+        granted = GrantedCall(
+            policy, authorization, route, model_id, plan.is_stream, plan.hides_usage
+        )
         del body, plan  # an answer may take minutes, and a body have megabytes
         self.meter.added.note((perf_counter_ns() - began_ns) // 1000)
-        await Passage(self._room, granted, state).run(sending, receive, send)
+        passage = Passage(self.meter, self._settlements, self._drains, granted, state)
+        await passage.run(sending, receive, send)
 
     async def _read(
         self, receive: Receive, headers: Mapping[str, str], exchange: Exchange | None
@@ -229,7 +232,7 @@ class Gateway:
                 data = await read_whole(response)
         except (*LOST, NotSentError, NoCredentialsError) as error:
             log.warning("upstream_failed", error=str(error) or type(error).__name__)
-            raise Unavailable("Bedrock can't be reached") from error
+            raise unavailable("Bedrock can't be reached") from error
         state.outcome, state.status = "free", response.status
         await answer(send, state, response.status, passed_headers(response), data)
 
@@ -239,9 +242,9 @@ class Gateway:
             await send({"type": ABORT})
         elif state.authorization_id:
             self._settlements.leave()
-            await _refuse(send, ReplyLost(), state)
+            await _refuse(send, reply_lost(), state)
         else:
-            await _refuse(send, Failed(), state)
+            await _refuse(send, failed(), state)
         state.outcome = "failed"
 
     def _note(self, state: CallState, elapsed_ns: int) -> None:

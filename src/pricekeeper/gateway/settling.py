@@ -93,12 +93,8 @@ class Settlements:
 
     async def void(self, policy: Policy, authorization: Authorization, reason: str) -> None:
         """Give back what is held for a call that has surely cost nothing."""
-
-        async def void() -> None:
-            authorizations = self._services.authorizations
-            await authorizations.void(policy, authorization.id, reason, by_gateway=True)
-
-        await self._settle(void)
+        void = partial(self._services.authorizations.void, by_gateway=True)
+        await self._settle(partial(void, policy, authorization.id, reason))
 
     def leave(self) -> None:
         """Leave a call charged at what is held for it."""

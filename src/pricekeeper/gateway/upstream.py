@@ -13,7 +13,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreError
 from pricekeeper.gateway.http_client import (
     HttpClient,
-    Reply,
+    HttpReply,
     ReplyBrokenError,
     Waits,
 )
@@ -74,7 +74,7 @@ class Upstream:
 
     async def send(
         self, route: Route, model_id: str, headers: Mapping[str, str], body: bytes
-    ) -> Reply:
+    ) -> HttpReply:
         """Make one attempt; the answer has begun, and its body is still to be read."""
         path = self._prefix + _path_of(route, model_id)
         sent = {
@@ -116,7 +116,7 @@ async def open_upstream(location: BedrockLocation, clock: Clock) -> AsyncIterato
         await client.close()
 
 
-async def read_whole(response: Reply) -> bytes:
+async def read_whole(response: HttpReply) -> bytes:
     """The body of an answer that is no stream; raises one of `LOST` if it does not come whole."""
     parts: list[bytes] = []
     left = REPLY_BYTES_MAX
@@ -130,7 +130,7 @@ async def read_whole(response: Reply) -> bytes:
     return b"".join(parts)
 
 
-def passed_headers(response: Reply) -> list[tuple[bytes, bytes]]:
+def passed_headers(response: HttpReply) -> list[tuple[bytes, bytes]]:
     """The headers of an answer that go back to the caller."""
     dropped: Collection[bytes] = _NOT_PASSED
     for name, value in response.raw_headers:

@@ -57,7 +57,7 @@ async def _count_within(call: Call, places: BatchPlaces) -> Answer:
         parsed = await _parse_each(members_of(strict_json(body), wire.BatchBody))
         call.note_change()
         usages = [one for one in parsed if isinstance(one, Usage)]
-        record_many = call.services.authorizations.record_many
+        record_many = call.services.authorizations.recording.record_many
         outcomes = await record_many(policy, usages, places) if usages else []
     finally:
         places.end_work()

@@ -68,8 +68,8 @@ class BudgetMetrics:
         by_client = {(policy.org_id, policy.app_id): policy for policy in policies}
         held, unsettled = Counter[Labels](), Counter[Labels]()
         for org_id, one in exposed:
-            app_id = None if one.grant.app_id is None else AppId(one.grant.app_id)
-            labels = (*_names(by_client, OrgId(org_id), app_id), one.grant.label)
+            app_id = None if one.grant.terms.app_id is None else AppId(one.grant.terms.app_id)
+            labels = (*_names(by_client, OrgId(org_id), app_id), one.grant.terms.label)
             sums = held if one.state is State.OPEN else unsettled
             sums[labels] += one.grant.held_usd_picos
         self._metrics.show_changes(HELD, _dollars(held))

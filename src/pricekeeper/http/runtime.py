@@ -50,7 +50,7 @@ def begin_usage(call: Call, reply: Reply) -> bool:
         return Answer(202, cases.recorded_answer(recorded, policy))
 
     async def finish(settled: RecordUnderWay) -> Answer:
-        return answer(await services.authorizations.answer(settled))
+        return answer(await services.authorizations.recording.answer(settled))
 
     def settle(settled: RecordUnderWay) -> None:
         try:
@@ -62,7 +62,7 @@ def begin_usage(call: Call, reply: Reply) -> bool:
         except Exception as error:  # noqa: BLE001 - it is told and logged
             reply.fail(error)
 
-    return services.authorizations.begin(policy, cases.usage_of(body), settle)
+    return services.metering.begin(policy, cases.usage_of(body), settle)
 
 
 async def record_batch(call: Call) -> Answer:

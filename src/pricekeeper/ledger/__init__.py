@@ -2,9 +2,8 @@
 
 from pricekeeper.ledger.command import Command, Decision
 from pricekeeper.ledger.draft import Draft
-from pricekeeper.ledger.meter import LedgerMeter
 from pricekeeper.ledger.posting import AccountNotOpenError
-from pricekeeper.ledger.service import Ledger, Measure
+from pricekeeper.ledger.service import Ledger
 
 __all__ = [
     "AccountNotOpenError",
@@ -12,6 +11,4 @@ __all__ = [
     "Decision",
     "Draft",
     "Ledger",
-    "LedgerMeter",
-    "Measure",
 ]

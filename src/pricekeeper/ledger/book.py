@@ -34,7 +34,7 @@ class OpenAccounts:
     __slots__ = ("_damage", "balances", "is_damaged", "mends", "through")
 
     def __init__(self, item: Mapping[str, Any] | None) -> None:
-        self.balances: dict[str, Balance | UnreadableItemError] = balances_of(item) or {}
+        self.balances = balances_of(item)
         """In place of one that can't be read is the error."""
         self.mends, self.through = 0, ""
         """How often accounts of the item were set right, and the last chapter that is in it."""
@@ -180,9 +180,9 @@ class Book:
         """The chapters that can be filed."""
         return self.chapters[:-1]
 
-    def drop_filed(self, through: str) -> None:
-        """Forget the chapters up to that one: they are filed."""
-        left = [sums for sums in self.chapters if sums.chapter.name > through]
+    def drop_before(self, first: Chapter) -> None:
+        """Forget the chapters before that one: they are filed."""
+        left = [sums for sums in self.chapters if sums.chapter.name >= first.name]
         if len(left) < len(self.chapters):
             self.chapters = left
             self.generation = next(_generations)

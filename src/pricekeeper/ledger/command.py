@@ -37,6 +37,8 @@ class Command(Generic[_T]):
     """What is to be applied together with the sheet, in one transaction; set when it is decided."""
     send: Send | None = None
     """Who applies its operations, if it is not the store alone; then it has a sheet of its own."""
+    result: _T
+    """What it is answered with once it is written; set when it is decided."""
 
     _future: asyncio.Future[_T] | None = None
     _is_answered = False
@@ -64,7 +66,7 @@ class Command(Generic[_T]):
 
     def note_written(self) -> None:
         """Answer: what it has put into the draft is written."""
-        raise NotImplementedError
+        self.answer(self.result)
 
     def deny(self) -> None:
         """Answer: what denies it is not old."""

@@ -10,7 +10,7 @@ Then nothing is written, the errands are run, and the commands are decided anew.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import NOTHING
@@ -24,16 +24,10 @@ SHEET_BYTES_MAX: Final = 200_000
 NONCE_BYTES: Final = 6
 _T = TypeVar("_T")
 Errand: TypeAlias = Callable[[], Awaitable[None]]
+Fail: TypeAlias = Callable[[BaseException], None]
+"""Tells whoever has asked for an errand that it has failed."""
 Tell: TypeAlias = Callable[[str, list[_T]], None]
 """Is told of an organisation what the commands of one sheet have gathered; it must not raise."""
-
-
-class Asking(Protocol):
-    """Whoever has asked for an errand."""
-
-    def fail(self, error: BaseException) -> None:
-        """The errand has failed."""
-        ...
 
 
 class Draft:
@@ -50,7 +44,7 @@ class Draft:
         self.outcomes: dict[str, str] = {}
         self.names: dict[str, int] = {}
         self.attributes: Item = {}
-        self.errands: dict[Hashable, tuple[Errand, list[Asking]]] = {}
+        self.errands: dict[Hashable, tuple[Errand, list[Fail]]] = {}
         self.found: set[Hashable] = set()
         """What a command has looked up that holds for all others of this draft, too."""
         self._before: dict[tuple[Key, str], Balance] = {}
@@ -155,10 +149,9 @@ class Draft:
         for tell, gathered in self._gathered.items():
             tell(self.book.org_id, gathered)
 
-    def ask(self, name: Hashable, errand: Errand, asking: Asking) -> None:
+    def ask(self, name: Hashable, errand: Errand, fail: Fail) -> None:
         """Have something done before it is decided who asks; the same errand is run once."""
-        _, others = self.errands.setdefault(name, (errand, []))
-        others.append(asking)
+        self.errands.setdefault(name, (errand, []))[1].append(fail)
 
     def sheet(self) -> Sheet:
         """The sheet as everybody will read it."""

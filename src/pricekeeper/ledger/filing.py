@@ -24,6 +24,7 @@ from pricekeeper.budgets.items import (
     tidy_update,
 )
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import in_groups
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -32,7 +33,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.ledger.book import ChapterSums
 from pricekeeper.ledger.items import find_damage, outcomes_key, outcomes_update
-from pricekeeper.ledger.position import Chapter, outcome_name, outcomes_sort_key
+from pricekeeper.ledger.position import outcome_name, outcomes_sort_key
 from pricekeeper.ledger.sheet import filed_in_part
 from pricekeeper.storage import Key, Store
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -63,13 +64,9 @@ class Filer:
                 name, place = outcome_name(authorization_id), sums.places.get(authorization_id)
                 filed = text if place is None else filed_in_part(text, place)
                 groups[outcomes_sort_key(authorization_id)][name] = filed
+            chapter = sums.chapter.name
             await _run_all(
-                [
-                    partial(
-                        self._file_outcomes, outcomes_key(self._org_id, one), some, sums.chapter
-                    )
-                    for one, some in groups.items()
-                ]
+                [partial(self._file_outcomes, one, some, chapter) for one, some in groups.items()]
             )
 
     async def _file_item(self, key: Key, sums: ChapterSums) -> None:
@@ -113,28 +110,28 @@ class Filer:
                 return
         raise ContendedError("others kept filing into the same item")
 
-    async def _file_outcomes(self, key: Key, outcomes: Mapping[str, str], chapter: Chapter) -> None:
-        names = list(outcomes)
+    async def _file_outcomes(
+        self, sort_key: str, outcomes: Mapping[str, str], chapter: str
+    ) -> None:
+        key = outcomes_key(self._org_id, sort_key)
         expires = self._expires_at_epoch(self._clock.now_ms())
-        for start in range(0, len(names), OUTCOMES_AT_ONCE):
-            some = {name: outcomes[name] for name in names[start : start + OUTCOMES_AT_ONCE]}
+        for names in in_groups(list(outcomes), OUTCOMES_AT_ONCE):
+            some = {name: outcomes[name] for name in names}
             try:
-                await self._store.update(outcomes_update(key, some, chapter.name, expires))
+                await self._store.update(outcomes_update(key, some, chapter, expires))
             except ConditionFailedError as refused:
                 damage = find_damage(refused.item)
                 if damage is None:
                     continue  # those of a later chapter are there
-                await self._store.update(
-                    outcomes_update(key, some, chapter.name, expires, in_place_of=damage)
-                )
+                update = outcomes_update(key, some, chapter, expires, in_place_of=damage)
+                await self._store.update(update)
 
 
 async def _run_all(work: Sequence[Callable[[], Awaitable[None]]]) -> None:
     """Do all of it, some at a time; raises what failed first, once nothing is under way."""
     failed: BaseException | None = None
-    for start in range(0, len(work), WRITES_AT_ONCE):
-        some = [one() for one in work[start : start + WRITES_AT_ONCE]]
-        for done in await asyncio.gather(*some, return_exceptions=True):
+    for some in in_groups(work, WRITES_AT_ONCE):
+        for done in await asyncio.gather(*(one() for one in some), return_exceptions=True):
             failed = failed or done
     if failed is not None:
         raise failed

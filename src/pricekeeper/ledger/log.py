@@ -131,11 +131,6 @@ class OrgLog:
         """Where the next sheet goes, as far as this process knows; ``None`` if it knows nothing."""
         return None if self._book is None else self._book.next
 
-    @property
-    def generation(self) -> int:
-        """The book's, or 0 if there is none."""
-        return 0 if self._book is None else self._book.generation
-
     def is_at(self, book: Book) -> bool:
         """Whether that is still the book in which this process reads on."""
         return self._book is book
@@ -241,7 +236,7 @@ class OrgLog:
             if book is None or first.name > book.next.chapter.name:
                 self._book = book = Book(self.org_id, first)
             else:
-                self._drop_before(book, first)
+                book.drop_before(first)  # others have filed them
         await self._catch_up(book)
 
     async def _find_first(self) -> Chapter:
@@ -260,12 +255,6 @@ class OrgLog:
             else:
                 return first
         return first_chapter(item)
-
-    def _drop_before(self, book: Book, first: Chapter) -> None:
-        """Forget chapters that others have filed."""
-        filed = [sums.chapter.name for sums in book.sealed() if sums.chapter.name < first.name]
-        if filed:
-            book.drop_filed(filed[-1])
 
     async def _catch_up(self, book: Book) -> None:
         """Fold what others have written since."""
@@ -304,19 +293,6 @@ class OrgLog:
         self.others += 1
         self._meter.sheets_read += 1
 
-    async def _learn(self, item: Mapping[str, Any] | None) -> None:
-        """Fold the sheet that is there in place of ours.
-
-        Whoever loses twice in a row reads what is behind it as well.
-        """
-        self._meter.lost_races += 1
-        self._losses += 1
-        if item is not None:
-            self._fold_found(self.book, item)
-        if item is None or self._losses > 1:
-            with contextlib.suppress(StoreError):  # then the next sheet is refused, and learns it
-                await self._catch_up(self.book)
-
     async def _write(
         self,
         position: Position,
@@ -331,7 +307,8 @@ class OrgLog:
         )
         lost: OutcomeUnknownError | None = None
         for sending in range(SENDINGS_MAX):
-            await self._pause(sending)
+            if sending:
+                await self._clock.sleep_ms(BACKOFF.pause_ms(sending, self._random.randrange))
             try:
                 await self._send(put, operations, send)
             except ConditionFailedError as refused:
@@ -368,10 +345,20 @@ class OrgLog:
             await self._store.put(put)
 
     async def _accept_or_learn(self, item: Mapping[str, Any] | None, sheet: Sheet) -> None:
-        """Go on if that sheet is ours, of an earlier sending; else it is another's."""
-        if not is_written_by(item, sheet.nonce):
-            await self._learn(item)
-            raise SheetTakenError
+        """Go on if that sheet is ours, of an earlier sending; else fold the one of another.
+
+        Whoever loses twice in a row reads what is behind it as well.
+        """
+        if is_written_by(item, sheet.nonce):
+            return
+        self._meter.lost_races += 1
+        self._losses += 1
+        if item is not None:
+            self._fold_found(self.book, item)
+        if item is None or self._losses > 1:
+            with contextlib.suppress(StoreError):  # then the next sheet is refused, and learns it
+                await self._catch_up(self.book)
+        raise SheetTakenError
 
     async def _look_at(self, position: Position) -> Item | None:
         """The sheet that is there after a lost reply, as far as that can be read."""
@@ -379,10 +366,6 @@ class OrgLog:
             return await self._store.get(USAGE_AGG_SHARDED, position_key(self.org_id, position))
         except StoreUnavailableError:
             return None
-
-    async def _pause(self, failures: int) -> None:
-        if failures:
-            await self._clock.sleep_ms(BACKOFF.pause_ms(failures, self._random.randrange))
 
     async def _seal_if_long(self) -> None:
         """End a chapter that has enough sheets, or began long ago."""
@@ -412,7 +395,7 @@ class OrgLog:
             await self._read()
             return
         if moves:
-            self._drop_before(book, following)
+            book.drop_before(following)
         else:
             self._begin_filing(book)
 
@@ -440,5 +423,5 @@ class OrgLog:
                 _log.warning("filing_failed", org_id=self.org_id, error=error.code)
                 sums.sealed_ms = self._clock.monotonic_ms()
                 return
-            book.drop_filed(sums.chapter.name)
+            book.drop_before(following)
             self._meter.chapters_filed += 1

@@ -1,4 +1,4 @@
-"""Records that nobody authorized, and corrections: what they add to accounts."""
+"""What accounts begin with, and what records that nobody authorized and corrections add to them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,30 @@ class AccountNotOpenError(Exception):
     """An account was to be spent from that is not open; open it, and try again."""
 
 
+class OpenAccount(Command[None]):
+    """Opens an account with what was spent in its window before, unless it is open."""
+
+    result = None
+
+    def __init__(self, account: BudgetAccount, spent_usd_picos: int) -> None:
+        self.keys = (account.key,)
+        self._account = account
+        self._spent_usd_picos = spent_usd_picos
+
+    def decide(self, draft: Draft) -> Decision:
+        """Open it with what was measured: nobody spends from it before it is open."""
+        account = self._account
+        if draft.balance(account.key, account.id) is not None:
+            self.answer(None)
+            return Decision.ANSWERED
+        draft.open(account.key, account.id, spend(self._spent_usd_picos))
+        return Decision.WRITES
+
+
 class PostRecords(Command[None]):
     """Spends from accounts in the transaction that applies some operations."""
+
+    result = None
 
     def __init__(
         self, debits: Debits, operations: Sequence[Write], send: Send | None = None
@@ -42,9 +64,6 @@ class PostRecords(Command[None]):
             for account in accounts:
                 draft.add(account.key, account.id, spend(picos))
         return Decision.WRITES
-
-    def note_written(self) -> None:
-        self.answer(None)
 
     def note_refused(self, reasons: Sequence[CancellationReason]) -> None:
         self.fail(TransactionCancelledError(reasons))

@@ -18,7 +18,7 @@ apps; `TRIES_MAX` tries, each after twice as long.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -35,7 +35,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError
 from pricekeeper.ledger.command import Command, Decision
 from pricekeeper.ledger.draft import Draft
-from pricekeeper.ledger.service import Ledger, Measure
+from pricekeeper.ledger.service import AccountKey, Ledger, Measure
 from pricekeeper.storage import Delete, Key, Put, Store, query_items
 from pricekeeper.tenants import Client, Policy, Tenants
 from pricekeeper.tenants.recounts import (
@@ -60,8 +60,6 @@ RECOUNTS_AT_ONCE: Final = 20
 ROUNDS_MAX: Final = 3
 
 _log = structlog.get_logger(__name__)
-
-AccountKey: TypeAlias = tuple[Key, str]
 
 
 class AccountState(NamedTuple):
@@ -95,6 +93,8 @@ class _AddMissing(Command[bool]):
     What is counted meanwhile is no hindrance: it is missing in any case.
     """
 
+    result = True
+
     def __init__(self, key: Key, missing: Mapping[str, int], mends: int) -> None:
         self.keys = (key,)
         self._key = key
@@ -109,9 +109,6 @@ class _AddMissing(Command[bool]):
         for account_id, picos in self._missing.items():
             draft.mend(self._key, account_id, spend(picos))
         return Decision.WRITES
-
-    def note_written(self) -> None:
-        self.answer(True)  # noqa: FBT003
 
 
 class Recounts:
@@ -215,16 +212,13 @@ class Recounts:
         for item_key, some in missing.items():
             names = [(item_key, account_id) for account_id in some]
             one = before[names[0]]
-            if await self._add(one.account.org_id, item_key, some, one.mends):
-                _log_added([(before[name].account, some[name[1]]) for name in names])
+            command = _AddMissing(item_key, some, one.mends)
+            if await self._ledger.carry_out(one.account.org_id, command):
+                for name in names:
+                    _log_added(before[name].account, some[name[1]])
             else:
                 left.update(names)
         return left
-
-    async def _add(self, org_id: str, key: Key, missing: Mapping[str, int], mends: int) -> bool:
-        command = _AddMissing(key, missing, mends)
-        self._ledger.submit(org_id, command)
-        return await command.future
 
     async def _read_policies(self, client: Client) -> AsyncIterator[list[Policy]]:
         """The client, and the apps of an organisation, a hundred at a time; none if it is gone."""
@@ -254,12 +248,11 @@ class Recounts:
         return True
 
 
-def _log_added(added: Sequence[tuple[BudgetAccount, int]]) -> None:
-    for account, picos in added:
-        _log.warning(
-            "account_recounted",
-            org_id=account.org_id,
-            app_id=account.app_id,
-            budget=account.name,
-            added_usd_picos=picos,
-        )
+def _log_added(account: BudgetAccount, picos: int) -> None:
+    _log.warning(
+        "account_recounted",
+        org_id=account.org_id,
+        app_id=account.app_id,
+        budget=account.name,
+        added_usd_picos=picos,
+    )

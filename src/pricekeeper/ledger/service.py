@@ -20,29 +20,29 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from pricekeeper.budgets import AccountMemory, Balance, BudgetAccount
 from pricekeeper.budgets.items import partition_query
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, SingleFlight
 from pricekeeper.ledger.book import Book, OpenAccounts
-from pricekeeper.ledger.command import AnyCommand, Send
+from pricekeeper.ledger.command import AnyCommand, Command, Send
 from pricekeeper.ledger.log import SHEETS_MAX, OrgLog
 from pricekeeper.ledger.meter import LedgerMeter
-from pricekeeper.ledger.opening import OpenAccount
 from pricekeeper.ledger.pace import Pace
-from pricekeeper.ledger.posting import Debits, PostRecords
+from pricekeeper.ledger.posting import Debits, OpenAccount, PostRecords
 from pricekeeper.ledger.worker import Worker
 from pricekeeper.storage import Key, Store, Write, query_items
-from pricekeeper.tenants import Policy
 
 LOGS_MAX: Final = 5_000
 OPEN_MAX: Final = 50_000
 OPENED_MAX: Final = 2_000
 RETENTION_DAYS: Final = 90
 PARTITION_ITEMS_MAX: Final = 100_000
-_OpenKey: TypeAlias = tuple[Key, str]
+_T = TypeVar("_T")
+AccountKey: TypeAlias = tuple[Key, str]
+"""An account by its item and its name in it."""
 Measure: TypeAlias = Callable[[Sequence[BudgetAccount]], Awaitable[Mapping[BudgetAccount, int]]]
 """What the records of the journal add up to in each of these accounts, in pico-dollars."""
 
@@ -72,17 +72,12 @@ class Ledger:
         self._logs: BoundedCache[str, OrgLog] = BoundedCache(LOGS_MAX)
         self._paces: BoundedCache[str, Pace] = BoundedCache(LOGS_MAX)
         self._workers: dict[str, Worker] = {}
-        self._memory = AccountMemory()
-        self._open: BoundedCache[_OpenKey, bool] = BoundedCache(OPEN_MAX)
+        self.find = AccountMemory().find
+        """Finds every account that a call at that time is held against and spent from."""
+        self._open: BoundedCache[AccountKey, bool] = BoundedCache(OPEN_MAX)
         self._opened: BoundedCache[int, tuple[BudgetAccount, ...]] = BoundedCache(OPENED_MAX)
         """Accounts of calls that were all found open, by the identity of what `find` found."""
-        self._opening: SingleFlight[_OpenKey, None] = SingleFlight("pricekeeper-budget-open")
-
-    def find(
-        self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
-    ) -> tuple[BudgetAccount, ...]:
-        """Every account that a call at that time is held against and spent from."""
-        return self._memory.find(policy, label, tags, at_ms)
+        self._opening: SingleFlight[AccountKey, None] = SingleFlight("pricekeeper-budget-open")
 
     def were_opened(self, accounts: tuple[BudgetAccount, ...]) -> bool:
         """Whether the accounts that `find` has found are remembered to be open."""
@@ -193,21 +188,20 @@ class Ledger:
             self._workers[org_id] = worker
         worker.submit(command, follows=follows)
 
+    async def carry_out(self, org_id: str, command: Command[_T]) -> _T:
+        """Have the command carried out, and wait for its answer."""
+        self.submit(org_id, command)
+        return await command.future
+
     async def post(
-        self,
-        org_id: str,
-        debits: Debits,
-        operations: Sequence[Write],
-        send: Send | None = None,
+        self, org_id: str, debits: Debits, operations: Sequence[Write], send: Send | None = None
     ) -> None:
         """Apply operations together with what they add to accounts, all or nothing.
 
         Raises `TransactionCancelledError` with the reasons of the operations if one of them was
         refused, and `AccountNotOpenError` if an account is not open.
         """
-        command = PostRecords(debits, operations, send)
-        self.submit(org_id, command)
-        await command.future
+        await self.carry_out(org_id, PostRecords(debits, operations, send))
 
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""
@@ -232,7 +226,5 @@ class Ledger:
         items = await self.read_items(account.org_id, [account.key])
         if items[account.key].balance(account.id) is None:
             spent = (await self._measure([account]))[account]
-            command = OpenAccount(account, spent)
-            self.submit(account.org_id, command)
-            await command.future
+            await self.carry_out(account.org_id, OpenAccount(account, spent))
         self._open.put((account.key, account.id), True)  # noqa: FBT003

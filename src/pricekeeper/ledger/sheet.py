@@ -157,10 +157,10 @@ def _id_bytes(canonical: str) -> bytes:
 
 
 def _stored(org_id: str, key: Key, change: ItemChange) -> _StoredChange:
-    if not key.pk.startswith(_org(org_id)):
+    if not key.pk.startswith(org_prefix(org_id)):
         raise LookupError(f"{key.pk} is no account of {org_id}")
     return _StoredChange(
-        key.pk.removeprefix(_org(org_id)),
+        key.pk.removeprefix(org_prefix(org_id)),
         key.sk or "",
         [(name, one.used, one.held, one.unsettled) for name, one in change.accounts.items()],
         change.opened,
@@ -171,9 +171,9 @@ def _stored(org_id: str, key: Key, change: ItemChange) -> _StoredChange:
 def _changes(org_id: str, data: bytes | None) -> Iterator[tuple[Key, ItemChange]]:
     for one in () if data is None else _decode_changes(data):
         accounts = {name: Balance(*picos) for name, *picos in one.accounts}
-        yield Key(_org(org_id) + one.pk, one.sk), ItemChange(accounts, one.opened, one.mends)
+        yield Key(org_prefix(org_id) + one.pk, one.sk), ItemChange(accounts, one.opened, one.mends)
 
 
-def _org(org_id: str) -> str:
-    """What the keys of all accounts of an organisation and of its apps begin with."""
+def org_prefix(org_id: str) -> str:
+    """What the names of an organisation and of each of its apps begin with; so do their keys."""
     return f"org-{org_id}"

@@ -198,7 +198,8 @@ class Worker:
     async def _write(self, draft: Draft, writing: Sequence[AnyCommand], attempts: int) -> bool:
         """Write the draft and answer those who are on it; whether it was written."""
         if attempts > _AT_ONCE:
-            await self._pause(attempts - _AT_ONCE)
+            losses = attempts - _AT_ONCE
+            await self._clock.sleep_ms(BACKOFF.pause_ms(losses, self._random.randrange))
         operations: list[Write] = [one for command in writing for one in command.operations]
         send: Send | None = writing[0].send
         began_ms = self._clock.monotonic_ms()
@@ -228,9 +229,6 @@ class Worker:
         for half in (commands[:middle], commands[middle:]):
             await self._carry_out(half)
 
-    async def _pause(self, losses: int) -> None:
-        await self._clock.sleep_ms(BACKOFF.pause_ms(losses, self._random.randrange))
-
 
 async def _run_errands(draft: Draft) -> None:
     """Run what commands have asked for; what fails fails those who asked."""
@@ -239,8 +237,8 @@ async def _run_errands(draft: Draft) -> None:
     )
     for (_, asking), failure in zip(draft.errands.values(), done, strict=True):
         if isinstance(failure, PriceKeeperError):
-            for command in asking:
-                command.fail(failure)
+            for fail in asking:
+                fail(failure)
         elif failure is not None:
             raise failure
 

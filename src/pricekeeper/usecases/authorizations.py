@@ -71,7 +71,7 @@ async def capture(
         org_day=receipt.org_day,
         daily_total=daily_total_answer(recorded, policy),
         price_estimated=receipt.price_estimated,
-        held_usd_micros=micros_up(captured.authorization.held_usd_picos),
+        held_usd_micros=micros_up(captured.authorization.grant.held_usd_picos),
         overrun_usd_micros=micros_up(captured.overrun_usd_picos),
     )
 
@@ -136,7 +136,7 @@ def authorization_answer(authorization: Authorization) -> wire.AuthorizationAnsw
     answer = wire.AuthorizationAnswer(
         authorization_id=authorization.shown_id,
         status=authorization.state.value,
-        model_label=grant.label,
+        model_label=grant.terms.label,
         held_usd_micros=micros_up(grant.held_usd_picos),
         max_output_tokens=grant.max_output_tokens,
         authorized_at=rfc3339(grant.authorized_at_ms),
@@ -205,12 +205,12 @@ async def _authorized(
 ) -> wire.AuthorizedAnswer:
     authorization, granted = authorized.authorization, authorized.granted
     grant = authorization.grant
-    model = services.prices.catalogue.model(grant.label)
+    model = services.prices.catalogue.model(grant.terms.label)
     limits: Mapping[str, LimitStatus] = {}
     if granted is None:
         # The windows are those of now: what the call was held against may be over.
         now_ms = services.clock.now_ms()
-        accounts = accounts_for(policy, grant.label, grant.tags, now_ms)
+        accounts = accounts_for(policy, grant.terms.label, grant.tags, now_ms)
         balances = tuple((await services.ledger.read(accounts)).items())
     else:
         balances, limits = granted.balances, granted.limits

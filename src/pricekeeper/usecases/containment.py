@@ -110,7 +110,7 @@ async def void_authorization(
     by = _checked(by)
     org = await services.tenants.read_policy(client)
     voided = await services.authorizations.void_for_admin(org, authorization_id, by)
-    return wire.AuthorizationVoided(voided.shown_id, "voided", voided.grant.client_id)
+    return wire.AuthorizationVoided(voided.shown_id, "voided", voided.grant.terms.client_id)
 
 
 def _checked(by: Attribution) -> Attribution:

@@ -33,7 +33,9 @@ async def record_usage(
     services: Services, policy: Policy, body: wire.UsageBody
 ) -> wire.UsageAnswer:
     """Count what one model call used, exactly once."""
-    return recorded_answer(await services.authorizations.record(policy, usage_of(body)), policy)
+    return recorded_answer(
+        await services.authorizations.recording.record(policy, usage_of(body)), policy
+    )
 
 
 async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) -> wire.Acquired:

@@ -203,9 +203,9 @@ async def _read_exposures(
     last_ms = day_start_ms("UTC", span.last_day) + 2 * MS_PER_DAY
     for org_id, one in await services.authorizations.read_exposed(org_ids, first_ms, last_ms):
         grant = one.grant
-        if viewer.app_id is not None and grant.app_id != viewer.app_id:
+        if viewer.app_id is not None and grant.terms.app_id != viewer.app_id:
             continue
-        if wanted.label not in {None, grant.label}:
+        if wanted.label not in {None, grant.terms.label}:
             continue
         if wanted.tag is not None and grant.tags.get(wanted.tag[0], "") != wanted.tag[1]:
             continue
@@ -214,7 +214,7 @@ async def _read_exposures(
         hour = hour_of(grant.authorized_at_ms)
         if not span.first_day <= day <= span.last_day or not span.has_hour(hour):
             continue
-        cell = Cell(org_id, grant.app_id or "", grant.label, day, hour)
+        cell = Cell(org_id, grant.terms.app_id or "", grant.terms.label, day, hour)
         group = grouping.group_of(cell, grant.tags.get(grouping.tag_key or "", ""))
         picos = grant.held_usd_picos
         is_open = one.state is State.OPEN
