@@ -1,6 +1,6 @@
 """One write for adjustments and acquires together means the same as one for each of them."""
 
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pricekeeper.limiter import Limit
@@ -9,14 +9,14 @@ from pricekeeper.limiter.bucket import (
     Debit,
     Denial,
     Holding,
-    Normal,
-    Retry,
+    Refill,
+    TakeOnly,
     effective,
     plan,
 )
 from pricekeeper.limiter.draft import BucketDraft
 from pricekeeper.limiter.items import STORED, bucket_item, bucket_of
-from pricekeeper.limiter.writes import adjust, normal, retry
+from pricekeeper.limiter.writes import adjust_update, refill_update, take_update
 from pricekeeper.storage import Item, Key, Put
 
 NOW = 1_768_000_000_000
@@ -28,10 +28,7 @@ buckets = st.builds(
     lambda n, m: Bucket(
         NOW,
         NOW // 1_000,
-        {
-            "n": Holding(N, n * N.units_per_token),
-            "m": Holding(M, m * M.units_per_token),
-        },
+        {"n": Holding(N, n * N.units_per_token), "m": Holding(M, m * M.units_per_token)},
     ),
     st.integers(-40, 12),
     st.integers(-80, 22),
@@ -63,6 +60,7 @@ def sum_of(changes: list[dict[str, int]]) -> dict[str, int]:
     return {name: sum(change.get(name, 0) for change in changes) for name in "nm"}
 
 
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # most of these are denied
 @given(buckets, adjustments, st.integers(0, 12), st.integers(0, 15_000))
 def test_the_bucket_is_the_same_after_one_write_as_after_two(
     bucket: Bucket, changes: list[dict[str, int]], tokens: int, waited_ms: int
@@ -80,15 +78,15 @@ def test_the_bucket_is_the_same_after_one_write_as_after_two(
     assert together.condition.holds(item)
 
     total = {name: count for name, count in sum_of(changes).items() if count}
-    apart = adjust(debit_of(total)).apply(item) if total else item
+    apart = adjust_update(debit_of(total)).apply(item) if total else item
     between = bucket_of(apart)
     assert between is not None
     step = plan(between, debit, now_ms)
-    if isinstance(step, Retry):
-        apart = retry(debit, step).apply(apart)
+    if isinstance(step, TakeOnly):
+        apart = take_update(debit, step).apply(apart)
     else:
-        assert isinstance(step, Normal)
-        apart = normal(debit, step).apply(apart)
+        assert isinstance(step, Refill)
+        apart = refill_update(debit, step).apply(apart)
     assert not isinstance(together, Put)
     found, expected = bucket_of(together.apply(item)), bucket_of(apart)
     assert found is not None

@@ -11,15 +11,15 @@ from pricekeeper.limiter.bucket import (
     Debit,
     Denial,
     LimitStatus,
-    Normal,
-    Retry,
+    Refill,
+    TakeOnly,
     available_units,
     plan,
 )
 from pricekeeper.limiter.limits import Limit
 
 BucketKey: TypeAlias = tuple[str, str]
-Step: TypeAlias = Create | Retry | Normal
+Step: TypeAlias = Create | TakeOnly | Refill
 
 
 class BucketStep:

@@ -28,12 +28,12 @@ from pricekeeper.limiter.records import (
     capacities_of,
     check_change,
     check_held,
-    grant,
+    grant_put,
     is_known,
+    record_update,
     released_record,
-    update_record,
 )
-from pricekeeper.limiter.writes import normal, retry
+from pricekeeper.limiter.writes import refill_update, take_update
 from pricekeeper.storage import Key, Put, Update
 
 Reading: TypeAlias = Callable[[Key, Bucket | None], int]
@@ -198,10 +198,10 @@ class _Drafts:
             if written is not None:
                 parts.append(Part(key, written[0], bucket=written[1]))
         records = [one.record for one in self.acquires if one.record is not None]
-        parts.extend(Part(record.key, grant(record), record=record) for record in records)
+        parts.extend(Part(record.key, grant_put(record), record=record) for record in records)
         for key, after in self._records.items():
             before = self._accounts.records[key]
-            parts.append(Part(key, update_record(before, after), record=after))
+            parts.append(Part(key, record_update(before, after), record=after))
         return CombinedWrite(parts, self.acquires, self.changes, self._cuts)
 
     def _delta_of(self, change: LeaseChange, record: LeaseRecord) -> Mapping[str, int] | None:
@@ -300,7 +300,7 @@ def _guess(accounts: Accounts, acquires: Sequence[Acquire]) -> CombinedWrite:
     first = acquires[0].debits[0]
     served = [one for one in acquires if one.debits[0].limits == first.limits]
     [(key, total)] = _totals(served).items()
-    operation = retry(total, guess(total, accounts.reading_ms(key)))
+    operation = take_update(total, guess(total, accounts.reading_ms(key)))
     return CombinedWrite([Part(key, operation)], served)
 
 
@@ -313,7 +313,7 @@ def _ask(accounts: Accounts, acquires: Sequence[Acquire], records: Sequence[Key]
         [debit] = acquires[0].debits
         bucket, reading_ms = accounts.buckets[debit.key], accounts.reading_ms(debit.key)
         if bucket is not None and not overdue(bucket, reading_ms):
-            operation = retry(debit, probe(bucket, reading_ms))
+            operation = take_update(debit, probe(bucket, reading_ms))
             return CombinedWrite([Part(debit.key, operation)], acquires[:1])
     return _read(acquires, records)
 
@@ -330,7 +330,9 @@ def _settle(accounts: Accounts, acquire: Acquire) -> CombinedWrite | None:
     for debit in acquire.debits:
         step = accounts.plan(debit)
         if isinstance(step, Denial) and step.settle is not None:
-            parts.append(Part(debit.key, normal(debit, step.settle), bucket=step.settle.after))
+            parts.append(
+                Part(debit.key, refill_update(debit, step.settle), bucket=step.settle.after)
+            )
     return CombinedWrite(parts) if parts else None
 
 
