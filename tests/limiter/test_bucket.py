@@ -22,8 +22,8 @@ from pricekeeper.limiter.bucket import (
     TakeOnly,
     bearable,
     effective,
-    full_since,
     guess,
+    new_bucket,
     plan,
     rescaled,
     settle,
@@ -195,7 +195,7 @@ def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
     """Else the stored balance could be taken twice: as stored, and as refilled since."""
     limit = Limit.per_second("n", 10)
     debit = debit_of(limit, 10)
-    full = create_put(debit_of(limit, 0), Create(full_since(debit_of(limit, 0), NOW))).item
+    full = create_put(debit_of(limit, 0), Create(new_bucket(debit_of(limit, 0), NOW))).item
     an_hour_later = NOW + 3_600_000
     stale = take_update(debit, TakeOnly(NOW, NOW, an_hour_later))
     cold = take_update(debit, guess(debit, an_hour_later))
@@ -209,7 +209,7 @@ def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
 def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on() -> None:
     """``rf`` does not show that: a `TakeOnly` leaves it where it is."""
     limit = Limit.per_second("n", 10)
-    item = create_put(debit_of(limit, 0), Create(full_since(debit_of(limit, 0), NOW))).item
+    item = create_put(debit_of(limit, 0), Create(new_bucket(debit_of(limit, 0), NOW))).item
     later = NOW + 5_000
     step = plan(bucket_of(item), debit_of(limit, 8), later)
     assert isinstance(step, Refill)
@@ -240,7 +240,7 @@ def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
 def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
     """The second one's write is refused, or a token that the first took would be there again."""
     limit = Limit.per_second("n", 10)
-    item = create_put(debit_of(limit, 10), Create(full_since(debit_of(limit, 10), NOW))).item
+    item = create_put(debit_of(limit, 10), Create(new_bucket(debit_of(limit, 10), NOW))).item
     step = plan(bucket_of(item), debit_of(limit, 1), NOW + 5_000)
     assert isinstance(step, Refill)
     write = refill_update(debit_of(limit, 1), step)
@@ -253,7 +253,7 @@ def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
 def test_new_terms_are_refused_if_others_took_meanwhile() -> None:
     """The balance is set then and not added to, so that what they took would be there again."""
     old, new = Limit.per_second("n", 10), Limit.per_second("n", 20)
-    item = create_put(debit_of(old, 0), Create(full_since(debit_of(old, 0), NOW))).item
+    item = create_put(debit_of(old, 0), Create(new_bucket(debit_of(old, 0), NOW))).item
     step = plan(bucket_of(item), debit_of(new, 1), NOW + 1)
     assert isinstance(step, Refill)
     write = refill_update(debit_of(new, 1), step)
@@ -341,7 +341,7 @@ def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overfl
     full, scarce = Limit.per_second("full", 10), Limit.per_day("scarce", 10)
     both = {"full": full, "scarce": scarce}
     nothing = Debit("e", "r", both, {"scarce": 2})
-    item = create_put(nothing, Create(full_since(nothing, NOW))).item
+    item = create_put(nothing, Create(new_bucket(nothing, NOW))).item
     debit = Debit("e", "r", both, {"full": 1, "scarce": 6})
     step = plan(bucket_of(item), debit, NOW + 5_000)
     assert isinstance(step, Refill)
@@ -359,7 +359,7 @@ def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overfl
 def test_a_bucket_that_is_just_full_has_nothing_to_settle() -> None:
     """Nothing has overflowed yet, so that takes need not wait for each other."""
     limit = Limit.per_second("n", 10)
-    bucket = full_since(debit_of(limit, 5), NOW)
+    bucket = new_bucket(debit_of(limit, 5), NOW)
 
     assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 500), TakeOnly)
     assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 501), Refill)
@@ -404,7 +404,7 @@ def test_a_wait_is_shortened_by_what_has_passed_and_never_below_nothing() -> Non
 def test_two_who_add_the_same_limit_do_not_both_fill_it() -> None:
     """Though it is the same millisecond for both, so that ``rf`` does not move."""
     old, new = Limit.per_second("n", 10), Limit.per_day("new", 10)
-    item = create_put(debit_of(old, 1), Create(full_since(debit_of(old, 1), NOW))).item
+    item = create_put(debit_of(old, 1), Create(new_bucket(debit_of(old, 1), NOW))).item
     debit = Debit("e", "r", {"n": old, "new": new}, {"new": 10})
     step = plan(bucket_of(item), debit, NOW)
     assert isinstance(step, Refill)

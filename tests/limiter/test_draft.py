@@ -71,7 +71,7 @@ def test_the_bucket_is_the_same_after_one_write_as_after_two(
     debit = debit_of({"n": tokens})
     assume(not isinstance(draft.plan(debit), Denial))
     draft.take(debit)
-    written = draft.write()
+    written = draft.operation()
     assert written is not None
     together, after = written
     assert together.condition is not None
@@ -122,7 +122,7 @@ def test_what_others_do_meanwhile_breaks_no_bound(
         debit = debit_of({"n": tokens})
         assume(not isinstance(draft.plan(debit), Denial))
         draft.take(debit)
-    written = draft.write()
+    written = draft.operation()
     assume(written is not None)
     assert written is not None
     operation, _ = written
@@ -157,7 +157,7 @@ def test_an_absent_bucket_is_made_full_less_all_of_it(
     debit = debit_of({"n": tokens})
     assume(not isinstance(draft.plan(debit), Denial))
     draft.take(debit)
-    written = draft.write()
+    written = draft.operation()
     assert written is not None
     assert isinstance(written[0], Put)
     found = bucket_of(written[0].item)

@@ -36,7 +36,7 @@ from pricekeeper.limiter.limits import Limit
 from pricekeeper.storage import Key
 
 IDLE_SECS: Final = 36 * 3600
-"""How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
+"""How long a bucket is kept after it is surely full: longer than a lease lives."""
 UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
 """For how long tokens are taken without settling the bucket's refill and putting its expiry off."""
 
@@ -96,8 +96,8 @@ class Create(msgspec.Struct, frozen=True):
 class TakeOnly(msgspec.Struct, frozen=True):
     """Take from the stored balances, of a bucket refilled between ``floor_ms`` and ``ceiling_ms``.
 
-    Right at ``as_of_ms``, for balances that together with the refill since the ceiling are
-    enough, and with the refill since the floor have not overflowed.
+    Correct at ``as_of_ms`` if a balance is enough with the refill since the ceiling, and has not
+    overflowed with that since the floor.
     """
 
     floor_ms: int
@@ -212,7 +212,7 @@ def guess(debit: Debit, now_ms: int) -> TakeOnly:
 
 
 def probe(bucket: Bucket, as_of_ms: int) -> TakeOnly:
-    """A `TakeOnly` that supposes the bucket to be refilled when we saw it was, or after our moment.
+    """A `TakeOnly` for a bucket refilled when we saw it was, or at any time from ``as_of_ms`` on.
 
     In the second case no refill counts, so a later refill by another does not make it fail.
     """
@@ -299,7 +299,7 @@ def rescaled(units: int, old: Limit, new: Limit) -> int:
     return units * new.units_per_token // old.units_per_token
 
 
-def full_since(debit: Debit, now_ms: int) -> Bucket:
+def new_bucket(debit: Debit, now_ms: int) -> Bucket:
     """A new bucket at that moment, less the debit, which may leave a debt."""
     holdings = {
         name: Holding(limit, limit.capacity_units).less(debit.tokens.get(name, 0))
@@ -314,7 +314,7 @@ def _plan_create(debit: Debit, now_ms: int) -> Create | Denial:
         for name, tokens in debit.tokens.items()
         if tokens > debit.limits[name].capacity
     )
-    return Denial(violations) if violations else Create(full_since(debit, now_ms))
+    return Denial(violations) if violations else Create(new_bucket(debit, now_ms))
 
 
 def _covered(bucket: Bucket, debit: Debit, as_of_ms: int) -> bool:
@@ -393,7 +393,7 @@ def _violations(step: Refill, debit: Debit, now_ms: int) -> tuple[Violation, ...
 
 
 def expiry_epoch(now_ms: int, holdings: Mapping[str, Holding]) -> int:
-    """When the bucket is surely full, if it is emptied until its refill is settled; and idle."""
+    """When it is surely full again, if it is emptied now, plus `IDLE_SECS`."""
     longest_ms = max(
         (
             held.limit.filling_ms(held.limit.capacity_units - min(0, held.units))

@@ -26,7 +26,7 @@ from pricekeeper.limiter.bucket import (
     bearable,
     effective,
     expected,
-    full_since,
+    new_bucket,
     plan,
     settle,
 )
@@ -87,12 +87,12 @@ class BucketDraft:
         """Add what acquires take, which `plan` has not denied."""
         self._debit = debit
 
-    def write(self) -> tuple[Put | Update, Bucket | None] | None:
-        """The write and the bucket after it; ``None`` if there is nothing to write."""
+    def operation(self) -> tuple[Put | Update, Bucket | None] | None:
+        """What to write, and the bucket after it; ``None`` if there is nothing to write."""
         adjusted = {name: count for name, count in self._adjusted.items() if count}
         adjustment = Debit(self._target.entity, self._target.resource, self._limits, adjusted)
         if self._debit is None:
-            return self._write_adjustment(adjustment) if adjusted else None
+            return self._adjustment_operation(adjustment) if adjusted else None
         base = self._after_adjustments()
         step = plan(base, self._debit, self._now_ms)
         if isinstance(step, Denial):
@@ -110,7 +110,7 @@ class BucketDraft:
             raise TypeError("a bucket that exists is not made")
         return take_update(self._debit, step, adjustment if adjusted else None), after
 
-    def _write_adjustment(self, adjustment: Debit) -> tuple[Put | Update, Bucket | None]:
+    def _adjustment_operation(self, adjustment: Debit) -> tuple[Put | Update, Bucket | None]:
         base = self._after_adjustments()
         if base is None:
             return adjust_update(adjustment), None
@@ -129,7 +129,7 @@ class BucketDraft:
                 return None
             target = self._target
             debit = Debit(target.entity, target.resource, self._limits, self._adjusted)
-            return full_since(debit, self._now_ms)
+            return new_bucket(debit, self._now_ms)
         return bucket.less(self._adjusted) if self._adjusted else bucket
 
     def _in_own_terms(self, debit: Debit) -> Debit:
