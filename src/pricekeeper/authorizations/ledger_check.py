@@ -75,7 +75,7 @@ class LedgerCheck:
         self._store = store
         self._clock = clock
         self._spend = WindowSpend(store, clock)
-        self._ledger = Ledger(store, clock, self._spend.measure)
+        self._ledger = Ledger(store, clock, self._spend.read_spend)
         self._regions = Regions(store, clock, AuthorizationReader(store, self._ledger))
 
     async def check(self, policies: Sequence[Policy], *, mend: bool = False) -> list[Finding]:
@@ -103,7 +103,7 @@ class LedgerCheck:
         ]
         if not wanted:
             return []
-        spent = await self._spend.measure(wanted)
+        spent = await self._spend.read_spend(wanted)
         held, unsettled = await self._sum_authorizations(wanted[0].org_id)
         after = await self._read_balances(policies)
         left = []
