@@ -414,10 +414,8 @@ class TokenTaker:
         if isinstance(step, Create):
             await self._store.put(create_put(debit, step))
             return step.after
-        update = (
-            refill_update(debit, step) if isinstance(step, Refill) else take_update(debit, step)
-        )
-        return bucket_of(await self._store.update(update))
+        made = refill_update(debit, step) if isinstance(step, Refill) else take_update(debit, step)
+        return bucket_of(await self._store.update(made))
 
     def _owe(self, key: BucketKey, debit: Debit) -> None:
         """Give that back to a bucket, some day."""

@@ -330,9 +330,8 @@ def _settling_write(view: BatchView, acquire: Acquire) -> CombinedWrite | None:
     for debit in acquire.debits:
         step = view.plan(debit)
         if isinstance(step, Denial) and step.settle is not None:
-            parts.append(
-                Part(debit.key, refill_update(debit, step.settle), bucket=step.settle.after)
-            )
+            operation = refill_update(debit, step.settle)
+            parts.append(Part(debit.key, operation, bucket=step.settle.after))
     return CombinedWrite(parts) if parts else None
 
 
