@@ -44,7 +44,7 @@ class Instance:
         self.store = store
         self.tenants = Tenants(store, clock, LABELS)
         self.prices = PriceBook(store, clock, CATALOGUE)
-        self.ledger = Ledger(store, clock, WindowSpend(store, clock).measure)
+        self.ledger = Ledger(store, clock, WindowSpend(store, clock).read_spend)
         self.metering = Metering(store, clock, self.prices, ledger=self.ledger)
         sources = Sources(
             self.metering.meter.estimated,

@@ -102,7 +102,7 @@ class Instance:
         self.channels = Channels(store, clock, self.tenants, sealer=Sealer(PEPPERS))
         decider = Decider(store, clock, self.channels)
         dice = Random(seed)
-        ledger = Ledger(store, clock, WindowSpend(store, clock).measure, randomness=dice)
+        ledger = Ledger(store, clock, WindowSpend(store, clock).read_spend, randomness=dice)
         watcher = Watcher(store, self.tenants, decider, ledger)
         self.aggregator = Aggregator(store, clock, look=watcher.look, randomness=dice)
         to = {ChannelKind.WEBHOOK: receivers.send}
@@ -178,7 +178,7 @@ class World:
         clock = SkewedClock(self.clock, self.turns, 0)
         tenants = Tenants(self.calm, clock, LABELS)
         ledger = Ledger(
-            self.calm, clock, WindowSpend(self.calm, clock).measure, randomness=self.random
+            self.calm, clock, WindowSpend(self.calm, clock).read_spend, randomness=self.random
         )
         prices = PriceBook(self.calm, clock, CATALOGUE)
         metering = Metering(self.calm, clock, prices, ledger=ledger, randomness=self.random)

@@ -57,7 +57,7 @@ class Instance:
     ) -> None:
         randomness = random.Random(seed) if seed is not None else None
         prices = PriceBook(store, clock, CATALOGUE)
-        measure = WindowSpend(store, clock).measure
+        measure = WindowSpend(store, clock).read_spend
         self.ledger = Ledger(store, clock, measure, randomness=randomness, sheets_max=sheets_max)
         tenants = Tenants(store, clock, LABELS)
         self.recounts = Recounts(store, clock, tenants, measure, self.ledger)

@@ -301,7 +301,7 @@ async def test_a_recount(
     await call(instance, policy)
     tenants = OneClient(store, clock, LABELS)
     tenants.policy = policy
-    measure = WindowSpend(store, clock).measure
+    measure = WindowSpend(store, clock).read_spend
     recounts = Recounts(store, clock, tenants, measure, instance.ledger)
     await instance.close()
     meter.clear()

@@ -43,7 +43,7 @@ class Serving(Instance):
         self.recounts = Recounts(store, clock, self.tenants, self._measure, self.ledger)
 
     async def _measure(self, accounts: Sequence[BudgetAccount]) -> Sums:
-        sums = await self._spend.measure(accounts)
+        sums = await self._spend.read_spend(accounts)
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             await meanwhile()

@@ -136,7 +136,7 @@ def test_aggregate_charges_what_a_service_that_is_gone_has_left(store: Cli) -> N
     async def look() -> tuple[list[Balance], list[State]]:
         opened = await open_store(location, clock=SystemClock())
         findings = await LedgerCheck(opened, SystemClock()).check([policy])
-        ledger = Ledger(opened, SystemClock(), WindowSpend(opened, SystemClock()).measure)
+        ledger = Ledger(opened, SystemClock(), WindowSpend(opened, SystemClock()).read_spend)
         reader = AuthorizationReader(opened, ledger)
         regions = Regions(opened, SystemClock(), reader)
         states = [one.state async for one in regions.read_unfinished(policy.org_id, set(State))]

@@ -100,7 +100,7 @@ class Company:
 
     async def void(self, policy: Policy, request_id: str) -> str:
         """Take a record out by a correction; its id."""
-        ledger = Ledger(self.store, self.clock, WindowSpend(self.store, self.clock).measure)
+        ledger = Ledger(self.store, self.clock, WindowSpend(self.store, self.clock).read_spend)
         prices = PriceBook(self.store, self.clock, CATALOGUE)
         metering = Metering(self.store, self.clock, prices, ledger=ledger)
         voider = Voider(

@@ -18,19 +18,19 @@ from pricekeeper.limiter.bucket import (
     Debit,
     Denial,
     Holding,
-    Normal,
-    Retry,
+    Refill,
+    TakeOnly,
     bearable,
     effective,
-    full_since,
     guess,
+    new_bucket,
     plan,
     rescaled,
     settle,
     status,
 )
 from pricekeeper.limiter.items import bucket_item, bucket_of
-from pricekeeper.limiter.writes import adjust, create, normal, retry
+from pricekeeper.limiter.writes import adjust_update, create_put, refill_update, take_update
 from pricekeeper.storage import Item, Key
 
 NOW = 1_768_000_000_000
@@ -83,10 +83,10 @@ def written(item: Item | None, debit: Debit, now_ms: int) -> tuple[Item | None, 
     if isinstance(step, Denial):
         return item, False
     if isinstance(step, Create):
-        put = create(debit, step)
+        put = create_put(debit, step)
         assert item is None
         return put.item, True
-    update = normal(debit, step) if isinstance(step, Normal) else retry(debit, step)
+    update = refill_update(debit, step) if isinstance(step, Refill) else take_update(debit, step)
     assert update.condition is not None
     assert item is not None
     assert update.condition.holds(item)
@@ -129,16 +129,16 @@ def test_a_bucket_does_what_one_would_explain(
 def adjusted(item: Item, reference: Reference, delta: int, now_ms: int) -> Item:
     """Adjust as the limiter does: as much as the bucket bears, its refill settled if need be."""
     limit = reference.limit
-    change, bucket = adjust(debit_of(limit, delta)), bucket_of(item)
+    change, bucket = adjust_update(debit_of(limit, delta)), bucket_of(item)
     assert change.condition is not None
     assert bucket is not None
     if not change.condition.holds(item):
         borne = bearable(bucket, debit_of(limit, delta), now_ms)["n"]
         assert borne == (reference.left(now_ms) + 4 * limit.capacity) // 1
-        item = normal(debit_of(limit, 0), settle(bucket, now_ms)).apply(item)
+        item = refill_update(debit_of(limit, 0), settle(bucket, now_ms)).apply(item)
         reference.settle(now_ms)
         delta = min(delta, borne)
-        change = adjust(debit_of(limit, delta))
+        change = adjust_update(debit_of(limit, delta))
         assert change.condition is not None
         assert change.condition.holds(item)
     reference.owed += delta
@@ -183,11 +183,11 @@ def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 5 * limit.units_per_token)})
 
-    assert plan(bucket, debit_of(limit, 5), NOW) == Retry(NOW, NOW, NOW)
+    assert plan(bucket, debit_of(limit, 5), NOW) == TakeOnly(NOW, NOW, NOW)
     assert effective(bucket, bucket.holdings["n"], NOW) == 5 * limit.units_per_token
     over_full = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 11 * limit.units_per_token)})
     step = plan(over_full, debit_of(limit, 1), NOW)
-    assert isinstance(step, Normal)
+    assert isinstance(step, Refill)
     assert step.after.refilled_at_ms == NOW + 2_000
 
 
@@ -195,10 +195,10 @@ def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
     """Else the stored balance could be taken twice: as stored, and as refilled since."""
     limit = Limit.per_second("n", 10)
     debit = debit_of(limit, 10)
-    full = create(debit_of(limit, 0), Create(full_since(debit_of(limit, 0), NOW))).item
+    full = create_put(debit_of(limit, 0), Create(new_bucket(debit_of(limit, 0), NOW))).item
     an_hour_later = NOW + 3_600_000
-    stale = retry(debit, Retry(NOW, NOW, an_hour_later))
-    cold = retry(debit, guess(debit, an_hour_later))
+    stale = take_update(debit, TakeOnly(NOW, NOW, an_hour_later))
+    cold = take_update(debit, guess(debit, an_hour_later))
 
     assert stale.condition is not None
     assert cold.condition is not None
@@ -207,17 +207,17 @@ def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
 
 
 def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on() -> None:
-    """``rf`` does not show that: a retry leaves it where it is."""
+    """``rf`` does not show that: a `TakeOnly` leaves it where it is."""
     limit = Limit.per_second("n", 10)
-    item = create(debit_of(limit, 0), Create(full_since(debit_of(limit, 0), NOW))).item
+    item = create_put(debit_of(limit, 0), Create(new_bucket(debit_of(limit, 0), NOW))).item
     later = NOW + 5_000
     step = plan(bucket_of(item), debit_of(limit, 8), later)
-    assert isinstance(step, Normal)
-    update = normal(debit_of(limit, 8), step)
+    assert isinstance(step, Refill)
+    update = refill_update(debit_of(limit, 8), step)
     assert update.condition is not None
     assert update.condition.holds(item)
 
-    robbed = retry(debit_of(limit, 5), Retry(NOW, NOW, NOW)).apply(item)
+    robbed = take_update(debit_of(limit, 5), TakeOnly(NOW, NOW, NOW)).apply(item)
 
     assert not update.condition.holds(robbed)
 
@@ -229,7 +229,7 @@ def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
     denial = plan(bucket, debit_of(limit, 1), NOW)
     assert isinstance(denial, Denial)
     assert denial.settle is not None
-    write = normal(debit_of(limit, 1), denial.settle)
+    write = refill_update(debit_of(limit, 1), denial.settle)
     item = bucket_item(Key("e", "r"), bucket)
     assert write.condition is not None
     assert write.condition.holds(item)
@@ -240,10 +240,10 @@ def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
 def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
     """The second one's write is refused, or a token that the first took would be there again."""
     limit = Limit.per_second("n", 10)
-    item = create(debit_of(limit, 10), Create(full_since(debit_of(limit, 10), NOW))).item
+    item = create_put(debit_of(limit, 10), Create(new_bucket(debit_of(limit, 10), NOW))).item
     step = plan(bucket_of(item), debit_of(limit, 1), NOW + 5_000)
-    assert isinstance(step, Normal)
-    write = normal(debit_of(limit, 1), step)
+    assert isinstance(step, Refill)
+    write = refill_update(debit_of(limit, 1), step)
     assert write.condition is not None
     assert write.condition.holds(item)
 
@@ -253,14 +253,16 @@ def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
 def test_new_terms_are_refused_if_others_took_meanwhile() -> None:
     """The balance is set then and not added to, so that what they took would be there again."""
     old, new = Limit.per_second("n", 10), Limit.per_second("n", 20)
-    item = create(debit_of(old, 0), Create(full_since(debit_of(old, 0), NOW))).item
+    item = create_put(debit_of(old, 0), Create(new_bucket(debit_of(old, 0), NOW))).item
     step = plan(bucket_of(item), debit_of(new, 1), NOW + 1)
-    assert isinstance(step, Normal)
-    write = normal(debit_of(new, 1), step)
+    assert isinstance(step, Refill)
+    write = refill_update(debit_of(new, 1), step)
     assert write.condition is not None
     assert write.condition.holds(item)
 
-    assert not write.condition.holds(retry(debit_of(old, 1), Retry(NOW, NOW, NOW)).apply(item))
+    assert not write.condition.holds(
+        take_update(debit_of(old, 1), TakeOnly(NOW, NOW, NOW)).apply(item)
+    )
     assert not write.condition.holds(write.apply(item))
 
 
@@ -299,10 +301,10 @@ def test_a_limit_that_is_gone_is_kept_until_it_is_full() -> None:
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "gone": Holding(gone, 0)})
 
     soon = plan(bucket, debit_of(limit, 10), NOW + 10_000)
-    assert isinstance(soon, Normal)
+    assert isinstance(soon, Refill)
     assert status(soon.after, {"gone": gone}, NOW + 10_000)["gone"].remaining == 1
     late = plan(bucket, debit_of(limit, 10), NOW + 60_000)
-    assert isinstance(late, Normal)
+    assert isinstance(late, Refill)
     assert late.after.holdings.keys() == {"n"}
 
 
@@ -317,7 +319,7 @@ def test_a_bucket_expires_only_once_it_is_full(limit: Limit, uses: list[tuple[in
             item = None
         item, granted = written(item, debit_of(limit, tokens), now_ms)
         if item is not None and granted and tokens:
-            item = adjust(debit_of(limit, tokens)).apply(item)
+            item = adjust_update(debit_of(limit, tokens)).apply(item)
         bucket = bucket_of(item)
         if bucket is not None:
             full_at_ms = status(bucket, {"n": limit}, now_ms)["n"].full_at_ms
@@ -339,28 +341,28 @@ def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overfl
     full, scarce = Limit.per_second("full", 10), Limit.per_day("scarce", 10)
     both = {"full": full, "scarce": scarce}
     nothing = Debit("e", "r", both, {"scarce": 2})
-    item = create(nothing, Create(full_since(nothing, NOW))).item
+    item = create_put(nothing, Create(new_bucket(nothing, NOW))).item
     debit = Debit("e", "r", both, {"full": 1, "scarce": 6})
     step = plan(bucket_of(item), debit, NOW + 5_000)
-    assert isinstance(step, Normal)
-    write = normal(debit, step)
+    assert isinstance(step, Refill)
+    write = refill_update(debit, step)
     other = Debit("e", "r", both, {"scarce": 1})
     assert write.condition is not None
 
     for taken, holds in ((2, True), (3, False)):
         robbed = item
         for _ in range(taken):
-            robbed = retry(other, Retry(NOW, NOW, NOW + 5_000)).apply(robbed)
+            robbed = take_update(other, TakeOnly(NOW, NOW, NOW + 5_000)).apply(robbed)
         assert write.condition.holds(robbed) == holds
 
 
 def test_a_bucket_that_is_just_full_has_nothing_to_settle() -> None:
     """Nothing has overflowed yet, so that takes need not wait for each other."""
     limit = Limit.per_second("n", 10)
-    bucket = full_since(debit_of(limit, 5), NOW)
+    bucket = new_bucket(debit_of(limit, 5), NOW)
 
-    assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 500), Retry)
-    assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 501), Normal)
+    assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 500), TakeOnly)
+    assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 501), Refill)
 
 
 def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
@@ -368,7 +370,7 @@ def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
     fast, slow = Limit.per_second("fast", 10), Limit.per_minute("slow", 10)
     debit = Debit("e", "r", {"fast": fast, "slow": slow}, {"fast": 2, "slow": 1})
 
-    assert guess(debit, NOW) == Retry(floor_ms=NOW - 400, ceiling_ms=NOW, as_of_ms=NOW)
+    assert guess(debit, NOW) == TakeOnly(floor_ms=NOW - 400, ceiling_ms=NOW, as_of_ms=NOW)
 
 
 def test_a_lagging_clock_does_not_say_that_it_takes_longer_until_a_limit_is_full() -> None:
@@ -387,7 +389,7 @@ def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> No
     debit = Debit("e", "r", {"n": limit, "owing": owing}, {"n": 1})
     step = plan(bucket, debit, NOW + 5_000)
 
-    assert isinstance(step, Normal)
+    assert isinstance(step, Refill)
     full_at_ms = status(step.after, {"owing": owing}, NOW + 5_000)["owing"].full_at_ms
     assert step.after.expires_at_epoch * 1_000 > full_at_ms
 
@@ -402,11 +404,11 @@ def test_a_wait_is_shortened_by_what_has_passed_and_never_below_nothing() -> Non
 def test_two_who_add_the_same_limit_do_not_both_fill_it() -> None:
     """Though it is the same millisecond for both, so that ``rf`` does not move."""
     old, new = Limit.per_second("n", 10), Limit.per_day("new", 10)
-    item = create(debit_of(old, 1), Create(full_since(debit_of(old, 1), NOW))).item
+    item = create_put(debit_of(old, 1), Create(new_bucket(debit_of(old, 1), NOW))).item
     debit = Debit("e", "r", {"n": old, "new": new}, {"new": 10})
     step = plan(bucket_of(item), debit, NOW)
-    assert isinstance(step, Normal)
-    write = normal(debit, step)
+    assert isinstance(step, Refill)
+    write = refill_update(debit, step)
     assert write.condition is not None
     assert write.condition.holds(item)
 

@@ -55,7 +55,7 @@ async def test_an_acquire_on_a_bucket_seen_for_the_first_time_takes_two_writes_a
 async def test_a_refill_that_has_to_be_settled_takes_two_writes_if_it_was_not_foreseen(
     make: Callable[..., Limiter], meter: StoreMeter, clock: ManualClock, entity: str
 ) -> None:
-    """The retry is refused because the bucket has been full; the normal write follows."""
+    """A `TakeOnly` is refused because the bucket has been full; a `Refill` follows."""
     one, other = make(), make()
     await one.acquire(entity, "premium", {"rpm": 60})
     clock.advance_ms(120_000)

@@ -1,6 +1,6 @@
 """One write for adjustments and acquires together means the same as one for each of them."""
 
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pricekeeper.limiter import Limit
@@ -9,14 +9,14 @@ from pricekeeper.limiter.bucket import (
     Debit,
     Denial,
     Holding,
-    Normal,
-    Retry,
+    Refill,
+    TakeOnly,
     effective,
     plan,
 )
 from pricekeeper.limiter.draft import BucketDraft
 from pricekeeper.limiter.items import STORED, bucket_item, bucket_of
-from pricekeeper.limiter.writes import adjust, normal, retry
+from pricekeeper.limiter.writes import adjust_update, refill_update, take_update
 from pricekeeper.storage import Item, Key, Put
 
 NOW = 1_768_000_000_000
@@ -28,10 +28,7 @@ buckets = st.builds(
     lambda n, m: Bucket(
         NOW,
         NOW // 1_000,
-        {
-            "n": Holding(N, n * N.units_per_token),
-            "m": Holding(M, m * M.units_per_token),
-        },
+        {"n": Holding(N, n * N.units_per_token), "m": Holding(M, m * M.units_per_token)},
     ),
     st.integers(-40, 12),
     st.integers(-80, 22),
@@ -63,6 +60,7 @@ def sum_of(changes: list[dict[str, int]]) -> dict[str, int]:
     return {name: sum(change.get(name, 0) for change in changes) for name in "nm"}
 
 
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # most of these are denied
 @given(buckets, adjustments, st.integers(0, 12), st.integers(0, 15_000))
 def test_the_bucket_is_the_same_after_one_write_as_after_two(
     bucket: Bucket, changes: list[dict[str, int]], tokens: int, waited_ms: int
@@ -73,22 +71,22 @@ def test_the_bucket_is_the_same_after_one_write_as_after_two(
     debit = debit_of({"n": tokens})
     assume(not isinstance(draft.plan(debit), Denial))
     draft.take(debit)
-    written = draft.write()
+    written = draft.operation()
     assert written is not None
     together, after = written
     assert together.condition is not None
     assert together.condition.holds(item)
 
     total = {name: count for name, count in sum_of(changes).items() if count}
-    apart = adjust(debit_of(total)).apply(item) if total else item
+    apart = adjust_update(debit_of(total)).apply(item) if total else item
     between = bucket_of(apart)
     assert between is not None
     step = plan(between, debit, now_ms)
-    if isinstance(step, Retry):
-        apart = retry(debit, step).apply(apart)
+    if isinstance(step, TakeOnly):
+        apart = take_update(debit, step).apply(apart)
     else:
-        assert isinstance(step, Normal)
-        apart = normal(debit, step).apply(apart)
+        assert isinstance(step, Refill)
+        apart = refill_update(debit, step).apply(apart)
     assert not isinstance(together, Put)
     found, expected = bucket_of(together.apply(item)), bucket_of(apart)
     assert found is not None
@@ -124,7 +122,7 @@ def test_what_others_do_meanwhile_breaks_no_bound(
         debit = debit_of({"n": tokens})
         assume(not isinstance(draft.plan(debit), Denial))
         draft.take(debit)
-    written = draft.write()
+    written = draft.operation()
     assume(written is not None)
     assert written is not None
     operation, _ = written
@@ -159,7 +157,7 @@ def test_an_absent_bucket_is_made_full_less_all_of_it(
     debit = debit_of({"n": tokens})
     assume(not isinstance(draft.plan(debit), Denial))
     draft.take(debit)
-    written = draft.write()
+    written = draft.operation()
     assert written is not None
     assert isinstance(written[0], Put)
     found = bucket_of(written[0].item)

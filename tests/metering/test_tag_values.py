@@ -47,19 +47,19 @@ def limiter(store: Store, values_max: int = 3) -> TagValues:
 async def test_values_beyond_the_first_count_as_one(store: Store) -> None:
     """Also for another aggregator, which has seen others, and in whatever order they come."""
     org = a_policy().org_id
-    first = await limiter(store).limit_values(sums(org, ["c", "a", "b", "d", "e"]), Tally())
+    first = await limiter(store).register_values(sums(org, ["c", "a", "b", "d", "e"]), Tally())
     assert requests_by_value(first) == {"c": 1, "a": 1, "b": 1, OTHER: 2}
-    again = await limiter(store).limit_values(sums(org, ["e", "f", "a", ""]), Tally())
+    again = await limiter(store).register_values(sums(org, ["e", "f", "a", ""]), Tally())
     assert requests_by_value(again) == {OTHER: 2, "a": 1, "": 1}
 
 
 async def test_each_day_and_organisation_has_its_own(store: Store) -> None:
     """What is over on one day is not on the next."""
     org, values = a_policy().org_id, limiter(store)
-    await values.limit_values(sums(org, ["a", "b", "c", "d"]), Tally())
-    tomorrow = await values.limit_values(sums(org, ["d"], "20990111"), Tally())
+    await values.register_values(sums(org, ["a", "b", "c", "d"]), Tally())
+    tomorrow = await values.register_values(sums(org, ["d"], "20990111"), Tally())
     assert requests_by_value(tomorrow) == {"d": 1}
-    other = await values.limit_values(sums(a_policy().org_id, ["d"]), Tally())
+    other = await values.register_values(sums(a_policy().org_id, ["d"]), Tally())
     assert requests_by_value(other) == {"d": 1}
 
 
@@ -70,12 +70,14 @@ async def test_aggregators_at_one_time_agree(store: Store) -> None:
     several = [limiter(store, 6) for _ in names]
     first = await asyncio.gather(
         *(
-            one.limit_values(sums(org, mine), Tally())
+            one.register_values(sums(org, mine), Tally())
             for one, mine in zip(several, names, strict=True)
         )
     )
     everything = sums(org, [value for mine in names for value in mine])
-    answers = [await one.limit_values(everything, Tally()) for one in [*several, limiter(store, 6)]]
+    answers = [
+        await one.register_values(everything, Tally()) for one in [*several, limiter(store, 6)]
+    ]
     assert all(answer == answers[0] for answer in answers)
     assert all(found.keys() <= answers[0].keys() for found in first)
     assert len(requests_by_value(answers[0])) == 7
@@ -87,21 +89,21 @@ async def test_one_key_of_a_day_is_reported_once(store: Store) -> None:
     org, meter = a_policy().org_id, FoldMeter()
     values = TagValues(store, RETENTION_DAYS, meter, values_max=1)
     for _ in range(3):
-        await values.limit_values(sums(org, ["a", "b", "c"]), Tally())
+        await values.register_values(sums(org, ["a", "b", "c"]), Tally())
     assert meter.tags_over == 1
-    await values.limit_values(sums(org, ["a", "b"], "20990111"), Tally())
+    await values.register_values(sums(org, ["a", "b"], "20990111"), Tally())
     assert meter.tags_over == 2
 
 
 async def test_values_that_cannot_be_read_hold_up_nothing_else(store: Store) -> None:
     """The totals of that tag are left aside; the account's and the hour's go on."""
     org = a_policy().org_id
-    await limiter(store).limit_values(sums(org, ["a"]), Tally())
+    await limiter(store).register_values(sums(org, ["a"]), Tally())
     key = tag_values_key(org, "team", DAY)
     await store.update(Update(USAGE_AGG_SHARDED, key, (Set("hashes", "strange"),)))
     account = Facet(org, DAY, f"ORG#{org}#LABEL#premium", f"DAY#{DAY}")
     tally = Tally()
-    found = await limiter(store).limit_values(
+    found = await limiter(store).register_values(
         {**sums(org, ["a", "b"]), account: {1: Counters(requests=2)}}, tally
     )
     assert found == {account: {1: Counters(requests=2)}}

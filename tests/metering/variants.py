@@ -280,14 +280,14 @@ def checkpoint_past_failures(patch: pytest.MonkeyPatch) -> Variant:
         self.unreadable += accounts
         self.errors[str(error)] = None
 
-    sound = folding.Folder.fold
+    sound = folding.FoldRunner.fold
 
-    async def fold_and_forget(self: folding.Folder, *rest: Any) -> set[str]:
+    async def fold_and_forget(self: folding.FoldRunner, *rest: Any) -> set[str]:
         await sound(self, *rest)
         return set()
 
     patch.setattr(Tally, "fail", fail)
-    patch.setattr(folding.Folder, "fold", fold_and_forget)
+    patch.setattr(folding.FoldRunner, "fold", fold_and_forget)
     return SOUND
 
 
@@ -297,7 +297,7 @@ def shards_forgotten(patch: pytest.MonkeyPatch) -> Variant:
     async def none(*_: Any) -> Counters:
         return NOTHING
 
-    patch.setattr(folding.Folder, "_read_shards", none)
+    patch.setattr(folding.FoldRunner, "_read_shards", none)
     patch.setattr(fold.Fold, "with_shards", lambda *_: None)
     return SOUND
 

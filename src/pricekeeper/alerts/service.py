@@ -122,5 +122,5 @@ def make_look(store: Store, clock: Clock) -> Look:
     """The same for an aggregator without a service: it decides, and instances deliver."""
     tenants = Tenants(store, clock, ())
     decider = Decider(store, clock, Channels(store, clock, tenants))
-    ledger = Ledger(store, clock, WindowSpend(store, clock).measure)
+    ledger = Ledger(store, clock, WindowSpend(store, clock).read_spend)
     return Watcher(store, tenants, decider, ledger).look

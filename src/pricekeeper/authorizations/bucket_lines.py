@@ -11,8 +11,8 @@ from pricekeeper.limiter.bucket import (
     Debit,
     Denial,
     LimitStatus,
-    Normal,
-    Retry,
+    Refill,
+    TakeOnly,
     available_units,
     plan,
 )
@@ -24,7 +24,7 @@ BucketKey: TypeAlias = tuple[str, str]
 class BucketStep(NamedTuple):
     """The write that takes from a bucket all that was decided."""
 
-    step: Create | Retry | Normal
+    step: Create | TakeOnly | Refill
     debit: Debit
     """What is taken, less what is given back with it."""
     given_back: Mapping[str, int]

@@ -335,7 +335,7 @@ class RecordClaimed(Command[RecordedAt | Existing]):
 
     def __init__(self, org_id: str, record: RecordOnSheet, clerk: Clerk, claim: Claim) -> None:
         submission = record.submission
-        self.keys = dict.fromkeys(account.key for account in submission.accounts)
+        self.keys = dict.fromkeys(account.key for account in submission.budget_accounts)
         self.name = submission.request_id
         self._org_id = org_id
         self._record = record
@@ -351,14 +351,14 @@ class RecordClaimed(Command[RecordedAt | Existing]):
             return Decision.ANSWERED
         if claim.failure is not None:
             raise claim.failure
-        for account in submission.accounts:
+        for account in submission.budget_accounts:
             if draft.balance(account.key, account.id) is None:
                 self.fail(AccountNotOpenError(account.name))
                 return Decision.ANSWERED
         must_mark = _must_mark(draft, submission, self._clerk.poster, self)
         if _must_claim(draft, self._org_id, claim, self._clerk, self) or must_mark:
             return Decision.WAITS
-        for account in submission.accounts:
+        for account in submission.budget_accounts:
             draft.add(account.key, account.id, spend(submission.cost_usd_picos))
         draft.name(_put_record(draft, submission), submission.request_id)
         draft.gather(self._clerk.note_captured, self._record)

@@ -74,7 +74,7 @@ class Desk:
     async def find_named(self, org_id: str, place: Place) -> str | None:
         """The authorization that an id stands for which its caller gave it, if it does."""
         places = {place.request_id: place.address}
-        there = await self.poster.find(org_id, place.lanes, places)
+        there = await self.poster.read_receipts(org_id, place.lanes, places)
         taken = there.get(place.request_id)
         if isinstance(taken, StoreError):
             raise error_copy(taken)

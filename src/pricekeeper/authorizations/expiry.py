@@ -57,7 +57,7 @@ class Expiry:
     def on_store(cls, store: Store, clock: Clock, retention_days: int) -> Self:
         """What sweeps in a process that grants nothing, and that nobody watches."""
         random = Random()  # noqa: S311  # spreads, no secret
-        measure = WindowSpend(store, clock).measure
+        measure = WindowSpend(store, clock).read_spend
         ledger = Ledger(store, clock, measure, retention_days=retention_days, randomness=random)
         poster = Poster(store, clock, random, retention_days=retention_days, ledger=ledger)
         return cls(Desk(store, clock, ledger, poster, AuthorizationMeter()))

@@ -75,7 +75,7 @@ class LedgerCheck:
         self._store = store
         self._clock = clock
         self._spend = WindowSpend(store, clock)
-        self._ledger = Ledger(store, clock, self._spend.measure)
+        self._ledger = Ledger(store, clock, self._spend.read_spend)
         self._regions = Regions(store, clock, AuthorizationReader(store, self._ledger))
 
     async def check(
@@ -102,7 +102,7 @@ class LedgerCheck:
         wanted = [one for key, one in before.items() if key not in found or found[key].moving]
         if not wanted:
             return False
-        spent = await self._spend.measure([one.account for one in wanted])
+        spent = await self._spend.read_spend([one.account for one in wanted])
         sums = await self._sum_authorizations(wanted[0].account.org_id)
         after = await read_open_accounts(self._ledger, policies, self._clock.now_ms())
         some_moving = False

@@ -163,12 +163,12 @@ class Recording:
             try:
                 done = await self._desk.ledger.carry_out(policy.org_id, command)
             except AccountNotOpenError:
-                self._desk.ledger.forget(submission.accounts)
+                self._desk.ledger.forget(submission.budget_accounts)
                 continue
             if isinstance(done, Existing):
                 return done
             receipt = submission.receipt(done.nonce, done.sent_at_ms)
-            await self._desk.poster.repair_late(policy.org_id, [receipt])
+            await self._desk.poster.request_repair_if_late(policy.org_id, [receipt])
             return await self._metering.answer_on_sheet(
                 policy, submission.request_id, receipt, accepted=True
             )
@@ -179,7 +179,7 @@ class Recording:
         submission: Submission = await self._metering.price_recorded(policy, usage)
         if record.entry.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(record.request_id)
-        await self._desk.poster.repair_late(policy.org_id, [record.receipt])
+        await self._desk.poster.request_repair_if_late(policy.org_id, [record.receipt])
         return await self._metering.answer_on_sheet(
             policy, submission.request_id, record.receipt, accepted=False
         )

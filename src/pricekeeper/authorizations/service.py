@@ -413,7 +413,7 @@ class Authorizations:
                 accepted_at_ms=settlement.at_ms,
             )
         if is_late(tick_of(receipt.accepted_at_ms), self._clock.now_ms()):
-            await self._desk.poster.repair_late(policy.org_id, [receipt])
+            await self._desk.poster.request_repair_if_late(policy.org_id, [receipt])
         recorded = await self._metering.answer_on_sheet(
             policy, submission.request_id, receipt, accepted=settled.changed
         )

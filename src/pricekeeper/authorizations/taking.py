@@ -48,9 +48,9 @@ from pricekeeper.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from pricekeeper.limiter.bucket import Bucket, Create, Debit, Denial, LimitStatus, Normal
+from pricekeeper.limiter.bucket import Bucket, Create, Debit, Denial, LimitStatus, Refill
 from pricekeeper.limiter.items import bucket_key, bucket_of
-from pricekeeper.limiter.writes import adjust, create, normal, retry
+from pricekeeper.limiter.writes import adjust_update, create_put, refill_update, take_update
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
@@ -412,10 +412,10 @@ class TokenTaker:
     async def _apply(self, one: BucketStep) -> Bucket | None:
         step, debit = one.step, one.debit
         if isinstance(step, Create):
-            await self._store.put(create(debit, step))
+            await self._store.put(create_put(debit, step))
             return step.after
-        update = normal(debit, step) if isinstance(step, Normal) else retry(debit, step)
-        return bucket_of(await self._store.update(update))
+        made = refill_update(debit, step) if isinstance(step, Refill) else take_update(debit, step)
+        return bucket_of(await self._store.update(made))
 
     def _owe(self, key: BucketKey, debit: Debit) -> None:
         """Give that back to a bucket, some day."""
@@ -454,7 +454,7 @@ class TokenTaker:
         for debit, _, denial in denied:
             if denial.settle is not None:
                 with contextlib.suppress(StoreError):  # the next denial tries again
-                    item = await self._store.update(normal(debit, denial.settle))
+                    item = await self._store.update(refill_update(debit, denial.settle))
                     self._note(_key(debit), bucket_of(item))
 
     async def _read(self, keys: Collection[BucketKey]) -> None:
@@ -506,7 +506,7 @@ class TokenTaker:
 
     async def _return_one(self, debit: Debit) -> None:
         try:
-            item = await self._store.update(adjust(debit))
+            item = await self._store.update(adjust_update(debit))
         except ConditionFailedError as refused:
             self._meter.refunds_lost += 1
             self._note(_key(debit), bucket_of(refused.item))

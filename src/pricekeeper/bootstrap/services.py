@@ -118,7 +118,7 @@ async def open_services(
         activity = Activity(store, clock, listeners_max=settings.event_listeners_max)
         closing.push_async_callback(activity.close)
         teller = NewsTeller(activity.feed)
-        measure = WindowSpend(store, clock).measure
+        measure = WindowSpend(store, clock).read_spend
         ledger = Ledger(store, clock, measure, retention_days=settings.retention_days)
         closing.push_async_callback(ledger.close)
         metering = Metering(

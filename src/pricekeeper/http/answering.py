@@ -55,7 +55,7 @@ class _Refusal:
         self._lines = lines.replace(b"%", b"%%") + b"x-request-id: %b\r\ncontent-length: %d\r\n"
 
     def write(self, exchange: Exchange, call: Call) -> bool:
-        """Write it; whether that was done."""
+        """Write it; returns whether that was done."""
         request_id = call.request_id.encode()
         body = self._body % request_id
         lines = render_lines(call.limit_headers) + self._lines % (request_id, len(body))
@@ -96,7 +96,7 @@ def note_error(error: PriceKeeperError, status: int, metrics: Metrics, request_i
 
 
 def write_at_once(exchange: Exchange, answer: Answer, body: bytes | None, call: Call) -> bool:
-    """Write an answer that is no stream; whether that was done. Else it has to be sent."""
+    """Write an answer that is no stream; returns whether it did. Else it has to be sent."""
     if (
         body is not None
         and not answer.headers

@@ -36,9 +36,9 @@ from pricekeeper.http import (
     runtime,
 )
 from pricekeeper.http.access_log import AccessLog
-from pricekeeper.http.collecting import calm_collector
 from pricekeeper.http.draining import install_drain_handlers
 from pricekeeper.http.exchange import BEGIN
+from pricekeeper.http.garbage_collection import collect_garbage_less_often
 from pricekeeper.http.heartbeat import Heartbeat, HeartbeatInFile, beat_forever
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import MULTIPROCESS, Metrics
@@ -136,7 +136,7 @@ def app_from_environment(worker: OneWorker | None = None, *, public_allowed: boo
 
     With ``public_allowed`` the demo's secrets are good enough: ``serve --demo`` sees to the rest.
     """
-    calm_collector()
+    collect_garbage_less_often()
     settings = read_settings(os.environ)
     require_strong_key(settings.provisioning_key, public_allowed=public_allowed)
     refuse_public_token(settings.metrics_token, public_allowed=public_allowed)

@@ -13,7 +13,7 @@ from pricekeeper.errors import (
     PriceKeeperError,
     RequestRefusedError,
 )
-from pricekeeper.http.batch import claimed_id, parts_answer, passing_errors
+from pricekeeper.http.batch import claimed_id, parts_answer, temporary_errors
 from pricekeeper.http.edge import read_json_if_any, read_members
 from pricekeeper.http.operation import AFTER, APP, ORG, Access, Answer, Call, Operation, Parameter
 from pricekeeper.http.problems import problem_of
@@ -57,12 +57,12 @@ async def capture_many(call: Call) -> Answer:
     good = [one for one in parsed if isinstance(one, wire.CaptureOne)]
     outcomes = iter(await cases.capture_each(call.services, call.policy, good))
     judged = [next(outcomes) if isinstance(one, wire.CaptureOne) else one for one in parsed]
-    passing = passing_errors(judged)
+    temporary = temporary_errors(judged)
     results = [
         _result(claimed_id(one, "authorization_id"), outcome)
         for one, outcome in zip(call.body, judged, strict=True)
     ]
-    return parts_answer(wire.CapturesAnswer, _OUTCOMES, results, comes_again=bool(passing))
+    return parts_answer(wire.CapturesAnswer, _OUTCOMES, results, retry_after=bool(temporary))
 
 
 async def void(call: Call) -> Answer:

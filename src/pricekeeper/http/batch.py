@@ -28,7 +28,7 @@ _UNAVAILABLE: Final = 503
 
 
 def queue_batch(call: Call, reply: Reply) -> bool:
-    """Let a batch wait for which there is no room now, with nothing of it read; whether it does."""
+    """Let a batch wait that there is no room for, with nothing read; returns whether it does."""
 
     def go_on(places: BatchPlaces | None) -> None:
         if places is None:
@@ -63,29 +63,29 @@ async def _count_within(call: Call, places: BatchPlaces) -> Answer:
         places.end_work()
     remaining = iter(outcomes)
     judged = [next(remaining) if isinstance(one, Usage) else one for one in parsed]
-    passing = passing_errors([one.error if isinstance(one, Refused) else one for one in judged])
+    temporary = temporary_errors([one.error if isinstance(one, Refused) else one for one in judged])
     results = [one if isinstance(one, wire.BatchResult) else _result(one) for one in judged]
-    return parts_answer(wire.BatchAnswer, _OUTCOMES, results, comes_again=bool(passing))
+    return parts_answer(wire.BatchAnswer, _OUTCOMES, results, retry_after=bool(temporary))
 
 
-def passing_errors(judged: Sequence[object]) -> list[PriceKeeperError]:
+def temporary_errors(judged: Sequence[object]) -> list[PriceKeeperError]:
     """The errors of parts that may succeed later; raises the first if no part was taken at all."""
-    passing = [
+    temporary = [
         one
         for one in judged
         if isinstance(one, PriceKeeperError) and status_of(type(one))[0] == _UNAVAILABLE
     ]
-    if len(passing) == len(judged):
-        raise passing[0]
-    return passing
+    if len(temporary) == len(judged):
+        raise temporary[0]
+    return temporary
 
 
 def parts_answer(
-    kind: Callable[..., Any], names: Sequence[str], results: Sequence[Any], *, comes_again: bool
+    kind: Callable[..., Any], names: Sequence[str], results: Sequence[Any], *, retry_after: bool
 ) -> Answer:
     """What became of each part, after how many of them had each outcome."""
     counts = (sum(result.status == name for result in results) for name in names)
-    headers = ((b"retry-after", b"%d" % RETRY_SECS),) if comes_again else ()
+    headers = ((b"retry-after", b"%d" % RETRY_SECS),) if retry_after else ()
     return Answer(207, kind(*counts, results), headers)
 
 

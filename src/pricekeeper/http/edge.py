@@ -52,7 +52,7 @@ class BodyTooLargeError(PriceKeeperError):
     code = "PAYLOAD_TOO_LARGE"
 
 
-def refuse_twofold(request: Incoming) -> None:
+def refuse_repeated(request: Incoming) -> None:
     """Refuse a request that says twice who sends it or what it carries: the two may differ."""
     if twice := request.repeated() & _ONCE:
         names = ", ".join(sorted(name.decode() for name in twice))

@@ -132,7 +132,7 @@ class Exchange(RequestResponseCycle):
         return body
 
     def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Write an answer; whether that was done. If its reader is slow, it has to be sent."""
+        """Write an answer; returns whether it did. If its reader is slow, it has to be sent."""
         if self.flow.write_paused or self.response_started:
             return False
         if not self.disconnected:

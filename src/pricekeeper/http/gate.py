@@ -74,7 +74,7 @@ async def admit(call: Call, operation: Operation) -> None:
 
 
 def admit_at_once(call: Call, operation: Operation, token_digest: bytes) -> bool:
-    """Let a client in to what is its own, if the store need not be asked; whether that was done.
+    """Let a client in to what is its own, if the store need not be asked; returns whether it did.
 
     Nothing is refused here: what is not let in is left to `admit`.
     """
@@ -91,7 +91,7 @@ def admit_at_once(call: Call, operation: Operation, token_digest: bytes) -> bool
     if headers is None:
         return False
     call.limit_headers, call.operation, call.principal = headers, operation, principal
-    call.recall_policy(policy)
+    call.set_policy(policy)
     return True
 
 
@@ -316,7 +316,7 @@ async def _charge_limit(call: Call, kind: str | None, caller: str) -> None:
 
 
 def _charge_at_once(call: Call, kind: str | None, caller: str) -> bool:
-    """Charge what is counted in memory or was fetched ahead, as nearly always; whether it was."""
+    """Charge what is in memory or was fetched ahead, as nearly always; returns whether it did."""
     headers = call.api_limits.admit_at_once(kind, caller, call.services.clock.now_ms())
     if headers is None:
         return False

@@ -128,8 +128,8 @@ class Call(msgspec.Struct):
         self._policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
         return self._policy
 
-    def recall_policy(self, policy: Policy) -> None:
-        """Take the policy from memory, of the client that the path names."""
+    def set_policy(self, policy: Policy) -> None:
+        """Set the policy of the client that the path names, which was in memory."""
         self._policy = policy
 
     @property
@@ -184,7 +184,7 @@ class Reply(Protocol):
     """Where the answer to a request goes for which no task waits."""
 
     may_be_applied: bool
-    """Whether the request may be applied from now on, for when its time is up. It is at first."""
+    """Whether, if its time is up, the answer says it may be applied. True at first."""
     is_answered: bool
     """Whether it has its answer: because its time was up, if nobody has given one."""
 
@@ -209,8 +209,8 @@ Handler: TypeAlias = Callable[[Call], Coroutine[Any, Any, Answer]]
 BodyReader: TypeAlias = Callable[[Incoming, Any], Awaitable[Any]]
 """Receives a body of the type that an operation declares."""
 Beginning: TypeAlias = Callable[[Call, Reply], bool]
-"""Begins a request that is whole and admitted, and answers it later; whether it did. What has to
-be awaited first, or is going to be refused, is left to the handler, with nothing done of it."""
+"""Begins a request that is whole and admitted, to answer it later; returns whether it did. What has
+to be awaited first, or is going to be refused, is left to the handler, with nothing done of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +247,8 @@ class Operation:
     read: BodyReader = read_json
     """How the body is received, which also says what it may come as; see `http.edge`."""
     reads_itself: bool = False
-    """Whether the handler does that, reads the policy and notes when the change begins: because
-    something comes before the body."""
+    """Whether the handler itself reads body and policy and calls `note_change`: something comes
+    before the body."""
     by_secret: bool = False
     """Whether the client's secret opens it, by HTTP Basic and in no other way."""
     query: tuple[Parameter, ...] = ()
@@ -276,7 +276,7 @@ class Operation:
     problems: tuple[int, ...] = ()
     """Further statuses that are answered with a problem, beyond those that access implies."""
     says: str = ""
-    """What it does, in a sentence, where its handler serves several; else that has a docstring."""
+    """Its summary, if its handler serves several; else the handler's docstring is."""
 
     def __post_init__(self) -> None:
         if (self.access in BY_KEY and self.role is None) or (

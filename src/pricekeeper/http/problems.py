@@ -164,7 +164,7 @@ _WRONG_SCOPE: Final = _BEARER + b', error="insufficient_scope"'
 _KEY: Final = b"ApiKey " + REALM
 _BASIC: Final = b"Basic " + REALM
 
-_PASSING: Final = (
+_TEMPORARY: Final = (
     errors.RateLimitExceededError,
     errors.QuotaExceededError,
     errors.AuthorizationDeniedError,
@@ -196,7 +196,7 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
         headers = ((b"retry-after", b"%d" % (CLOCK_RETRY_SECS if in_doubt else RETRY_SECS)),)
     elif status in (401, 403) and not isinstance(error, errors.FrozenError):
         headers = ((b"www-authenticate", _challenge(error)),)
-    elif isinstance(error, _PASSING):
+    elif isinstance(error, _TEMPORARY):
         headers = ((b"retry-after", b"%d" % _wait_secs(error, now_ms)),)
     elif isinstance(error, MethodNotAllowedError):
         headers = ((b"allow", ", ".join(error.allowed).encode()),)

@@ -87,8 +87,9 @@ class ProblemProtocol(HttpToolsProtocol):
         self._gathered_pieces = 0
         self._held_head_bytes = 0
         self._body_bytes = 0
-        """In the piece that is being parsed; likewise how many parts of a body."""
+        """Of bodies, in the piece that is being parsed."""
         self._body_parts = 0
+        """In how many parts the parser gave us those bytes."""
         self._unread_since: float | None = None
         self._idle_since = 0.0
         """When the last answer was written."""
@@ -340,7 +341,7 @@ class ProblemProtocol(HttpToolsProtocol):
         return self._arriving_since is None and bool(self._accepted)
 
     def _note_part(self, count: int) -> bool:
-        """Look at a piece of so many bytes that was no whole request; whether to go on."""
+        """Look at a piece of so many bytes that was no whole request; returns whether to go on."""
         if self._whole or self._arriving_since is None:
             self._gathered_bytes = self._gathered_pieces = 0
         else:
@@ -427,7 +428,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _stop_taking(self) -> bool:
-        """Take nothing more from this peer; whether nothing is left to be answered either.
+        """Take nothing more from this peer; returns whether nothing is left to be answered.
 
         A request that is not whole was not accepted. Those before it are answered, and the last
         answer closes the connection.

@@ -23,7 +23,7 @@ from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.answering import NOBODY_LEFT, note_error, problem_answer, send_answer
 from pricekeeper.http.at_once import RequestAtOnce, Target, begin_in_task
-from pricekeeper.http.edge import BodyTooLargeError, refuse_twofold
+from pricekeeper.http.edge import BodyTooLargeError, refuse_repeated
 from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.exchange import EXCHANGE, Exchange
 from pricekeeper.http.gate import admit, admit_at_once, bearer_in, count_failure, is_guess
@@ -43,18 +43,18 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class Endpoint:
     """The gate of one operation."""
 
-    __slots__ = ("_counts_failures", "_unread", "operation")
+    __slots__ = ("_counted_errors", "_counts_failures", "operation")
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
         public = operation.access is Access.PUBLIC
-        self._unread: tuple[type[PriceKeeperError], ...] = ()
-        """What counts as a failure of its address, as a guess does."""
+        self._counted_errors: tuple[type[PriceKeeperError], ...] = ()
+        """Errors that count against an address, as guesses do."""
         if public and operation.body is not None:
             # Whoever has proved who they are is limited by that, and may misspell a body.
-            self._unread = (RequestRefusedError, BodyTooLargeError)
+            self._counted_errors = (RequestRefusedError, BodyTooLargeError)
         by_metrics_token = operation.access is Access.METRICS
-        self._counts_failures = operation.oauth or by_metrics_token or bool(self._unread)
+        self._counts_failures = operation.oauth or by_metrics_token or bool(self._counted_errors)
 
     async def answer(self, call: Call) -> Answer:
         """Admit, parse, handle, within the deadline."""
@@ -78,7 +78,7 @@ class Endpoint:
         try:
             return await self._answer(call)
         except PriceKeeperError as error:
-            if is_guess(error) or isinstance(error, self._unread):
+            if is_guess(error) or isinstance(error, self._counted_errors):
                 await count_failure(call)
             raise
 
@@ -160,7 +160,7 @@ class Shell:
             self._note(call, "none" if path is None else path.route, status, elapsed_us)
 
     def begin(self, exchange: Exchange) -> bool:
-        """Begin a request, if that takes no task of its own; whether it did.
+        """Begin a request without the usual task, if it can be; returns whether it did.
 
         It has to be whole, unless its operation says otherwise.
 
@@ -244,7 +244,7 @@ class Shell:
 async def _answer(call: Call, path: Path | None, method: str) -> Answer:
     """What the operation answers; if it fails, the problem."""
     try:
-        refuse_twofold(call.request)
+        refuse_repeated(call.request)
         if path is None:
             raise NotFoundError("path")
         endpoint = path.endpoints.get(method)

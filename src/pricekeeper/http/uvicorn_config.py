@@ -44,7 +44,7 @@ def server_config(
 
 
 def _believed(trusted_proxies: str) -> str:
-    """The same proxies, also as a socket for both kinds of addresses spells those of IPv4."""
+    """The same proxies; those of IPv4 also in their IPv6-mapped form."""
     if trusted_proxies == "*":
         return trusted_proxies
     networks = [ip_network(one) for one in trusted_proxies.split(",") if one]

@@ -29,7 +29,7 @@ from pricekeeper.errors import (
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.commands import Acquire, Command, Debited, LeaseChange, Outcome, keys_of
-from pricekeeper.limiter.deciding import Accounts, Answered, CombinedWrite, Part, ReadStep, decide
+from pricekeeper.limiter.deciding import Answered, BatchView, CombinedWrite, Part, ReadStep, decide
 from pricekeeper.limiter.items import bucket_of, lease_of
 from pricekeeper.limiter.records import newer_record
 from pricekeeper.storage import Item, Key, Put, Update
@@ -50,7 +50,7 @@ class CommandBatch:
         self._cache = cache
         self._answers = {one.command: one.answer for one in queued if not one.answer.done()}
         self._now_ms, self._monotonic_ms = cache.clock.now_ms(), cache.clock.monotonic_ms()
-        self._accounts = Accounts(self._reading_ms, self._waited_ms)
+        self._view = BatchView(self._reading_ms, self._waited_ms)
         self.transaction_ms: int | None = None
         """How long its slowest transaction took, if it had one."""
         for command in self._answers:
@@ -74,7 +74,7 @@ class CommandBatch:
         while self._answers:
             await self._cache.pause(fruitless)
             before = len(self._answers)
-            step = decide(self._accounts, list(self._answers))
+            step = decide(self._view, list(self._answers))
             if isinstance(step, Answered):
                 for command, outcome in step.answers:
                     self._answer(command, outcome)
@@ -97,7 +97,7 @@ class CommandBatch:
 
     async def _write(self, step: CombinedWrite) -> None:
         """Send it, and answer whom it serves; if it is refused, note what was different."""
-        was_fresh = all(part.key in self._accounts.fresh for part in step.parts)
+        was_fresh = all(part.key in self._view.fresh for part in step.parts)
         reasons = await self._send(step.parts) if step.parts else None
         if reasons is not None:
             self._cache.meter.lost_races += was_fresh or len(step.parts) > 1
@@ -119,10 +119,10 @@ class CommandBatch:
             if record is not None and isinstance(command, Acquire):
                 self._answer(command, record)  # it repeats one that was served
             elif record is not None:
-                self._accounts.records[record.key] = record
+                self._view.records[record.key] = record
 
     async def _send(self, parts: Sequence[Part]) -> Sequence[CancellationReason] | None:
-        """Write all parts, and note the buckets; the reasons if a condition failed."""
+        """Write all parts, and note the buckets; returns the reasons if a condition failed."""
         store, only = self._cache.store, parts[0]
         try:
             if len(parts) > 1:
@@ -142,7 +142,7 @@ class CommandBatch:
             return cancelled.reasons
         for part in parts:
             if part.bucket is not None:
-                self._accounts.buckets[part.key] = part.bucket
+                self._view.buckets[part.key] = part.bucket
                 self._cache.remember(part.key, part.bucket)
         return None
 
@@ -158,25 +158,25 @@ class CommandBatch:
         for debit in command.debits:
             bucket = self._cache.recall(debit.key)
             if bucket is not None:
-                self._accounts.buckets[debit.key] = bucket
+                self._view.buckets[debit.key] = bucket
         if isinstance(command, LeaseChange) and command.record is not None:
-            records, record = self._accounts.records, command.record
+            records, record = self._view.records, command.record
             records[record.key] = newer_record(records.get(record.key, record), record)
 
     def _note_bucket(self, key: Key, item: Mapping[str, Any] | None) -> None:
         """Keep what the store has told of a bucket."""
-        self._accounts.fresh.add(key)
+        self._view.fresh.add(key)
         try:
             bucket = bucket_of(item)
         except UnreadableItemError as error:
             self._fail_all(key, error)
             return
-        self._accounts.buckets[key] = bucket
+        self._view.buckets[key] = bucket
         self._cache.remember(key, bucket)
 
     def _note_record(self, key: Key, item: Item | Mapping[str, Any] | None) -> None:
         """Keep what the store has told of a lease. An acquire of one that exists has its answer."""
-        self._accounts.fresh.add(key)
+        self._view.fresh.add(key)
         for command in [one for one in self._answers if one.record and one.record.key == key]:
             if command.record is None:
                 continue
@@ -189,19 +189,19 @@ class CommandBatch:
                 if record is None:
                     self._fail(command, NotFoundError("lease"))
                 else:
-                    self._accounts.records[key] = record
+                    self._view.records[key] = record
             elif record is not None:
                 self._answer(command, record)
 
     def _taken(self, acquire: Acquire) -> Debited:
         """What an acquire was granted, for the moment of our reading or of a refill after it."""
-        buckets = tuple(self._accounts.buckets.get(debit.key) for debit in acquire.debits)
+        buckets = tuple(self._view.buckets.get(debit.key) for debit in acquire.debits)
         latest_ms = max(one.refilled_at_ms if one else 0 for one in buckets)
         as_of_ms = max(self._now_ms, min(latest_ms, self._cache.clock.now_ms()))
         return Debited(as_of_ms, buckets)
 
     def _reading_ms(self, key: Key, bucket: Bucket | None) -> int:
-        """The one reading of the clocks that the batch is decided by, as it counts for a bucket."""
+        """The time at which the batch is decided, as it counts for this bucket."""
         return self._cache.reading_ms(key, bucket, self._now_ms, self._monotonic_ms)
 
     def _waited_ms(self, key: Key, bucket: Bucket | None) -> int:

@@ -5,11 +5,11 @@ nothing is ever refilled ahead of time. What a limit holds at a later moment, it
 balance, is ``min(stored + elapsed * rate, capacity)``.
 
 While nothing has overflowed, that is a sum, and tokens can be taken by adding to the stored
-balance alone: a `Retry`, of which any number may happen side by side. Once a limit has reached its
-capacity, what refilled beyond that has to be cut off, or it could be taken later: on a
+balance alone: a `TakeOnly`, of which any number may happen side by side. Once a limit has reached
+its capacity, what refilled beyond that has to be cut off, or it could be taken later: on a
 bucket that was full for an hour, the stored balance would be there twice, as stored and as
 refilled. Then ``refilled_at_ms`` moves, and with it the refill of every limit is settled,
-computed from the one reading of the clock that is also stamped: a `Normal`.
+computed from the one reading of the clock that is also stamped: a `Refill`.
 
 The bound (promise 3): think of the moment at which a limit would be full again. Each grant
 moves it up by what was taken, from no earlier than the reader's now (what overflowed was cut
@@ -36,7 +36,7 @@ from pricekeeper.limiter.limits import Limit
 from pricekeeper.storage import Key
 
 IDLE_SECS: Final = 36 * 3600
-"""How much longer than until it is surely full a bucket is kept: longer than a lease lives."""
+"""How long a bucket is kept after it is surely full: longer than a lease lives."""
 UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
 """For how long tokens are taken without settling the bucket's refill and putting its expiry off."""
 
@@ -93,11 +93,11 @@ class Create(msgspec.Struct, frozen=True):
     after: Bucket
 
 
-class Retry(msgspec.Struct, frozen=True):
+class TakeOnly(msgspec.Struct, frozen=True):
     """Take from the stored balances, of a bucket refilled between ``floor_ms`` and ``ceiling_ms``.
 
-    Right at ``as_of_ms``, for balances that together with the refill since the ceiling are
-    enough, and with the refill since the floor have not overflowed.
+    Correct at ``as_of_ms`` if a balance is enough with the refill since the ceiling, and has not
+    overflowed with that since the floor.
     """
 
     floor_ms: int
@@ -106,14 +106,14 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class HoldingChange(msgspec.Struct, frozen=True):
-    """What a `Normal` makes of one limit; ``stored_min`` is the least it must find there."""
+    """What a `Refill` makes of one limit; ``stored_min`` is the least it must find there."""
 
     before: Holding | None
     after: Holding | None
     stored_min: int | None = None
 
 
-class Normal(msgspec.Struct, frozen=True):
+class Refill(msgspec.Struct, frozen=True):
     """Settle the refill of every limit at ``after.refilled_at_ms``, and take from that."""
 
     before: Bucket
@@ -125,7 +125,7 @@ class Denial(msgspec.Struct, frozen=True):
     """Too little is there. Nothing was taken."""
 
     violations: tuple[Violation, ...]
-    settle: Normal | None = None
+    settle: Refill | None = None
     """To be written first, if the bucket's limits have changed, or if it owes more than a bucket
     may: that counts from now on."""
 
@@ -151,7 +151,7 @@ class Denial(msgspec.Struct, frozen=True):
         )
 
 
-Plan: TypeAlias = Create | Retry | Normal | Denial
+Plan: TypeAlias = Create | TakeOnly | Refill | Denial
 
 
 class LimitStatus(msgspec.Struct, frozen=True):
@@ -171,22 +171,22 @@ def plan(bucket: Bucket | None, debit: Debit, now_ms: int) -> Plan:
         return _plan_create(debit, now_ms)
     if _covered(bucket, debit, now_ms):
         return probe(bucket, now_ms)
-    normal = _plan_normal(bucket, debit, now_ms)
-    violations = _violations(normal, debit, now_ms)
+    step = _plan_refill(bucket, debit, now_ms)
+    violations = _violations(step, debit, now_ms)
     if not violations:
-        return normal
+        return step
     if _up_to_date(bucket, debit.limits) and not _owes_too_much(bucket, now_ms):
         return Denial(violations)
-    return Denial(violations, settle=_plan_normal(bucket, debit.with_tokens({}), now_ms))
+    return Denial(violations, settle=_plan_refill(bucket, debit.with_tokens({}), now_ms))
 
 
-def settle(bucket: Bucket, now_ms: int, debit: Debit | None = None) -> Normal:
+def settle(bucket: Bucket, now_ms: int, debit: Debit | None = None) -> Refill:
     """The write that settles the refill, on the bucket's own terms if nothing is taken.
 
     What a ``debit`` takes has to be there.
     """
     limits = {name: holding.limit for name, holding in bucket.holdings.items()}
-    return _plan_normal(bucket, debit or Debit("", "", limits, {}), now_ms)
+    return _plan_refill(bucket, debit or Debit("", "", limits, {}), now_ms)
 
 
 def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]:
@@ -201,23 +201,23 @@ def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]
     return borne
 
 
-def guess(debit: Debit, now_ms: int) -> Retry:
+def guess(debit: Debit, now_ms: int) -> TakeOnly:
     """The first write to a bucket never seen before; it supposes that about half is used."""
     halves = [
         (limit.capacity_units - tokens * limit.units_per_token) // (2 * limit.units_per_ms)
         for limit, tokens in ((debit.limits[name], tokens) for name, tokens in debit.tokens.items())
     ]
     floor_ms = now_ms - max(0, min(halves))
-    return Retry(floor_ms=floor_ms, ceiling_ms=now_ms, as_of_ms=now_ms)
+    return TakeOnly(floor_ms=floor_ms, ceiling_ms=now_ms, as_of_ms=now_ms)
 
 
-def probe(bucket: Bucket, as_of_ms: int) -> Retry:
-    """A `Retry` that supposes the bucket to be refilled when we saw it was, or after our moment.
+def probe(bucket: Bucket, as_of_ms: int) -> TakeOnly:
+    """A `TakeOnly` for a bucket refilled when we saw it was, or at any time from ``as_of_ms`` on.
 
     In the second case no refill counts, so a later refill by another does not make it fail.
     """
     known_ms = min(bucket.refilled_at_ms, as_of_ms)
-    return Retry(known_ms, known_ms, as_of_ms)
+    return TakeOnly(known_ms, known_ms, as_of_ms)
 
 
 def overdue(bucket: Bucket, as_of_ms: int) -> bool:
@@ -225,18 +225,18 @@ def overdue(bucket: Bucket, as_of_ms: int) -> bool:
     return as_of_ms - bucket.refilled_at_ms > UNSETTLED_MS_MAX
 
 
-def stored_range(limit: Limit, tokens: int, retry: Retry) -> tuple[int, int]:
+def stored_range(limit: Limit, tokens: int, take: TakeOnly) -> tuple[int, int]:
     """The least that must be stored to be enough, and the most that has not overflowed."""
-    refill_min = max(0, retry.as_of_ms - retry.ceiling_ms) * limit.units_per_ms
-    refill_max = max(0, retry.as_of_ms - retry.floor_ms) * limit.units_per_ms
+    refill_min = max(0, take.as_of_ms - take.ceiling_ms) * limit.units_per_ms
+    refill_max = max(0, take.as_of_ms - take.floor_ms) * limit.units_per_ms
     return tokens * limit.units_per_token - refill_min, limit.capacity_units - refill_max
 
 
 def expected(
-    plan_made: Create | Retry | Normal, bucket: Bucket | None, debit: Debit
+    plan_made: Create | TakeOnly | Refill, bucket: Bucket | None, debit: Debit
 ) -> Bucket | None:
     """The bucket after that write, as far as it is known without a reply from the store."""
-    if not isinstance(plan_made, Retry):
+    if not isinstance(plan_made, TakeOnly):
         return plan_made.after
     return None if bucket is None else bucket.less(debit.tokens)
 
@@ -299,7 +299,7 @@ def rescaled(units: int, old: Limit, new: Limit) -> int:
     return units * new.units_per_token // old.units_per_token
 
 
-def full_since(debit: Debit, now_ms: int) -> Bucket:
+def new_bucket(debit: Debit, now_ms: int) -> Bucket:
     """A new bucket at that moment, less the debit, which may leave a debt."""
     holdings = {
         name: Holding(limit, limit.capacity_units).less(debit.tokens.get(name, 0))
@@ -314,7 +314,7 @@ def _plan_create(debit: Debit, now_ms: int) -> Create | Denial:
         for name, tokens in debit.tokens.items()
         if tokens > debit.limits[name].capacity
     )
-    return Denial(violations) if violations else Create(full_since(debit, now_ms))
+    return Denial(violations) if violations else Create(new_bucket(debit, now_ms))
 
 
 def _covered(bucket: Bucket, debit: Debit, as_of_ms: int) -> bool:
@@ -323,9 +323,9 @@ def _covered(bucket: Bucket, debit: Debit, as_of_ms: int) -> bool:
         return False
     if not _up_to_date(bucket, debit.limits):
         return False
-    retry = probe(bucket, as_of_ms)
+    take = probe(bucket, as_of_ms)
     for name, tokens in debit.tokens.items():
-        least, most = stored_range(debit.limits[name], tokens, retry)
+        least, most = stored_range(debit.limits[name], tokens, take)
         if not least <= bucket.holdings[name].units <= most:
             return False
     return True
@@ -348,7 +348,7 @@ def _owes_too_much(bucket: Bucket, now_ms: int) -> bool:
     )
 
 
-def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
+def _plan_refill(bucket: Bucket, debit: Debit, now_ms: int) -> Refill:
     settled_ms = max(now_ms, bucket.refilled_at_ms)
     elapsed_ms = settled_ms - bucket.refilled_at_ms
     changes: dict[str, HoldingChange] = {}
@@ -375,14 +375,14 @@ def _plan_normal(bucket: Bucket, debit: Debit, now_ms: int) -> Normal:
         changes[name] = HoldingChange(None, full.less(debit.tokens.get(name, 0)))
     holdings = {name: change.after for name, change in changes.items() if change.after}
     after = Bucket(settled_ms, expiry_epoch(settled_ms, holdings), holdings)
-    return Normal(bucket, after, changes)
+    return Refill(bucket, after, changes)
 
 
-def _violations(normal: Normal, debit: Debit, now_ms: int) -> tuple[Violation, ...]:
-    lead_ms = normal.after.refilled_at_ms - now_ms  # no refill before our clock shows that time
+def _violations(step: Refill, debit: Debit, now_ms: int) -> tuple[Violation, ...]:
+    lead_ms = step.after.refilled_at_ms - now_ms  # no refill before our clock shows that time
     violations: list[Violation] = []
     for name, tokens in debit.tokens.items():
-        held = normal.after.holdings[name]
+        held = step.after.holdings[name]
         if held.units >= 0:
             continue
         limit = held.limit
@@ -393,7 +393,7 @@ def _violations(normal: Normal, debit: Debit, now_ms: int) -> tuple[Violation, .
 
 
 def expiry_epoch(now_ms: int, holdings: Mapping[str, Holding]) -> int:
-    """When the bucket is surely full, if it is emptied until its refill is settled; and idle."""
+    """When it is surely full again, if it is emptied now, plus `IDLE_SECS`."""
     longest_ms = max(
         (
             held.limit.filling_ms(held.limit.capacity_units - min(0, held.units))

@@ -38,8 +38,8 @@ _BACKOFF: Final = Backoff(2, 64)
 class _Seen(NamedTuple):
     """A bucket as it was last seen.
 
-    ``offset_ms`` is the least by which its time is ahead of our monotonic clock. It is used only
-    if the bucket is ``ahead`` of our wall clock, or was and has not been brought back since.
+    Its time is ahead of our monotonic clock by ``offset_ms`` at least. That is used only if the
+    bucket is ``ahead`` of our wall clock, or was and has not been brought back since.
     """
 
     bucket: Bucket

@@ -26,8 +26,8 @@ class Acquire(msgspec.Struct, frozen=True, eq=False):
 class LeaseChange(msgspec.Struct, frozen=True, eq=False):
     """Adjust what a lease holds, or release it. It is not denied.
 
-    Without a ``record`` the lease lives in this process alone, and it is for `accounts` to send
-    the change once. With one, it is applied once for the same ``mark``; no mark is a release.
+    Without a ``record`` the lease lives in this process alone, and it is for `lease_accounts` to
+    send the change once. With one, it is applied once for the same ``mark``; no mark is a release.
     """
 
     debits: tuple[Debit, ...]

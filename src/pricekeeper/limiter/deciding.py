@@ -1,6 +1,6 @@
 """Decides for all commands that wait which one write carries them, or what is to be read first.
 
-Pure: no store, no clock. `decide` looks at the accounts as they are known and at the commands in
+Pure: no store, no clock. `decide` looks at what is known of a batch and at its commands in
 the order of their arrival. Changes of leases come first, because they are not denied and may give
 tokens back. Then as many acquires are served as there are tokens for; what is too big does not
 keep the smaller ones out. What can't go into this write stays for the next one.
@@ -28,23 +28,23 @@ from pricekeeper.limiter.records import (
     capacities_of,
     check_change,
     check_held,
-    grant,
+    grant_put,
     is_known,
+    record_update,
     released_record,
-    update_record,
 )
-from pricekeeper.limiter.writes import normal, retry
+from pricekeeper.limiter.writes import refill_update, take_update
 from pricekeeper.storage import Key, Put, Update
 
 Reading: TypeAlias = Callable[[Key, Bucket | None], int]
 """A time in milliseconds for the bucket at that key."""
 
 
-class Accounts:
+class BatchView:
     """The buckets and lease records of a batch, as far as they are known."""
 
     def __init__(self, reading_ms: Reading, waited_ms: Reading) -> None:
-        """Account by one reading of the clocks for the whole batch.
+        """Know nothing yet. One reading of the clocks counts for the whole batch.
 
         With a later one for each step, what refills meanwhile would be handed out in a write of
         its own, again and again. ``waited_ms`` is the time since that reading.
@@ -59,7 +59,7 @@ class Accounts:
         self._waited_ms = waited_ms
 
     def reading_ms(self, key: Key) -> int:
-        """The time that counts for that bucket."""
+        """The time that counts for that bucket, by the reading of the batch."""
         return self._reading_ms(key, self.buckets.get(key))
 
     def waited_ms(self, key: Key) -> int:
@@ -107,32 +107,32 @@ class CombinedWrite(msgspec.Struct, frozen=True):
 Decision: TypeAlias = Answered | ReadStep | CombinedWrite
 
 
-def decide(accounts: Accounts, commands: Sequence[Command]) -> Decision:
+def decide(view: BatchView, commands: Sequence[Command]) -> Decision:
     """The next step for these commands, at least one."""
     acquires = [one for one in commands if isinstance(one, Acquire)]
-    drafts = _Drafts(accounts)
+    drafts = _Drafts(view)
     for one in commands:
         if isinstance(one, LeaseChange):
             drafts.add_change(one)
     if drafts.answers:
         return Answered(drafts.answers)
-    if any(debit.key not in accounts.buckets for one in acquires for debit in one.debits):
+    if any(debit.key not in view.buckets for one in acquires for debit in one.debits):
         if len(acquires) == len(commands) and _is_plain(acquires):
-            return _guess(accounts, acquires)
-        return _read(acquires, drafts.unsure)
+            return _guessed_write(view, acquires)
+        return _read_step(acquires, drafts.unsure)
     drafts.add_acquires(acquires)
     if drafts.acquires or drafts.changes:
-        return drafts.write()
-    if drafts.unsure or not all(accounts.fresh.issuperset(keys_of(one)) for one in acquires):
-        return _ask(accounts, acquires, drafts.unsure)
-    return _settle(accounts, acquires[0]) or Answered(_deny(accounts, acquires))
+        return drafts.combined_write()
+    if drafts.unsure or not all(view.fresh.issuperset(keys_of(one)) for one in acquires):
+        return _ask_step(view, acquires, drafts.unsure)
+    return _settling_write(view, acquires[0]) or Answered(_denials(view, acquires))
 
 
 class _Drafts:
     """Every item that one write touches, each once."""
 
-    def __init__(self, accounts: Accounts) -> None:
-        self._accounts = accounts
+    def __init__(self, view: BatchView) -> None:
+        self._view = view
         self._buckets: dict[Key, BucketDraft] = {}
         self._records: dict[Key, LeaseRecord] = {}
         """The records that are changed, after the write."""
@@ -150,7 +150,7 @@ class _Drafts:
                 self.changes.append((change, taken))
             return
         key = change.record.key
-        record = self._records.get(key) or self._accounts.records[key]
+        record = self._records.get(key) or self._view.records[key]
         try:
             delta = self._delta_of(change, record)
         except PriceKeeperError as error:
@@ -190,18 +190,18 @@ class _Drafts:
         for debit in totals.values():
             self._draft(debit).take(debit)
 
-    def write(self) -> CombinedWrite:
+    def combined_write(self) -> CombinedWrite:
         """All of it as one write, which has no parts if there is nothing to write."""
         parts = []
         for key, draft in self._buckets.items():
-            written = draft.write()
+            written = draft.operation()
             if written is not None:
                 parts.append(Part(key, written[0], bucket=written[1]))
         records = [one.record for one in self.acquires if one.record is not None]
-        parts.extend(Part(record.key, grant(record), record=record) for record in records)
+        parts.extend(Part(record.key, grant_put(record), record=record) for record in records)
         for key, after in self._records.items():
-            before = self._accounts.records[key]
-            parts.append(Part(key, update_record(before, after), record=after))
+            before = self._view.records[key]
+            parts.append(Part(key, record_update(before, after), record=after))
         return CombinedWrite(parts, self.acquires, self.changes, self._cuts)
 
     def _delta_of(self, change: LeaseChange, record: LeaseRecord) -> Mapping[str, int] | None:
@@ -218,7 +218,7 @@ class _Drafts:
         try:
             check_held(change.delta, record.held, capacities_of(change.debits))
         except InvalidValueError:
-            if record.key in self._accounts.fresh or record.key in self._records:
+            if record.key in self._view.fresh or record.key in self._records:
                 raise
             self.unsure.append(record.key)  # others may have changed what it holds
             return None
@@ -259,15 +259,15 @@ class _Drafts:
         return any(isinstance(self._draft(one).plan(one), Denial) for one in totals.values())
 
     def _draft(self, debit: Debit) -> BucketDraft:
-        key, accounts = debit.key, self._accounts
+        key, view = debit.key, self._view
         draft = self._buckets.get(key)
         if draft is None:
             draft = self._buckets[key] = BucketDraft(
                 debit,
-                accounts.buckets.get(key),
-                seen=key in accounts.buckets,
-                is_fresh=key in accounts.fresh,
-                reading_ms=accounts.reading_ms(key),
+                view.buckets.get(key),
+                seen=key in view.buckets,
+                is_fresh=key in view.fresh,
+                reading_ms=view.reading_ms(key),
             )
         return draft
 
@@ -295,56 +295,57 @@ def _is_plain(acquires: Sequence[Acquire]) -> bool:
     return len(keys) == 1 and all(one.record is None for one in acquires)
 
 
-def _guess(accounts: Accounts, acquires: Sequence[Acquire]) -> CombinedWrite:
+def _guessed_write(view: BatchView, acquires: Sequence[Acquire]) -> CombinedWrite:
     """The first write to a bucket that was never seen; a refusal returns it."""
     first = acquires[0].debits[0]
     served = [one for one in acquires if one.debits[0].limits == first.limits]
     [(key, total)] = _totals(served).items()
-    operation = retry(total, guess(total, accounts.reading_ms(key)))
+    operation = take_update(total, guess(total, view.reading_ms(key)))
     return CombinedWrite([Part(key, operation)], served)
 
 
-def _ask(accounts: Accounts, acquires: Sequence[Acquire], records: Sequence[Key]) -> Decision:
+def _ask_step(view: BatchView, acquires: Sequence[Acquire], records: Sequence[Key]) -> Decision:
     """Let the store say what this process only remembers, before anybody is denied.
 
     One bucket tells it when a write is refused, which costs no more than a read and may succeed.
     """
     if not records and _is_plain(acquires):
         [debit] = acquires[0].debits
-        bucket, reading_ms = accounts.buckets[debit.key], accounts.reading_ms(debit.key)
+        bucket, reading_ms = view.buckets[debit.key], view.reading_ms(debit.key)
         if bucket is not None and not overdue(bucket, reading_ms):
-            operation = retry(debit, probe(bucket, reading_ms))
+            operation = take_update(debit, probe(bucket, reading_ms))
             return CombinedWrite([Part(debit.key, operation)], acquires[:1])
-    return _read(acquires, records)
+    return _read_step(acquires, records)
 
 
-def _read(acquires: Sequence[Acquire], records: Sequence[Key]) -> ReadStep:
+def _read_step(acquires: Sequence[Acquire], records: Sequence[Key]) -> ReadStep:
     """All buckets of the acquires, and their leases: one of them may have been granted before."""
     named = [one.record.key for one in acquires if one.record is not None]
     return ReadStep(list(_totals(acquires)), list(dict.fromkeys([*named, *records])))
 
 
-def _settle(accounts: Accounts, acquire: Acquire) -> CombinedWrite | None:
+def _settling_write(view: BatchView, acquire: Acquire) -> CombinedWrite | None:
     """Bring buckets up to date whose limits have changed, so that the wait is right."""
     parts = []
     for debit in acquire.debits:
-        step = accounts.plan(debit)
+        step = view.plan(debit)
         if isinstance(step, Denial) and step.settle is not None:
-            parts.append(Part(debit.key, normal(debit, step.settle), bucket=step.settle.after))
+            operation = refill_update(debit, step.settle)
+            parts.append(Part(debit.key, operation, bucket=step.settle.after))
     return CombinedWrite(parts) if parts else None
 
 
-def _deny(
-    accounts: Accounts, acquires: Sequence[Acquire]
+def _denials(
+    view: BatchView, acquires: Sequence[Acquire]
 ) -> list[tuple[Command, Outcome | PriceKeeperError]]:
-    """The denials; who repeats a request that is being denied is decided after that."""
+    """The denials. What has nothing against it is left for the next step."""
     answers: list[tuple[Command, Outcome | PriceKeeperError]] = []
     for one in acquires:
         violations: list[Violation] = []
         for debit in one.debits:
-            step = accounts.plan(debit)
+            step = view.plan(debit)
             if isinstance(step, Denial):
-                violations += step.after_waiting(accounts.waited_ms(debit.key)).violations
+                violations += step.after_waiting(view.waited_ms(debit.key)).violations
         if violations:
             answers.append((one, Denial(tuple(violations))))
     return answers

@@ -5,9 +5,9 @@ each of them. So the adjustments are applied to the bucket as it was seen, and t
 planned on what that leaves. The conditions of the plan are then moved back by the adjustments,
 because the store compares them with the balance before both.
 
-That is still one of the four write paths: *adjust* if nobody acquires, else *create*, *retry* or
-*normal*. An adjustment that stored balances can't bear without refill that nobody has settled goes
-into a *normal*, too.
+That is still one of the four operations of `writes`: an adjustment if nobody acquires, else what is
+planned. An adjustment that stored balances can't bear without refill that nobody has settled goes
+into a `Refill`, too.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pricekeeper.limiter.bucket import (
     Debit,
     Denial,
     HoldingChange,
-    Normal,
     Plan,
-    Retry,
+    Refill,
+    TakeOnly,
     bearable,
     effective,
     expected,
-    full_since,
+    new_bucket,
     plan,
     settle,
 )
 from pricekeeper.limiter.limits import Limit
-from pricekeeper.limiter.writes import adjust, create, normal, retry
+from pricekeeper.limiter.writes import adjust_update, create_put, refill_update, take_update
 from pricekeeper.storage import Put, Update
 
 
@@ -87,39 +87,39 @@ class BucketDraft:
         """Add what acquires take, which `plan` has not denied."""
         self._debit = debit
 
-    def write(self) -> tuple[Put | Update, Bucket | None] | None:
-        """The write and the bucket after it; ``None`` if there is nothing to write."""
+    def operation(self) -> tuple[Put | Update, Bucket | None] | None:
+        """What to write, and the bucket after it; ``None`` if there is nothing to write."""
         adjusted = {name: count for name, count in self._adjusted.items() if count}
         adjustment = Debit(self._target.entity, self._target.resource, self._limits, adjusted)
         if self._debit is None:
-            return self._write_adjustment(adjustment) if adjusted else None
+            return self._adjustment_operation(adjustment) if adjusted else None
         base = self._after_adjustments()
         step = plan(base, self._debit, self._now_ms)
         if isinstance(step, Denial):
             raise TypeError("what is written was planned before")
-        if isinstance(step, Retry) and base and _needs_refill(base, adjustment, self._now_ms):
+        if isinstance(step, TakeOnly) and base and _needs_refill(base, adjustment, self._now_ms):
             step = settle(base, self._now_ms, self._debit)
         after = expected(step, base, self._debit)
         if self._bucket is None:
             if after is None:
                 raise TypeError("a bucket that was never seen is not planned for")
-            return create(self._debit, Create(after)), after
-        if isinstance(step, Normal):
-            return normal(self._debit, moved_back(step, self._bucket, adjustment)), after
+            return create_put(self._debit, Create(after)), after
+        if isinstance(step, Refill):
+            return refill_update(self._debit, moved_back(step, self._bucket, adjustment)), after
         if isinstance(step, Create):
             raise TypeError("a bucket that exists is not made")
-        return retry(self._debit, step, adjustment if adjusted else None), after
+        return take_update(self._debit, step, adjustment if adjusted else None), after
 
-    def _write_adjustment(self, adjustment: Debit) -> tuple[Put | Update, Bucket | None]:
+    def _adjustment_operation(self, adjustment: Debit) -> tuple[Put | Update, Bucket | None]:
         base = self._after_adjustments()
         if base is None:
-            return adjust(adjustment), None
+            return adjust_update(adjustment), None
         if self._bucket is None:
-            return create(adjustment, Create(base)), base
+            return create_put(adjustment, Create(base)), base
         if _needs_refill(base, adjustment, self._now_ms):
             step = settle(base, self._now_ms)
-            return normal(adjustment, moved_back(step, self._bucket, adjustment)), step.after
-        return adjust(adjustment), base
+            return refill_update(adjustment, moved_back(step, self._bucket, adjustment)), step.after
+        return adjust_update(adjustment), base
 
     def _after_adjustments(self) -> Bucket | None:
         """The bucket after the adjustments; ``None`` if it is absent, or was never seen."""
@@ -129,7 +129,7 @@ class BucketDraft:
                 return None
             target = self._target
             debit = Debit(target.entity, target.resource, self._limits, self._adjusted)
-            return full_since(debit, self._now_ms)
+            return new_bucket(debit, self._now_ms)
         return bucket.less(self._adjusted) if self._adjusted else bucket
 
     def _in_own_terms(self, debit: Debit) -> Debit:
@@ -171,7 +171,7 @@ def _needs_refill(base: Bucket, adjustment: Debit, now_ms: int) -> bool:
     return some
 
 
-def moved_back(step: Normal, bucket: Bucket, adjustment: Debit) -> Normal:
+def moved_back(step: Refill, bucket: Bucket, adjustment: Debit) -> Refill:
     """A plan for the bucket after an adjustment, as one for the bucket before it.
 
     A limit that is only adjusted has to stay within the bound of a debt.
@@ -185,4 +185,4 @@ def moved_back(step: Normal, bucket: Bucket, adjustment: Debit) -> Normal:
             elif after is not None and count > 0:
                 least = before.units - after.units - after.limit.debt_units_max
         changes[name] = HoldingChange(before, after, least)
-    return Normal(bucket, step.after, changes)
+    return Refill(bucket, step.after, changes)

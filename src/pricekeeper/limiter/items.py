@@ -2,7 +2,7 @@
 
 A bucket is one item, ``{entity}`` / ``{resource}``, with every limit in it::
 
-    rf                 when it was last refilled, ms; the lock of the Normal write
+    rf                 when it was last refilled, ms; the lock of the Refill write
     tk.{limit}         stored balance in units (see `limits`)
     tc.{limit}         tokens taken and not given back, over its life
     lm.{limit}         the terms that the units are counted by: capacity/amount/period

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from pricekeeper.errors import PriceKeeperError, RateLimitExceededError
-from pricekeeper.limiter.accounts import LeaseAccount
 from pricekeeper.limiter.bucket import Denial, LimitStatus
 from pricekeeper.limiter.completion import Completion
+from pricekeeper.limiter.lease_accounts import LeaseAccount
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.requests import parse_id
 
@@ -142,21 +142,21 @@ class Acquisition:
         except PriceKeeperError as failure:
             error.add_note(f"and its lease could not be given back: {failure}")
 
-    async def decide(self) -> Lease | Denial:
+    async def try_obtain(self) -> Lease | Denial:
         """Acquire the lease; a denial is returned, not raised.
 
         A lease with a name outlives a cancellation: its caller can ask for it again.
         """
-        return await self._decide_in_task(undo=not self._named)
+        return await self._obtain_in_task(undo=not self._named)
 
     async def obtain(self, *, undo: bool) -> Lease:
         """Acquire the lease; with ``undo`` it is given back if the caller stops waiting."""
-        outcome = await self._decide_in_task(undo=undo)
+        outcome = await self._obtain_in_task(undo=undo)
         if isinstance(outcome, Denial):
             raise RateLimitExceededError(outcome.violations)
         return outcome
 
-    async def _decide_in_task(self, *, undo: bool) -> Lease | Denial:
+    async def _obtain_in_task(self, *, undo: bool) -> Lease | Denial:
         if lease := self._take_from_memory():
             return lease
         return await self._completion.complete(self._attempt(), self._undo if undo else None)

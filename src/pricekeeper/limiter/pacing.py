@@ -24,7 +24,7 @@ from pricekeeper.storage import Key
 ROOM_MS_MAX: Final = 192
 """The longest that buckets are left to other processes; it is half of that on average."""
 SHRINKING: Final = 16
-"""By which part the bound shrinks with a batch that met nobody."""
+"""A batch that met nobody shrinks the bound by one part in 16."""
 QUICK_FACTOR: Final = 3
 """The least bound: so many times as long as the quickest transaction of late took."""
 SLOW_FACTOR: Final = 2

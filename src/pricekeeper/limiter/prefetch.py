@@ -24,11 +24,11 @@ from typing import Final
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import OverloadedError, StoreError
-from pricekeeper.limiter.accounts import UnnamedAccount
 from pricekeeper.limiter.bucket import Debit, Denial, status
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.commands import Debited
 from pricekeeper.limiter.completion import Completion
+from pricekeeper.limiter.lease_accounts import UnnamedAccount
 from pricekeeper.limiter.requests import CheckedRequest, Kind
 from pricekeeper.limiter.worker import Workers
 
@@ -60,7 +60,7 @@ class PrefetchedBlock:
         self.open = True
 
     def spend(self, tokens: Mapping[str, int], now_ms: int) -> bool:
-        """Take these out of the block, all or none; those below zero are put back."""
+        """Take these out of the block, those below zero into it; returns whether it had them."""
         if not self.open or now_ms >= self.expires_at_ms:
             return False
         left = self.left
@@ -72,7 +72,7 @@ class PrefetchedBlock:
         return True
 
     def check_low_once(self) -> bool:
-        """Whether it is time to fetch the next block; true only once."""
+        """Returns whether it is time to fetch the next block; true only once."""
         for name, count in self.low.items():
             if self.left[name] < count:
                 self.low = {}
@@ -97,13 +97,13 @@ class BlockAccount(UnnamedAccount):
 
 
 class _BlockQueue:
-    """The blocks for one kind of request, oldest first; requests wait while one is fetched."""
+    """The blocks for one kind of request, oldest first; requests wait while one is ``fetching``."""
 
-    __slots__ = ("blocks", "fetched")
+    __slots__ = ("blocks", "fetching")
 
     def __init__(self) -> None:
         self.blocks: list[PrefetchedBlock] = []
-        self.fetched: asyncio.Event | None = None
+        self.fetching: asyncio.Event | None = None
 
 
 class Pool:
@@ -147,7 +147,7 @@ class Pool:
         if request.prefetch == 1 or self._closed or no_room:
             return await self._take(request)
         queue = self._queues.setdefault(kind, _BlockQueue())
-        others = queue.fetched
+        others = queue.fetching
         if others is not None:
             await others.wait()
         block = self._spend(queue, tokens)
@@ -187,18 +187,18 @@ class Pool:
     @contextmanager
     def _fetching(self, kind: Kind, queue: _BlockQueue) -> Iterator[None]:
         """While this lasts, requests that find no tokens wait for it to end."""
-        queue.fetched = fetched = asyncio.Event()
+        queue.fetching = done = asyncio.Event()
         try:
             yield
         finally:
-            queue.fetched = None
-            fetched.set()
+            queue.fetching = None
+            done.set()
             self._tidy(kind)
 
     async def _fetch_ahead(self, queue: _BlockQueue, request: CheckedRequest) -> None:
         """Fetch the next block before this one is spent, so that nobody has to wait for it."""
         kind = request.kind
-        if queue.fetched is not None or self._queues.get(kind) is not queue or self._closed:
+        if queue.fetching is not None or self._queues.get(kind) is not queue or self._closed:
             return
         with (
             self._fetching(kind, queue),
@@ -214,11 +214,11 @@ class Pool:
         if times == 1:
             return None
         taken_at_ms = self._cache.clock.monotonic_ms()
-        takes = [
+        debits = [
             debit.with_tokens({name: count * times for name, count in debit.tokens.items()})
-            for debit in request.takes
+            for debit in request.nonempty_debits
         ]
-        taken = await self._workers.take(request.debits, takes)
+        taken = await self._workers.take(request.debits, debits)
         if isinstance(taken, Denial):
             return None
         block = PrefetchedBlock(
@@ -228,7 +228,7 @@ class Pool:
         return block, taken
 
     async def _take(self, request: CheckedRequest) -> tuple[UnnamedAccount, Debited] | Denial:
-        taken = await self._workers.take(request.debits, request.takes)
+        taken = await self._workers.take(request.debits, request.nonempty_debits)
         if isinstance(taken, Denial):
             return taken
         return UnnamedAccount(self._workers, request.debits, request.tokens), taken
@@ -237,7 +237,7 @@ class Pool:
         """How many requests to take for: at most half of what the cached buckets hold."""
         now_ms = self._cache.clock.now_ms()
         times = request.prefetch
-        for debit in request.takes:
+        for debit in request.nonempty_debits:
             bucket = self._cache.recall(debit.key)
             if bucket is None:
                 return 1
@@ -286,5 +286,5 @@ class Pool:
 
     def _tidy(self, kind: Kind) -> None:
         queue = self._queues.get(kind)
-        if queue is not None and not queue.blocks and queue.fetched is None:
+        if queue is not None and not queue.blocks and queue.fetching is None:
             del self._queues[kind]

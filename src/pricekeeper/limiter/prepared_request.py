@@ -33,13 +33,13 @@ class PreparedRequest:
         self._acquisition = acquisition
 
     def take_at_once(self) -> bool:
-        """Take what was fetched ahead, if that is enough; if not, nothing was taken."""
+        """Take what was fetched ahead, if that is enough; returns whether it was."""
         return self._pool.spend(self._request) is not None
 
     async def take(self) -> Lease | Denial:
         """Take the tokens from memory or from the buckets; a denial is returned, not raised."""
-        return await self._acquisition(self._request).decide()
+        return await self._acquisition(self._request).try_obtain()
 
     def limits(self) -> Mapping[str, LimitStatus]:
         """The state of the limits in this instance's cache; prefetched tokens count as taken."""
-        return self._cache.statuses(self._request.takes, self._cache.clock.now_ms())
+        return self._cache.statuses(self._request.nonempty_debits, self._cache.clock.now_ms())

@@ -82,12 +82,12 @@ def newer_record(one: LeaseRecord, other: LeaseRecord) -> LeaseRecord:
     return one if len(one.adjustments) >= len(other.adjustments) else other
 
 
-def grant(record: LeaseRecord) -> Put:
+def grant_put(record: LeaseRecord) -> Put:
     """The write that records a lease, if nobody has."""
     return Put(RATE_BUCKETS, lease_item(record), ITEM_ABSENT)
 
 
-def update_record(before: LeaseRecord, after: LeaseRecord) -> Update:
+def record_update(before: LeaseRecord, after: LeaseRecord) -> Update:
     """The write that makes ``after`` of ``before``, if it is open and was not adjusted since."""
     actions: list[Action] = []
     if marks := after.adjustments - before.adjustments:

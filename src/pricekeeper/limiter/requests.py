@@ -26,7 +26,7 @@ class AcquireOptions(TypedDict, total=False):
     """What an acquire may say beside whom and what it is about."""
 
     parents: Sequence[str]
-    """Debited too, all or nothing, each as far as it has such limits."""
+    """Debited too, all or nothing; each only for the limits it has."""
     limits: Limits | None
     lease_id: uuid.UUID | str | None
     """Makes it repeatable: the same one again is the same grant, and the lease can be adjusted and
@@ -61,7 +61,7 @@ class CheckedRequest(msgspec.Struct, frozen=True):
     tokens: dict[str, int]
     debits: tuple[Debit, ...]
     """One per bucket that has limits, with those of the tokens that it limits, maybe none."""
-    takes: tuple[Debit, ...]
+    nonempty_debits: tuple[Debit, ...]
     """The debits that take something, one at least."""
     kind: Kind
     """Which prefetched blocks can serve it."""
@@ -96,7 +96,7 @@ def check_request(
     for name in tokens:
         if not any(name in debit.limits for debit in debits):
             raise InvalidValueError(f"consume.{name}", f"{resource} has no such limit")
-    takes = tuple(debit for debit in debits if debit.tokens)
+    nonempty = tuple(debit for debit in debits if debit.tokens)
     ahead = defaults.prefetch
     if prefetch is not None:
         ahead = check_count("prefetch", prefetch, PREFETCH_MAX)
@@ -108,7 +108,7 @@ def check_request(
         parents=tuple(parents),
         tokens=tokens,
         debits=tuple(debits),
-        takes=takes,
+        nonempty_debits=nonempty,
         kind=kind_of(debits, tokens) if ahead > 1 else (),
         lease_id=None if lease_id is None else parse_id(lease_id, "lease_id"),
         on_unavailable=_check_policy(on_unavailable or defaults.on_unavailable),

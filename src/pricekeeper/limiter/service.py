@@ -26,7 +26,6 @@ from pricekeeper.errors import (
     UnreadableItemError,
 )
 from pricekeeper.limiter import upkeep
-from pricekeeper.limiter.accounts import EmptyAccount, LeaseAccount, RecordedAccount
 from pricekeeper.limiter.bucket import Denial, LimitStatus, scarcest, status
 from pricekeeper.limiter.bucket_cache import BucketCache
 from pricekeeper.limiter.commands import Debited
@@ -39,6 +38,7 @@ from pricekeeper.limiter.items import (
     lease_key,
     lease_of,
 )
+from pricekeeper.limiter.lease_accounts import EmptyAccount, LeaseAccount, RecordedAccount
 from pricekeeper.limiter.leases import Acquisition, Lease
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.limiter.prefetch import HOLD_MS, Pool
@@ -131,7 +131,7 @@ class Limiter:
         **options: Unpack[AcquireOptions],
     ) -> Lease | Denial:
         """As `acquire`, but a denial is returned and not raised: look at ``granted``."""
-        return await self.acquire(entity, resource, consume, **options).decide()
+        return await self.acquire(entity, resource, consume, **options).try_obtain()
 
     async def peek(
         self, entity: str, resource: str, *, limits: Limits | None = None
@@ -181,7 +181,7 @@ class Limiter:
     async def reset(
         self, entity: str, resource: str | None = None, *, commit: Commit | None = None
     ) -> list[str]:
-        """Set the buckets of an entity to full, or one of them: the resources that had one.
+        """Fill the buckets of an entity, or one; returns the resources that had one.
 
         They are removed in one transaction, since an absent bucket is a full one; ``commit`` may
         add something to it, and is called also if there is no bucket. A request at that moment
@@ -195,7 +195,7 @@ class Limiter:
         return await upkeep.reset(self._cache, entity, resource, commit)
 
     async def repair(self, entity: str, *, dry_run: bool = False) -> list[Repaired]:
-        """Bring buckets that were refilled in the future back to now: those that had been.
+        """Bring buckets that were refilled in the future back to now; returns them.
 
         A clock that leapt ahead leaves such buckets. Their balances stay, but debts are removed,
         since they may only be refill that was not settled. Nothing is refilled by this. Only call
@@ -235,7 +235,7 @@ class Limiter:
     async def _attempt(self, request: CheckedRequest) -> Lease | Denial:
         """Decide one acquire. Only this function knows what an unavailable store means."""
         try:
-            outcome = await self._decide(request)
+            outcome = await self._take_from_store(request)
         except (ContendedError, StoreClosedError):
             raise  # the store is available: others were quicker, or it was closed too early
         except (StoreUnavailableError, OutcomeUnknownError, UnreadableItemError):
@@ -256,7 +256,7 @@ class Limiter:
             return None
         return self._lease(request, self._pool.account(block, request.tokens), None)
 
-    async def _decide(self, request: CheckedRequest) -> Lease | Denial:
+    async def _take_from_store(self, request: CheckedRequest) -> Lease | Denial:
         if request.lease_id is not None:
             return await self._take_named(request, request.lease_id)
         fetched = await self._pool.fetch(request)
@@ -281,7 +281,7 @@ class Limiter:
             expires_at_epoch=-(-now_ms // 1000) + LEASE_TTL_SECS,
             held=request.tokens,
         )
-        outcome = await self._workers.take_named(request.debits, request.takes, record)
+        outcome = await self._workers.take_named(request.debits, request.nonempty_debits, record)
         if isinstance(outcome, Denial):
             return outcome
         if isinstance(outcome, Debited):
@@ -303,8 +303,8 @@ class Limiter:
             if unlimited:
                 return {}
             if taken is None:
-                return self._cache.statuses(request.takes, now_ms)
-            return scarcest(request.takes, taken.buckets, now_ms)
+                return self._cache.statuses(request.nonempty_debits, now_ms)
+            return scarcest(request.nonempty_debits, taken.buckets, now_ms)
 
         return Lease(
             account,

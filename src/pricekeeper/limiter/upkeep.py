@@ -12,10 +12,10 @@ from typing import Final, TypeAlias
 import msgspec
 
 from pricekeeper.errors import ConditionFailedError, UnreadableItemError
-from pricekeeper.limiter.bucket import Bucket, Debit, Holding, HoldingChange, Normal, expiry_epoch
+from pricekeeper.limiter.bucket import Bucket, Debit, Holding, HoldingChange, Refill, expiry_epoch
 from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, BucketCache
 from pricekeeper.limiter.items import bucket_key, bucket_of
-from pricekeeper.limiter.writes import normal
+from pricekeeper.limiter.writes import refill_update
 from pricekeeper.storage import Delete, Item, Query, Write, query_items
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import SORT_KEY
@@ -92,7 +92,7 @@ async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -
         if bucket is None or not is_ahead(bucket, now_ms):
             return  # another writer has brought it back, or removed it
         try:
-            after = await cache.store.update(normal(debit, brought_back(bucket, now_ms)))
+            after = await cache.store.update(refill_update(debit, brought_back(bucket, now_ms)))
         except ConditionFailedError as refusal:
             bucket = bucket_of(refusal.item)
         else:
@@ -111,7 +111,7 @@ def is_ahead(bucket: Bucket, now_ms: int) -> bool:
     return bucket.refilled_at_ms - now_ms > CLOCKS_APART_MS_MAX
 
 
-def brought_back(bucket: Bucket, now_ms: int) -> Normal:
+def brought_back(bucket: Bucket, now_ms: int) -> Refill:
     """The write that lets a bucket which was refilled in the future refill from now on.
 
     It keeps what is stored, and adds no refill. A balance below zero becomes zero: it may be a
@@ -123,4 +123,4 @@ def brought_back(bucket: Bucket, now_ms: int) -> Normal:
     }
     after = Bucket(now_ms, expiry_epoch(now_ms, holdings), holdings)
     changes = {name: HoldingChange(bucket.holdings[name], held) for name, held in holdings.items()}
-    return Normal(bucket, after, changes)
+    return Refill(bucket, after, changes)

@@ -47,18 +47,18 @@ class Workers:
         self._queues: dict[Key, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def take(self, chain: Sequence[Debit], takes: Sequence[Debit]) -> Debited | Denial:
+    async def take(self, chain: Sequence[Debit], debits: Sequence[Debit]) -> Debited | Denial:
         """Take from all of these buckets of the chain or none, for a lease without a record."""
-        outcome = await self._submit(chain, Acquire(tuple(takes)))
+        outcome = await self._submit(chain, Acquire(tuple(debits)))
         if not isinstance(outcome, Debited | Denial):
             raise TypeError("a lease without a name has no record")
         return outcome
 
     async def take_named(
-        self, chain: Sequence[Debit], takes: Sequence[Debit], record: LeaseRecord
+        self, chain: Sequence[Debit], debits: Sequence[Debit], record: LeaseRecord
     ) -> Debited | Denial | LeaseRecord:
         """As `take`, and record the lease; returns its record if it was granted before."""
-        outcome = await self._submit(chain, Acquire(tuple(takes), record))
+        outcome = await self._submit(chain, Acquire(tuple(debits), record))
         if isinstance(outcome, dict):
             raise TypeError("an acquire ends with a grant or a denial")
         return outcome

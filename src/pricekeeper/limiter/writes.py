@@ -1,25 +1,25 @@
 """The four write paths of a bucket, each one operation of the store.
 
-============ ======================================== =====================================
-path         what it adds                             on condition that
-============ ======================================== =====================================
-`create`     the whole item                           there is none
-`normal`     refill less consumption, and moves `rf`  `rf` is as expected, and see there
-`retry`      consumption only                         it is there, and nothing has overflowed
-`adjust`     what a lease used more or less           it counts in the same unit, and the debt
-                                                      stays within its bound
-============ ======================================== =====================================
+=============== ========================================= ======================================
+operation       what it adds                              on condition that
+=============== ========================================= ======================================
+`create_put`    the whole item                            there is none
+`refill_update` refill less what is taken, and moves `rf` `rf` is as expected, and see there
+`take_update`   what is taken                             it is there, and nothing has overflowed
+`adjust_update` what a lease used more or less            it counts in the same unit, and the
+                                                          debt stays within its bound
+=============== ========================================= ======================================
 
 Balances change by ``ADD`` alone wherever the unit stays the same, so that no write undoes
-another. If a reply is lost, the store may send `create` and `normal` again, because they guard
-themselves; `retry` and `adjust` are never sent again.
+another. If a reply is lost, the store may send the first two again, because they guard
+themselves; the other two are never sent again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Normal, Retry, stored_range
+from pricekeeper.limiter.bucket import Create, Debit, HoldingChange, Refill, TakeOnly, stored_range
 from pricekeeper.limiter.items import CONSUMED, REFILLED, STORED, TERMS, bucket_item
 from pricekeeper.limiter.limits import Limit
 from pricekeeper.storage import ITEM_ABSENT, Action, Add, Condition, Put, Remove, Set, Update, attr
@@ -28,15 +28,15 @@ from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
 
 
-def create(debit: Debit, plan: Create) -> Put:
+def create_put(debit: Debit, plan: Create) -> Put:
     """Put the bucket if it is absent: full, less what is taken."""
     return Put(RATE_BUCKETS, bucket_item(debit.key, plan.after), ITEM_ABSENT)
 
 
-def normal(debit: Debit, plan: Normal) -> Update:
+def refill_update(debit: Debit, plan: Refill) -> Update:
     """Add refill less consumption and move ``rf``, if nobody else has moved it.
 
-    ``rf`` alone would not do: consumption by `retry` leaves it where it is. So each limit that
+    ``rf`` alone would not do: a `TakeOnly` leaves it where it is. So each limit that
     is taken from must still hold enough once refilled, and one whose refill was cut at
     the capacity must hold what made it overflow. Where the terms change, so does the unit: the
     balance is set, and must be what was seen.
@@ -53,11 +53,11 @@ def normal(debit: Debit, plan: Normal) -> Update:
     return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
 
 
-def retry(debit: Debit, plan: Retry, adjustment: Debit | None = None) -> Update:
+def take_update(debit: Debit, plan: TakeOnly, adjustment: Debit | None = None) -> Update:
     """Add consumption only, if every limit holds as much and has not overflowed.
 
     ``rf`` does not move, so writes like this one never get into each other's way. Neither does
-    the expiry: it was put off for longer than a bucket may go without a `normal`.
+    the expiry: it was put off for longer than a bucket may go without a `Refill`.
 
     An ``adjustment`` that goes into the same write comes before: what the plan asks of a balance is
     asked of what the adjustment leaves.
@@ -81,12 +81,12 @@ def retry(debit: Debit, plan: Retry, adjustment: Debit | None = None) -> Update:
     return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))
 
 
-def adjust(debit: Debit) -> Update:
+def adjust_update(debit: Debit) -> Update:
     """Add what was used beyond the estimate, or less than it.
 
     A balance may go above the capacity, and below zero as far as a debt may; `effective` and
-    `retry` know that. The unit must still be the one that we count in. Refill that nobody has
-    settled is left out of account here, since only the stored balance is looked at: then the
+    `take_update` know that. The unit must still be the one that we count in. Refill that nobody
+    has settled is left out of account here, since only the stored balance is looked at: then the
     write is refused though the bucket could bear it, and the refill has to be settled with it.
     What is used puts the expiry off by the time that it takes to refill.
     """

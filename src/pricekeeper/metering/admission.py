@@ -28,7 +28,7 @@ from pricekeeper.metering.usage import BATCH_MAX
 
 WAIT_MS_MAX: Final = 1_000
 REFUSE_EVERY_MS: Final = 10
-"""Whoever has waited long enough is refused with those of as many milliseconds after it."""
+"""Refusals are gathered: at most one round in so many milliseconds."""
 WAITING_MAX: Final = 2_000
 AT_WORK_MAX: Final = 4
 GROUP_RECORDS: Final = 10
@@ -82,7 +82,7 @@ class Admission:
             raise _refusal()
 
     def take_at_once(self, org_id: str, count: int = 1) -> bool:
-        """Take so many places, if there is room and nobody waits for some; whether it did."""
+        """Take so many places, if there is room and nobody waits; returns whether it did."""
         return org_id not in self._queues and self.shares.take(org_id, count)
 
     def wait(self, org_id: str, count: int, tell: Callable[[bool], None]) -> PlaceRequest | None:
@@ -116,7 +116,7 @@ class Admission:
             asyncio.get_running_loop().call_soon(self._admit)
 
     def queue_batch(self, org_id: str, go_on: Callable[[BatchPlaces | None], None]) -> bool:
-        """Let a batch wait for places without a task, if there are none now; whether it waits.
+        """Let a batch wait for places without a task, if there are none; returns whether it waits.
 
         ``go_on`` is called with its places, or without any if none came free in time; at once, if
         too many of its organisation wait already.
@@ -169,7 +169,7 @@ class Admission:
                     request.tell(False)  # noqa: FBT003
 
     def _decide(self, request: PlaceRequest, *, admitted: bool) -> None:
-        """End its waiting. Whoever is first in a queue waits; where nobody does, there is none."""
+        """End its waiting. The first in a queue still waits; an empty queue is removed."""
         request.is_admitted, org_id = admitted, request.org_id
         self._waiting_shares.give_back(org_id)
         queue = self._queues[org_id]

@@ -11,7 +11,7 @@ totals, the checkpoint moves past it.
 
 A lost reply to a write needs no care: a total is put in place of the one that was read, and late
 or twice it is refused. An account that can't be read or written is reported and tried again by the
-next run; it keeps the others from nothing. So is an organisation of which a page can't be read.
+next run; the others go on. So it is with an organisation with an unreadable page.
 
 What an earlier version has counted in shards is brought in by `metering.shards`.
 """
@@ -29,7 +29,7 @@ from pricekeeper.concurrency import in_groups
 from pricekeeper.days import MS_PER_DAY, day_of
 from pricekeeper.errors import ConditionFailedError, OutcomeUnknownError, StoreError
 from pricekeeper.metering.aggregation_report import AggregationReport, RebuildReport, Tally
-from pricekeeper.metering.folding import Folder, Look, look_at_nothing
+from pricekeeper.metering.folding import FoldRunner, Look, look_at_nothing
 from pricekeeper.metering.items import (
     CHECKPOINT,
     RETENTION_DAYS,
@@ -88,13 +88,13 @@ class Aggregator:
         self._clock = clock
         self._retention_days = retention_days
         self._random = randomness or random.Random()  # noqa: S311  # spreads runs, no secret
-        self._folder = Folder(store, clock, retention_days, look)
+        self._fold_runner = FoldRunner(store, clock, retention_days, look)
         self._shards = ShardSums(store, clock, retention_days)
 
     @property
     def meter(self) -> FoldMeter:
         """What its folds have met."""
-        return self._folder.meter
+        return self._fold_runner.meter
 
     async def run_forever(
         self,
@@ -135,7 +135,7 @@ class Aggregator:
         # What the version before has counted is listed once, by the first run that closes a tick.
         days = list(days_open(oldest_ms if closed is None else since_ms, began_ms))
         for day in days:
-            await self._shards.visit_day(day, tally)
+            await self._shards.write_totals_of(day, tally)
         is_ahead = closed is not None and closed > closable_tick(began_ms) + 1
         if is_ahead or _is_ahead(last_ms, began_ms):
             closed = await self._rebuild(began_ms, days, tally)
@@ -144,7 +144,7 @@ class Aggregator:
             closed = await self._fold(began_ms, first, tally)
         if not tally.failed:
             await self._advance_checkpoint(began_ms, closed, last_ms)
-        await self._folder.repair(closable_tick(began_ms), tally)
+        await self._fold_runner.repair(closable_tick(began_ms), tally)
         lag_ms = None if last_ms is None else tally.written_at_ms - since_ms
         return AggregationReport(
             began_at_ms=began_ms,
@@ -165,7 +165,7 @@ class Aggregator:
         """
         tally = Tally()
         closable = closable_tick(self._clock.now_ms())
-        orgs = await self._folder.rebuild_day(day, org_id, closable, tally)
+        orgs = await self._fold_runner.rebuild_day(day, org_id, closable, tally)
         return RebuildReport(
             day,
             orgs,
@@ -193,10 +193,10 @@ class Aggregator:
     async def _fold(self, began_ms: int, closed: int, tally: Tally) -> int:
         """Fold every tick above the one that is closed; returns the last that is closed then."""
         closable = max(closed, closable_tick(began_ms))
-        ticks = await self._folder.read_ticks(closed + 1, tick_of(began_ms) + 1)
+        ticks = await self._fold_runner.read_ticks(closed + 1, tick_of(began_ms) + 1)
         failed: set[str] = set()
         for some in in_groups(ticks, TICKS_AT_ONCE):
-            failed |= await self._folder.fold(some, closable, tally, failed)
+            failed |= await self._fold_runner.fold(some, closable, tally, failed)
             if not failed:
                 closed = max(closed, min(some[-1], closable))
         return closed if failed else closable
@@ -208,8 +208,8 @@ class Aggregator:
         """
         closable = closable_tick(began_ms)
         first = tick_of(began_ms - LATE_MS_MAX - _MARGIN_MS)
-        ticks = await self._folder.read_ticks(first, tick_of(began_ms) + 1)
-        await self._folder.rebuild_all(ticks, days, closable, tally)
+        ticks = await self._fold_runner.read_ticks(first, tick_of(began_ms) + 1)
+        await self._fold_runner.rebuild_all(ticks, days, closable, tally)
         return closable
 
     async def _advance_checkpoint(self, began_ms: int, closed: int, last_ms: int | None) -> None:

@@ -91,7 +91,7 @@ class Breakdown:
         """Of the grouping's tag, the only value that is counted; an empty one is what has none."""
         self._sums: dict[tuple[str, ...], Counters] = {}
         self._tagged: dict[tuple[str, ...], Counters] = {}
-        """Of the sums without a value, what is in those with one."""
+        """What of such a sum was counted under a value."""
 
     def add(self, cell: Cell, counters: Counters) -> None:
         """Count what was spent there, with or without a tag."""

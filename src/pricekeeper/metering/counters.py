@@ -50,8 +50,8 @@ class Counters(msgspec.Struct, frozen=True):
     @classmethod
     def of_amounts(cls, amounts: Iterable[int]) -> Counters:
         """The amounts in the order of `COUNTER_NAMES`, of which nothing was voided."""
-        cost, read, written, cached, kept, requests, errors = amounts
-        return Counters(cost, read, written, cached, kept, requests, errors)
+        cost, tokens_in, tokens_out, cache_reads, cache_writes, requests, errors = amounts
+        return Counters(cost, tokens_in, tokens_out, cache_reads, cache_writes, requests, errors)
 
     @property
     def amounts(self) -> list[int]:

@@ -58,7 +58,7 @@ from pricekeeper.metering.journal_items import (
 )
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.meter import FoldMeter
-from pricekeeper.metering.shards import counter_keys, shards_marker_put, sum_shards
+from pricekeeper.metering.shards import counter_keys, read_shard_sum, shards_marker_put
 from pricekeeper.metering.tag_values import TagValues
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
@@ -84,8 +84,8 @@ async def look_at_nothing(org_id: str, totals: Mapping[Facet, Counters]) -> None
     del org_id, totals
 
 
-class Folder:
-    """Moves totals forward."""
+class FoldRunner:
+    """Runs folds, which move totals forward."""
 
     def __init__(
         self, store: Store, clock: Clock, retention_days: int, look: Look = look_at_nothing
@@ -158,7 +158,7 @@ class Folder:
     async def _rebuild_all(
         self, postings: Iterable[PostedRegion], days: Iterable[str], closable: int, tally: Tally
     ) -> int:
-        """Make the totals of these days anew, of whoever has posted there; how many have."""
+        """Make the totals of these days anew; returns how many organisations have posted there."""
         orgs = sorted({posting.org_id for posting in postings})
         for repair in [Repair(org_id, day) for org_id in orgs for day in days]:
             try:
@@ -274,12 +274,12 @@ class Folder:
         tally: Tally,
         skipped: list[UnreadableItemError] | None = None,
     ) -> SumsByFacet:
-        """What those records of these regions that are wanted add up to, by total and tick."""
+        """What the wanted records of these regions add up to, by total and tick."""
         facets, found = Facets(org_id), SumsByFacet()
         async for record in self._reader.read_records(postings, skipped):
             if is_wanted(record):
                 _count(found, facets.of(record), record.entry.tick, record.entry.counters)
-        return await self._tag_values.limit_values(found, tally)
+        return await self._tag_values.register_values(found, tally)
 
     async def _read_postings(self, day: str, org_id: str) -> list[PostedRegion]:
         """Where records of that day can be, of one organisation or of everybody."""
@@ -361,7 +361,7 @@ class Folder:
     ) -> Counters | None:
         """Put a total that was made anew, and return it; ``None`` if somebody was faster."""
         if not has_fold(stored):
-            await self._list(facet)
+            await self._put_in_list(facet)
         shards = await self._read_shards(facet, stored)
         before = fold_from(stored)
         fold = before.rebuilt(sums, shards, closable)
@@ -383,7 +383,7 @@ class Folder:
         account = facet.account
         if account is None:
             return NOTHING
-        summed = await sum_shards(self._store, account) or NOTHING
+        summed = await read_shard_sum(self._store, account) or NOTHING
         if stored is not None and not has_fold(stored) and not is_own_total(stored):
             return summed.joined(total_so_far(stored))
         return summed
@@ -400,7 +400,7 @@ class Folder:
     ) -> None:
         expires = day_expires_at_epoch(facet.day, self._retention_days)
         if stored is None:
-            await self._list(facet)
+            await self._put_in_list(facet)
         else:
             as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
         put = fold_put(facet.key, fold, stored, as_of_ms, expires, with_shards=is_whole)
@@ -408,7 +408,7 @@ class Folder:
         tally.written += facet.account is not None
         tally.written_at_ms = self._clock.now_ms()
 
-    async def _list(self, facet: Facet) -> None:
+    async def _put_in_list(self, facet: Facet) -> None:
         """List a total before it is written, so that nobody has to guess which there are."""
         account = facet.account
         if account is not None:

@@ -32,7 +32,7 @@ _CURSOR: Final = re.compile(r"([0-9a-f]{8})(?:-([0-9a-f]{12})-([0-9a-f-]{36}))?"
 
 
 class Cursor(NamedTuple):
-    """Behind which record to go on; without one, behind the whole tick."""
+    """After which record to go on; without one, after the whole tick."""
 
     tick: int
     sent_at_ms: int = -1

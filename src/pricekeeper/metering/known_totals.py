@@ -53,7 +53,7 @@ class KnownTotals:
         return self._running.total(account)
 
     def want(self, account: Account) -> bool:
-        """Have its total read, unless it was recently; whether one is known."""
+        """Have its total read, unless it was recently; returns whether one is known."""
         age_ms = self._running.age_ms(account, self._clock.monotonic_ms())
         if age_ms is not None and age_ms < REFRESH_MS:
             return True

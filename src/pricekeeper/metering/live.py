@@ -71,8 +71,8 @@ class LiveReading(NamedTuple):
 class _Page(NamedTuple):
     """A page as it was read."""
 
-    weight: tuple[int, int]
-    """Its weight, and how much is written on it: a place that was taken gets its record later."""
+    state: tuple[int, int]
+    """Its weight and the bytes written on it: a place that was taken gets its record later."""
     sums: dict[tuple[tuple[Facet, ...], int], Counters]
     """What its records add to the totals that they count in, by tick."""
 
@@ -125,10 +125,10 @@ class _Tail:
 
     def take(self, region: str, lane: int, item: Item, closed: int) -> None:
         """Count a page as it is now, in place of what it was."""
-        pages, name, weight = self._lanes[region, lane], str(item["SK"]), _state_of(item)
+        pages, name, state = self._lanes[region, lane], str(item["SK"]), _state_of(item)
         known = pages.get(name)
         self.work_us += PAGE_US
-        if known is not None and known.weight == weight:
+        if known is not None and known.state == state:
             return
         sums: dict[tuple[tuple[Facet, ...], int], Counters] = {}
         for record in records_on(item):
@@ -137,7 +137,7 @@ class _Tail:
             sums[key] = sums.get(key, NOTHING) + record.entry.counters
         if known is None:
             self.pages += 1
-        pages[name] = _Page(weight, sums)
+        pages[name] = _Page(state, sums)
         for (facets, tick), counters in sums.items():
             if tick > closed:
                 more = counters
@@ -175,17 +175,17 @@ class LiveSums:
         reading = await self._readings.get(key, lambda: self._read_anew(key))
         if tag_key is None:
             return reading
-        return await self._with_headings(reading, org_ids, tag_key)
+        return await self._register_values(reading, org_ids, tag_key)
 
     def note_counted(self, org_id: str) -> None:
         """This process has counted something for the organisation: older readings lack it."""
         for key in (org_id, _EVERYBODY):
             self._readings.outdate(key)
 
-    async def _with_headings(
+    async def _register_values(
         self, reading: LiveReading, org_ids: Collection[str], tag_key: str
     ) -> LiveReading:
-        """The same for these organisations, where values of the tag count as a fold counts them."""
+        """Give values of the tag their headings, as a fold does, for these organisations."""
         found, lacking = dict[str, SumsByFacet](), set(reading.lacking)
         for org_id in reading.found.keys() & set(org_ids):
             tally, sums = Tally(), reading.found[org_id]
@@ -194,7 +194,7 @@ class LiveSums:
                 for facet, some in sums.items()
                 if facet.tag is None or facet.tag.key == tag_key
             }
-            found[org_id] = await self._tag_values.limit_values(wanted, tally)
+            found[org_id] = await self._tag_values.register_values(wanted, tally)
             if tally.failed:
                 lacking.add(org_id)
         return LiveReading(found, reading.as_of_ms, frozenset(lacking))

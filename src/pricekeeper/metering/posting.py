@@ -99,7 +99,7 @@ Settle: TypeAlias = Callable[[Sequence[Settled]], None]
 
 
 class TakenPlace(NamedTuple):
-    """Where a record would be is said which authorization its id stands for."""
+    """A record's place that names the authorization its id stands for."""
 
     authorization_id: str
 
@@ -136,8 +136,8 @@ class _Sendings:
 class Poster:
     """Writes records that wait together: those of a page, or those that need receipts.
 
-    ``settle`` is told what became of each record whose fate is known, of those that were written
-    together at once; the others get what is raised.
+    ``settle`` is told of records whose fate is known, those of one write in one call; what is
+    raised is for the others.
     """
 
     def __init__(
@@ -176,13 +176,13 @@ class Poster:
         """What one commit knows its own records by: no secret, but never the same twice."""
         return self._random.randbytes(NONCE_BYTES)
 
-    async def find(
+    async def read_receipts(
         self, org_id: str, lanes: int, addresses: Mapping[str, Address | None]
     ) -> dict[str, Receipt | TakenPlace | StoreError]:
         """The receipts of those of these request ids that were counted, or whom they stand for.
 
         In place of one that can't be read is the error. It is one read, and one more for each level
-        of full pages.
+        of full pages; and a write for a day, if a record may be missing from its totals.
         """
         found: dict[str, Receipt | TakenPlace | StoreError] = {}
         wanted = dict(addresses)
@@ -205,7 +205,7 @@ class Poster:
                 try:
                     there = _look_in(item, address)
                     if isinstance(there, Receipt):
-                        await self.repair_late(org_id, [there])
+                        await self.request_repair_if_late(org_id, [there])
                     if there is not None:
                         found[request_id] = there
                     elif is_full(item):
@@ -272,14 +272,16 @@ class Poster:
         return None
 
     async def _spend(self, submissions: Sequence[Submission], writes: Sequence[Write]) -> bool:
-        """Apply the writes together with what the records add to accounts, if there are any.
+        """Apply the writes with what the records add to budgets; returns whether there are any.
 
         Raises `ContendedError` if an account was not open; then it is now.
         """
-        accounts = [account for one in submissions for account in one.accounts]
+        accounts = [account for one in submissions for account in one.budget_accounts]
         if not accounts or self._ledger is None:
             return False
-        debits = [(one.accounts, one.cost_usd_picos) for one in submissions if one.accounts]
+        debits = [
+            (one.budget_accounts, one.cost_usd_picos) for one in submissions if one.budget_accounts
+        ]
         try:
             await self._ledger.post(submissions[0].org_id, debits, writes)
         except AccountNotOpenError as error:
@@ -338,7 +340,7 @@ class Poster:
         """Answer those that were written, just now."""
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
         if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
-            await self.repair_late(submissions[0].org_id, receipts)
+            await self.request_repair_if_late(submissions[0].org_id, receipts)
         settle(
             [
                 (one, Posted(receipt, accepted=True))
@@ -373,7 +375,7 @@ class Poster:
                 counted.append((one, Posted(there, there.commit_id.startswith(root))))
         if counted:
             org_id = counted[0][0].org_id
-            await self.repair_late(org_id, [posted.receipt for _, posted in counted])
+            await self.request_repair_if_late(org_id, [posted.receipt for _, posted in counted])
             settle(counted)
         return missing
 
@@ -445,7 +447,7 @@ class Poster:
             await self._store.put(marker_put(tick, posting, expires))
             self._marked.put((tick, posting), True)  # noqa: FBT003
 
-    async def repair_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
+    async def request_repair_if_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
         """Put the days of records down for repair that may be missing from their totals.
 
         A duplicate may be a record that arrived late and that nobody was told of. This process asks

@@ -56,8 +56,9 @@ class _Common(NamedTuple):
     prices: Prices
     day: str
     from_ms: int
-    """When its day begins; and when that ends."""
+    """When its day begins."""
     until_ms: int
+    """When that day ends."""
     terms: Terms
     stored_terms: StoredTerms
     account: Account
@@ -162,7 +163,7 @@ class Preparer:
     def _find_accounts(
         self, policy: Policy, usage: Usage, at_ms: int, now_ms: int
     ) -> tuple[BudgetAccount, ...]:
-        """The budgets that the record is spent from; those of windows that are over rest."""
+        """The budgets that the record is spent from; those of ended windows are omitted."""
         if self._ledger is None:
             return ()
         accounts = self._ledger.find(policy, usage.model_label, usage.tags, at_ms)

@@ -203,7 +203,7 @@ class RangeReader:
         found = await self.read_days(partitions, span.first_day, span.last_day, 0, unfolded)
         for account, total in found.items():
             breakdown.add(Cell(org_id, "", account.label, account.day), total.counters)
-        for partition, sort_key, counters in unfolded.take_days(span.first_day, span.last_day):
+        for partition, sort_key, counters in unfolded.days_left(span.first_day, span.last_day):
             day = sort_key.removeprefix(DAY)
             breakdown.add(Cell(org_id, "", partition.label, day), counters)
 
@@ -232,7 +232,7 @@ class RangeReader:
                     hours.add_shards(partition, item)
 
         await gather_in_groups(read, list(partitions), CONCURRENCY)
-        for left in unfolded.take_hours(span.first_day, span.last_day, breakdown.grouping.tag_key):
+        for left in unfolded.hours_left(span.first_day, span.last_day, breakdown.grouping.tag_key):
             hours.add(*left)
 
     def _items(self, partition: Partition, first: str, last: str) -> AsyncIterator[Item]:

@@ -138,7 +138,7 @@ class Metering:
     def begin(
         self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
     ) -> bool:
-        """Count the record as `record` does, without a task that waits for it; whether it is begun.
+        """Count the record as `record` does, without a task that waits; returns whether it began.
 
         It is not if something has to be awaited first, or if it is going to be refused: then
         nothing has happened, and `record` does the rest. Once it is settled, `find_answer` or
@@ -175,7 +175,7 @@ class Metering:
         return self._admission.admit_batch(org_id)
 
     def queue_batch(self, org_id: OrgId, go_on: Callable[[BatchPlaces | None], None]) -> bool:
-        """Let a batch wait for places without a task, if there are none now; whether it waits.
+        """Let a batch wait for places without a task, if there are none; returns whether it waits.
 
         ``go_on`` is called with its places, or without any if none came free in time.
         """
@@ -428,7 +428,7 @@ class Metering:
         if addresses:
             lanes = lanes_of(policy.agg_shard_count)
             try:
-                known = await self._poster.find(policy.org_id, lanes, addresses)
+                known = await self._poster.read_receipts(policy.org_id, lanes, addresses)
             except StoreError as failure:
                 known = dict.fromkeys(addresses, failure)
         return [

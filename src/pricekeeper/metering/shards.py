@@ -128,15 +128,15 @@ class ShardSums:
         self._retention_days = retention_days
         self._accounts = AccountList(store, retention_days)
 
-    async def visit_day(self, day: str, tally: Tally) -> None:
+    async def write_totals_of(self, day: str, tally: Tally) -> None:
         """Bring the totals of that day up to date."""
         async for page in query_pages(self._store, shard_markers_query(day)):
             accounts = accounts_from(day, page.items)
             tally.accounts += len(accounts)
-            visit = partial(self._visit, tally)
-            await gather_in_groups(visit, list(_chunks(accounts)), CONCURRENCY)
+            write = partial(self._write_totals, tally)
+            await gather_in_groups(write, list(_chunks(accounts)), CONCURRENCY)
 
-    async def _visit(self, tally: Tally, accounts: dict[Account, int]) -> None:
+    async def _write_totals(self, tally: Tally, accounts: dict[Account, int]) -> None:
         """Bring some totals up to date, from one read of all their shards."""
         as_of_ms = self._clock.now_ms()
         try:
@@ -158,7 +158,7 @@ class ShardSums:
     async def _bring_forward(
         self, account: Account, stored: Item | None, shards: list[Item | None], as_of_ms: int
     ) -> bool:
-        """Write the total if the shards hold more; whether that was so.
+        """Write the total if the shards hold more; returns whether that was so.
 
         Both are as they were read.
         """
@@ -230,7 +230,7 @@ async def read_with_shards(
     }
 
 
-async def sum_shards(store: Store, account: Account) -> Counters | None:
+async def read_shard_sum(store: Store, account: Account) -> Counters | None:
     """What the shards of an account hold; ``None`` if it has none."""
     page = await store.query(shard_markers_query(account.day, f"{account.partition}#SH#"))
     count = max(accounts_from(account.day, page.items).values(), default=0)

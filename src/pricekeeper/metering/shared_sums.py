@@ -44,7 +44,7 @@ class _ScopeSum:
         """On the monotonic clock."""
         self.task = task
         self.records = 0
-        """How many records it read, and others at the same time with it."""
+        """Records that were read while it ran, by it or others."""
         self.outdated = False
         """Whether this process has counted something for the scope since it began."""
 

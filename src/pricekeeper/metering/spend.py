@@ -70,7 +70,7 @@ class MonthSpend:
         self._closed_days: set[str] = set()
 
     async def read(self) -> Mapping[str, PicosBySpender]:
-        """The sums by month: of the months that are the present one somewhere.
+        """The sums of each month that is the present one in some zone.
 
         Reads the days that may have changed, and at first all days of these months.
         """

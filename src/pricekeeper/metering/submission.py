@@ -41,7 +41,7 @@ class Submission:
     """A record that is ready to be written, and those who wait for that."""
 
     __slots__ = (
-        "_entry", "account", "accounts", "address", "cost_usd_picos", "fingerprint", "flags",
+        "_entry", "account", "address", "budget_accounts", "cost_usd_picos", "fingerprint", "flags",
         "happened_at_ms", "lanes", "name", "org_id", "request_id", "stored_terms", "terms",
         "tokens", "waiting", "weight",
     )  # fmt: skip
@@ -60,7 +60,7 @@ class Submission:
         flags: int,
         cost_usd_picos: int,
         tokens: TokenUsage,
-        accounts: tuple[BudgetAccount, ...] = (),
+        budget_accounts: tuple[BudgetAccount, ...] = (),
     ) -> None:
         self.org_id = org_id
         self.request_id = request_id
@@ -80,7 +80,7 @@ class Submission:
         self.flags = flags
         self.cost_usd_picos = cost_usd_picos
         self.tokens = tokens
-        self.accounts = accounts
+        self.budget_accounts = budget_accounts
         """The budgets that it is spent from, in the write that counts it."""
         self._entry: JournalEntry | None = None
         """As it was sent last."""

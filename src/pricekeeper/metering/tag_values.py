@@ -70,8 +70,8 @@ class TagValues:
         self._known: BoundedCache[TagDay, frozenset[bytes]] = BoundedCache(REMEMBERED_MAX)
         self._over: BoundedCache[TagDay, bool] = BoundedCache(OVER_MAX)
 
-    async def limit_values(self, found: SumsByFacet, tally: Tally) -> SumsByFacet:
-        """The same sums, with values that are over under `OTHER`.
+    async def register_values(self, found: SumsByFacet, tally: Tally) -> SumsByFacet:
+        """Note new values in the store; returns the sums, with values that are over under `OTHER`.
 
         If the values of a key can't be read, its totals are left aside; all others go on.
         """
@@ -86,7 +86,7 @@ class TagValues:
         apart: dict[TagDay, frozenset[bytes]] = {}
         for tag_day, values in seen.items():
             try:
-                apart[tag_day] = await self._admit(tag_day, values)
+                apart[tag_day] = await self._register(tag_day, values)
             except UnreadableItemError as error:
                 tally.fail(1, error)
         limited: SumsByFacet = {}
@@ -112,8 +112,8 @@ class TagValues:
         self._report(tag_day)
         return facet._replace(sk=tag_sort_key(tag.key, facet.day, tag.hour, OTHER))
 
-    async def _admit(self, tag_day: TagDay, values: Iterable[str]) -> frozenset[bytes]:
-        """The values that are told apart, with these in it as far as there is room."""
+    async def _register(self, tag_day: TagDay, values: Iterable[str]) -> frozenset[bytes]:
+        """Add these values as far as there is room; returns all that are told apart."""
         wanted = [_hash(value) for value in values]
         known = self._known.get(tag_day) or frozenset()
         if len(known) >= self._values_max or known.issuperset(wanted):

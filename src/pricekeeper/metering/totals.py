@@ -7,8 +7,8 @@ be ahead of ours, it is complete up to now at the most.
 A live sum is a total with everything that was posted since in it: the same that the next fold
 would write. It reads the ticks that are not closed, of one organisation.
 
-A total that can't be read is only a copy: what it is made of takes its place. Where that can't be
-read either, or there is nothing of it, there is no answer for that account, and
+A total is only a copy: if it is unreadable, its parts are summed instead. Where they can't be
+read either, or there are none, there is no answer for that account, and
 `UnreadableItemError` is raised to whoever asked for it. It is never an answer of nothing.
 """
 
@@ -37,9 +37,9 @@ from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.shards import (
     accounts_from,
     counters_from,
+    read_shard_sum,
     read_with_shards,
     shard_markers_query,
-    sum_shards,
 )
 from pricekeeper.storage import Item, Key, Store, Table, query_items, query_pages
 from pricekeeper.ticks import tick_of
@@ -138,13 +138,13 @@ class TotalsReader:
         return Readings({**totals, **instead.totals}, instead.unreadable)
 
     async def sum_unreadable(self, unreadable: Mapping[Account, UnreadableItemError]) -> Readings:
-        """What accounts whose totals can't be read are made of, each for itself."""
+        """The sums of the parts of accounts whose totals can't be read, each for itself."""
         totals: dict[Account, Total] = {}
         errors: dict[Account, UnreadableItemError] = {}
         for account, error in unreadable.items():
             as_of_ms = self._clock.now_ms()
             try:
-                anew = await self._make_anew(account)
+                anew = await self._read_parts(account)
             except UnreadableItemError as another:
                 errors[account] = another
                 continue
@@ -256,11 +256,11 @@ class TotalsReader:
                 sums[tick] = sums.get(tick, NOTHING) + record.entry.counters
         return found, max((posting.lanes for posting in postings), default=1)
 
-    async def _make_anew(self, account: Account) -> Counters | None:
+    async def _read_parts(self, account: Account) -> Counters | None:
         """What the account has spent, from its records and shards; ``None`` if it has neither."""
         prefix = f"{account.scope_key}#LABEL#"
         found, _ = await self._read(prefix, account.day, *ticks_of_day(account.day))
-        shards = await sum_shards(self._store, account)
+        shards = await read_shard_sum(self._store, account)
         if account not in found and shards is None:
             return None
         return add_up(found.get(account, {}).values()) + (shards or NOTHING)

@@ -48,16 +48,16 @@ class Unfolded:
         """Forget what was posted for an account that was summed in another way."""
         self._left.pop((account.partition, f"{DAY}{account.day}"), None)
 
-    def take_days(self, first_day: str, last_day: str) -> Iterator[Left]:
+    def days_left(self, first_day: str, last_day: str) -> Iterator[Left]:
         """What is left for totals of these days, both included."""
-        return self._take((DAY,), first_day, last_day)
+        return self._left_in((DAY,), first_day, last_day)
 
-    def take_hours(self, first_day: str, last_day: str, tag_key: str | None) -> Iterator[Left]:
+    def hours_left(self, first_day: str, last_day: str, tag_key: str | None) -> Iterator[Left]:
         """What is left for totals of hours, and of values of a tag, in these days."""
         prefixes = (HOUR,) if tag_key is None else (HOUR, f"{TAG}{tag_key}#")
-        return self._take(prefixes, first_day, last_day)
+        return self._left_in(prefixes, first_day, last_day)
 
-    def _take(self, prefixes: tuple[str, ...], first_day: str, last_day: str) -> Iterator[Left]:
+    def _left_in(self, prefixes: tuple[str, ...], first_day: str, last_day: str) -> Iterator[Left]:
         for (pk, sort_key), (day, sums) in self._left.items():
             if sort_key.startswith(prefixes) and first_day <= day <= last_day:
                 yield Left(_partition(pk), sort_key, add_up(sums.values()))

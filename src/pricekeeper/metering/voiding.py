@@ -118,7 +118,7 @@ class Voider:
     async def void(
         self, org: Policy, request_id: str, by: Attribution, about_ms: int | None = None
     ) -> tuple[Voided, Mapping[Account, Counters]]:
-        """Take a record out of its totals and budgets; also what that adds to which account.
+        """Take a record out of its totals and budgets; returns also what that adds to accounts.
 
         Raises `NotFoundError` if the organisation has no such record, and `ConflictError` if its
         day is final or it is itself a correction.
@@ -133,7 +133,7 @@ class Voider:
             if known is not None:
                 # It may have arrived late, and nobody was told of it.
                 late = _correction(known, b"").receipt
-                await self._poster.repair_late(org.org_id, [late])
+                await self._poster.request_repair_if_late(org.org_id, [late])
                 await self._trail.apply(by, _repetition(org.org_id, known), ())
                 return known, {}
             try:
@@ -141,7 +141,7 @@ class Voider:
             except TransactionCancelledError as cancelled:
                 _require_refusal(cancelled)
             except AccountNotOpenError:
-                self._ledger.forget(await self._accounts(org, record))
+                self._ledger.forget(await self._open_accounts(org, record))
         raise ContendedError("others kept changing what the record counts in")
 
     def _check(self, record: Record) -> None:
@@ -157,7 +157,7 @@ class Voider:
     ) -> tuple[Voided, Mapping[Account, Counters]]:
         """Write the correction, what it gives back to budgets, and the entry: all or nothing."""
         record = found.record
-        accounts = await self._accounts(org, record)
+        accounts = await self._open_accounts(org, record)
         now_ms, nonce = self._clock.now_ms(), self._poster.new_nonce()
         voided = Voided(record, new_request_id(now_ms), now_ms)
         posting = PostedRegion(org.org_id, region_at(now_ms), lanes_of(org.agg_shard_count))
@@ -179,12 +179,12 @@ class Voider:
             await self._ledger.post(org.org_id, debits, operations, apply)
         else:
             await apply(operations)
-        await self._poster.repair_late(org.org_id, [correction.receipt])
+        await self._poster.request_repair_if_late(org.org_id, [correction.receipt])
         account = Account(record.terms.scope_key, record.terms.label, record.terms.day)
         return voided, {account: correction.entry.counters}
 
-    async def _accounts(self, org: Policy, record: Record) -> tuple[BudgetAccount, ...]:
-        """The open accounts that the record was spent from; those of windows that are over rest."""
+    async def _open_accounts(self, org: Policy, record: Record) -> tuple[BudgetAccount, ...]:
+        """Open the accounts that the record was spent from; those of ended windows are omitted."""
         terms, now_ms = record.terms, self._clock.now_ms()
         policy = org
         if terms.app_id is not None:

@@ -24,7 +24,7 @@ class WindowSpend:
         self._clock = clock
         self._reader = JournalReader(store)
 
-    async def measure(self, accounts: Sequence[BudgetAccount]) -> dict[BudgetAccount, int]:
+    async def read_spend(self, accounts: Sequence[BudgetAccount]) -> dict[BudgetAccount, int]:
         """What the records of the journal add up to in each account, in pico-dollars."""
         sums = dict.fromkeys(accounts, 0)
         for org_id in dict.fromkeys(account.org_id for account in accounts):

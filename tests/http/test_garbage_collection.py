@@ -1,11 +1,11 @@
-"""The collector of a process that serves looks neither at everything nor all the time."""
+"""The garbage collector of a process that serves looks neither at all objects nor all the time."""
 
 import os
 import subprocess
 import sys
 
 from http_fixtures import KEY
-from pricekeeper.http.collecting import THRESHOLDS
+from pricekeeper.http.garbage_collection import THRESHOLDS
 
 SHOW = """
 import gc

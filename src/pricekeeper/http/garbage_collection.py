@@ -16,8 +16,8 @@ THRESHOLDS: Final = (10_000, 20, 20)
 """New objects before the youngest are looked at (a millisecond), and how often with older ones."""
 
 
-def calm_collector() -> None:
-    """Leave out what exists now, and collect less often. Call it once, when all is imported."""
+def collect_garbage_less_often() -> None:
+    """Also leave out what exists now for good. Call it once, when all is imported."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
