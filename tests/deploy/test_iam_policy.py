@@ -47,14 +47,19 @@ IN_TRANSACTIONS = {f"{kind}Item" for kind in _KINDS_IN_TRANSACTION.values()}
 
 
 def actions_named_in(source: Path) -> Iterator[str]:
-    """The first argument of every ``client.call(...)``, which must be there to be read."""
+    """The first argument of every ``client.call(...)``, which must be there to be read.
+
+    ``_call`` and ``_write`` hand their ``action`` on, so it is read where they are called.
+    """
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "call"
+            and node.func.attr in {"call", "_call", "_write"}
         ):
             action = node.args[0]
+            if isinstance(action, ast.Name) and action.id == "action":
+                continue
             assert isinstance(action, ast.Constant), f"{source.name}:{node.lineno}: no literal"
             assert isinstance(action.value, str)
             yield action.value

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from http_fixtures import KEY, ORG, Tenant
-from pricekeeper.metering import Account, Total
-from pricekeeper.metering.breakdown import Breakdown
+from pricekeeper.metering import Account, Total, breakdown
 from pricekeeper.metering.items import day_expires_at_epoch
 from pricekeeper.metering.shards import counter_key
 from pricekeeper.storage import Add, Put, Set, Store, Update
@@ -367,9 +366,7 @@ def test_more_rows_than_anybody_reads_are_refused(
     world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer says what to narrow."""
-    defaults = Breakdown.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "rows_max", 2)
+    monkeypatch.setattr(breakdown, "ROWS_MAX", 2)
     path = f"/api/v1/spend?from={date_at(0)}&to={date_at(1)}&group_by=hour"
     refused = world.get(path, token=tenant.org_token)
     assert refused.status == 400
