@@ -152,7 +152,7 @@ class Passage:
             return False
 
     async def _pass_reply(self, send: Send, response: HttpReply) -> None:
-        """Pass on a whole answer, once it is counted."""
+        """Pass on a whole answer with its cost; it is counted meanwhile."""
         try:
             data = await read_whole(response)
         except LOST as error:
