@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,24 @@ def test_a_mistake_of_ours_is_told_without_details(
         assert b"detail" not in reply.data
     assert world.ledger.attempts == {}
     world.assert_unsettled(app)
+
+
+def test_nobody_waits_for_an_answer_that_does_not_come(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the mistake can be told, as where the log's disk is full: the connection ends."""
+    world = make_world()
+    app = App(world.api).register()
+
+    def fail(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pricekeeper.gateway.relay.plan_call", fail)
+        patched.setattr("pricekeeper.gateway.relay.log", SimpleNamespace(exception=fail))
+        with pytest.raises(ConnectionError):
+            world.post("/model/premium/converse", PLAIN, app)
+    assert world.converse(app).status == 200
 
 
 def test_the_price_keeper_has_a_deadline(

@@ -259,7 +259,7 @@ async def test_a_bug_is_told_as_one(
         raise ZeroDivisionError("secret")
 
     if when == "as it begins":
-        monkeypatch.setattr(world.service.inside.authorizations, "begin", fail)
+        monkeypatch.setattr(world.service.inside.metering, "begin", fail)
     elif when == "as it is answered":
         monkeypatch.setattr(cases, "recorded_answer", fail)
     else:

@@ -96,7 +96,16 @@ class Exchange(RequestResponseCycle):
         """Work on the request in a task. A server that ends waits for it, whoever has left."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._note_done)
+
+    def _note_done(self, task: asyncio.Task[None]) -> None:
+        """Let nobody wait for an answer that does not come: what should have made it has failed."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.response_complete:
+            self.transport.close()
+        if error is not None:
+            self.logger.error("a request was left without its answer or its log line: %r", error)
 
     def wake(self) -> None:
         """Let whoever waits for more of the request look again."""
