@@ -76,6 +76,8 @@ class GrantTerms(msgspec.Struct, frozen=True):
     buckets: tuple[HeldBucket, ...]
     keys: tuple[Key, ...]
     """The items of the accounts."""
+    by_gateway: bool = False
+    """Whether the gateway makes the calls, and so it alone settles them."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -96,8 +98,6 @@ class Grant(msgspec.Struct, frozen=True):
     tags: dict[str, str] = {}
     asked_as: str = ""
     """The id that the caller gave it, if it did."""
-    by_gateway: bool = False
-    """Whether the gateway makes the call, and so it alone settles it."""
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ def usual_tokens(input_tokens: int, max_output_tokens: int) -> dict[str, int]:
 
 def check_settler(grant: Grant, *, by_gateway: bool = False) -> None:
     """Raise `ConflictError` if an app would say what a call of the gateway has used."""
-    if grant.by_gateway and not by_gateway:
+    if grant.terms.by_gateway and not by_gateway:
         raise ConflictError("authorization_id", "is a call's through the gateway, which settles it")
 
 

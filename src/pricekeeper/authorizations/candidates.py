@@ -115,7 +115,7 @@ class Candidates:
         self._selection = selection
         self._ledger = ledger
         self._rates: BoundedCache[_Kind, tuple[Prices, WorstRates]] = BoundedCache(RATES_MAX)
-        self._chains: BoundedCache[tuple[int, str], CallChain] = BoundedCache(CHAINS_MAX)
+        self._chains: BoundedCache[tuple[int, str, bool], CallChain] = BoundedCache(CHAINS_MAX)
 
     async def find(self, policy: Policy, request: AuthorizationRequest, at_ms: int) -> Wanted:
         """What the call wants, with all accounts that it could be held against open.
@@ -147,7 +147,6 @@ class Candidates:
             at_ms=at_ms,
             passed_over=labels.passed_over,
             asked_as=request.authorization_id or "",
-            by_gateway=request.by_gateway,
         )
 
     def _named(self, policy: Policy, request: AuthorizationRequest) -> _Labels:
@@ -247,7 +246,7 @@ class Candidates:
         accounts = self._ledger.find(policy, label, request.tags, at_ms)
         if not self._ledger.were_opened(accounts):
             await self._ledger.open_for_calls(accounts)
-        chain = self._chain(policy, label, accounts)
+        chain = self._chain(policy, label, accounts, by_gateway=request.by_gateway)
         return Candidate(label, str(usable.reason), input_tokens, worst, chain, usable.barred_by)
 
     def _worst_rates(
@@ -270,16 +269,22 @@ class Candidates:
         return known[1]
 
     def _chain(
-        self, policy: Policy, label: ModelLabel, accounts: tuple[BudgetAccount, ...]
+        self,
+        policy: Policy,
+        label: ModelLabel,
+        accounts: tuple[BudgetAccount, ...],
+        *,
+        by_gateway: bool,
     ) -> CallChain:
         """What calls of a policy and label have in common, made once for the same accounts."""
-        key = (id(policy), label)
+        key = (id(policy), label, by_gateway)
         chain = self._chains.peek(key)
         if chain is None or chain.policy is not policy or chain.accounts is not accounts:
             buckets = bucket_limits(policy, label)
             held = tuple(HeldAccount(one.key, one.id) for one in accounts)
             keys = tuple(dict.fromkeys(account.key for account in accounts))
-            terms = GrantTerms(policy.client_id, policy.app_id, label, held, (), keys)
+            app_id = policy.app_id
+            terms = GrantTerms(policy.client_id, app_id, label, held, (), keys, by_gateway)
             terms = terms_of(terms, buckets, (REQUESTS, TOKENS))
             stored_terms = store_terms(policy.org_id, terms)
             alone = (Considered(label),)

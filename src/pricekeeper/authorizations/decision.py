@@ -93,7 +93,6 @@ class Wanted(msgspec.Struct, frozen=True):
     """When it was asked for: its windows are those of this moment."""
     passed_over: tuple[Considered, ...] = ()
     asked_as: str = ""
-    by_gateway: bool = False
 
     def tokens(self, candidate: Candidate, max_output_tokens: int) -> dict[str, int]:
         """What the call takes from each bucket, by limit."""
@@ -325,7 +324,6 @@ def make_grant(wanted: Wanted, choice: ChosenCandidate) -> tuple[Grant, StoredTe
         choice.considered,
         wanted.tags,
         wanted.asked_as,
-        wanted.by_gateway,
     )
     return grant, stored_terms
 

@@ -56,6 +56,7 @@ class _StoredTerms(msgspec.Struct, frozen=True, array_like=True):
     entities: tuple[str, ...]
     accounts: tuple[tuple[int, str, str], ...]
     buckets: tuple[tuple[int, dict[str, str]], ...]
+    by_gateway: bool = False
 
 
 class _StoredGrant(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +76,6 @@ class _StoredGrant(msgspec.Struct, frozen=True, array_like=True):
     asked_as: bytes | None
     hold_ms: int = 0
     """How long after its sheet was written it expires."""
-    by_gateway: bool = False
 
 
 _decode_terms: Final = msgspec.msgpack.Decoder(_StoredTerms).decode
@@ -102,6 +102,7 @@ def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
                 for one in terms.accounts
             ),
             tuple((index[bucket.entity], bucket.terms) for bucket in terms.buckets),
+            terms.by_gateway,
         )
     )
     ref = hashlib.blake2b(data, digest_size=_TERMS_BYTES).digest()
@@ -127,7 +128,6 @@ def encode_grant(grant: Grant, terms: StoredTerms, written_at_ms: int, hold_ms: 
             grant.tags or None,
             UUID(grant.asked_as).bytes if grant.asked_as else None,
             hold_ms,
-            grant.by_gateway,
         )
     )
 
@@ -220,7 +220,6 @@ def _grant_of(org_id: str, sheet: Mapping[str, Any], stored: _StoredGrant, began
         (Considered(terms.label),) if alone else stored.considered or (),
         stored.tags or {},
         "" if stored.asked_as is None else str(UUID(bytes=stored.asked_as)),
-        stored.by_gateway,
     )
 
 
@@ -240,6 +239,7 @@ def _terms_of(org_id: str, data: bytes) -> GrantTerms:
         accounts,
         tuple(HeldBucket(entities[number], terms) for number, terms in stored.buckets),
         tuple(dict.fromkeys(one.key for one in accounts)),
+        stored.by_gateway,
     )
 
 
