@@ -20,8 +20,7 @@ AUDIT := $(VENV)/.installed-audit
 
 # Everything that is installed is listed with its hash, so that nothing else can take its place. The
 # lists are whole, so nothing is looked up beside them; what is imported is compiled then.
-EXACTLY := --require-hashes --no-deps --no-compile
-INSTALL := $(PIP) install $(EXACTLY) -r requirements/build.txt
+INSTALL := $(PIP) install --require-hashes --no-deps --no-compile -r requirements/build.txt
 OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
@@ -181,7 +180,7 @@ $(BIN)/python:
 $(RUN): pyproject.toml requirements/build.txt requirements/run.txt | $(BIN)/python
 	@echo "setup: installing what running needs, about 47 packages and 160 MB, the first time:"
 	@rm -f $@.failed; { $(BIN)/python -m pip --disable-pip-version-check --no-input install \
-		$(EXACTLY) -r requirements/build.txt -r requirements/run.txt 2>&1 || \
+		--require-hashes --no-deps --no-compile -r requirements/build.txt -r requirements/run.txt 2>&1 || \
 		touch $@.failed; } | tee $(VENV)/setup.log | \
 		while read -r what name rest; do case "$$what $$name" in \
 			Collecting*) printf ' %s' "$${name%%[<>=!~;[]*}" ;; \
@@ -206,5 +205,5 @@ $(BENCH): pyproject.toml requirements/build.txt requirements/bench.txt | $(BIN)/
 
 $(AUDIT): requirements/audit.txt | $(BIN)/python
 	@echo "setup: installing what the audit needs"
-	@$(PIP) install $(EXACTLY) -r requirements/audit.txt
+	@$(PIP) install --require-hashes --no-deps --no-compile -r requirements/audit.txt
 	@touch $@
