@@ -7,6 +7,7 @@ from authorizations.conftest import a_budget
 from metering.conftest import PREMIUM, a_policy
 from pricekeeper.authorizations.bucket_lines import Block, BucketLine
 from pricekeeper.budgets import AccountMemory, accounts_for
+from pricekeeper.budgets.account import REMEMBERED_MAX
 from pricekeeper.limiter import Limit
 from pricekeeper.limiter.bucket import Bucket, Debit, Denial, Holding, expected, plan, status
 from pricekeeper.tenants import Policy, Window
@@ -129,3 +130,18 @@ def test_another_policy_has_other_accounts_at_once() -> None:
         policy = a_policy(budgets=(a_budget(limit_usd_micros),))
         (account,) = memory.find(policy, PREMIUM, {}, NOW_MS)
         assert account.limit_usd_picos == limit_usd_micros * 1_000_000
+
+
+def test_whoever_makes_up_values_of_tags_forgets_its_own_alone() -> None:
+    """Another client's accounts stay, and so do those of its own that came last."""
+    memory, tagged = AccountMemory(), (a_budget(per_tag="team"),)
+    flooding, other = a_policy(budgets=tagged), a_policy(budgets=tagged)
+    kept = memory.find(other, PREMIUM, {"team": "a"}, NOW_MS)
+    first = memory.find(flooding, PREMIUM, {"team": "0"}, NOW_MS)
+    for number in range(1, REMEMBERED_MAX + 2):
+        last = memory.find(flooding, PREMIUM, {"team": str(number)}, NOW_MS)
+    assert memory.find(other, PREMIUM, {"team": "a"}, NOW_MS) is kept
+    assert memory.find(flooding, PREMIUM, {"team": str(number)}, NOW_MS) is last
+    again = memory.find(flooding, PREMIUM, {"team": "0"}, NOW_MS)
+    assert again == first
+    assert again is not first

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,10 @@ from pricekeeper.tenants import Budget, Enforcement, Policy, QuotaEnforcement, Q
 
 EVERY_VALUE: Final = "ALL"
 REMEMBERED_MAX: Final = 10_000
-"""Policies times labels, and values of tags with budgets, whose accounts are remembered."""
+"""Policies times labels whose accounts are remembered."""
+VALUES_MAX: Final = 128
+"""Values of tags with budgets whose accounts are remembered, of each of them: callers choose them,
+and whoever makes up many forgets its own alone."""
 _QUOTA: Final = "quota-"
 _NEVER_MS: Final = 1 << 62
 
@@ -99,51 +102,44 @@ class AccountMemory:
     """
 
     def __init__(self) -> None:
-        self._made: BoundedCache[_MadeKey, _Made] = BoundedCache(REMEMBERED_MAX)
+        self._made: BoundedCache[tuple[int, str], _Made] = BoundedCache(REMEMBERED_MAX)
 
     def find(
         self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
     ) -> tuple[BudgetAccount, ...]:
         """As `accounts_for`."""
-        made = self._recall((id(policy), label, ()), policy, at_ms)
-        if made is not None and made.tag_keys:  # these are those of other tags, perhaps
-            values = _values_of(made.tag_keys, tags)
-            made = self._recall((id(policy), label, values), policy, at_ms)
-        if made is not None:
-            return made.accounts
-        accounts = accounts_for(policy, label, tags, at_ms)
-        starts = [account.span.starts_at_ms for account in accounts]
-        ends = [account.span.ends_at_ms for account in accounts]
-        keys = tuple(dict.fromkeys(account.tag[0] for account in accounts if account.tag))
-        made = _Made(policy, accounts, max(starts, default=0), min(ends, default=_NEVER_MS), keys)
-        self._made.put((id(policy), label, ()), made)
-        if keys:
-            self._made.put((id(policy), label, _values_of(keys, tags)), made)
-        return accounts
-
-    def _recall(self, key: _MadeKey, policy: Policy, at_ms: int) -> _Made | None:
-        made = self._made.peek(key)
+        made = self._made.peek((id(policy), label))
         if made is None or made.policy is not policy or not made.from_ms <= at_ms < made.until_ms:
-            return None
-        return made
-
-
-_MadeKey: TypeAlias = tuple[int, str, tuple[str, ...]]
-"""The identity of a policy, a label, and the values of the tags that it has budgets for."""
+            accounts = accounts_for(policy, label, tags, at_ms)
+            made = _Made(
+                policy,
+                max((account.span.starts_at_ms for account in accounts), default=0),
+                min((account.span.ends_at_ms for account in accounts), default=_NEVER_MS),
+                tuple(dict.fromkeys(account.tag[0] for account in accounts if account.tag)),
+                BoundedCache(VALUES_MAX),
+            )
+            self._made.put((id(policy), label), made)
+            made.by_values.put(made.values_of(tags), accounts)
+            return accounts
+        values = made.values_of(tags)
+        known = made.by_values.peek(values)
+        if known is None:
+            known = accounts_for(policy, label, tags, at_ms)
+            made.by_values.put(values, known)
+        return known
 
 
 class _Made(NamedTuple):
     policy: Policy
     """It is kept, so that no other policy gets its identity."""
-    accounts: tuple[BudgetAccount, ...]
     from_ms: int
     until_ms: int
     tag_keys: tuple[str, ...]
-    """The tags for whose values there are budgets."""
+    """The tags for whose values there are budgets; mostly none."""
+    by_values: BoundedCache[tuple[str, ...], tuple[BudgetAccount, ...]]
 
-
-def _values_of(tag_keys: tuple[str, ...], tags: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple([tags.get(key, "") for key in tag_keys])
+    def values_of(self, tags: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple([tags.get(key, "") for key in self.tag_keys]) if self.tag_keys else ()
 
 
 def accounts_of(
