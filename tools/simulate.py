@@ -35,7 +35,7 @@ CHUNK_MAX: Final = 25
 """How many histories a process plays before it tells of them: a second or two."""
 BY_DEFAULT: Final = ("authorizations", "metering")
 KINDS: Final = (*BY_DEFAULT, "alerts")
-FIRST: Final = 2_000
+FIRST: Final = 500
 """Those before it are played by every run of the tests."""
 PLANTED_MAX: Final = 3_000
 """How many seeds are tried for one planted bug."""

@@ -64,7 +64,7 @@ from slow_wire import SkewedClock, SlowWire, TornQueries
 __all__ = ["quiet"]
 
 pytestmark = pytest.mark.usefixtures("quiet")
-HISTORIES = 2_000
+HISTORIES = 500
 HISTORIES_EACH = 250
 INSTANCES, CALLERS, CALLS = 3, 5, 4
 SKEW_MS = 2_000
@@ -138,6 +138,8 @@ class World:
         self.answered_by = self.instances[0]
         """Which of them has answered last."""
         self.calls: list[Call] = []
+        self.begun: list[tuple[Call, Instance, list[BaseException]]] = []
+        """Captures that nobody has waited for, who has begun them, and how they failed."""
         self.granted: defaultdict[str, list[Call]] = defaultdict(list)
         """The calls by what their authorizations are called."""
         self.known_spans: set[Span] = set()
@@ -365,6 +367,7 @@ class World:
         if instance.begin_capture(policy, call.granted, fail, **usage) is None:
             return False
         call.captures += 1
+        self.begun.append((call, instance, failures))
         self.outcomes["begun"] += 1
         await self.turns.turns(self.random.randrange(12))
         return not failures
@@ -399,8 +402,21 @@ class World:
                 await instance.authorizations.expiry.expire_due()
                 await instance.authorizations.expiry.sweep()
 
+    async def check_begun(self) -> None:
+        """What was begun is captured, or whoever began it was told, unless that one has died."""
+        for instance in self.instances:
+            with suppress(*_NO_ANSWER):
+                await instance.ledger.close()
+        by_id = {one.id: one for one in self.auditor.authorizations()}
+        for call, instance, failures in self.begun:
+            if instance in self.instances and not failures:
+                assert call.granted is not None
+                is_captured = by_id[call.granted.id].state is State.CAPTURED
+                assert is_captured, "what was begun was forgotten"
+
     async def finish(self) -> None:
         """Let everything arrive; then let everything expire. Nothing is held any more."""
+        await self.check_begun()
         survivor = self.instance(self.calm)
         last_words = LastWords(self.store, self.turns)
         if self.random.random() < 0.2:  # a sheet that arrives after everything else was swept

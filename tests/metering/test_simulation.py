@@ -55,7 +55,7 @@ from slow_wire import SkewedClock, SlowWire, TornStore
 __all__ = ["quiet"]
 
 pytestmark = pytest.mark.usefixtures("quiet")
-HISTORIES = 1_000
+HISTORIES = 500
 HISTORIES_EACH = 250
 BEFALLING = {
     "refused", "request_lost", "reply_lost", "late", "crashed",

@@ -243,6 +243,7 @@ class Settle(Command[Settled]):
         self._record = record
         self._since = since
         self._on_failure = on_failure
+        self.lingers = on_failure is not None
         self._settled: Settled | None = None
         self.send = send
         self.keys = seen.authorization.grant.terms.keys

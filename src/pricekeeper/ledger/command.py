@@ -37,11 +37,14 @@ class Command(Generic[_T]):
     """What is to be applied together with the sheet, in one transaction; set when it is decided."""
     send: Send | None = None
     """Who applies its operations, if it is not the store alone; then it has a sheet of its own."""
+    lingers: bool = False
+    """Whether nobody waits for it, so that it may wait for others to share their sheet."""
     result: _T
     """What it is answered with once it is written; set when it is decided."""
 
     _future: asyncio.Future[_T] | None = None
-    _is_answered = False
+    is_answered = False
+    """Whether there is an answer, or why there is none; somebody may have left before that."""
 
     @property
     def future(self) -> asyncio.Future[_T]:
@@ -53,7 +56,7 @@ class Command(Generic[_T]):
     @property
     def is_over(self) -> bool:
         """Whether nothing more is to be done for it: it has an answer, or its caller has left."""
-        return self._is_answered or self.is_abandoned
+        return self.is_answered or self.is_abandoned
 
     @property
     def is_abandoned(self) -> bool:
@@ -78,7 +81,7 @@ class Command(Generic[_T]):
 
     def answer(self, outcome: _T) -> None:
         """Set the outcome, unless the caller was cancelled: what was decided stands."""
-        self._is_answered = True
+        self.is_answered = True
         if self._future is not None and not self._future.done():
             self._future.set_result(outcome)
 
@@ -86,7 +89,7 @@ class Command(Generic[_T]):
         """Let the caller know, unless it has an answer."""
         if self.is_over:
             return
-        self._is_answered = True
+        self.is_answered = True
         if self._future is None:
             return
         if isinstance(error, asyncio.CancelledError):

@@ -206,6 +206,8 @@ class Ledger:
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""
         while True:
+            for worker in self._workers.values():
+                worker.hurry()
             tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
             if not tasks:
                 break

@@ -5,6 +5,8 @@ knows it, and writes one sheet for all (`log.OrgLog`). If another writer came fi
 is read and the commands are decided anew. Nobody is denied by what may be old: the log is read to
 its end first. Only one sheet is under way, so a process never gets into its own way; what arrives
 meanwhile goes into the next. Among other processes the worker pauses between sheets (`pace`).
+Commands that nobody waits for are written with the next one that somebody does, `LINGER_MS` later
+at the latest: a sheet costs nearly the same whatever is on it.
 
 Bounds: `WAITING_MAX` commands of an organisation, and one more that follows from each of them;
 `COMMANDS_MAX`, `KEYS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with the
@@ -45,6 +47,7 @@ OPERATIONS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 1
 ATTEMPTS_MAX: Final = 64
 BACKOFF: Final = Backoff(4, 32)
 ERRANDS_MAX: Final = 8
+LINGER_MS: Final = 5
 _AT_ONCE: Final = 16
 """Attempts without a pause before them."""
 
@@ -63,6 +66,10 @@ class Worker:
         self._others = log.others
         """What others had written when this worker wrote last."""
         self._waiting: deque[AnyCommand] = deque()
+        self._awaited = 0
+        """How many of those that wait do not linger."""
+        self._hurries = False
+        self._lingering: asyncio.Future[None] | None = None
         self.task: asyncio.Task[None] | None = None
 
     def submit(self, command: AnyCommand, *, follows: bool = False) -> None:
@@ -73,12 +80,21 @@ class Worker:
         if not follows and len(self._waiting) >= WAITING_MAX:
             raise OverloadedError("too many authorizations of this organisation are waiting")
         self._waiting.append(command)
+        if not command.lingers:
+            self._awaited += 1
+            self._stop_lingering()
         if self.task is None:
             self.task = asyncio.create_task(self._run(), name="pricekeeper-ledger")
+
+    def hurry(self) -> None:
+        """Let nothing linger any more."""
+        self._hurries = True
+        self._stop_lingering()
 
     async def _run(self) -> None:
         try:
             while self._waiting:
+                await self._linger()
                 await asyncio.sleep(0)  # what comes in this turn of the loop is decided with it
                 await self._carry_out(self._take())
                 self._log.file_in_background()
@@ -91,6 +107,23 @@ class Worker:
             self.task = None
             self._end()
 
+    async def _linger(self) -> None:
+        """Wait for a command that somebody waits for, if none of those that wait is one."""
+        if self._awaited or self._hurries or len(self._waiting) >= COMMANDS_MAX:
+            return
+        loop = asyncio.get_running_loop()
+        self._lingering = loop.create_future()
+        timer = loop.call_later(LINGER_MS / 1000, self._stop_lingering)
+        try:
+            await self._lingering
+        finally:
+            timer.cancel()
+
+    def _stop_lingering(self) -> None:
+        lingering, self._lingering = self._lingering, None
+        if lingering is not None and not lingering.done():
+            lingering.set_result(None)
+
     async def _leave_room(self) -> None:
         """Leave other processes a moment, a shorter one the more there is to do."""
         full = len(self._waiting) // COMMANDS_MAX
@@ -99,6 +132,11 @@ class Worker:
             await self._clock.sleep_ms(pause_ms)
 
     def _take(self) -> list[AnyCommand]:
+        taken = self._take_fitting()
+        self._awaited -= sum(not command.lingers for command in taken)
+        return taken
+
+    def _take_fitting(self) -> list[AnyCommand]:
         """As many commands as one sheet can carry; one for each thing that they are about."""
         waiting = self._waiting
         taken = [waiting.popleft()]
@@ -127,7 +165,7 @@ class Worker:
             raise
         finally:
             for command in commands:
-                if command.is_abandoned or not command.is_over:
+                if not command.is_answered or command.is_abandoned:
                     command.fail(error)
 
     async def _attempt_all(self, commands: Sequence[AnyCommand]) -> None:

@@ -1,0 +1,136 @@
+"""Commands that nobody waits for share the sheet of those that somebody waits for.
+
+They run on a loop whose time stands still as long as there is something to do, so that it says how
+long anything has waited.
+"""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from ledger.conftest import ACCOUNT, ITEM, a_log, used
+from memory_store import MemoryStore
+from pricekeeper.budgets import Balance
+from pricekeeper.clock import ManualClock
+from pricekeeper.ledger.command import Command, Decision
+from pricekeeper.ledger.draft import Draft
+from pricekeeper.ledger.log import OrgLog
+from pricekeeper.ledger.pace import Pace
+from pricekeeper.ledger.worker import COMMANDS_MAX, LINGER_MS, Worker
+from quick_loop import TimelessLoop, run
+
+
+class Spend(Command[float]):
+    """Adds one to an account; its answer is when that was decided, in milliseconds."""
+
+    keys = (ITEM,)
+
+    def __init__(self, *, lingers: bool = False) -> None:
+        self.lingers = lingers
+
+    def decide(self, draft: Draft) -> Decision:
+        draft.add(ITEM, ACCOUNT, Balance(1))
+        self.result = asyncio.get_running_loop().time() * 1000
+        return Decision.WRITES
+
+
+def a_worker(log: OrgLog, clock: ManualClock) -> Worker:
+    return Worker(log, clock, Random(1), Pace(), lambda: None)
+
+
+def submit(worker: Worker, count: int = 1, *, lingers: bool = False) -> list[Spend]:
+    commands = [Spend(lingers=lingers) for _ in range(count)]
+    for command in commands:
+        worker.submit(command)
+    return commands
+
+
+def is_read(log: OrgLog) -> bool:
+    return log.position is not None
+
+
+async def finish(worker: Worker) -> None:
+    while worker.task is not None:
+        await worker.task
+
+
+@pytest.fixture
+def log(memory: MemoryStore, clock: ManualClock) -> OrgLog:
+    return a_log(memory, clock)
+
+
+def test_they_share_the_next_sheet(log: OrgLog, clock: ManualClock) -> None:
+    """Two wait; the one that comes then is written at once, and they with it."""
+
+    async def play() -> None:
+        worker = a_worker(log, clock)
+        lingering = submit(worker, 2, lingers=True)
+        await asyncio.sleep(0.001)
+        assert not is_read(log)  # nothing was even looked up for them
+        (awaited,) = submit(worker)
+        assert await awaited.future == 1
+        await finish(worker)
+        assert [one.result for one in lingering] == [1, 1]
+        assert await used(log) == 3
+        position = log.position
+        assert position is not None
+        assert position.number == 1
+
+    run(play(), TimelessLoop)
+
+
+def test_alone_they_are_written_after_a_moment(log: OrgLog, clock: ManualClock) -> None:
+    """Also those that come while the first one lingers: the moment is the first one's."""
+
+    async def play() -> None:
+        worker = a_worker(log, clock)
+        lingering = submit(worker, lingers=True)
+        await asyncio.sleep(LINGER_MS / 2000)
+        lingering += submit(worker, lingers=True)
+        await finish(worker)
+        assert [one.result for one in lingering] == [LINGER_MS, LINGER_MS]
+        assert await used(log) == 2
+
+    run(play(), TimelessLoop)
+
+
+def test_what_is_left_behind_an_awaited_one_lingers_anew(log: OrgLog, clock: ManualClock) -> None:
+    """The worker counts who waits, and does not take one of these for another."""
+
+    async def play() -> None:
+        worker = a_worker(log, clock)
+        awaited = submit(worker, 2)
+        lingering = submit(worker, COMMANDS_MAX - 1, lingers=True)
+        await finish(worker)
+        assert [one.result for one in awaited] == [0, 0]
+        assert [one.result for one in lingering] == [0] * (COMMANDS_MAX - 2) + [LINGER_MS]
+
+    run(play(), TimelessLoop)
+
+
+def test_a_full_sheet_does_not_wait(log: OrgLog, clock: ManualClock) -> None:
+    """There is nothing that it could wait for."""
+
+    async def play() -> None:
+        worker = a_worker(log, clock)
+        lingering = submit(worker, COMMANDS_MAX, lingers=True)
+        await finish(worker)
+        assert [one.result for one in lingering] == [0] * COMMANDS_MAX
+
+    run(play(), TimelessLoop)
+
+
+def test_who_ends_does_not_wait(log: OrgLog, clock: ManualClock) -> None:
+    """What lingers is written at once, and so is what is left for the next sheet."""
+
+    async def play() -> None:
+        worker = a_worker(log, clock)
+        lingering = submit(worker, lingers=True)
+        await asyncio.sleep(0)
+        worker.hurry()
+        lingering += submit(worker, COMMANDS_MAX, lingers=True)
+        await finish(worker)
+        assert [one.result for one in lingering] == [0] * (COMMANDS_MAX + 1)
+
+    run(play(), TimelessLoop)
