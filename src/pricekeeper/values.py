@@ -27,6 +27,8 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _APP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 """``.`` and ``..`` are names to no one: many a client takes them out of a path by itself."""
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_RANDOM_BITS: Final = 74
+"""What of a UUID of version 7 says neither its time nor its version."""
 
 
 def settings_tag(answer: Mapping[str, Any]) -> str:
@@ -45,9 +47,18 @@ def new_request_id(epoch_ms: int) -> str:
 
     It is no secret, it only has to be different from every other one.
     """
-    random = getrandbits(74)
-    value = epoch_ms << 80 | 0x7 << 76 | (random >> 62) << 64
-    return str(UUID(int=value | 0b10 << 62 | random & (1 << 62) - 1))
+    return _request_id(epoch_ms, getrandbits(_RANDOM_BITS))
+
+
+def derived_request_id(epoch_ms: int, source: str) -> str:
+    """The same for a record that follows from something else: made again, it is the same id."""
+    digest = hashlib.blake2b(source.encode(), digest_size=_RANDOM_BITS // 8 + 1).digest()
+    return _request_id(epoch_ms, int.from_bytes(digest) & (1 << _RANDOM_BITS) - 1)
+
+
+def _request_id(epoch_ms: int, bits: int) -> str:
+    value = epoch_ms << 80 | 0x7 << 76 | (bits >> 62) << 64
+    return str(UUID(int=value | 0b10 << 62 | bits & (1 << 62) - 1))
 
 
 def id_minted_ms(version_7: str) -> int:

@@ -1,10 +1,12 @@
-"""An app settles the authorization of a call of its own while that is under way. It can't."""
+"""Somebody settles the authorization of a call while that is under way: an app can't."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gateway.conftest import MakeWorld
 from gateway.world import App, World, converse_body, directive
 from http_fixtures import Reply
 from scraping import until
@@ -47,3 +49,40 @@ def test_whoever_calls_does_not_say_what_was_used(
     call.join()
     assert replies[0].status == 200
     world.assert_equal(app)
+
+
+@pytest.mark.parametrize("operation", ["converse", "converse-stream"])
+@pytest.mark.parametrize("case", ["first call", "later call", "voided elsewhere"])
+def test_what_an_administrator_voids_under_way_counts_all_the_same(
+    world: World, app: App, make_world: MakeWorld, operation: str, case: str
+) -> None:
+    """Bedrock bills it. It is a record of its own, and the authorization stays voided."""
+    other = world
+    if case != "first call":  # then nobody waits for the capture
+        assert world.converse(app).status == 200
+        world.assert_equal(app)
+    if case == "voided elsewhere":  # and whoever captures does not know of the void
+        other = make_world(world.upstream_url, **world.location)
+    before, replies = len(app.usage()), list[Reply]()
+    body = converse_body(
+        directive(delay_ms=1_500, output_tokens=60), requestMetadata={"team": "search"}
+    )
+    call = threading.Thread(
+        target=lambda: replies.append(world.post(f"/model/premium/{operation}", body, app))
+    )
+    call.start()
+    until(lambda: bool(app.unfinished("open")))
+    own_id = app.unfinished("open")[0]["authorization_id"]
+    reason = {"reason": "it hangs"}
+    voided = other.api.provision("POST", f"{app.org}/authorizations/{own_id}/void", reason)
+    assert voided.status == 200, voided.data
+    assert replace(app, api=other.api).books().held == 0
+    call.join()
+    assert replies[0].status == 200
+    world.assert_equal(app)
+    until(lambda: len(app.usage()) == before + 1)
+    record = app.usage()[0]
+    assert record["request_id"] != own_id
+    assert record["tags"] == {"team": "search"}
+    shown = world.api.call("GET", f"{app.path}/authorizations/{own_id}", token=app.token)
+    assert shown.json["status"] == "voided"

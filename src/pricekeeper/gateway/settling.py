@@ -5,6 +5,9 @@ call is held at the most that it can cost. So an answer is passed on at once, an
 killed in between leaves a call that is charged at its hold and marked. A settlement that the store
 refuses is tried again in the background, a few times. What can't be settled stays held, and is
 marked when it expires.
+
+An administrator may void a call that is under way. What was held goes back, and what the call then
+uses is a record of its own: Bedrock bills it, whatever our books say.
 """
 
 from __future__ import annotations
@@ -12,15 +15,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from secrets import token_hex
 from typing import Final
 
+import msgspec
 import structlog
 
-from pricekeeper.authorizations import Authorization
+from pricekeeper.authorizations import Authorization, State
 from pricekeeper.bedrock import Usage
 from pricekeeper.bootstrap import Services
 from pricekeeper.concurrency.deadline import Deadlines
 from pricekeeper.errors import (
+    ConflictError,
     DeadlineExceededError,
     OverloadedError,
     PriceKeeperError,
@@ -30,6 +36,7 @@ from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.metering import Usage as UsageRecord
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
+from pricekeeper.values import derived_request_id
 
 ATTEMPTS_MAX: Final = 5
 PAUSE_MS: Final = 200
@@ -53,6 +60,8 @@ class Settlements:
         self._meter = meter
         self._region = region
         self._deadlines = deadlines
+        self._salt = token_hex()
+        """Nobody else can make the id of a record of ours before we do."""
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def capture(
@@ -74,7 +83,7 @@ class Settlements:
             bedrock_model_id=usage.model_id or model_id,
             calling_region=self._region,
         )
-        again = partial(self._capture, policy, authorization.id, record)
+        again = partial(self._capture, policy, authorization, record)
         try:
             cost_usd_picos = self._services.authorizations.begin_capture(
                 policy, authorization, record, partial(self._put_off, again)
@@ -86,10 +95,36 @@ class Settlements:
             return await self._settle(again)
         return cost_usd_picos // PICOS_PER_MICRO
 
-    async def _capture(self, policy: Policy, authorization_id: str, record: UsageRecord) -> int:
-        authorizations = self._services.authorizations
-        captured = await authorizations.capture(policy, authorization_id, record, by_gateway=True)
+    async def _capture(
+        self, policy: Policy, authorization: Authorization, record: UsageRecord
+    ) -> int:
+        authorizations, own_id = self._services.authorizations, authorization.id
+        try:
+            captured = await authorizations.capture(policy, own_id, record, by_gateway=True)
+        except ConflictError:
+            if (await authorizations.find(policy, own_id)).state is not State.VOIDED:
+                raise
+            return await self._count_voided(policy, authorization, record)
         return captured.recorded.receipt.cost_usd_picos // PICOS_PER_MICRO
+
+    async def _count_voided(
+        self, policy: Policy, authorization: Authorization, record: UsageRecord
+    ) -> int:
+        """Count what a call has used that was voided meanwhile; the same id again counts once."""
+        grant = authorization.grant
+        record = msgspec.structs.replace(
+            record,
+            request_id=derived_request_id(grant.authorized_at_ms, self._salt + authorization.id),
+            model_label=grant.terms.label,
+            tags=grant.tags,
+        )
+        recorded = await self._services.authorizations.recording.record(policy, record)
+        log.warning(
+            "counted_though_voided",
+            authorization_id=authorization.shown_id,
+            request_id=record.request_id,
+        )
+        return recorded.receipt.cost_usd_picos // PICOS_PER_MICRO
 
     async def void(self, policy: Policy, authorization: Authorization, reason: str) -> None:
         """Give back what is held for a call that has surely cost nothing."""
@@ -116,7 +151,7 @@ class Settlements:
 
     def _put_off(self, work: Work, error: BaseException) -> None:
         """Settle later, if that may help; else leave the call."""
-        if not isinstance(error, _PASSING):
+        if not isinstance(error, (*_PASSING, ConflictError)):
             self.leave()
             log.warning("settlement_refused", error=_named(error))
             return
