@@ -22,6 +22,7 @@ from typing import Final, Protocol
 
 from pricekeeper.errors import ClockInDoubtError
 
+NS_PER_MS: Final = 1_000_000
 LEAP_MS_MAX: Final = 60_000
 """Wall time that is further than this from what is expected is in doubt."""
 STEADY_MS: Final = 15 * 60_000
@@ -66,10 +67,10 @@ class SystemClock:
     __slots__ = ()
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return time.time_ns() // NS_PER_MS
 
     def monotonic_ms(self) -> int:
-        return _read_steady_ns() // 1_000_000
+        return _read_steady_ns() // NS_PER_MS
 
     async def sleep_ms(self, duration_ms: int) -> None:
         await asyncio.sleep(duration_ms / 1000)
@@ -185,12 +186,13 @@ class TrustedClock:
         self._clock = clock
         self._read_wall = clock.now_ms
         self._read_steady = clock.monotonic_ms
+        self._read_ns = _readers_ns(clock)
         self.monotonic_ms: Callable[[], int] = clock.monotonic_ms
         """Time that never goes back. Every request asks for it, so nothing is around it."""
         self._uses_store_date = uses_store_date
         self._on_change = on_change
         self._lock = threading.RLock()
-        self._window = (1, 0, 0)
+        self._window_ns = _NO_WINDOW
         """Which differences are believed without a second look, and until when; none at first."""
         self._believed_ms: int | None = None
         """The difference by which time goes on while wall time is in doubt."""
@@ -205,12 +207,13 @@ class TrustedClock:
 
     def now_ms(self) -> int:
         """Wall time if it is believed, else the time that goes on evenly."""
-        wall_ms, steady_ms = self._read_wall(), self._read_steady()
-        low_ms, high_ms, until_ms = self._window
-        difference_ms = wall_ms - steady_ms
-        if low_ms <= difference_ms <= high_ms and steady_ms < until_ms:
-            self._believed_ms = difference_ms
-            return wall_ms
+        read_wall, read_steady = self._read_ns
+        wall_ns, steady_ns = read_wall(), read_steady()
+        low_ns, high_ns, until_ns = self._window_ns
+        difference_ns = wall_ns - steady_ns
+        if low_ns <= difference_ns <= high_ns and steady_ns < until_ns:
+            self._believed_ms = difference_ns // NS_PER_MS
+            return wall_ns // NS_PER_MS
         return self._look()
 
     async def sleep_ms(self, duration_ms: int) -> None:
@@ -302,13 +305,15 @@ class TrustedClock:
         if centre_ms is None:
             centre_ms = difference_ms
         self._evidence = replace(self._evidence, expected_ms=difference_ms)
-        self._window = (centre_ms - LEAP_MS_MAX, centre_ms + LEAP_MS_MAX, steady_ms + ANCHOR_MS)
+        low_ms, high_ms = centre_ms - LEAP_MS_MAX, centre_ms + LEAP_MS_MAX
+        until_ms = steady_ms + ANCHOR_MS
+        self._window_ns = (low_ms * NS_PER_MS, high_ms * NS_PER_MS, until_ms * NS_PER_MS)
         if was is not None:
             self._on_change(None, leap_ms)
 
     def _go_on_without(self, doubt: Doubt, difference_ms: int) -> None:
         was, self._doubt = self._doubt, doubt
-        self._window = (1, 0, 0)
+        self._window_ns = _NO_WINDOW
         if self._believed_ms is None or (was is None and doubt is Doubt.BEHIND):
             # Nothing better is known than that time has reached what was stored.
             known_ms = self._evidence.store_ms
@@ -317,6 +322,20 @@ class TrustedClock:
             self.leaps += 1
         if was is not doubt:
             self._on_change(doubt, difference_ms - (self._believed_ms or 0))
+
+
+_NO_WINDOW: Final = (1, 0, 0)
+
+
+def _readers_ns(clock: Clock) -> tuple[Callable[[], int], Callable[[], int]]:
+    """What reads wall time and monotonic time, in nanoseconds.
+
+    Every request asks for the time, some of them five times, and the machine's clocks can be read
+    without a function of ours around them.
+    """
+    if type(clock) is SystemClock:  # one that is made from it may read otherwise
+        return time.time_ns, _read_steady_ns
+    return lambda: clock.now_ms() * NS_PER_MS, lambda: clock.monotonic_ms() * NS_PER_MS
 
 
 def doubt_of(clock: Clock) -> Doubt | None:

@@ -23,13 +23,18 @@ ORG = "550e8400-e29b-41d4-a716-446655440000"
 READY_SECS = 30
 LATER = """
 import pricekeeper.clock
+import pricekeeper.bootstrap.services
 import pricekeeper.http.app
 from pricekeeper.cli import main
 
-system = pricekeeper.clock.SystemClock
-real_now, real_monotonic = system.now_ms, system.monotonic_ms
-system.now_ms = lambda self: real_now(self) + {later_ms}
-system.monotonic_ms = lambda self: real_monotonic(self) + {later_ms}
+class Later(pricekeeper.clock.SystemClock):
+    def now_ms(self):
+        return super().now_ms() + {later_ms}
+
+    def monotonic_ms(self):
+        return super().monotonic_ms() + {later_ms}
+
+pricekeeper.bootstrap.services.SystemClock = Later
 pricekeeper.http.app.SWEEP_INTERVAL_MS = 100  # what other processes have left is looked for at once
 main()
 """
