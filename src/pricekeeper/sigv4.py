@@ -151,18 +151,14 @@ def signature_by(
 
     ``key`` is the one of its day, region and service (`derived_key`).
     """
-    lines = [f"{name}:{_trimmed(headers[name])}\n" for name in claim.names]
+    # Values are signed without spaces around them, and with one where there are more.
+    lines = [f"{name}:{' '.join(headers[name].split())}\n" for name in claim.names]
     canonical = (
         f"{method}\n{path}\n{query}\n{''.join(lines)}\n{';'.join(claim.names)}\n{content_sha256}"
     )
     digest = sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()
     to_sign = f"{ALGORITHM}\n{stamp}\n{claim.scope}\n{digest}"
     return key.sign(to_sign.encode())
-
-
-def _trimmed(value: str) -> str:
-    """A header as it is signed: without spaces around it, and with one where there are more."""
-    return " ".join(value.split())
 
 
 class SigningKey:

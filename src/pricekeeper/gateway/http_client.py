@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -322,7 +323,10 @@ class HttpClient:
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._is_secure else 80)
         self._waits = waits
-        self._room = asyncio.Semaphore(connections_max)
+        self._room = connections_max
+        """How many more requests can be under way."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Those that wait until another one has ended."""
         self._all: set[_Connection] = set()
         self._idle: list[_Connection] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -338,12 +342,15 @@ class HttpClient:
         Raises `NotSentError`, or `ReplyBrokenError` or `TimeoutError` if it may have been sent.
         """
         head = _head(path, headers, len(body))
-        await self._room.acquire()
+        if self._room:
+            self._room -= 1
+        else:
+            await self._wait_for_room()
         try:
             connection = self._take_idle() or await self._connect()
             reply = connection.begin()
         except BaseException:
-            self._room.release()
+            self._leave_room()
             raise
         await connection.send(reply, head, body)
         return reply
@@ -367,13 +374,33 @@ class HttpClient:
 
     def note_free(self, connection: _Connection) -> None:
         """A request on it has ended; the next one may use it."""
-        self._room.release()
+        self._leave_room()
         if connection.is_usable:
             self._idle.append(connection)
 
     def note_lost(self, connection: _Connection) -> None:
         """It is closed."""
         self._all.discard(connection)
+
+    async def _wait_for_room(self) -> None:
+        """Wait for the place of a request that has ended, behind those that came before."""
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if not place.cancelled():  # it had the place already
+                self._leave_room()
+            raise
+
+    def _leave_room(self) -> None:
+        """Hand the place of a request to the one that has waited longest."""
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._room += 1
 
     def _take_idle(self) -> _Connection | None:
         while self._idle:
@@ -426,8 +453,8 @@ class HttpClient:
 
 def _head(path: str, headers: Mapping[str, str], length: int) -> bytes:
     """The head of a request. Raises `NotSentError` for one that would have a line too many."""
-    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    lines.append(f"content-length: {length}")
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    lines = [f"POST {path} HTTP/1.1", *lines, f"content-length: {length}"]
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1 or "\0" in text:
         raise NotSentError("a header has more than one line")

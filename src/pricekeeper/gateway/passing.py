@@ -44,6 +44,7 @@ from pricekeeper.gateway.upstream import (
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
 
+_REFUSED_FROM: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -112,7 +113,7 @@ class Passage:
         self._meter.first_byte.note((perf_counter_ns() - began_ns) // 1000)
         self._state.status = response.status
         try:
-            if response.status >= HTTPStatus.MULTIPLE_CHOICES:
+            if response.status >= _REFUSED_FROM:
                 await self._pass_refusal(send, response)
             elif self._granted.is_stream:
                 await self._pass_stream(receive, send, response)
@@ -231,7 +232,7 @@ class Passage:
         held_micros = -(-authorization.grant.held_usd_picos // PICOS_PER_MICRO)
         return [
             *passed_headers(response),
-            (b"x-pricekeeper-authorization-id", authorization.shown_id.encode()),
+            (b"x-pricekeeper-authorization-id", self._state.authorization_id.encode()),
             (b"x-pricekeeper-model-label", authorization.grant.terms.label.encode()),
             (b"x-pricekeeper-held-usd-micros", b"%d" % held_micros),
         ]

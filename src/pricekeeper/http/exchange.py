@@ -94,7 +94,7 @@ class Exchange(RequestResponseCycle):
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Work on the request in a task. A server that ends waits for it, whoever has left."""
-        task = asyncio.create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._note_done)
 
