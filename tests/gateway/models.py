@@ -3,7 +3,7 @@
 The judge multiplies by itself: it knows these prices, and nothing of how the service computes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +45,8 @@ MODELS = (
 BY_LABEL = {model.label: model for model in MODELS}
 
 
-def write_deployment(folder: Path) -> Path:
-    """The deployment file."""
+def write_deployment(folder: Path, counted: Collection[str] = ()) -> Path:
+    """The deployment file; prompts for the labels ``counted`` are counted by Bedrock."""
     path = folder / "models.yaml"
     lines = ["version: 1", "models:"]
     for one in MODELS:
@@ -56,6 +56,7 @@ def write_deployment(folder: Path) -> Path:
             *([f"    priced_as: {one.priced_as}"] if one.priced_as else []),
             *([f"    aliases: [{', '.join(one.aliases)}]"] if one.aliases else []),
             f"    input_includes_cache_tokens: {str(one.includes_cache).lower()}",
+            f"    counts_tokens: {str(one.label in counted).lower()}",
             f"    family: {one.label}",
             "    tier: any",
             "    description: of the tests",

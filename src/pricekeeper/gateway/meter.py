@@ -33,6 +33,11 @@ _DRAINS: Final = Family(
     "Streams that were read on after their caller had left, by how that ended.",
     ("outcome",),
 )
+_COUNTS: Final = Family(
+    "pricekeeper_gateway_counts",
+    "Prompts that CountTokens was asked about before they were authorized, by how that ended.",
+    ("outcome",),
+)
 _UNSETTLED: Final = Family(
     "pricekeeper_gateway_unsettled", "Calls that are left charged at what was held for them."
 )
@@ -47,4 +52,5 @@ class GatewayMeter:
     first_byte: Durations = counted(_FIRST_BYTE, factory=Durations)
     added: Durations = counted(_ADDED, factory=Durations)
     drains: Counter[str] = counted(_DRAINS, factory=Counter, shown=("whole", "given_up", "no_room"))
+    counts: Counter[str] = counted(_COUNTS, factory=Counter, shown=("counted", "failed", "no_room"))
     unsettled: int = counted(_UNSETTLED)

@@ -126,6 +126,13 @@ def _labels_of(family: Family, policy: Policy, catalogue: Catalogue) -> tuple[st
     return fitting
 
 
+def labels_to_take(plan: Plan, policy: Policy, catalogue: Catalogue) -> tuple[str, ...]:
+    """The labels that the call may be made with."""
+    if plan.model != AUTO:
+        return (find_label(catalogue, policy, plan.model),)
+    return plan.among or tuple(label for label in policy.model_ordering if label in catalogue)
+
+
 async def authorize(services: Services, policy: Policy, plan: Plan) -> Authorization:
     """Hold the most that the call can cost; raises if something denies it.
 

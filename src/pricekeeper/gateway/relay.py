@@ -24,6 +24,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.gateway.caller import Drains, Receive, Send
 from pricekeeper.gateway.connection import ABORT, Exchange
+from pricekeeper.gateway.counting import Counting
 from pricekeeper.gateway.errors import Refusal, failed, refusal_of, reply_lost, unavailable
 from pricekeeper.gateway.http_client import NotSentError
 from pricekeeper.gateway.identity import Identification, NotOursRefusal
@@ -94,6 +95,7 @@ class Gateway:
         self.meter = GatewayMeter()
         self._settlements = Settlements(services, self.meter, upstream.region, self._deadlines)
         self._drains = Drains(self.meter)
+        self._counting = Counting(services.prices.catalogue, upstream, self.meter)
 
     async def __call__(
         self, scope: Any, receive: Receive, send: Send, exchange: Exchange | None = None
@@ -138,6 +140,8 @@ class Gateway:
             with self._deadlines.begin():
                 policy = await self._identify(scope, headers, body)
                 plan = plan_call(route, body, headers, policy, self._services.prices.catalogue)
+                if self._counting.is_wanted:
+                    plan = await self._counting.count(plan, policy)
                 if route.is_free:
                     model_id = free_model(plan, policy, self._services.prices.catalogue)
                 else:

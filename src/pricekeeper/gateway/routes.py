@@ -44,6 +44,10 @@ class Route(msgspec.Struct, frozen=True):
     """As the metrics and the log name it."""
 
 
+COUNT_TOKENS: Final = Route(Dialect.AWS, None, "", is_free=True, name=_COUNT)
+"""What the gateway itself asks, of a model that it names."""
+
+
 def find_route(raw_path: bytes) -> Route | None:
     """What the path asks for; ``None`` if it is none of the gateway's."""
     if len(raw_path) > _REMEMBERED_BYTES_MAX:

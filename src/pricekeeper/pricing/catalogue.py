@@ -65,6 +65,8 @@ class StatedModel(msgspec.Struct, frozen=True, kw_only=True):
     burn_down_factor_permille: int = PERMILLE
     context_window_tokens: int = CONTEXT_WINDOW_TOKENS
     max_output_tokens: int = MAX_OUTPUT_TOKENS
+    counts_tokens: bool = False
+    """Whether the gateway has Bedrock count a prompt before something is held for it."""
 
 
 class Model(StatedModel, frozen=True, kw_only=True):

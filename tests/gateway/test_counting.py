@@ -1,0 +1,259 @@
+"""Where the deployment file says so, Bedrock counts a prompt before something is held for it."""
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.models import BY_LABEL, write_deployment
+from gateway.wire import Answer, Received, Upstream, hang_up, running_upstream, whole
+from gateway.world import App, World, claude_body, converse_body, directive, running_world
+from pricekeeper.gateway import counting
+from pricekeeper.gateway.counting import AT_ONCE_MAX, COUNTED_FROM_TOKENS
+from pricekeeper.standin import running
+from scraping import until
+
+COUNTED = ("premium", "economy", "profile")
+TEXT = "why is the sky blue? " * 1_000
+TOKENS = 5_432
+OUTPUT = 100
+CONFIG = {"inferenceConfig": {"maxTokens": OUTPUT}}
+USAGE = {"inputTokens": 7, "outputTokens": 5, "totalTokens": 12}
+
+
+@pytest.fixture(scope="module")
+def module_counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("counting")
+    path = write_deployment(tmp_path_factory.mktemp("models"), COUNTED)
+    with (
+        running() as standin,
+        running_world(folder, standin.url, standin.ledger, config_path=path) as world,
+    ):
+        yield world
+
+
+@pytest.fixture
+def world(module_counting: World) -> World:
+    """A world whose deployment has models that are counted, and others."""
+    module_counting.ledger.clear()
+    return module_counting
+
+
+def text_of(tokens: int) -> str:
+    """A long text of so many tokens, fewer than its bytes."""
+    return TEXT + directive(input_tokens=tokens)
+
+
+def held_for(label: str, tokens: int, output: int = OUTPUT) -> str:
+    return str(tokens * BY_LABEL[label].input + output * BY_LABEL[label].output)
+
+
+@pytest.mark.parametrize("operation", ["converse", "converse-stream"])
+@pytest.mark.parametrize("model", ["premium", "us.anthropic.claude-opus-5-5", "profile"])
+def test_what_is_held_is_what_bedrock_counts(world: World, model: str, operation: str) -> None:
+    """It is asked under the name of the foundation model, whatever the call names."""
+    app, label = App(world.api).register(), "profile" if model == "profile" else "premium"
+    reply = world.post(f"/model/{model}/{operation}", converse_body(text_of(TOKENS), **CONFIG), app)
+    assert reply.status == 200
+    assert reply.headers["x-pricekeeper-held-usd-micros"] == held_for(label, TOKENS)
+    assert world.ledger.attempts["CountTokens"] == 1
+    world.assert_equal(app)
+
+
+@pytest.mark.parametrize("operation", ["invoke", "invoke-with-response-stream"])
+def test_the_body_of_an_invoke_is_counted_as_it_is(world: World, operation: str) -> None:
+    app = App(world.api).register()
+    reply = world.post(f"/model/premium/{operation}", claude_body(text_of(TOKENS)), app)
+    assert reply.headers["x-pricekeeper-held-usd-micros"] == held_for("premium", TOKENS)
+    world.assert_equal(app)
+
+
+def test_a_call_fits_that_its_bytes_would_not(world: World) -> None:
+    """Its bytes come to four times what it costs; the model that is not counted denies it."""
+    budget = {"name": "all", "window": "MONTH", "limit_usd_micros": 2 * TOKENS * 5}
+    app = App(world.api).register(budgets=[budget])
+    body = converse_body(text_of(TOKENS), **CONFIG)
+    assert world.post("/model/standard/converse", body, app).status == 400
+    assert world.post("/model/premium/converse", body, app).status == 200
+    world.assert_equal(app)
+
+
+def test_of_several_models_all_are_asked(world: World) -> None:
+    """A call that may go to any of some models is held at the most of what they count."""
+    ordering = ["premium", "economy", "profile"]
+    app = App(world.api).register(model_ordering=ordering, quotas=dict.fromkeys(ordering, 10**9))
+    reply = world.converse(app, "auto", text_of(TOKENS), **CONFIG)
+    assert reply.headers["x-pricekeeper-held-usd-micros"] == held_for("premium", TOKENS)
+    assert world.ledger.attempts["CountTokens"] == len(ordering)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [("auto", TEXT), ("standard", TEXT), ("premium", "a" * (COUNTED_FROM_TOKENS - 200))],
+    ids=["one may go uncounted", "not counted", "short"],
+)
+def test_else_the_bytes_bound_it(world: World, model: str, text: str) -> None:
+    app = App(world.api).register()
+    reply = world.converse(app, model, text, **CONFIG)
+    label = reply.headers["x-pricekeeper-model-label"]
+    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for(label, len(text)))
+    assert "CountTokens" not in world.ledger.attempts
+    world.assert_equal(app)
+
+
+def test_who_is_frozen_has_nothing_counted(world: World) -> None:
+    app = App(world.api).register()
+    frozen = world.api.provision("PUT", f"{app.path}/freeze", {"reason": "it runs wild"})
+    assert frozen.status == 200, frozen.data
+    assert world.converse(app, "premium", TEXT).status == 403
+    assert world.ledger.attempts == {}
+
+
+def test_other_dialects_are_not_counted(world: World) -> None:
+    app = App(world.api).register()
+    reply = world.post("/anthropic/v1/messages", claude_body(TEXT, model="premium"), app)
+    assert reply.status == 200
+    assert "CountTokens" not in world.ledger.attempts
+
+
+def test_a_count_that_bedrock_throttles_is_done_without(world: World) -> None:
+    """The call itself is made, at the bound from its bytes."""
+    app = App(world.api).register()
+    text = TEXT + directive(fate="ThrottlingException", fate_times=1, output_tokens=3)
+    reply = world.converse(app, "premium", text, **CONFIG)
+    assert reply.status == 200
+    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for("premium", len(TEXT)))
+    world.assert_equal(app)
+
+
+@pytest.fixture(scope="module")
+def module_scripted_counting(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[World, Upstream]]:
+    folder = tmp_path_factory.mktemp("scripted")
+    path = write_deployment(tmp_path_factory.mktemp("models"), COUNTED)
+    with (
+        running_upstream(lambda _, peer, __: hang_up(peer)) as upstream,
+        running_world(folder, upstream.url, config_path=path) as world,
+    ):
+        yield world, upstream
+
+
+def counts_with(count: Answer) -> Answer:
+    """An upstream that answers calls, and counts as that says."""
+
+    def answer(upstream: Upstream, peer: socket.socket, received: Received) -> None:
+        if received.path.endswith("/count-tokens"):
+            count(upstream, peer, received)
+        else:
+            peer.sendall(whole(json.dumps({"usage": USAGE}).encode()))
+
+    return answer
+
+
+def replies(data: bytes, status: str = "200 OK") -> Answer:
+    return lambda _, peer, __: peer.sendall(whole(data, status=status))
+
+
+BAD = {
+    "refused": replies(b'{"inputTokens": 99}', "400 Bad Request"),
+    "no object": replies(b"12"),
+    "no count": replies(b"{}"),
+    "zero": replies(b'{"inputTokens": 0}'),
+    "a text": replies(b'{"inputTokens": "12"}'),
+    "hangs up": lambda _, peer, __: hang_up(peer),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_no_count_is_none(
+    module_scripted_counting: tuple[World, Upstream], bad: str
+) -> None:
+    world, upstream = module_scripted_counting
+    upstream.begin(counts_with(BAD[bad]))
+    app = App(world.api).register()
+    reply = world.converse(app, "premium", TEXT, **CONFIG)
+    assert reply.status == 200
+    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for("premium", len(TEXT)))
+    upstream.end()
+
+
+def test_what_is_asked_is_the_prompt_alone(
+    module_scripted_counting: tuple[World, Upstream],
+) -> None:
+    """What CountTokens does not know is left out of it, and an ``invoke`` is sent whole."""
+    world, upstream = module_scripted_counting
+    upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
+    app = App(world.api).register()
+    system = [{"text": "be kind"}]
+    body = converse_body(TEXT, system=system, requestMetadata={"team": "search"}, **CONFIG)
+    assert world.post("/model/premium/converse", body, app).status == 200
+    invoked = claude_body(TEXT)
+    del invoked["max_tokens"]
+    assert world.post("/model/premium/invoke", invoked, app).status == 200
+    asked = [one for one in upstream.requests if one.path.endswith("/count-tokens")]
+    assert [one.path for one in asked] == ["/model/anthropic.claude-opus-5-5/count-tokens"] * 2
+    prompt = {"messages": body["messages"], "system": system}
+    assert asked[0].json == {"input": {"converse": prompt}}
+    sent = json.loads(base64.b64decode(asked[1].json["input"]["invokeModel"]["body"]))
+    assert sent == {**invoked, "max_tokens": 4_096}
+    upstream.end()
+
+
+def test_nobody_waits_long_for_a_count(
+    module_scripted_counting: tuple[World, Upstream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "SECS_MAX", 0.1)
+    world, upstream = module_scripted_counting
+
+    def say_nothing(upstream: Upstream, _: socket.socket, __: Received) -> None:
+        upstream.over.wait(20)
+
+    upstream.begin(counts_with(say_nothing))
+    app = App(world.api).register()
+    reply = world.converse(app, "premium", TEXT, **CONFIG)
+    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > 5 * len(TEXT)
+    upstream.end()
+
+
+def test_one_app_has_only_so_many_counted_at_once(
+    module_scripted_counting: tuple[World, Upstream],
+) -> None:
+    """What is beyond goes without; another app has its own share."""
+    world, upstream = module_scripted_counting
+    waiting = threading.Event()
+
+    def count(_: Upstream, peer: socket.socket, __: Received) -> None:
+        waiting.wait(20)
+        peer.sendall(whole(b'{"inputTokens": 99}'))
+
+    def asked() -> int:
+        return sum(one.path.endswith("/count-tokens") for one in upstream.requests)
+
+    upstream.begin(counts_with(count))
+    busy, other = App(world.api).register(), App(world.api).register()
+    calls = [
+        threading.Thread(target=world.converse, args=(busy, "premium", TEXT))
+        for _ in range(AT_ONCE_MAX)
+    ]
+    try:
+        for call in calls:
+            call.start()
+        until(lambda: asked() == AT_ONCE_MAX)
+        reply = world.converse(busy, "premium", TEXT, **CONFIG)
+        assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > 5 * len(TEXT)
+        assert asked() == AT_ONCE_MAX
+        last = threading.Thread(target=world.converse, args=(other, "premium", TEXT))
+        calls.append(last)
+        last.start()
+        until(lambda: asked() == AT_ONCE_MAX + 1)
+    finally:
+        waiting.set()
+        for call in calls:
+            call.join(20)
+    reply = world.converse(busy, "premium", TEXT, **CONFIG)
+    assert reply.headers["x-pricekeeper-held-usd-micros"] == held_for("premium", 99)
+    upstream.end()
