@@ -388,7 +388,7 @@ def report_events(streams: dict[str, Found], plain: dict[str, Found]) -> None:
     )
 
 
-def bench(folder: Path, seconds: float, *, others: bool) -> None:
+def bench(folder: Path, seconds: float, *, only: str | None, others: bool) -> None:
     standin, relay, gateway = free_port(), free_port(), free_port()
     upstream = f"http://127.0.0.1:{standin}"
     (folder / "relay.py").write_text(f'UPSTREAM = "{upstream}"\n{RELAY}')
@@ -440,17 +440,23 @@ def bench(folder: Path, seconds: float, *, others: bool) -> None:
             plain = uvloop.run(measure(instantly, seconds))
         report(f"converse, instant model, {CALLERS} callers", plain)
         for title, times_ms, ramp_secs in (
-            (f"takes {MODEL_MS} ms", [MODEL_MS], MODEL_MS / 1000),
-            (
-                f"takes {MODEL_MS - VARIES_MS} to {MODEL_MS + VARIES_MS} ms",
-                range(MODEL_MS - VARIES_MS, MODEL_MS + VARIES_MS + 1),
-                MODEL_MS / 1000,
-            ),
-            (f"takes {MODEL_MS} ms, who begin at once", [MODEL_MS], 0),
+            ()
+            if only not in {None, "slow"}
+            else (
+                (f"takes {MODEL_MS} ms", [MODEL_MS], MODEL_MS / 1000),
+                (
+                    f"takes {MODEL_MS - VARIES_MS} to {MODEL_MS + VARIES_MS} ms",
+                    range(MODEL_MS - VARIES_MS, MODEL_MS + VARIES_MS + 1),
+                    MODEL_MS / 1000,
+                ),
+                (f"takes {MODEL_MS} ms, who begin at once", [MODEL_MS], 0),
+            )
         ):
             scripts = [{**instant, "delay_ms": one} for one in times_ms]
             found = uvloop.run(measure(targets("converse", *scripts), seconds, ramp_secs))
             report(f"converse, a model that {title}, {CALLERS} callers", found)
+        if only not in {None, "streams"}:
+            return
         many = {"output_tokens": EVENTS, "events": EVENTS}
         found = uvloop.run(measure(targets("converse-stream", many), seconds))
         report(f"converse-stream, {EVENTS} events, {CALLERS} callers", found, per=EVENTS)
@@ -461,13 +467,16 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seconds", type=float, default=SECONDS)
     arguments.add_argument(
+        "--only", choices=("calls", "slow", "streams"), help="beside calls of an instant model"
+    )
+    arguments.add_argument(
         "--others", action="store_true", help="LiteLLM and Portkey beside it, with npm and pip"
     )
     chosen = arguments.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=Path.cwd()))
     try:
         with awake_cores():
-            bench(folder, chosen.seconds, others=chosen.others)
+            bench(folder, chosen.seconds, only=chosen.only, others=chosen.others)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

@@ -51,7 +51,8 @@ class StreamUsage:
         self._needed = 0
         """How many bytes there must be before it is looked at again."""
         self._first: list[bytes] = []
-        self._last = b""
+        self._last = (b"", -1)
+        """Bytes with the last frame in them, and where it begins."""
         self._lost = False
         self.size = 0
         """How many bytes have passed."""
@@ -88,17 +89,18 @@ class StreamUsage:
             last = at
             at += length
         if last >= 0:
-            self._last = _payload_at(data, last)
+            self._last = (data, last)
         if at < end:
             self._buffer += data[at:]
             self._needed = needed
 
     def usage(self) -> Usage | None:
         """What was used; ``None`` as long as the stream has not said it."""
+        payload = _payload_at(*self._last)
         if self._is_converse:
-            last = _parsed(self._last)
+            last = _parsed(payload)
             return None if last is None else usage_of_converse(last)
-        last = _chunk(self._last)
+        last = _chunk(payload)
         total = None if last is None else usage_of_metrics(last)
         if total is None:
             return None
@@ -128,7 +130,9 @@ class StreamUsage:
 
 
 def _payload_at(data: bytes, at: int) -> bytes:
-    """The payload of the whole frame that begins there."""
+    """The payload of the whole frame that begins there; none before the first frame."""
+    if at < 0:
+        return b""
     length, headers_length = _unpack(data, at)
     return data[at + _PRELUDE_BYTES + headers_length : at + length - _CRC_BYTES]
 

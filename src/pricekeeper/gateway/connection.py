@@ -20,6 +20,15 @@ class Exchange(Protocol):
         """Write an answer; whether that was done. If its reader is slow, it has to be sent."""
         ...
 
+    @property
+    def is_read_slowly(self) -> bool:
+        """Whether its reader has to be waited for before more is written."""
+        ...
+
+    def write_part(self, part: bytes) -> None:
+        """Write what has come of an answer that was begun, if its reader is not slow."""
+        ...
+
     def watch(self, on_left: Callable[[], None]) -> None:
         """Have that called if the caller leaves before its answer is whole, or has left already."""
         ...

@@ -18,9 +18,9 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import httptools
@@ -35,6 +35,9 @@ CLOSING_TURNS_MAX: Final = 100
 _INFORMATIONAL: Final = range(100, 200)
 _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 """With one of these a reply has an end of its own; without, it ends with its connection."""
+
+Take: TypeAlias = Callable[[bytes], bool]
+"""Is handed bytes of a body as they come; says whether it has taken them."""
 
 
 class NotSentError(Exception):
@@ -58,7 +61,7 @@ class Waits(NamedTuple):
 class HttpReply:
     """The answer to a request; its body is read as it comes."""
 
-    __slots__ = ("_connection", "_error", "_parts", "_waiting", "begun",
+    __slots__ = ("_connection", "_error", "_parts", "_take", "_waiting", "begun",
                  "is_whole", "raw_headers",
                  "size", "status")  # fmt: skip
 
@@ -76,6 +79,7 @@ class HttpReply:
         """Whether all of it has come."""
         self._error: ReplyBrokenError | TimeoutError | None = None
         self._waiting: asyncio.Future[None] | None = None
+        self._take: Take | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -85,24 +89,27 @@ class HttpReply:
             found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
         return found
 
-    async def read(self) -> bytes:
+    async def read(self, take: Take | None = None) -> bytes:
         """The next bytes of the body, all that are there; nothing at its end.
+
+        ``take`` is handed what comes while this waits, without waking whoever waits: a stream has
+        hundreds of parts. What it has taken is not returned; what it has not, is.
 
         Raises `ReplyBrokenError` or `TimeoutError` if it ends in the middle.
         """
         while not self._parts and not self.is_whole:
             if self._error is not None:
                 raise self._error
-            self._waiting = asyncio.get_running_loop().create_future()
+            self._waiting, self._take = asyncio.get_running_loop().create_future(), take
             try:
                 await self._waiting
             finally:
-                self._waiting = None
+                self._waiting = self._take = None
         parts, self._parts = self._parts, []
         self.size = 0
         if self._connection is not None:
             self._connection.resume()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return _joined(parts)
 
     def close(self) -> None:
         """Let go of it; its connection with it, if there is more to come."""
@@ -118,6 +125,10 @@ class HttpReply:
 
     def add(self, parts: Sequence[bytes]) -> None:
         """Parts of its body have come."""
+        if self._take is not None:
+            if self._take(_joined(parts)):
+                return
+            self._take = None  # whoever waits reads these first
         self._parts += parts
         self.size += sum(map(len, parts))
         self._wake()
@@ -449,6 +460,10 @@ class HttpClient:
         self._timer = None
         if self._all:
             self._look_later()
+
+
+def _joined(parts: Sequence[bytes]) -> bytes:
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _head(path: str, headers: Mapping[str, str], length: int) -> bytes:

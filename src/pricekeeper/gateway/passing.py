@@ -30,7 +30,7 @@ from pricekeeper.bedrock.usage import (
 from pricekeeper.gateway.caller import Caller, Drains, Receive, Send
 from pricekeeper.gateway.connection import ABORT, Exchange
 from pricekeeper.gateway.errors import Refusal, reply_lost, unavailable
-from pricekeeper.gateway.http_client import HttpReply, NotSentError
+from pricekeeper.gateway.http_client import HttpReply, NotSentError, Take
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.routes import Dialect, Route
 from pricekeeper.gateway.settling import Settlements
@@ -182,8 +182,9 @@ class Passage:
         try:
             async with asyncio.timeout(None) as limit:
                 caller = Caller(receive, self._state.exchange, limit, self._drains)
+                take = _taking(self._state.exchange, skimmed, caller)
                 try:
-                    while chunk := await response.read():
+                    while chunk := await response.read(take):
                         passed = skimmed.feed(chunk)
                         if passed and not caller.has_left:
                             await send(
@@ -250,6 +251,30 @@ class Passage:
         if operation is None:
             return SseUsage(hides_usage=self._granted.hides_usage)
         return StreamUsage(operation, headers.get(TIER_HEADER))
+
+
+def _taking(
+    exchange: Exchange | None, skimmed: SseUsage | StreamUsage, caller: Caller
+) -> Take | None:
+    """What passes bytes on at once, unless their reader is slow; ``None`` if they are to be sent.
+
+    Of what is read for nobody but the books nothing is written.
+    """
+    if exchange is None:
+        return None
+
+    def take(chunk: bytes) -> bool:
+        if caller.has_left:
+            skimmed.feed(chunk)
+            return True
+        if exchange.is_read_slowly:
+            return False
+        passed = skimmed.feed(chunk)
+        if passed:
+            exchange.write_part(passed)
+        return True
+
+    return take
 
 
 async def answer(

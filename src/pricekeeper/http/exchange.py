@@ -168,7 +168,7 @@ class Exchange(RequestResponseCycle):
             self._begin(message["status"], message["headers"])
         elif message["type"] == "http.response.body" and not self.response_complete:
             if self._in_parts or message.get("more_body", False):
-                self._write_part(message["body"])
+                self.write_part(message["body"])
                 if message.get("more_body", False):
                     return
                 if self._in_chunks:
@@ -208,7 +208,12 @@ class Exchange(RequestResponseCycle):
             self.transport.close()
         self.on_response()
 
-    def _write_part(self, part: bytes) -> None:
+    @property
+    def is_read_slowly(self) -> bool:
+        """Whether its reader has to be waited for before more is written."""
+        return self.flow.write_paused
+
+    def write_part(self, part: bytes) -> None:
         """Write what has come of an answer whose length nobody knows."""
         if not self._in_parts:
             self._in_parts = True
