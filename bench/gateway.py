@@ -3,7 +3,7 @@
 Run it with ``make bench-gateway``. The gateway runs as users run it (`pricekeeper serve`, one
 worker, a durable SQLite file, a strict quota and a budget), the relay is an aiohttp client behind
 uvicorn that meters nothing, and the upstream of both is the stand-in, in a process of its own.
-Requests are signed as an AWS SDK signs them.
+All three get the same requests, signed as an AWS SDK signs them; only the gateway looks at that.
 
 Rounds alternate, and a ratio is the median of the ratios of single rounds: a machine that is shared
 is as busy in one half of a round as in the other. A round in which others took much of the machine
@@ -53,11 +53,17 @@ SECONDS = 2.0
 EVENTS = 200
 MODEL = "us.anthropic.claude-haiku-5-5"
 MODEL_MS = 50
+PROMPTS = 64
+"""How many different ones there are: an SDK signs each request anew, so no two heads are equal."""
 STOLEN_PCT_MAX = 3
 """How much of the processors others may take in a round that counts."""
 AGAIN_MAX = 14
 VARIES_MS = 10
 """By how much the model that does not always take the same time is faster or slower."""
+USER_AGENT = (
+    "Boto3/1.43.117 md/Botocore#1.43.117 ua/2.1 os/linux#6.1 md/arch#x86_64 lang/python#3.11.7 "
+    "md/pyimpl#CPython cfg/retry-mode#legacy Botocore/1.43.117"
+)
 SPINS: Final = """
 import os, sys
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -68,7 +74,14 @@ while os.getppid() == int(sys.argv[2]):
 RELAY = """
 import aiohttp
 
+HOP_BY_HOP = {
+    b"connection", b"content-length", b"date", b"host", b"keep-alive", b"server",
+    b"transfer-encoding", b"te", b"trailer", b"upgrade",
+}
 session = None
+
+def passed(headers):
+    return [(name, value) for name, value in headers if name.lower() not in HOP_BY_HOP]
 
 async def app(scope, receive, send):
     global session
@@ -86,8 +99,9 @@ async def app(scope, receive, send):
         if not message.get("more_body"):
             break
     url = UPSTREAM + scope["raw_path"].decode()
-    async with session.post(url, data=body, headers={"content-type": "application/json"}) as reply:
-        headers = [(b"content-type", reply.headers["content-type"].encode())]
+    sent = [(name.decode(), value.decode()) for name, value in passed(scope["headers"])]
+    async with session.post(url, data=body, headers=sent) as reply:
+        headers = passed(reply.raw_headers)
         if "content-length" in reply.headers:
             headers.append((b"content-length", reply.headers["content-length"].encode()))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -176,29 +190,25 @@ class Load:
 Signed = Callable[[str, bytes], bytes]
 
 
-def plain_request(port: int) -> Signed:
-    def make(path: str, body: bytes) -> bytes:
-        lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
-
-    return make
-
-
-def signed_request(port: int, keys: dict[str, str]) -> Signed:
-    """What an AWS SDK sends; one signature is good for minutes."""
+def signed_request(port: int, keys: dict[str, str], prefix: str = "") -> Signed:
+    """What an AWS SDK sends; a signature is good for minutes."""
     credentials = Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
 
     def make(path: str, body: bytes) -> bytes:
         made = AWSRequest(
             "POST",
-            f"http://127.0.0.1:{port}/bedrock{path}",
-            headers={"Content-Type": "application/json"},
+            f"http://127.0.0.1:{port}{prefix}{path}",
+            headers={
+                "Content-Type": "application/json",
+                "User-Agent": USER_AGENT,
+                "amz-sdk-invocation-id": str(uuid.uuid4()),
+                "amz-sdk-request": "attempt=1",
+            },
             data=body,
         )
         SigV4Auth(credentials, "bedrock", "us-east-1").add_auth(made)
         headers = dict(made.headers.items())
-        lines = [f"POST /bedrock{path} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
+        lines = [f"POST {prefix}{path} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines.append(f"Content-Length: {len(body)}")
         return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
@@ -229,8 +239,8 @@ def provision(url: str) -> dict[str, str]:
     return keys
 
 
-def body_of(script: dict[str, Any]) -> bytes:
-    text = f"hello [[standin {json.dumps(script)}]]"
+def body_of(script: dict[str, Any], number: int = 0) -> bytes:
+    text = f"hello {number} [[standin {json.dumps(script)}]]"
     messages = [{"role": "user", "content": [{"text": text}]}]
     return json.dumps({"messages": messages, "inferenceConfig": {"maxTokens": 300}}).encode()
 
@@ -419,13 +429,15 @@ def bench(folder: Path, seconds: float, *, only: str | None, others: bool) -> No
         keys = provision(f"http://127.0.0.1:{gateway}")
         ports = {name: port for name, (_, port, _) in commands.items()}
         requests: dict[str, Signed] = {
-            "direct": plain_request(standin),
-            "plain relay": plain_request(relay),
-            "gateway": signed_request(gateway, keys),
+            "direct": signed_request(standin, keys),
+            "plain relay": signed_request(relay, keys),
+            "gateway": signed_request(gateway, keys, "/bedrock"),
         }
 
         def targets(end: str, *scripts: dict[str, Any]) -> dict[str, Target]:
-            path, bodies = f"/model/{MODEL}/{end}", [body_of(script) for script in scripts]
+            path = f"/model/{MODEL}/{end}"
+            chosen = [scripts[number % len(scripts)] for number in range(PROMPTS)]
+            bodies = [body_of(script, number) for number, script in enumerate(chosen)]
             return {
                 name: Target(ports[name], pids[name], [make(path, body) for body in bodies])
                 for name, make in requests.items()

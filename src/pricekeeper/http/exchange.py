@@ -48,7 +48,7 @@ class Exchange(RequestResponseCycle):
     admitted: Any = None
     """What the gate has admitted before there was a task for it; the shell goes on with that."""
     known: KnownHead | None = None
-    """Its head, if that was known before it came."""
+    """Its head, if that has come before, but for the length of the body."""
     disconnected = False
     more_body = True
     response_started = False

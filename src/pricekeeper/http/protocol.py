@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pricekeeper.errors import OverloadedError
 from pricekeeper.http.connections import LISTENERS, connections_of
 from pricekeeper.http.exchange import BEGIN, EXCHANGE, Exchange
-from pricekeeper.http.known_head import KnownHead, remember_head
+from pricekeeper.http.known_head import KnownHead, KnownRequest, remember_head
 from pricekeeper.http.problems import RETRY_SECS, Problem, status_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -132,8 +132,8 @@ class ProblemProtocol(HttpToolsProtocol):
         is_between = (self._arriving_since is None or self._is_new) and not self._accepted
         self._is_new = False
         request = known.request_of(data) if is_between and known is not None else None
-        if request is not None and known is not None:
-            self._take_known(known, *request)
+        if request is not None:
+            self._take_known(request)
         else:
             self._parse(data, is_between=is_between)
 
@@ -169,13 +169,16 @@ class ProblemProtocol(HttpToolsProtocol):
         if self._all.held_bytes > self._all.held_bytes_max:
             self._all.limit_bytes(self)
 
-    def _take_known(self, known: KnownHead, scope: Any, body: bytes) -> None:
-        """Take a whole request without parsing its head, which is that of the one before."""
+    def _take_known(self, request: KnownRequest) -> None:
+        """Take a whole request without parsing its head, which is like the one before."""
         self._stop_waiting()
         self._head_ended = True
+        scope, body, head_bytes, is_same = request
         exchange = self._exchange_of(scope, keep_alive=True)
-        exchange.known, exchange.body, exchange.more_body = known, body, False
-        exchange.held_bytes = known.head_bytes + len(body)
+        exchange.body, exchange.more_body = body, False
+        if is_same:  # else what was worked out of the other may not be true of it
+            exchange.known = self._known
+        exchange.held_bytes = head_bytes + len(body)
         self._all.held_bytes += exchange.held_bytes
         self._accepted.append(exchange)
         self.cycle = self._unstarted = exchange
