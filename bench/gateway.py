@@ -8,7 +8,8 @@ All three get the same requests, signed as an AWS SDK signs them; only the gatew
 Rounds alternate, and a ratio is the median of the ratios of single rounds: a machine that is shared
 is as busy in one half of a round as in the other. A round in which others took much of the machine
 is played again, a few times. A program of the lowest priority keeps each core awake, since a
-virtual core that sleeps is given to others, and comes back some milliseconds late.
+virtual core that sleeps is given to others, and comes back some milliseconds late. Each scenario
+has processes and a store of its own.
 Where the model takes its time, callers begin one after the other, as callers do; one scenario has
 them begin all at once. With ``--others`` LiteLLM's proxy and Portkey's gateway are installed and
 measured beside it, with an instant model.
@@ -385,20 +386,50 @@ def report(title: str, found: dict[str, Found], per: int = 1) -> None:
         )
 
 
-def report_events(streams: dict[str, Found], plain: dict[str, Found]) -> None:
-    """What an event costs beyond the call that it belongs to."""
-    cpu_us = {
-        name: (streams[name].median("cpu_us") - plain[name].median("cpu_us")) / EVENTS
-        for name in ("gateway", "plain relay")
-    }
-    ratio = cpu_us["gateway"] / cpu_us["plain relay"]
-    console.print(
-        f"an event, beyond what a plain call takes: {cpu_us['gateway']:.1f} us, "
-        f"the relay {cpu_us['plain relay']:.1f}: {ratio:.2f}"
-    )
+@dataclass(frozen=True)
+class Scenario:
+    """What is asked for, by how many callers at what time."""
+
+    kind: str
+    title: str
+    end: str
+    scripts: Sequence[dict[str, Any]]
+    """What the stand-in does; each prompt has one of them."""
+    ramp_secs: float = 0
+    events: int = 1
 
 
-def bench(folder: Path, seconds: float, *, only: str | None, others: bool) -> None:
+def slow(title: str, times_ms: Sequence[int], ramp_secs: float) -> Scenario:
+    """Calls of a model that takes these times."""
+    scripts = [{**INSTANT, "delay_ms": one} for one in times_ms]
+    return Scenario("slow", f"converse, a model that {title}", "converse", scripts, ramp_secs)
+
+
+INSTANT: Final[dict[str, Any]] = {"output_tokens": 20}
+SCENARIOS: Final = (
+    Scenario("calls", "converse, instant model", "converse", [INSTANT]),
+    slow(f"takes {MODEL_MS} ms", [MODEL_MS], MODEL_MS / 1000),
+    slow(
+        f"takes {MODEL_MS - VARIES_MS} to {MODEL_MS + VARIES_MS} ms",
+        range(MODEL_MS - VARIES_MS, MODEL_MS + VARIES_MS + 1),
+        MODEL_MS / 1000,
+    ),
+    slow(f"takes {MODEL_MS} ms, who begin at once", [MODEL_MS], 0),
+    Scenario(
+        "streams",
+        f"converse-stream, {EVENTS} events",
+        "converse-stream",
+        [{"output_tokens": EVENTS, "events": EVENTS}],
+        events=EVENTS,
+    ),
+)
+
+
+@contextmanager
+def running_targets(
+    folder: Path, scenario: Scenario, *, others: bool
+) -> Iterator[dict[str, Target]]:
+    """The stand-in, the relay and the gateway with an empty store, until the end of the block."""
     standin, relay, gateway = free_port(), free_port(), free_port()
     upstream = f"http://127.0.0.1:{standin}"
     (folder / "relay.py").write_text(f'UPSTREAM = "{upstream}"\n{RELAY}')
@@ -410,76 +441,48 @@ def bench(folder: Path, seconds: float, *, only: str | None, others: bool) -> No
         "PRICEKEEPER_DATA_DIR": str(folder / "data"),
         "PRICEKEEPER_BEDROCK_UPSTREAM": upstream,
     }
+    run = [sys.executable, "-m"]
+    commands = {
+        "direct": ([*run, "pricekeeper.standin", "--port", str(standin)], standin, {}),
+        "plain relay": ([*run, "uvicorn", "relay:app", "--port", str(relay), *served], relay, {}),
+        "gateway": ([binary, "serve", "--port", str(gateway), "--store", store], gateway, settings),
+    }
+    path = f"/model/{MODEL}/{scenario.end}"
+    scripts = [scenario.scripts[number % len(scenario.scripts)] for number in range(PROMPTS)]
+    bodies = [body_of(script, number) for number, script in enumerate(scripts)]
     with ExitStack() as opened:
         start = opened.enter_context
-        run = [sys.executable, "-m"]
-        commands = {
-            "direct": ([*run, "pricekeeper.standin", "--port", str(standin)], standin, {}),
-            "plain relay": (
-                [*run, "uvicorn", "relay:app", "--port", str(relay), *served], relay, {},
-            ),
-            "gateway": (
-                [binary, "serve", "--port", str(gateway), "--store", store], gateway, settings,
-            ),
-        }  # fmt: skip
         pids = {
             name: start(process(command, port, environment, folder))
             for name, (command, port, environment) in commands.items()
         }
         keys = provision(f"http://127.0.0.1:{gateway}")
-        ports = {name: port for name, (_, port, _) in commands.items()}
-        requests: dict[str, Signed] = {
-            "direct": signed_request(standin, keys),
-            "plain relay": signed_request(relay, keys),
-            "gateway": signed_request(gateway, keys, "/bedrock"),
-        }
+        targets: dict[str, Target] = {}
+        for name, (_, port, _) in commands.items():
+            make = signed_request(port, keys, "/bedrock" if name == "gateway" else "")
+            targets[name] = Target(port, pids[name], [make(path, body) for body in bodies])
+        for name, running in OTHERS.items() if others else ():
+            other = start(running(folder, upstream, MODEL))
+            targets[name] = Target(other.port, other.pid, [other.request(scripts[0])])
+        yield targets
 
-        def targets(end: str, *scripts: dict[str, Any]) -> dict[str, Target]:
-            path = f"/model/{MODEL}/{end}"
-            chosen = [scripts[number % len(scripts)] for number in range(PROMPTS)]
-            bodies = [body_of(script, number) for number, script in enumerate(chosen)]
-            return {
-                name: Target(ports[name], pids[name], [make(path, body) for body in bodies])
-                for name, make in requests.items()
-            }
 
-        instant: dict[str, Any] = {"output_tokens": 20}
-        with ExitStack() as beside:
-            instantly = targets("converse", instant)
-            for name, running in OTHERS.items() if others else ():
-                other = beside.enter_context(running(folder, upstream, MODEL))
-                instantly[name] = Target(other.port, other.pid, [other.request(instant)])
-            plain = uvloop.run(measure(instantly, seconds))
-        report(f"converse, instant model, {CALLERS} callers", plain)
-        for title, times_ms, ramp_secs in (
-            ()
-            if only not in {None, "slow"}
-            else (
-                (f"takes {MODEL_MS} ms", [MODEL_MS], MODEL_MS / 1000),
-                (
-                    f"takes {MODEL_MS - VARIES_MS} to {MODEL_MS + VARIES_MS} ms",
-                    range(MODEL_MS - VARIES_MS, MODEL_MS + VARIES_MS + 1),
-                    MODEL_MS / 1000,
-                ),
-                (f"takes {MODEL_MS} ms, who begin at once", [MODEL_MS], 0),
-            )
-        ):
-            scripts = [{**instant, "delay_ms": one} for one in times_ms]
-            found = uvloop.run(measure(targets("converse", *scripts), seconds, ramp_secs))
-            report(f"converse, a model that {title}, {CALLERS} callers", found)
-        if only not in {None, "streams"}:
-            return
-        many = {"output_tokens": EVENTS, "events": EVENTS}
-        found = uvloop.run(measure(targets("converse-stream", many), seconds))
-        report(f"converse-stream, {EVENTS} events, {CALLERS} callers", found, per=EVENTS)
-        report_events(found, plain)
+def bench(folder: Path, seconds: float, *, only: str | None, others: bool) -> None:
+    for number, scenario in enumerate(SCENARIOS):
+        if only not in {None, scenario.kind}:
+            continue
+        own = folder / str(number)
+        own.mkdir()
+        with running_targets(own, scenario, others=others and scenario.kind == "calls") as targets:
+            found = uvloop.run(measure(targets, seconds, scenario.ramp_secs))
+        report(f"{scenario.title}, {CALLERS} callers", found, scenario.events)
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seconds", type=float, default=SECONDS)
     arguments.add_argument(
-        "--only", choices=("calls", "slow", "streams"), help="beside calls of an instant model"
+        "--only", choices=sorted({one.kind for one in SCENARIOS}), help="scenarios of that kind"
     )
     arguments.add_argument(
         "--others", action="store_true", help="LiteLLM and Portkey beside it, with npm and pip"
