@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import apsw
@@ -18,12 +18,13 @@ from pricekeeper.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
-from pricekeeper.storage import ITEM_ABSENT, Add, Item, Key, Put, Update
+from pricekeeper.storage import ITEM_ABSENT, Add, Item, Key, Put, Update, Value
+from pricekeeper.storage.expressions import Condition
 from pricekeeper.storage.sqlite import writer as writer_module
 from pricekeeper.storage.sqlite.batch import Batch
 from pricekeeper.storage.sqlite.database import connect, create_schema
 from pricekeeper.storage.sqlite.store import SqliteStore
-from pricekeeper.storage.sqlite.writer import Writer
+from pricekeeper.storage.sqlite.writer import IN_LOOP_MAX, Writer
 from pricekeeper.storage.tables import ALL_TABLES, CONFIG
 from pricekeeper.telemetry import StoreMeter
 
@@ -89,6 +90,98 @@ async def test_operations_of_one_batch_see_each_other(store: SqliteStore) -> Non
     counter = Update(CONFIG, Key("a", "n"), (Add("n", 1),))
     items = await asyncio.gather(*(store.update(counter) for _ in range(50)))
     assert [item["n"] for item in items] == list(range(1, 51))
+
+
+class Noting(Condition, frozen=True):
+    """Holds, and notes in which thread it was asked."""
+
+    threads: list[str]
+
+    def holds(self, item: Mapping[str, Value]) -> bool:
+        del item
+        self.threads.append(threading.current_thread().name)
+        return True
+
+
+LOOP, THREAD = "MainThread", "pricekeeper-writer"
+
+
+async def threads_of(store: SqliteStore, count: int) -> set[str]:
+    """Where so many writes of one moment are decided."""
+    noting = Noting([])
+    items: list[Item] = [{"PK": "a", "SK": str(n)} for n in range(count)]
+    await asyncio.gather(*(store.put(Put(CONFIG, item, noting)) for item in items))
+    assert len(noting.threads) == count
+    return set(noting.threads)
+
+
+async def test_a_few_writes_are_decided_in_the_loop(store: SqliteStore) -> None:
+    """The thread only commits them; more of them it decides, so that the loop goes on."""
+    assert await threads_of(store, 1) == {LOOP}
+    assert await threads_of(store, IN_LOOP_MAX) == {LOOP}
+    assert await threads_of(store, IN_LOOP_MAX + 1) == {THREAD}
+    noting = Noting([])
+    items: list[Item] = [{"PK": "b", "SK": str(n)} for n in range(IN_LOOP_MAX + 1)]
+    await store.transact([Put(CONFIG, item, noting) for item in items])
+    assert set(noting.threads) == {THREAD}
+
+
+async def test_while_the_thread_commits_it_decides_what_comes(troubled: Writer) -> None:
+    """The connection is nobody else's until everything is answered."""
+    TroubledDisk.gate.clear()
+    TroubledDisk.reached.clear()
+    first, second = Noting([]), Noting([])
+    waiting = [troubled.submit(Batch.put, Put(CONFIG, {"PK": "a", "SK": "1"}, first))]
+    await asyncio.to_thread(TroubledDisk.reached.wait, 30)
+    waiting += [troubled.submit(Batch.put, Put(CONFIG, {"PK": "a", "SK": "2"}, second))]
+    await asyncio.sleep(0)
+    assert (first.threads, second.threads) == ([LOOP], [])
+    TroubledDisk.gate.set()
+    await asyncio.gather(*waiting)
+    assert second.threads == [THREAD]
+
+
+async def test_the_loop_never_waits_for_another_process(path: str, store: SqliteStore) -> None:
+    """That is the thread's to do; meanwhile the loop goes on."""
+    writes, goes_on, noting = threading.Event(), threading.Event(), Noting([])
+
+    def write() -> bool:
+        """Write until the loop has gone on meanwhile; whether it has."""
+        other = connect(path, busy_timeout_ms=0)
+        other.execute("BEGIN IMMEDIATE")
+        writes.set()
+        has_gone_on = goes_on.wait(2)
+        other.execute("ROLLBACK")
+        other.close()
+        return has_gone_on
+
+    writing = asyncio.create_task(asyncio.to_thread(write))
+    await asyncio.to_thread(writes.wait, 30)
+    waiting = asyncio.create_task(store.put(Put(CONFIG, {"PK": "a", "SK": "1"}, noting)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    goes_on.set()
+    assert await writing
+    await waiting
+    assert noting.threads == [THREAD]
+
+
+async def test_what_fails_in_the_loop_is_done_by_the_thread(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a whole, and from the beginning: nothing of the first attempt is left."""
+    flush = Batch.flush
+
+    def fail_in_loop(batch: Batch) -> None:
+        flush(batch)
+        if threading.current_thread().name == LOOP:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Batch, "flush", fail_in_loop)
+    count = Update(CONFIG, Key("a", "n"), (Add("n", 1),))
+    assert [(await store.update(count))["n"] for _ in range(3)] == [1, 2, 3]
+    assert await store.get(CONFIG, Key("a", "n")) == {"PK": "a", "SK": "n", "n": 3}
 
 
 class TroubledFile(apsw.VFSFile):

@@ -41,12 +41,11 @@ from pricekeeper.storage.sqlite.database import (
 )
 from pricekeeper.storage.sqlite.file_watch import FileWatch
 from pricekeeper.storage.sqlite.moments import Moments, read_moments, sweep_until_ms
-from pricekeeper.storage.sqlite.writer import Writer
+from pricekeeper.storage.sqlite.writer import BUSY_TIMEOUT_MS, Writer
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import SORT_KEY, Item
 from pricekeeper.telemetry import StoreMeter
 
-BUSY_TIMEOUT_MS: Final = 5_000
 READ_BUSY_TIMEOUT_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
 LOOK_INTERVAL_MS: Final = 1_000

@@ -5,8 +5,11 @@ serves many operations; an idle store commits at once. A caller's future is reso
 its COMMIT has returned. Submissions of one turn of the event loop go to the thread together, so
 that the first of them is not committed alone.
 
+A few writes that find the thread idle are decided in the event loop, and the thread only commits
+them: what they need done takes less than to hand Python's lock over for each of its steps.
+
 Bounds: `PENDING_MAX` operations accepted and unanswered, `BATCH_MAX` of them in one commit,
-about `RECENT_MAX` packed items remembered.
+`IN_LOOP_MAX` decided in the event loop, about `RECENT_MAX` packed items remembered.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import apsw
 
@@ -31,6 +34,9 @@ from pricekeeper.telemetry import StoreMeter
 
 PENDING_MAX: Final = 10_000
 BATCH_MAX: Final = 1_000
+IN_LOOP_MAX: Final = 8
+BUSY_TIMEOUT_MS: Final = 5_000
+"""How long the thread waits for another process that writes."""
 RECENT_MAX: Final = 10_000
 CHECKPOINT_FRAMES: Final = 1_000
 """The log is written back into the file when it is this long."""
@@ -41,6 +47,14 @@ _Argument = TypeVar("_Argument")
 
 _Job: TypeAlias = tuple[Callable[[Batch, Any], Any], Any, asyncio.Future[Any]]
 _Answer: TypeAlias = tuple[asyncio.Future[Any], Any, Exception | None]
+_WRITES: Final = frozenset({Batch.put, Batch.update, Batch.delete, Batch.transact})
+
+
+class _Begun(NamedTuple):
+    """Jobs in a transaction that is to be committed, and what to answer then."""
+
+    jobs: list[_Job]
+    answers: list[_Answer]
 
 
 class Writer:
@@ -64,7 +78,7 @@ class Writer:
         self._meter = meter
         self._loop = asyncio.get_running_loop()
         self._gathered: list[_Job] = []
-        self._inbox: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[_Job] | _Begun | None] = queue.SimpleQueue()
         self._recent: Recent = {}
         self._data_version = 0
         self._pending = 0
@@ -100,7 +114,21 @@ class Writer:
 
     def _hand_over(self) -> None:
         gathered, self._gathered = self._gathered, []
-        self._inbox.put(gathered)
+        is_idle = self._pending == len(gathered)
+        begun = self._begin_in_loop(gathered) if is_idle and _are_few(gathered) else None
+        self._inbox.put(begun or gathered)
+
+    def _begin_in_loop(self, jobs: list[_Job]) -> _Begun | None:
+        """Do all but commit, while the thread waits; ``None`` if it is to do everything itself."""
+        connection = self._connection
+        connection.set_busy_timeout(0)  # nobody waits for another process here
+        try:
+            return _Begun(jobs, self._begin(jobs))
+        except Exception:  # noqa: BLE001 - the thread tries it again, and tells
+            self._forget_transaction()
+            return None
+        finally:
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
 
     def _answer(self, answers: list[_Answer]) -> None:
         self._pending -= len(answers)
@@ -121,6 +149,9 @@ class Writer:
                 if arrived is None:
                     open_ = False
                     continue
+                if isinstance(arrived, _Begun):
+                    self._call_in_loop(self._answer, self._commit(*arrived))
+                    continue
                 backlog = arrived
             while open_ and len(backlog) < BATCH_MAX:
                 try:
@@ -130,7 +161,7 @@ class Writer:
                 if arrived is None:
                     open_ = False
                 else:
-                    backlog = backlog + arrived
+                    backlog = [*backlog, *arrived]  # never one that was begun: we are not idle
             jobs, backlog = backlog[:BATCH_MAX], backlog[BATCH_MAX:]
             self._call_in_loop(self._answer, self._commit(jobs))
         if self._watch is not None and self._watch.overwritten:
@@ -142,16 +173,21 @@ class Writer:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, argument)
 
-    def _commit(self, jobs: list[_Job]) -> list[_Answer]:
-        """Run the jobs in one transaction; if that can't be committed, all of them fail."""
+    def _begin(self, jobs: list[_Job]) -> list[_Answer]:
+        """Run the jobs in a transaction that is not committed yet; what to answer once it is."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._forget_if_stale()
+        horizon = Horizon(self._clock.now_ms() // 1000, self.kept_from_epoch)
+        batch = Batch(self._connection, self._recent, horizon)
+        answers = [_attempt(batch, job) for job in jobs]
+        batch.flush()
+        return answers
+
+    def _commit(self, jobs: list[_Job], begun: list[_Answer] | None = None) -> list[_Answer]:
+        """Commit the jobs in one transaction, or all of them fail; ``begun`` if that was begun."""
         committing = False
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._forget_if_stale()
-            horizon = Horizon(self._clock.now_ms() // 1000, self.kept_from_epoch)
-            batch = Batch(self._connection, self._recent, horizon)
-            answers = [_attempt(batch, job) for job in jobs]
-            batch.flush()
+            answers = self._begin(jobs) if begun is None else begun
             committing = True
             self._connection.execute("COMMIT")
             self._verify_file()
@@ -194,12 +230,25 @@ class Writer:
         self._data_version = version
 
     def _roll_back(self, jobs: list[_Job], error: Exception) -> list[_Answer]:
+        self._forget_transaction()
+        return [(future, None, error_copy(error)) for _, _, future in jobs]
+
+    def _forget_transaction(self) -> None:
         self._recent.clear()
         if self._connection.in_transaction:
             # Should even this fail, the next BEGIN does too, and we come here again.
             with contextlib.suppress(apsw.Error):
                 self._connection.execute("ROLLBACK")
-        return [(future, None, error_copy(error)) for _, _, future in jobs]
+
+
+def _are_few(jobs: list[_Job]) -> bool:
+    """Whether these are so few writes that the event loop does not notice them."""
+    count = 0
+    for function, argument, _ in jobs:
+        if function not in _WRITES:
+            return False
+        count += len(argument) if isinstance(argument, tuple) else 1
+    return count <= IN_LOOP_MAX
 
 
 def _attempt(batch: Batch, job: _Job) -> _Answer:
