@@ -54,6 +54,8 @@ SECONDS = 2.0
 EVENTS = 200
 MODEL = "us.anthropic.claude-haiku-5-5"
 MODEL_MS = 50
+BETWEEN_MS = 5
+"""Between two events of a stream, as of a quick model."""
 PROMPTS = 64
 """How many different ones there are: an SDK signs each request anew, so no two heads are equal."""
 STOLEN_PCT_MAX = 3
@@ -405,6 +407,13 @@ def slow(title: str, times_ms: Sequence[int], ramp_secs: float) -> Scenario:
     return Scenario("slow", f"converse, a model that {title}", "converse", scripts, ramp_secs)
 
 
+def stream(title: str, **script: Any) -> Scenario:
+    """Streams whose events come in that way."""
+    script = {"output_tokens": EVENTS, "events": EVENTS, **script}
+    title = f"converse-stream, {EVENTS} events, {title}"
+    return Scenario("streams", title, "converse-stream", [script], events=EVENTS)
+
+
 INSTANT: Final[dict[str, Any]] = {"output_tokens": 20}
 SCENARIOS: Final = (
     Scenario("calls", "converse, instant model", "converse", [INSTANT]),
@@ -415,13 +424,8 @@ SCENARIOS: Final = (
         MODEL_MS / 1000,
     ),
     slow(f"takes {MODEL_MS} ms, who begin at once", [MODEL_MS], 0),
-    Scenario(
-        "streams",
-        f"converse-stream, {EVENTS} events",
-        "converse-stream",
-        [{"output_tokens": EVENTS, "events": EVENTS}],
-        events=EVENTS,
-    ),
+    stream(f"one each {BETWEEN_MS} ms", between_ms=BETWEEN_MS),
+    stream("all at once"),
 )
 
 
