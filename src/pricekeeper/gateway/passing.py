@@ -176,8 +176,9 @@ class Passage:
                 "headers": self._headers(response),
             }
         )
-        # At once: whoever has seen the head does not make the call again if the rest is lost.
-        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        if not response.size:  # else it goes out with what is there
+            # At once: whoever has seen the head does not make the call again if the rest is lost.
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
         is_whole = False
         try:
             async with asyncio.timeout(None) as limit:
