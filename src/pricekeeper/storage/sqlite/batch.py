@@ -45,7 +45,7 @@ _PASSED: Final = CancellationReason(ReasonCode.NONE)
 
 
 class Batch:
-    """The view of one transaction. Used by the writer thread only."""
+    """The view of one transaction."""
 
     __slots__ = ("_connection", "_horizon", "_recent", "_rows", "_seen")
 

@@ -1,4 +1,4 @@
-"""Group commit: one thread writes the operations of many callers.
+"""Group commit: one thread commits the operations of many callers.
 
 Everything that is submitted during a commit goes into the next one, so under load a single fsync
 serves many operations; an idle store commits at once. A caller's future is resolved only after
@@ -58,7 +58,7 @@ class _Begun(NamedTuple):
 
 
 class Writer:
-    """The only user of its connection, on its own thread."""
+    """The only user of its connection: its thread, and the event loop while that waits."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Writer:
     def submit(
         self, function: Callable[[Batch, _Argument], _Result], argument: _Argument
     ) -> asyncio.Future[_Result]:
-        """Run a batch's method on the writer thread; the future is done when that is durable."""
+        """Run a batch's method in the next commit; the future is done when that is durable."""
         if self._closed:
             raise StoreClosedError("the store is closed")
         if self._watch is not None:
