@@ -83,6 +83,7 @@ def run_snippet(
     """Run a block as a program of its own; ``environment`` has the service and Bedrock in it."""
     file = folder / f"test_{snippet.line}.py"
     file.write_text(snippet.program, "utf-8")
+    (folder / "pytest.ini").touch()  # else settings of a folder above would be the snippet's
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if snippet.needs == PYTEST else []
     return subprocess.run(  # noqa: S603 - what our own document says
         [str(python), *words, str(file)],

@@ -201,6 +201,28 @@ def test_botocore_does_not_repeat_a_stream_that_has_begun(
     world.assert_unsettled(app)
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_the_head_goes_out_although_all_that_has_come_is_held_back(
+    scripted: ScriptedWorld, is_whole: bool
+) -> None:
+    """Half an event may be the one that is hidden; who has seen the head does not call again."""
+
+    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
+        peer.sendall(CHUNKED + chunk(b'data: {"choices') + b"0\r\n\r\n" * is_whole)
+        hang_up(peer)
+
+    with scripted(answer) as (world, _upstream):
+        app = App(world.api).register()
+        with Caller(world) as caller:
+            caller.send(app, "/openai/v1/chat/completions", claude_body(model="gpt", stream=True),
+                        "connection: close")  # fmt: skip
+            received = caller.read_all()
+        assert received.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert Parsed(received).bodies == [b'data: {"choices' if is_whole else b""]
+        assert received.endswith(b"\r\n0\r\n\r\n") is is_whole
+    world.assert_unsettled(app)
+
+
 def test_a_reply_that_is_cut_is_lost(scripted: ScriptedWorld) -> None:
     """Half of a JSON text is no answer."""
 

@@ -176,9 +176,10 @@ class Passage:
                 "headers": self._headers(response),
             }
         )
-        if not response.size:  # else it goes out with what is there
-            # At once: whoever has seen the head does not make the call again if the rest is lost.
-            await send({"type": "http.response.body", "body": b"", "more_body": True})
+        # At once, with what has come: whoever has seen the head does not make the call again if the
+        # rest is lost.
+        come = skimmed.feed(await response.read()) if response.size else b""
+        await send({"type": "http.response.body", "body": come, "more_body": True})
         is_whole = False
         try:
             async with asyncio.timeout(None) as limit:

@@ -29,7 +29,7 @@ _NOT_AGAIN: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"tr
 """Headers after which more is to be looked at than the length of the body."""
 _EQUAL: Final = frozenset({b"host", b"connection", b"proxy-connection", b"keep-alive"})
 """Headers whose values may not differ."""
-_VALUE: Final = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
+_VALUE: Final = re.compile(rb"[!-~]++(?: ++[!-~]++)*+")
 
 Fields = list[tuple[bytes, bytes]]
 
