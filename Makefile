@@ -92,7 +92,7 @@ soak-client: $(DEV) ## a thousand wrapped calls with kills and restarts; ARGS='-
 soak-processes: $(DEV) ## eight processes at five sessions for a minute; ARGS='--secs N'
 	@$(BIN)/python tools/soak_processes.py $(ARGS)
 
-soak-gateway: $(DEV) ## two thousand calls through the gateway with kills and failures; ARGS='--calls N --seed N'
+soak-gateway: $(DEV) ## two thousand calls through the gateway with kills and failures; ARGS='--calls N --seed N --store dynamodb'
 	@$(BIN)/python tools/soak_gateway.py $(ARGS)
 
 backtest: $(DEV) ## how good forecasts are, beside a straight line; ARGS='--seeds N'

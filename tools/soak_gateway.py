@@ -8,14 +8,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from engine import start_dynoxide
 from gateway.soak import Report, Soak
 from pricekeeper.telemetry.logs import configure_logging
+
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIDFORTESTSONLY", "AWS_SECRET_ACCESS_KEY": "secretForTestsOnly"}
+"""What the engine takes; no account is behind it."""
+
+
+@contextmanager
+def opened_store(kind: str, folder: str) -> Iterator[str]:
+    """The address of an empty store of that kind, until the end of the block."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/store.db"
+        return
+    os.environ.update(KEYS)
+    with start_dynoxide() as engine:
+        yield f"dynamodb://us-east-1?prefix=soak-&endpoint={engine.endpoint}"
 
 
 def show(report: Report) -> None:
@@ -41,10 +59,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--store", choices=("sqlite", "dynamodb"), default="sqlite")
     given = parser.parse_args()
     configure_logging("error")  # what is unsettled is reported below
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        soak = Soak(Path(folder), given.calls, given.seed, given.kills, given.concurrency)
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        opened_store(given.store, folder) as store,
+    ):
+        soak = Soak(Path(folder), store, given.calls, given.seed, given.kills, given.concurrency)
         report = asyncio.run(soak.run())
     show(report)
     return 1 if report.wrong or report.books.held else 0

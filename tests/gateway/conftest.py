@@ -1,6 +1,7 @@
 """A service with a gateway to a stand-in, for each module; and worlds of a test's own."""
 
 import socket
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,15 @@ from pricekeeper.standin import Running, running
 
 MakeWorld = Callable[..., World]
 ScriptedWorld = Callable[[Answer], AbstractContextManager[tuple[World, Upstream]]]
+
+
+@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An empty store of each kind, as the address that a service is started with."""
+    if request.param == "sqlite-file":
+        return f"sqlite:///{tmp_path_factory.mktemp('store')}/store.db"
+    endpoint: str = request.getfixturevalue("dynoxide")
+    return f"dynamodb://us-east-1?prefix=gateway-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
 
 
 @pytest.fixture(scope="module")

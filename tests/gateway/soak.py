@@ -1,7 +1,7 @@
 """Many calls in a bad world, and the ledger beside the bill, call by call.
 
 Callers leave streams half way, the upstream fails, and the gateway is killed and started again on
-its file. Each call has a number, which the stand-in finds in its metadata and we in its tags. In
+its store. Each call has a number, which the stand-in finds in its metadata and we in its tags. In
 the end a call that was captured has cost what was billed to the micro-dollar, one that is unsettled
 is charged at least that, and one of which nothing is left was not billed.
 """
@@ -24,7 +24,7 @@ from gateway.models import cost_of, write_deployment
 from gateway.world import App, Books, ShiftedClock, directive, gateway_settings
 from http_fixtures import ENVIRONMENT, Api
 from pricekeeper.cli.demo.service import running_service
-from pricekeeper.settings import SqliteLocation
+from pricekeeper.settings.locations import parse_store_location
 from pricekeeper.standin import Ledger, running
 from scraping import until
 from serving import Server, running_server
@@ -124,6 +124,7 @@ class Soak:
     """One run."""
 
     folder: Path
+    store: str
     calls: int
     seed: int = 15
     kills: int = 2
@@ -149,7 +150,9 @@ class Soak:
     async def _drive(self, environment: Mapping[str, str], port: int) -> None:
         calling: asyncio.Task[None] | None = None
         for life in range(self.kills + 1):
-            with running_server(self.folder, environment=environment, port=port) as server:
+            with running_server(
+                self.folder, environment=environment, store=self.store, port=port
+            ) as server:
                 if calling is None:
                     self._app = await asyncio.to_thread(App(Api(server.url)).register)
                     calling = asyncio.create_task(self._call_all(server.url, self._app))
@@ -198,12 +201,12 @@ class Soak:
         return "never sent"
 
     def _judge(self, upstream: str, ledger: Ledger, secs: float) -> Report:
-        """Open the file once more, later than everything expires, and compare call by call."""
+        """Open the store once more, later than everything expires, and compare call by call."""
         assert self._app is not None
         clock = ShiftedClock()
         settings = replace(
             gateway_settings(self.folder, upstream),
-            store=SqliteLocation(str(self.folder / "store.db")),
+            store=parse_store_location(self.store),
             data_dir=self.folder / "data",
         )
         with running_service(settings, clock) as url:

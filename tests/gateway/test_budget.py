@@ -36,7 +36,7 @@ def exact_call() -> tuple[dict[str, Any], int]:
 
 @pytest.mark.parametrize("operation", ["converse", "converse-stream"])
 def test_exactly_as_many_calls_reach_the_upstream_as_the_budget_has_room_for(
-    tmp_path: Path, operation: str
+    tmp_path: Path, store: str, operation: str
 ) -> None:
     """Not one more, however many come at once, and not one less."""
     body, cost = exact_call()
@@ -46,7 +46,9 @@ def test_exactly_as_many_calls_reach_the_upstream_as_the_budget_has_room_for(
             "PRICEKEEPER_BEDROCK_UPSTREAM": standin.url,
             "PRICEKEEPER_CONFIG": str(write_deployment(tmp_path)),
         }
-        with running_server(tmp_path, "--workers", str(WORKERS), environment=environment) as server:
+        with running_server(
+            tmp_path, "--workers", str(WORKERS), environment=environment, store=store
+        ) as server:
             world = World(server.url, standin.ledger, ShiftedClock(), standin.url)
             budget = {"name": "all", "window": "MONTH", "limit_usd_micros": BUDGETED * cost}
             app = App(Api(server.url)).register(budgets=[budget])

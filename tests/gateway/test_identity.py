@@ -148,17 +148,12 @@ def signed_by(world: World, keys: dict[str, str]) -> int:
         return 200
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
+@pytest.fixture(scope="module")
 def stored(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, Running]]:
     """A real process on each store, with a log, and limits on failures."""
     folder: Path = tmp_path_factory.mktemp("stored")
-    store = None
-    if request.param == "dynoxide":
-        endpoint = request.getfixturevalue("dynoxide")
-        prefix = f"gateway-{uuid.uuid4().hex[:8]}-"
-        store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={endpoint}"
     with running() as standin:
         environment = {
             **ENVIRONMENT,

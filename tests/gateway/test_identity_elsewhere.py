@@ -3,7 +3,6 @@
 Time is a clock that the test moves, so nothing waits.
 """
 
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import pytest
 from gateway.test_identity import call, end_by, signed_by
 from gateway.world import App, ShiftedClock, World, gateway_settings
 from pricekeeper.cli.demo.service import running_service
-from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.settings.locations import parse_store_location
 from pricekeeper.standin import running
 from two_instances import HALF_A_MINUTE_MS
 
@@ -41,19 +40,13 @@ class Thief:
         return {way for way, status in statuses.items() if status == 200}
 
 
-@pytest.fixture(scope="module", params=["sqlite-file", "dynoxide"])
-def gateways(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[World, World]]:
+@pytest.fixture(scope="module")
+def gateways(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
     folder: Path = tmp_path_factory.mktemp("gateways")
     clock = ShiftedClock()
     with ExitStack() as opened:
         standin = opened.enter_context(running())
-        settings = gateway_settings(folder, standin.url)
-        if request.param == "dynoxide":
-            endpoint: str = request.getfixturevalue("dynoxide")
-            prefix = f"gateways-{uuid.uuid4().hex[:8]}-"
-            settings = replace(settings, store=DynamoDbLocation("us-east-1", prefix, endpoint))
+        settings = replace(gateway_settings(folder, standin.url), store=parse_store_location(store))
         here, there = (
             World(opened.enter_context(running_service(settings, clock)), standin.ledger, clock)
             for _ in range(2)
