@@ -3,29 +3,51 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import pricekeeper.testing
+from gateway.world import claude_body
+from http_fixtures import Api
 from serving import running_server
 from snippets import run_snippet, snippets
 
 README = Path(__file__).parent.parent / "README.md"
+GATEWAY = README.parent / "docs" / "gateway.md"
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A running demo, and the variables that it says to export."""
+    """What the terminal of somebody with an AWS account has, who pasted what a demo says."""
+    keys = tmp_path / "credentials"
+    keys.write_text("[default]\naws_access_key_id=AKIAOFAFILE\naws_secret_access_key=x\n", "utf-8")
+    before = {
+        "PATH": os.environ["PATH"],
+        "AWS_PROFILE": "absent",
+        "AWS_ACCESS_KEY_ID": "AKIAOFSOMEBODY",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_BEARER_TOKEN_BEDROCK": "x",
+        "AWS_SHARED_CREDENTIALS_FILE": str(keys),
+    }
     with running_server(tmp_path, "--demo", environment={}) as server:
-        assert server.output().startswith("Demo Company is there.")  # and no log line before
-        lines = re.findall(r"^export (\w+)=(.+)$", server.output(), re.MULTILINE)
-        exported = {name: shlex.split(value)[0] for name, value in lines}
-        yield {**exported, "PRICEKEEPER_URL": server.url}
+        heading, *lines = server.output().partition("serving on")[0].splitlines()
+        assert heading.startswith("Demo Company is there.")  # and no log line before
+        yield _environment_after(lines, before)
+
+
+def _environment_after(pasted: Iterable[str], before: dict[str, str]) -> dict[str, str]:
+    done = subprocess.run(  # noqa: S603 - what the demo and the documents say
+        ["bash", "-euc", "\n".join((*pasted, "env -0"))],  # noqa: S607
+        env=before,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(line.split("=", 1) for line in done.stdout.rstrip("\0").split("\0"))
 
 
 def blocks(language: str) -> list[str]:
@@ -38,7 +60,7 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
     script = script.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
     done = subprocess.run(  # noqa: S603 - what the README says
         ["bash", "-c", script],  # noqa: S607
-        env={"PATH": os.environ["PATH"], **demo},
+        env=demo,
         capture_output=True,
         text=True,
         check=False,
@@ -72,6 +94,27 @@ def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
     assert "monthly" in operator
     for part in answers:
         assert part.endswith("\n"), "a prompt would stand beside it"
+
+
+def test_the_variables_of_the_gateway_work_as_pasted(demo: dict[str, str]) -> None:
+    """For an AWS SDK, and for clients that have an address and a key."""
+    pasted = re.findall(r"```bash\n(.*?)```", GATEWAY.read_text("utf-8"), re.DOTALL)
+    own = {name: demo[name] for name in demo if not name.startswith("AWS_")}
+    before = {**own, "AWS_ACCESS_KEY_ID": "AKIAOFSOMEBODY", "AWS_SECRET_ACCESS_KEY": "x"}
+    environment = _environment_after(pasted, before)
+    made = {name: environment[name] for name in environment if name.startswith("AWS_")}
+    assert made == {name: demo[name] for name in demo if name.startswith("AWS_")}
+    api = Api(demo["PRICEKEEPER_URL"])
+    for address, path, header in (
+        ("OPENAI_BASE_URL", "/chat/completions", "authorization"),
+        ("ANTHROPIC_BASE_URL", "/v1/messages", "x-api-key"),
+    ):
+        key = environment[address.replace("BASE_URL", "API_KEY")]
+        sent = {header: key if header == "x-api-key" else f"Bearer {key}"}
+        body = claude_body(model="economy")
+        prefix = environment[address].removeprefix(api.url)
+        reply = api.call("POST", prefix + path, body, headers=sent)
+        assert (reply.status, reply.headers["x-pricekeeper-model-label"]) == (200, "economy")
 
 
 @pytest.mark.parametrize("through_gateway", [True, False])

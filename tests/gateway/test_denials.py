@@ -25,7 +25,7 @@ def poor_app(world: World, limit_usd_micros: int = 1_000, **changes: Any) -> App
 
 
 def test_a_budget_without_room_is_a_400_that_a_person_can_act_on(world: World) -> None:
-    """Whose budget, how much it needs and has, and when it is full again; and no retry header."""
+    """Whose budget, how much it needs and has, and when it begins anew; and no retry header."""
     app = poor_app(world)
     reply = world.post("/model/premium/converse", PLAIN, app)
     assert reply.status == 400
@@ -46,7 +46,7 @@ def test_a_budget_that_others_hold_says_when_it_is_free(world: World) -> None:
     assert world.post("/model/premium/converse", body, app).status == 200
     reply = world.post("/model/premium/converse", body, app)
     assert reply.status == 400
-    assert re.search(r"it is full again in \d+ h \d+ min$", reply.json["message"])
+    assert re.search(r"it begins anew in \d+ h \d+ min$", reply.json["message"])
 
 
 @pytest.mark.parametrize("operation", ["converse", "converse_stream"])

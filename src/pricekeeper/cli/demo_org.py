@@ -59,6 +59,14 @@ ORG_BODY: Final[dict[str, Any]] = {
     "budgets": [{"name": "monthly", "window": "MONTH", "limit_usd_micros": 50_000_000}],
 }
 
+_FOUND_FIRST: Final = (
+    "AWS_PROFILE",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_BEARER_TOKEN_BEDROCK",
+)
+"""Where SDKs look for credentials before they ask the gateway for some."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -75,6 +83,7 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
     key = [(PROVISIONING_KEY, DEMO_KEY)] if settings.provisioning_key == DEMO_KEY else []
     is_public = settings.metrics_token == DEMO_METRICS_TOKEN
     metrics_token = [(METRICS_TOKEN, DEMO_METRICS_TOKEN)] if is_public else []
+    of_gateway = _gateway_variables(settings, url, secret)
     for name, value in (
         (URL, url),
         *key,
@@ -83,9 +92,11 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
         (CLIENT_ID, DEMO_CLIENT.client_id),
         (CLIENT_SECRET, secret),
         *metrics_token,
-        *_gateway_variables(settings, url, secret),
+        *of_gateway,
     ):
         console.print(Text(f"export {name}={shlex.quote(value)}"), soft_wrap=True)
+    if of_gateway:
+        console.print(Text(f"unset {' '.join(_FOUND_FIRST)}"), soft_wrap=True)
     console.print()
 
 
@@ -99,6 +110,8 @@ def _gateway_variables(settings: Settings, url: str, secret: str) -> list[tuple[
         ("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{url}/auth/aws-credentials"),
         ("AWS_CONTAINER_AUTHORIZATION_TOKEN", f"Basic {pair}"),
         ("AWS_DEFAULT_REGION", settings.bedrock.region),
+        ("AWS_SHARED_CREDENTIALS_FILE", os.devnull),
+        ("AWS_CONFIG_FILE", os.devnull),
     ]
 
 

@@ -145,4 +145,4 @@ def _explained(error: AuthorizationDeniedError, now_ms: int) -> str:
     if not waits:
         return f"{error}; other calls hold it at the moment"
     minutes = -(-max(0, max(waits) - now_ms) // 60_000)
-    return f"{error}; it is full again in {minutes // 60} h {minutes % 60} min"
+    return f"{error}; it begins anew in {minutes // 60} h {minutes % 60} min"

@@ -21,6 +21,7 @@ from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import InvalidTokenError
 from pricekeeper.gateway.errors import Refusal
 from pricekeeper.sigv4 import (
+    ALGORITHM,
     Presented,
     SigningKey,
     derived_key,
@@ -51,7 +52,10 @@ class NotOursRefusal(Refusal):
     """A signature that was not made with a secret of ours: somebody may be guessing."""
 
     def __init__(self) -> None:
-        message = "the signature does not belong to credentials of ours"
+        message = (
+            "the signature does not belong to credentials of ours; SDKs take those of "
+            "AWS_ACCESS_KEY_ID, AWS_PROFILE or a file before those of /auth/aws-credentials"
+        )
         super().__init__(403, "InvalidSignatureException", message)
 
 
@@ -92,6 +96,8 @@ class Identification:
         if bearer:
             return await self._by_bearer(bearer, address)
         presented = parse_presented(authorization)
+        if presented is None and authorization.startswith(ALGORITHM):
+            raise NotOursRefusal
         if presented is None:
             raise Refusal(
                 403,
