@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -203,15 +204,49 @@ def test_what_is_asked_is_the_prompt_alone(
     upstream.end()
 
 
+@pytest.mark.parametrize("field", ["outputConfig", "promptVariables", "ofTomorrow"])
+def test_what_was_not_counted_is_held_for_by_its_bytes(
+    module_scripted_counting: tuple[World, Upstream], field: str
+) -> None:
+    """It is sent on all the same, and CountTokens was not asked about it."""
+    world, upstream = module_scripted_counting
+    upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
+    app = App(world.api).register()
+    reply = world.converse(app, "premium", TEXT, **CONFIG, **{field: {"schema": TEXT}})
+    assert reply.status == 200
+    held = int(reply.headers["x-pricekeeper-held-usd-micros"])
+    assert held > int(held_for("premium", 99 + len(TEXT)))
+    assert held < int(held_for("premium", 2 * len(TEXT)))
+    assert upstream.requests[-1].json[field] == {"schema": TEXT}
+    upstream.end()
+
+
+def say_nothing(upstream: Upstream, _: socket.socket, __: Received) -> None:
+    upstream.over.wait(20)
+
+
+def test_a_count_takes_nothing_of_the_time_that_a_call_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not counted in time goes on, however little time requests have."""
+    monkeypatch.setattr(counting, "SECS_MAX", 1.5)
+    path = write_deployment(tmp_path, COUNTED)
+    with (
+        running_upstream(counts_with(say_nothing)) as upstream,
+        running_world(
+            tmp_path / "world", upstream.url, config_path=path, request_deadline_ms=1_000
+        ) as world,
+    ):
+        app = App(world.api).register()
+        assert world.converse(app, "premium", TEXT, **CONFIG).status == 200
+        upstream.over.set()
+
+
 def test_nobody_waits_long_for_a_count(
     module_scripted_counting: tuple[World, Upstream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "SECS_MAX", 0.1)
     world, upstream = module_scripted_counting
-
-    def say_nothing(upstream: Upstream, _: socket.socket, __: Received) -> None:
-        upstream.over.wait(20)
-
     upstream.begin(counts_with(say_nothing))
     app = App(world.api).register()
     reply = world.converse(app, "premium", TEXT, **CONFIG)

@@ -72,7 +72,8 @@ def test_what_an_administrator_voids_under_way_counts_all_the_same(
     )
     call.start()
     until(lambda: bool(app.unfinished("open")))
-    own_id = app.unfinished("open")[0]["authorization_id"]
+    (authorization,) = app.unfinished("open")
+    own_id = authorization["authorization_id"]
     reason = {"reason": "it hangs"}
     voided = other.api.provision("POST", f"{app.org}/authorizations/{own_id}/void", reason)
     assert voided.status == 200, voided.data
@@ -84,5 +85,6 @@ def test_what_an_administrator_voids_under_way_counts_all_the_same(
     record = app.usage()[0]
     assert record["request_id"] != own_id
     assert record["tags"] == {"team": "search"}
+    assert record["happened_at"] == authorization["authorized_at"]  # so are captures
     shown = world.api.call("GET", f"{app.path}/authorizations/{own_id}", token=app.token)
     assert shown.json["status"] == "voided"

@@ -56,7 +56,8 @@ _FREE_JSON: Final = frozenset(
     {"input", "json", "inputSchema", "input_schema", "parameters", "arguments"}
 )
 """What a program says to its tools, and they to it: nothing in there is a picture."""
-_NOT_PROMPT: Final = frozenset({"requestMetadata", "inferenceConfig", "serviceTier"})
+NOT_PROMPT: Final = frozenset({"requestMetadata", "inferenceConfig", "serviceTier"})
+"""Fields of a body of which a model reads nothing."""
 _TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _OWN_TIERS: Final = frozenset({"priority", "default", "flex"})
 """Those that the body of OpenAI's models may ask for; other families mean other things by it."""
@@ -88,7 +89,7 @@ class _Sum:
 
     def add(self, body: Mapping[str, Any]) -> None:
         """Add all of a body."""
-        prompt = {name: value for name, value in body.items() if name not in _NOT_PROMPT}
+        prompt = {name: value for name, value in body.items() if name not in NOT_PROMPT}
         pictures = prompt.get("images")
         if isinstance(pictures, list):  # Llama's
             self.tokens += IMAGE_TOKENS * len(pictures)

@@ -3,7 +3,8 @@
 The bound that is made from a body is safe and wide: a text has about a quarter as many tokens as
 bytes, and a document may have a thousandth of what is stated for it. Bedrock counts for nothing but
 a round trip, so it is asked only where the deployment file says so (`Model.counts_tokens`), and for
-prompts that are long enough to matter. If it does not answer, the bound from the body holds.
+prompts that are long enough to matter. If it does not answer, the bound from the body holds; and of
+what CountTokens does not take, such as the schema of an answer, it holds in any case.
 
 Bounds: `SECS_MAX` for all that is asked about one call, one request for each model that the call
 may go to, and `AT_ONCE_MAX` calls of one app: AWS limits how often one may ask, and an app that
@@ -23,6 +24,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from pricekeeper.bedrock.bounds import INPUT_TOKENS_MAX, NOT_PROMPT, bounds_of
 from pricekeeper.gateway.http_client import NotSentError
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.planning import MAX_OUTPUT_TOKENS, Plan, body_to_send, labels_to_take
@@ -38,7 +40,7 @@ AT_ONCE_MAX: Final = 16
 _OK: Final = 200
 _HEADERS: Final = {"content-type": "application/json", "accept": "application/json"}
 _OF_CONVERSE: Final = ("messages", "system", "toolConfig", "additionalModelRequestFields")
-"""What of a body CountTokens takes; everything else is no part of a prompt."""
+"""What of a body CountTokens takes."""
 _encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -79,7 +81,7 @@ class Counting:
         models = [
             self._catalogue.model(label) for label in labels_to_take(plan, policy, self._catalogue)
         ]
-        if not all(model.counts_tokens for model in models):
+        if not models or not all(model.counts_tokens for model in models):
             return plan  # for one of them nobody would know
         if self._under_way[policy.client_id] >= AT_ONCE_MAX:
             self._meter.counts["no_room"] += 1
@@ -89,6 +91,7 @@ class Counting:
         self._meter.counts["failed" if tokens is None else "counted"] += 1
         if tokens is None:
             return plan
+        tokens = min(tokens + _tokens_beside(plan), INPUT_TOKENS_MAX)
         return replace(plan, bounds=replace(plan.bounds, input_tokens=tokens))
 
     async def _try(self, plan: Plan, client_id: str, model_ids: Collection[str]) -> int | None:
@@ -127,10 +130,26 @@ class Counting:
 
 
 def _body(plan: Plan) -> bytes:
-    operation = plan.route.operation
-    if operation is not None and operation.is_converse:
+    if _is_converse(plan):
         prompt = {name: plan.body[name] for name in _OF_CONVERSE if name in plan.body}
         return _encode({"input": {"converse": prompt}})
     stated = plan.bounds.max_output_tokens
     sent = body_to_send(plan, plan.model, MAX_OUTPUT_TOKENS if stated is None else stated)
     return _encode({"input": {"invokeModel": {"body": b64encode(sent).decode()}}})
+
+
+def _tokens_beside(plan: Plan) -> int:
+    """The most that can be in the fields of a body that were not counted."""
+    if not _is_converse(plan):
+        return 0
+    left = {
+        name: value
+        for name, value in plan.body.items()
+        if name not in NOT_PROMPT and name not in _OF_CONVERSE
+    }
+    return bounds_of(left).input_tokens if left else 0
+
+
+def _is_converse(plan: Plan) -> bool:
+    operation = plan.route.operation
+    return operation is not None and operation.is_converse

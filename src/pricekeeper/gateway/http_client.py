@@ -300,13 +300,13 @@ class _Connection(asyncio.Protocol):
         """Hand what has come of a body to its reply; if nobody reads it, take no more."""
         if not self._come:
             return
-        reply = self._reply
+        reply, come = self._reply, self._come.copy()
+        self._come.clear()
         if reply is not None:
-            reply.add(self._come)
+            reply.add(come)
             if reply.size > UNREAD_BYTES_MAX and self._is_reading and self._transport is not None:
                 self._is_reading = False
                 self._transport.pause_reading()
-        self._come.clear()
 
     def _end(self) -> None:
         """The reply is whole: the next request can use the connection, if it is to go on."""

@@ -137,11 +137,12 @@ class Gateway:
             return
         began_ns = perf_counter_ns()
         try:
-            with self._deadlines.begin():
+            with self._deadlines.begin() as deadline:
                 policy = await self._identify(scope, headers, body)
                 plan = plan_call(route, body, headers, policy, self._services.prices.catalogue)
                 if self._counting.is_wanted:
-                    plan = await self._counting.count(plan, policy)
+                    with deadline.pause():  # it has a bound of its own, and the call goes on
+                        plan = await self._counting.count(plan, policy)
                 if route.is_free:
                     model_id = free_model(plan, policy, self._services.prices.catalogue)
                 else:

@@ -116,6 +116,7 @@ class Settlements:
             record,
             request_id=derived_request_id(grant.authorized_at_ms, self._salt + authorization.id),
             model_label=grant.terms.label,
+            timestamp_ms=grant.authorized_at_ms,  # as a capture counts
             tags=grant.tags,
         )
         recorded = await self._services.authorizations.recording.record(policy, record)
