@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.bedrock import Family, bounds, bounds_of, with_max_output
+from pricekeeper.bedrock import Family, bounds, bounds_of, with_max_output, wrong_lengths
 from pricekeeper.bedrock.bounds import (
     AUDIO_TOKENS,
     DOCUMENT_TOKENS,
-    ELSEWHERE_TOKENS,
     IMAGE_TOKENS,
     INPUT_TOKENS_MAX,
     TEMPLATE_TOKENS,
     TOOL_TOKENS,
+    UNKNOWN_TOKENS,
     VIDEO_TOKENS,
 )
 
@@ -82,7 +82,7 @@ def test_the_bound_is_never_below_the_bytes_of_the_text(body: dict[str, Any]) ->
         prompt["images"] = [one for one in prompt["images"] if not isinstance(one, str)]
     with pytest.MonkeyPatch.context() as patch:  # what is allowed for media hides nothing
         patch.setattr(bounds, "_MEDIA", dict.fromkeys(bounds._MEDIA, 0))
-        for name in ("IMAGE_TOKENS", "ELSEWHERE_TOKENS", "TOOL_TOKENS", "TEMPLATE_TOKENS"):
+        for name in ("IMAGE_TOKENS", "UNKNOWN_TOKENS", "TOOL_TOKENS", "TEMPLATE_TOKENS"):
             patch.setattr(bounds, name, 0)
         assert bounds_of(body).input_tokens >= text_bytes(prompt)
 
@@ -148,18 +148,35 @@ def test_text_is_found_wherever_a_request_can_have_it(value: Any, text: str) -> 
         ({"type": "input_audio", "input_audio": {"data": PICTURE}}, AUDIO_TOKENS),
         ({"audio": {"format": "mp3", "source": {"bytes": PICTURE}}}, AUDIO_TOKENS),
         ({"video": {"format": "mp4", "source": {"bytes": PICTURE}}}, VIDEO_TOKENS),
-        ({"document": {"name": "d", "source": {"bytes": "x" * 999}}}, DOCUMENT_TOKENS + 3 * 999),
-        ({"type": "document", "source": {"data": "x" * 999}}, DOCUMENT_TOKENS + 3 * 999),
+        ({"document": {"name": "d", "format": "csv", "source": {"bytes": "x" * 999}}},
+         DOCUMENT_TOKENS + 3 * 999),
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain",
+                                         "data": "x" * 999}}, DOCUMENT_TOKENS + 3 * 999),
+        *(({"document": {"name": "d", "format": form, "source": {"bytes": "x" * 999}}},
+           DOCUMENT_TOKENS + UNKNOWN_TOKENS) for form in ("pdf", "docx", "xlsx", "new", 7)),
+        ({"document": {"name": "d", "source": {"bytes": "x" * 999}}},
+         DOCUMENT_TOKENS + UNKNOWN_TOKENS),
+        ({"document": {"format": "pdf", "source": {"bytes": "x" * 999, "text": "t"}}},
+         DOCUMENT_TOKENS + UNKNOWN_TOKENS),
+        ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf",
+                                         "data": "x"}}, DOCUMENT_TOKENS + UNKNOWN_TOKENS),
+        ({"type": "document", "format": "txt",
+          "source": {"type": "base64", "media_type": "application/pdf", "data": "x"}},
+         DOCUMENT_TOKENS + UNKNOWN_TOKENS),
+        ({"type": "file", "file": {"file_data": "data:application/pdf;base64,eA=="}},
+         DOCUMENT_TOKENS + UNKNOWN_TOKENS),
+        ({"type": "file", "file": {"file_id": "f"}}, DOCUMENT_TOKENS + UNKNOWN_TOKENS),
+        ({"type": "container_upload", "file_id": "f"}, DOCUMENT_TOKENS + UNKNOWN_TOKENS),
         ({"document": {"name": "d", "source": {"s3Location": {"uri": "s3://b/k"}}}},
-         DOCUMENT_TOKENS + ELSEWHERE_TOKENS),
+         DOCUMENT_TOKENS + UNKNOWN_TOKENS),
         ({"type": "document", "source": {"type": "url", "url": "https://x.example"}},
-         DOCUMENT_TOKENS + ELSEWHERE_TOKENS),
+         DOCUMENT_TOKENS + UNKNOWN_TOKENS),
         ({"type": "document", "source": {"type": "file", "file_id": "f"}},
-         DOCUMENT_TOKENS + ELSEWHERE_TOKENS),
+         DOCUMENT_TOKENS + UNKNOWN_TOKENS),
     ],
 )  # fmt: skip
 def test_media_have_bounds_of_their_own(block: dict[str, Any], tokens: int) -> None:
-    """Their bytes are no text; what a document comes to that is elsewhere, nobody can count."""
+    """Their bytes are no text; nor do those of a document say how long it is, unless it is text."""
     bound = bounds_of({"messages": [{"role": "user", "content": [block]}]}).input_tokens
     assert tokens <= bound <= tokens + 300
 
@@ -228,11 +245,14 @@ def test_a_long_body_takes_time_by_its_length_and_not_by_its_square() -> None:
             {"type": "image", "source": {"data": "x"}, "cache_control": {"ttl": "1h"}}]}]}, "1h"),
         ({"toolConfig": {"tools": [{"cachePoint": {"type": "default"}}]}}, "5m"),
         ({"messages": [{"toolUse": {"input": {"cachePoint": {"ttl": "1h"}}}}]}, "none"),
-        ({"system": [{"cachePoint": "default"}]}, "none"),
+        ({"system": [{"cachePoint": None}]}, "none"),
+        ({"system": [{"cachePoint": "default"}]}, "1h"),
+        ({"cache_control": True}, "1h"),
+        *(({"cache_control": {"ttl": ttl}}, "1h") for ttl in ("1H", "2h", 3600, True)),
     ],
 )  # fmt: skip
 def test_marks_say_for_how_long_the_cache_is_written(body: dict[str, Any], expected: str) -> None:
-    """The longest counts, wherever it is; what a tool is given is no mark."""
+    """The longest counts, wherever it is, and if a mark is none that is known."""
     assert bounds_of(body).cache_write == expected
 
 
@@ -356,6 +376,9 @@ def test_every_length_that_is_stated_is_lowered(
         ({"max_tokens": 100, "max_completion_tokens": 300}, 300),
         ({"max_tokens": 100, "n": 3}, 300),
         ({"max_tokens": 100, "num_generations": 2}, 200),
+        ({"max_tokens": 100, "n": 2, "best_of": 5}, 500),
+        ({"max_tokens": 100, "additionalModelRequestFields": {"n": 4}}, 400),
+        ({"max_tokens": None, "max_completion_tokens": 100, "n": None}, 100),
         ({"additionalModelRequestFields": {"max_tokens": 500}}, 500),
         ({"inferenceConfig": {"maxTokens": 10}, "additionalModelRequestFields": {"max_tokens": 5}},
          10),
@@ -372,6 +395,44 @@ def test_the_longest_answer_is_what_the_body_states(
 ) -> None:
     """The highest if there are several, times the answers that are asked for."""
     assert bounds_of(body).max_output_tokens == expected
+
+
+NO_COUNTS: tuple[Any, ...] = (0, -1, 1.0, 1e30, "5", True, [], {})
+
+
+@pytest.mark.parametrize("value", NO_COUNTS, ids=str)
+@pytest.mark.parametrize(
+    "path",
+    ["max_tokens", "n", "best_of", "inferenceConfig.maxTokens",
+     "textGenerationConfig.maxTokenCount", "additionalModelRequestFields.max_tokens",
+     "additionalModelRequestFields.n"],
+)  # fmt: skip
+def test_what_is_no_count_is_named(path: str, value: Any) -> None:
+    body: Any = value
+    for name in reversed(path.split(".")):
+        body = {name: body}
+    assert wrong_lengths(body) == f"{path}: must be a whole number above zero"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, None),
+        ({"max_tokens": 5, "n": 2, "inferenceConfig": {"maxTokens": 1}}, None),
+        ({"max_tokens": None, "n": None, "inferenceConfig": None}, None),
+        ({"additionalModelRequestFields": {"inferenceConfig": {"topK": 20}}}, None),
+        ({"additionalModelRequestFields": {"inferenceConfig": {"maxTokens": 9}}},
+         "additionalModelRequestFields.inferenceConfig.maxTokens"),
+        ({"inferenceConfig": "x"}, "inferenceConfig: must be an object"),
+        ({"additionalModelRequestFields": [1]}, "additionalModelRequestFields: must be an object"),
+    ],
+)  # fmt: skip
+def test_lengths_that_go_past_what_is_read_are_named(
+    body: dict[str, Any], told: str | None
+) -> None:
+    """Nova takes some of its own settings there, but the longest answer is Converse's to say."""
+    found = wrong_lengths(body)
+    assert found is None if told is None else (found or "").startswith(told)
 
 
 def test_a_length_for_several_answers_is_shared_by_them() -> None:

@@ -97,7 +97,7 @@ def test_all_but_the_usage_passes_byte_for_byte(end: bytes, size: int) -> None:
     after = [b"data: [DONE]"]
     expected = b"".join(one + end for one in (*before, *after)) + b"rest"
     stream = b"".join(one + end for one in (*before, USAGE, *after)) + b"rest"
-    skimmed = SseUsage(hides_usage=True)
+    skimmed = SseUsage({}, hides_usage=True)
     passed = [skimmed.feed(stream[at : at + size]) for at in range(0, len(stream), size)]
     assert b"".join([*passed, skimmed.rest()]) == expected
     used = skimmed.usage()
@@ -108,7 +108,7 @@ def test_all_but_the_usage_passes_byte_for_byte(end: bytes, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 13, 10_000])
 def test_nothing_is_held_back_from_who_sees_everything(size: int) -> None:
     stream = USAGE + b"\n\ndata: [DONE]\n\nrest"
-    skimmed = SseUsage(hides_usage=False)
+    skimmed = SseUsage({}, hides_usage=False)
     for at in range(0, len(stream), size):
         part = stream[at : at + size]
         assert skimmed.feed(part) == part
@@ -119,7 +119,7 @@ def test_nothing_is_held_back_from_who_sees_everything(size: int) -> None:
 @pytest.mark.parametrize("hides", [False, True])
 def test_an_event_without_end_is_passed_on(hides: bool) -> None:
     """It is not kept beyond a bound, and not a byte of it is lost."""
-    skimmed, part = SseUsage(hides_usage=hides), b"x" * (1 << 20)
+    skimmed, part = SseUsage({}, hides_usage=hides), b"x" * (1 << 20)
     passed = [skimmed.feed(part) for _ in range(9)]
     assert b"".join([*passed, skimmed.rest()]) == part * 9
     assert len(skimmed._buffer) <= EVENT_BYTES_MAX
@@ -157,7 +157,7 @@ def test_only_the_end_of_a_stream_says_what_it_used(
     events: list[bytes], output: int | None
 ) -> None:
     """What it says on its way is less than what is billed."""
-    skimmed = SseUsage(hides_usage=False)
+    skimmed = SseUsage({}, hides_usage=False)
     skimmed.feed(b"".join(event + b"\n\n" for event in events))
     used = skimmed.usage()
     assert (None if used is None else used.output_tokens) == output

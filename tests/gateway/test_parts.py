@@ -95,7 +95,11 @@ def test_every_family_of_the_gateway_is_shown(world: World, app: App) -> None:
     assert scraped(world)["pricekeeper_gateway_first_byte_seconds_count"] >= 2
 
 
-@pytest.mark.parametrize("header", ["authorization", "x-amz-security-token", "host"])
+@pytest.mark.parametrize(
+    "header",
+    ["authorization", "x-amz-security-token", "host", "x-pricekeeper-tag-team",
+     "x-amzn-bedrock-service-tier", "anthropic-beta"],
+)  # fmt: skip
 def test_a_header_that_is_there_twice_says_nothing(world: World, app: App, header: str) -> None:
     """Two readers of such a request could take it for two different ones."""
     with Caller(world) as caller:

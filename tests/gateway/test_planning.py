@@ -10,6 +10,9 @@ from gateway.conftest import ScriptedWorld
 from gateway.models import BY_LABEL
 from gateway.wire import Received, Upstream, whole
 from gateway.world import App, World, claude_body, converse_body, directive
+from pricekeeper.bedrock.usage import LATENCY_HEADER
+from pricekeeper.gateway.planning import VALUES_MAX
+from scraping import until
 
 ORDERING = ["nova", "premium", "economy", "gpt"]
 
@@ -140,7 +143,7 @@ def sent(scripted: ScriptedWorld) -> Any:
         ),
         (
             "/model/premium/converse",
-            converse_body(inferenceConfig={"maxTokens": "9"}),
+            converse_body(inferenceConfig={"maxTokens": None}),
             {"inferenceConfig": {"maxTokens": 4096}},
         ),
         ("/model/llama/invoke", {"prompt": "x"}, {"max_gen_len": 4096}),
@@ -182,6 +185,60 @@ def test_a_bound_where_the_model_does_not_look_is_none(
 ) -> None:
     """Who could have one token held and a thousand made would walk around every budget."""
     assert "4096" in json.dumps(sent(path, body))
+
+
+PATHS = [
+    *(f"/model/premium/{name}" for name in ("converse", "converse-stream", "invoke")),
+    "/openai/v1/chat/completions",
+    "/anthropic/v1/messages",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "bad", ["max_tokens", "n", "inferenceConfig", "additionalModelRequestFields"]
+)
+def test_a_length_that_is_none_is_refused_by_its_name(
+    world: World, app: App, path: str, bad: str
+) -> None:
+    """Whoever says 1e2 does not want to pay for 4,096 tokens; and nothing is called."""
+    reply = world.post(path, claude_body(model="premium", **{bad: "1e2"}), app)
+    message = reply.json.get("message") or reply.json["error"]["message"]
+    assert (reply.status, message.partition(":")[0]) == (400, bad)
+    assert world.ledger.attempts == {}
+    assert app.unfinished("open") == []
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/model/premium/count-tokens"])
+@pytest.mark.parametrize("bad", [b"\xff", b"\xc3(", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"])
+def test_a_body_that_is_no_utf_8_is_no_json(world: World, app: App, path: str, bad: bytes) -> None:
+    for body in (b'{"a":"%b"}', b'{"%b":1}', b"%b"):
+        assert world.post(path, body % bad, app).status == 400
+    assert world.ledger.attempts == {}
+
+
+MARKS = b'[{,\\" \\\\'
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [b",".join([b"[[[[[]]]]]"] * 25_000), b",".join([b"{}"] * 110_000),
+     b",".join([b'"a"'] * 110_000), b",".join([b"1"] * 110_000), b"[" * 110_000,
+     b'{"a":{"b":1},"c":[' + b",".join([b"{}"] * 110_000)],
+    ids=["nested", "objects", "texts", "numbers", "deep", "broken"],
+)  # fmt: skip
+def test_a_body_has_only_so_many_values(world: World, app: App, inner: bytes) -> None:
+    """To look at millions of them would take seconds, in which nobody else is served."""
+    reply = world.post("/model/premium/converse", b'{"messages":[%b]}' % inner, app)
+    assert (reply.status, reply.json["message"]) == (
+        400,
+        f"the body may have {VALUES_MAX} values at most",
+    )
+
+
+def test_texts_may_have_any_number_of_marks(world: World, app: App) -> None:
+    text = json.loads(b'"%b"' % (MARKS * 60_000))
+    assert world.post("/model/premium/converse", converse_body(text), app).status == 200
 
 
 def test_the_upstream_reads_what_was_measured(scripted: ScriptedWorld) -> None:
@@ -266,3 +323,83 @@ def test_a_tier_is_held_and_counted_as_it_was_asked_for(world: World, app: App) 
     assert world.post("/model/premium/converse", body, app).status == 200
     world.assert_equal(app)
     assert world.ledger.entries[0].service_tier == "priority"
+
+
+NAMED = b'{"usage":%b,"service_tier":"priority"}'
+OPENAI = b'{"prompt_tokens":3,"completion_tokens":4}'
+ANTHROPIC = b'{"input_tokens":3,"output_tokens":4%b}'
+OF_ANTHROPIC = ANTHROPIC % b',"service_tier":"priority"'
+CHUNKS = b'data: {"choices":[],"service_tier":"priority","usage":%b}\n\ndata: [DONE]\n\n' % OPENAI
+EVENTS = (
+    b'data: {"type":"message_start","message":{"usage":%b}}\n\n'
+    b'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":4}}'
+    b"\n\n"
+)
+TIER = "x-amzn-bedrock-service-tier: priority"
+CHAT, MESSAGES = "/openai/v1/chat/completions", "/anthropic/v1/messages"
+ASKS = {"service_tier": "priority"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answered", "lines"),
+    [
+        (CHAT, {}, NAMED % OPENAI, ()),
+        (CHAT, {}, b'{"usage":%b}' % OPENAI, (TIER,)),
+        (CHAT, ASKS, b'{"usage":%b}' % OPENAI, ()),
+        (CHAT, {"stream": True}, CHUNKS, ()),
+        (MESSAGES, {}, b'{"usage":%b}' % OF_ANTHROPIC, ()),
+        (MESSAGES, ASKS, b'{"usage":%b}' % (ANTHROPIC % b""), ()),
+        (MESSAGES, {"stream": True}, EVENTS % OF_ANTHROPIC, ()),
+        (MESSAGES, {"stream": True}, EVENTS % (ANTHROPIC % b""), (TIER,)),
+        (MESSAGES, {"stream": True, **ASKS}, EVENTS % (ANTHROPIC % b""), ()),
+        ("/model/gpt/invoke", {}, NAMED % OPENAI, ()),
+        ("/model/gpt/invoke", ASKS, b'{"usage":%b}' % OPENAI, ()),
+    ],
+)
+def test_the_tier_that_served_is_what_is_counted(
+    scripted: ScriptedWorld,
+    path: str,
+    body: dict[str, Any],
+    answered: bytes,
+    lines: tuple[str, ...],
+) -> None:
+    """Wherever the reply says it; if it does not say, what was asked for, if that costs more."""
+
+    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
+        peer.sendall(whole(answered, *lines))
+
+    with scripted(answer) as (world, _upstream):
+        app = App(world.api).register()
+        model = "premium" if path == MESSAGES else "gpt"
+        assert world.post(path, claude_body(model=model, **body), app).status == 200
+        until(lambda: len(app.usage()) == 1)
+    (record,) = app.usage()
+    assert (record["service_tier"], record["price_estimated"]) == ("priority", True)
+
+
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("operation", ["converse", "invoke"])
+def test_a_latency_with_prices_of_its_own_is_marked(
+    scripted: ScriptedWorld, operation: str, said: bool
+) -> None:
+    """As a tier that has none in the deployment file: what it costs is not known for sure."""
+    usage: dict[str, Any] = {"inputTokens": 3, "outputTokens": 4}
+    replied: dict[str, Any] = {"usage": usage}
+    body, lines = converse_body(), []
+    if operation == "converse":
+        body["performanceConfig"] = {"latency": "optimized"}
+        replied |= {"performanceConfig": {"latency": "optimized"}} if said else {}
+    else:
+        body = claude_body()
+        lines = ["x-amzn-bedrock-performanceconfig-latency: optimized"] if said else []
+
+    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
+        peer.sendall(whole(json.dumps(replied).encode(), *lines))
+
+    asked = {} if operation == "converse" else {LATENCY_HEADER: "optimized"}
+    with scripted(answer) as (world, _upstream):
+        app = App(world.api).register()
+        assert world.post(f"/model/premium/{operation}", body, app, **asked).status == 200
+        until(lambda: len(app.usage()) == 1)
+    (record,) = app.usage()
+    assert (record["service_tier"], record["price_estimated"]) == ("optimized", True)

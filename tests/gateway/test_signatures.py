@@ -400,6 +400,24 @@ def test_a_forged_token_is_refused_also_with_the_right_secret_for_it(
     assert_refused(signer.sign(credentials=credentials).send(world), world, app)
 
 
+ACTED_ON = {
+    "x-pricekeeper-tag-team": "search",
+    "x-amzn-bedrock-service-tier": "priority",
+    "anthropic-beta": "a-longer-window",
+}
+
+
+@pytest.mark.parametrize("header", ACTED_ON)
+def test_what_a_call_is_counted_by_has_to_be_signed(
+    world: World, app: App, signer: Signer, header: str
+) -> None:
+    """Else whoever sees a request could send it again for another budget, or a dearer tier."""
+    added = signer.sign().with_header(header, ACTED_ON[header]).send(world)
+    assert header in added.json["message"]
+    assert_refused(added, world, app)
+    assert signer.sign(headers={header: ACTED_ON[header]}).send(world).status == 200
+
+
 def test_no_credentials_at_all(world: World, app: App) -> None:
     """The message says what to send."""
     reply = world.api.call("POST", PATH, converse_body())

@@ -5,7 +5,13 @@ request can cost at the most (`bounds`), what a reply or a stream says was used 
 `streams`), and which errors are surely free (`refusals`). All of it is pure.
 """
 
-from pricekeeper.bedrock.bounds import CallBounds, bounds_of, read_max_output, with_max_output
+from pricekeeper.bedrock.bounds import (
+    CallBounds,
+    bounds_of,
+    read_max_output,
+    with_max_output,
+    wrong_lengths,
+)
 from pricekeeper.bedrock.families import Family, answers_with_text, family_of_body, family_of_model
 from pricekeeper.bedrock.operations import Operation
 from pricekeeper.bedrock.streams import StreamUsage
@@ -25,4 +31,5 @@ __all__ = [
     "usage_of_converse",
     "usage_of_invoke",
     "with_max_output",
+    "wrong_lengths",
 ]

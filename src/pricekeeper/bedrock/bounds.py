@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from pricekeeper.bedrock.families import Family
-from pricekeeper.bedrock.usage import TIER_HEADER
+from pricekeeper.bedrock.usage import LATENCY_HEADER, TIER_HEADER, tier_with
 
 TEMPLATE_TOKENS: Final = 64
 """What a model's template adds to any prompt."""
@@ -28,24 +28,28 @@ IMAGE_TOKENS: Final = 8_192
 AUDIO_TOKENS: Final = 100_000
 VIDEO_TOKENS: Final = 300_000
 DOCUMENT_TOKENS: Final = 8_192
-"""What is added for each document to `DOCUMENT_TOKENS_PER_BYTE` for each byte of it."""
-DOCUMENT_TOKENS_PER_BYTE: Final = 3
-"""A compressed document has more text than bytes."""
-ELSEWHERE_TOKENS: Final = 1_000_000
-"""What a document can come to that is not in the request: Bedrock reads it at another address."""
+"""What is added for each document to `PLAIN_TOKENS_PER_BYTE` for each byte of it."""
+PLAIN_TOKENS_PER_BYTE: Final = 3
+"""A document that is plain text, with what is put between its cells or lines."""
+UNKNOWN_TOKENS: Final = 1_000_000
+"""What a document can come to whose length does not say it. One of another form may be compressed,
+or show the same part on each of a thousand pages; or Bedrock reads it at another address."""
 INPUT_TOKENS_MAX: Final = 2_000_000
 """No model on Bedrock reads more, so no prompt costs more."""
 TAGS_MAX: Final = 16
 METADATA_HEADER: Final = "x-amzn-bedrock-request-metadata"
 
 _IMAGES: Final = frozenset({"image", "image_url", "input_image"})
+_DOCUMENTS: Final = frozenset({"document", "file", "input_file", "container_upload"})
 _MEDIA: Final = {
     **dict.fromkeys(_IMAGES, IMAGE_TOKENS),
     "audio": AUDIO_TOKENS,
     "input_audio": AUDIO_TOKENS,
     "video": VIDEO_TOKENS,
-    "document": DOCUMENT_TOKENS,
+    **dict.fromkeys(_DOCUMENTS, DOCUMENT_TOKENS),
 }
+_PLAIN: Final = frozenset({"txt", "md", "csv", "html", "text/plain"})
+"""Forms of documents that are plain text."""
 _DATA: Final = frozenset({"bytes", "data", "url"})
 """What of the block of a medium is the medium itself, or its address."""
 _HOLDERS: Final = frozenset({"source", "image_url", "input_audio"})
@@ -127,6 +131,8 @@ class _Sum:
         tokens = 2
         for name, inner in block.items():
             tokens += 4 + (len(name) if name.isascii() else _bytes(name))
+            if name in _CACHE_MARKS:
+                self._note_cache(inner)
             if name in _FREE_JSON:
                 self._waiting.append((inner, True))
             elif isinstance(inner, str):
@@ -134,14 +140,15 @@ class _Sum:
             elif name in _MEDIA and isinstance(inner, dict) and not _MARKS.isdisjoint(inner):
                 self._add_medium(name, inner)
             else:
-                if name in _CACHE_MARKS and isinstance(inner, dict):
-                    self._note_cache(inner)
                 self._waiting.append((inner, False))
         self.tokens += tokens
 
-    def _note_cache(self, mark: Mapping[str, Any]) -> None:
-        is_long = mark.get("ttl") == "1h" or self.cache_write == "1h"
-        self.cache_write = "1h" if is_long else "5m"
+    def _note_cache(self, mark: Any) -> None:
+        """Note what is written; the longest, if the mark does not say as it should."""
+        if mark is None:
+            return
+        is_short = isinstance(mark, dict) and mark.get("ttl") in (None, "5m")
+        self.cache_write = "5m" if is_short and self.cache_write != "1h" else "1h"
 
     def _add_medium(self, kind: str, block: Mapping[str, Any]) -> None:
         """Add a picture, a document or a recording, and the text that comes with it."""
@@ -155,14 +162,21 @@ class _Sum:
                 if name in _DATA and isinstance(inner, str):
                     data.append(inner if name != "url" else "")
                 elif not _is_holder(name, inner):
-                    if name in _CACHE_MARKS and isinstance(inner, dict):
+                    if name in _CACHE_MARKS:
                         self._note_cache(inner)
                     has_text |= holder is not block and name in ("text", "content")
                     self._waiting.append((inner, False))
-        if kind == "document":
-            self.tokens += DOCUMENT_TOKENS_PER_BYTE * sum(_bytes(one) for one in data)
-            if not has_text and not any(data):
-                self.tokens += ELSEWHERE_TOKENS
+        if kind in _DOCUMENTS:
+            if any(data) and _are_plain(holders):
+                self.tokens += PLAIN_TOKENS_PER_BYTE * sum(_bytes(one) for one in data)
+            elif any(data) or not has_text:
+                self.tokens += UNKNOWN_TOKENS
+
+
+def _are_plain(holders: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a document says that it is plain text, and nothing else of it."""
+    said = [one[name] for one in holders for name in ("format", "media_type") if name in one]
+    return bool(said) and all(isinstance(one, str) and one in _PLAIN for one in said)
 
 
 def _is_holder(name: str, value: Any) -> bool:
@@ -203,25 +217,28 @@ def tags_of(metadata: Any) -> dict[str, str]:
 
 def _asked_tier(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
     """The tier that Converse, the header of an ``invoke``, or OpenAI's body asks for."""
-    stated = body.get("serviceTier")
+    stated, own = body.get("serviceTier"), body.get("service_tier")
     tier = stated.get("type") if isinstance(stated, dict) else headers.get(TIER_HEADER)
-    if isinstance(tier, str) and _TIER.fullmatch(tier):
-        return tier
-    own = body.get("service_tier")
-    return own if isinstance(own, str) and own in _OWN_TIERS else None
+    if not isinstance(tier, str) or not _TIER.fullmatch(tier):
+        tier = own if isinstance(own, str) and own in _OWN_TIERS else None
+    config = body.get("performanceConfig")
+    latency = config.get("latency") if isinstance(config, dict) else headers.get(LATENCY_HEADER)
+    return tier_with(tier, latency)
 
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
+_ADDITIONAL: Final = "additionalModelRequestFields"
+"""What Converse hands to the model as it is."""
 _STATED: Final = ("max_tokens", "max_completion_tokens", "max_gen_len", "max_tokens_to_sample")
 _INSIDE: Final = (
     ("inferenceConfig", ("maxTokens", "max_new_tokens")),
     ("textGenerationConfig", ("maxTokenCount",)),
-    ("additionalModelRequestFields", _STATED),
+    (_ADDITIONAL, _STATED),
 )
-_TIMES: Final = ("n", "num_generations")
+_TIMES: Final = ("n", "num_generations", "best_of")
 _READ_BY: Final[Mapping[Family | None, tuple[tuple[str | None, str], ...]]] = {
     None: (("inferenceConfig", "maxTokens"),),
     Family.ANTHROPIC: ((None, "max_tokens"), (None, "max_tokens_to_sample")),
@@ -238,16 +255,19 @@ What stands elsewhere it does not read. What is not stated is written to the fir
 
 
 def _stated(body: Mapping[str, Any]) -> dict[tuple[str | None, str], Any]:
-    """The longest answers that a body states: by the name, and what it is inside of."""
+    """The longest answers that a body states: by the name, and what it is inside of.
+
+    What is ``null`` is not stated.
+    """
     found: dict[tuple[str | None, str], Any] = {}
     for name in _STATED:
-        if name in body:
+        if body.get(name) is not None:
             found[None, name] = body[name]
     for outer, names in _INSIDE:
         inside = body.get(outer)
         if isinstance(inside, dict):
             for name in names:
-                if name in inside:
+                if inside.get(name) is not None:
                     found[outer, name] = inside[name]
     return found
 
@@ -279,11 +299,40 @@ def read_max_output(body: Mapping[str, Any], family: Family | None) -> int | Non
 
 def _answers(body: Mapping[str, Any]) -> int:
     """How many answers to the one prompt are asked for."""
-    most = 1
-    for name in _TIMES:
-        if name in body and _is_count(body[name]):
-            most = max(most, int(body[name]))
-    return most
+    return max([1, *(int(one) for _, one in _times(body) if _is_count(one))])
+
+
+def _times(body: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What a body says of how many answers it wants, by the name that it is said under."""
+    additional = body.get(_ADDITIONAL)
+    inside = additional if isinstance(additional, dict) else {}
+    return [
+        (prefix + name, holder[name])
+        for prefix, holder in (("", body), (f"{_ADDITIONAL}.", inside))
+        for name in _TIMES
+        if holder.get(name) is not None
+    ]
+
+
+def wrong_lengths(body: Mapping[str, Any]) -> str | None:
+    """Why the answer of such a body can't be bounded, for its author; ``None`` if it can be."""
+    for outer, _ in _INSIDE:
+        if not isinstance(body.get(outer), dict | None):
+            return f"{outer}: must be an object"
+    stated = [
+        (name if outer is None else f"{outer}.{name}", one)
+        for (outer, name), one in _stated(body).items()
+    ]
+    for path, one in (*stated, *_times(body)):
+        if not _is_count(one):
+            return f"{path}: must be a whole number above zero"
+    additional = body.get(_ADDITIONAL)
+    if isinstance(additional, dict):
+        # There it would be read by the model, past what Converse says.
+        for inside, name in _stated(additional):
+            if inside is not None:
+                return f"{_ADDITIONAL}.{inside}.{name}: say maxTokens in inferenceConfig"
+    return None
 
 
 def with_max_output(

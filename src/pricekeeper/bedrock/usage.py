@@ -22,6 +22,12 @@ OUTPUT_HEADER: Final = "x-amzn-bedrock-output-token-count"
 CACHE_READ_HEADER: Final = "x-amzn-bedrock-cache-read-input-token-count"
 CACHE_WRITE_HEADER: Final = "x-amzn-bedrock-cache-write-input-token-count"
 TIER_HEADER: Final = "x-amzn-bedrock-service-tier"
+LATENCY_HEADER: Final = "x-amzn-bedrock-performanceconfig-latency"
+OPTIMIZED: Final = "optimized"
+"""The latency that has prices of its own, and so the tier that it is counted under."""
+_DEFAULT: Final = "default"
+_OWN_TIERS: Final = frozenset({"priority", _DEFAULT, "flex", "reserved"})
+"""What a family's own reply may call the tier that served it; other words mean other things."""
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _PROMPT, _GENERATION, _INPUT = "prompt_token_count", "generation_token_count", "inputTextTokenCount"
 _VECTORS: Final = ("embedding", "embeddings")
@@ -30,6 +36,8 @@ _MAPPINGS: Final = (dict, Mapping)
 TELLING: Final = (
     "usage",
     "serviceTier",
+    "service_tier",
+    "performanceConfig",
     "trace",
     "results",
     _METRICS,
@@ -43,6 +51,8 @@ _Telling = TypedDict("_Telling", dict.fromkeys(TELLING, Any), total=False)  # ty
 _decode_telling: Final = msgspec.json.Decoder(_Telling).decode
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _NO_TRACE: Final = msgspec.Raw()
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for bytes from outside that can't be read."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -89,11 +99,16 @@ class _Tier(msgspec.Struct, gc=False):
     type: str
 
 
+class _Performance(msgspec.Struct, gc=False):
+    latency: str | None = None
+
+
 class _ConverseReply(msgspec.Struct, rename="camel", gc=False):
     """What nearly every reply of Converse says; of one that a router passed on there is more."""
 
     usage: _ConverseCounts
     service_tier: _Tier | None = None
+    performance_config: _Performance | None = None
     trace: msgspec.Raw = _NO_TRACE
 
 
@@ -104,11 +119,14 @@ def read_converse(data: bytes) -> Usage | None:
     """The usage in the bytes of Converse's reply, by its type where it is as it always is."""
     try:
         reply = _decode_converse(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return usage_of_converse(decode_telling(data))
     if reply.trace is not _NO_TRACE:
         return usage_of_converse(decode_telling(data))
-    usage, tier = reply.usage, reply.service_tier
+    usage, tier, performance = reply.usage, reply.service_tier, reply.performance_config
+    tier_name = None if tier is None else tier.type
+    if performance is not None:
+        tier_name = tier_with(tier_name, performance.latency)
     for_an_hour = 0
     if usage.cache_details:
         for_an_hour = sum(one.input_tokens for one in usage.cache_details if one.ttl == "1h")
@@ -118,7 +136,7 @@ def read_converse(data: bytes) -> Usage | None:
         usage.cache_read_input_tokens,
         max(0, usage.cache_write_input_tokens - for_an_hour),
         for_an_hour,
-        None if tier is None else tier.type,
+        tier_name,
     )
 
 
@@ -126,7 +144,7 @@ def decode_telling(data: bytes) -> Mapping[str, Any]:
     """What of a reply says what was used; nothing if it is no reply at all."""
     try:
         return _decode_telling(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return {}
 
 
@@ -136,14 +154,16 @@ def usage_of_converse(reply: Mapping[str, Any]) -> Usage | None:
     if not _has_counts(usage, "inputTokens", "outputTokens"):
         return None
     for_an_hour = _written_for_an_hour(usage.get("cacheDetails"))
-    tier = reply.get("serviceTier")
+    tier, performance = reply.get("serviceTier"), reply.get("performanceConfig")
+    latency = performance.get("latency") if isinstance(performance, _MAPPINGS) else None
+    tier_name = _text(tier.get("type")) if isinstance(tier, _MAPPINGS) else None
     return Usage(
         input_tokens=usage["inputTokens"],
         output_tokens=usage["outputTokens"],
         cache_read_tokens=_count(usage, "cacheReadInputTokens"),
         cache_write_5m_tokens=max(0, _count(usage, "cacheWriteInputTokens") - for_an_hour),
         cache_write_1h_tokens=for_an_hour,
-        service_tier=_text(tier.get("type")) if isinstance(tier, _MAPPINGS) else None,
+        service_tier=tier_with(tier_name, latency),
         model_id=_routed_model(reply),
     )
 
@@ -151,14 +171,35 @@ def usage_of_converse(reply: Mapping[str, Any]) -> Usage | None:
 def usage_of_invoke(body: Mapping[str, Any], headers: Mapping[str, str]) -> Usage | None:
     """The usage in the model's own reply, or in the headers; ``headers`` has lower-case names."""
     found = usage_of_body(body) or usage_of_headers(headers, has_answer=not _is_vectors(body))
-    tier = headers.get(TIER_HEADER)
-    if found is None or tier is None:
+    return with_tier_of(found, headers)
+
+
+def with_tier_of(found: Usage | None, headers: Mapping[str, str]) -> Usage | None:
+    """The usage with the tier that the headers of its reply say, if they say one."""
+    if found is None:
+        return None
+    tier = tier_with(headers.get(TIER_HEADER, found.service_tier), headers.get(LATENCY_HEADER))
+    if tier == found.service_tier:
         return found
     return msgspec.structs.replace(found, service_tier=tier)
 
 
+def tier_with(tier: str | None, latency: Any) -> str | None:
+    """The tier that counts, with that latency: there are no two of them at once."""
+    return OPTIMIZED if latency == OPTIMIZED and tier in (None, _DEFAULT) else tier
+
+
 def usage_of_body(body: Mapping[str, Any]) -> Usage | None:
-    """The usage that a family's reply states in its own words."""
+    """The usage that a family's reply states in its own words, and the tier."""
+    found = _usage_in(body)
+    for holder in (body, body.get("usage")):
+        tier = holder.get("service_tier") if isinstance(holder, _MAPPINGS) else None
+        if found is not None and isinstance(tier, str) and tier in _OWN_TIERS:
+            return msgspec.structs.replace(found, service_tier=tier)
+    return found
+
+
+def _usage_in(body: Mapping[str, Any]) -> Usage | None:
     usage = body.get("usage")
     if _has_counts(usage, "input_tokens", "output_tokens"):
         return _anthropic(body["usage"])

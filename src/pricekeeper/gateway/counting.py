@@ -25,6 +25,7 @@ import structlog
 from msgspec.structs import replace
 
 from pricekeeper.bedrock.bounds import INPUT_TOKENS_MAX, NOT_PROMPT, bounds_of
+from pricekeeper.bedrock.usage import NOT_JSON
 from pricekeeper.gateway.http_client import NotSentError
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.planning import MAX_OUTPUT_TOKENS, Plan, body_to_send, labels_to_take
@@ -58,7 +59,7 @@ class NotCountedError(Exception):
     """Bedrock has not said how long the prompt is."""
 
 
-_FAILURES: Final = (*LOST, NotSentError, NoCredentialsError, NotCountedError, msgspec.DecodeError)
+_FAILURES: Final = (*LOST, *NOT_JSON, NotSentError, NoCredentialsError, NotCountedError)
 
 
 class Counting:

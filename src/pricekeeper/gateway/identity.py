@@ -40,6 +40,9 @@ PAIR_SECS: Final = 300
 """For how long a token stands in for a pair of id and secret; it is validated on every call."""
 _NEEDED: Final = frozenset({"x-amz-date", "x-amz-security-token"})
 """What a signature has to cover, besides the host."""
+ACTED_ON: Final = ("x-pricekeeper-tag-", "x-amzn-bedrock-", "anthropic-")
+"""Headers by which a call is counted or made otherwise: where there is a signature, it has to cover
+them; and of one that is there twice, nobody knows which is meant."""
 _AUTHORITY: Final = ":authority"
 """What a client of HTTP/2 signs in the place of ``host``; a proxy in front of us makes it that."""
 _NOBODYS: Final = SigningKey(b"")
@@ -159,6 +162,9 @@ class Identification:
         is_complete = _NEEDED.issubset(names) and headers.keys() >= set(names)
         if claim.service not in SERVICES or not is_complete:
             raise NotOursRefusal
+        for name in headers:
+            if name.startswith(ACTED_ON) and name not in names:
+                raise Refusal(403, "InvalidSignatureException", f"not signed: {name}")
         self._check_time(claim.day, stamp)
         content = hashlib.sha256(body).hexdigest()
         if headers.get("x-amz-content-sha256", content) != content:

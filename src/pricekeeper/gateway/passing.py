@@ -21,10 +21,13 @@ from pricekeeper.authorizations import Authorization
 from pricekeeper.bedrock import Operation, StreamUsage, Usage
 from pricekeeper.bedrock.refusals import is_refusal
 from pricekeeper.bedrock.usage import (
+    LATENCY_HEADER,
+    NOT_JSON,
+    OPTIMIZED,
     TIER_HEADER,
     decode_telling,
     read_converse,
-    usage_of_body,
+    tier_with,
     usage_of_invoke,
 )
 from pricekeeper.gateway.caller import Caller, Drains, Receive, Send
@@ -44,6 +47,8 @@ from pricekeeper.gateway.upstream import (
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
 
+_DEARER: Final = frozenset({"priority", OPTIMIZED})
+"""Tiers that cost more than the default."""
 _REFUSED_FROM: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 log = structlog.get_logger("pricekeeper.gateway")
@@ -75,6 +80,8 @@ class GrantedCall(msgspec.Struct, frozen=True):
     model_id: str
     is_stream: bool
     hides_usage: bool
+    service_tier: str | None
+    """The one that was asked for, and held for."""
 
 
 class Passage:
@@ -149,7 +156,7 @@ class Passage:
             return is_refusal(code, response.status)
         try:
             return isinstance(_decode(data).get("error"), dict)
-        except (msgspec.DecodeError, RecursionError):
+        except NOT_JSON:
             return False
 
     async def _pass_reply(self, send: Send, response: HttpReply) -> None:
@@ -214,6 +221,9 @@ class Passage:
         """Count what was used; what is not known stays held, and expires into unsettled."""
         self._state.outcome = "served"
         granted = self._granted
+        if usage is not None and usage.service_tier is None and granted.service_tier in _DEARER:
+            # A reply that does not say what served it: it may be what was asked for.
+            usage = msgspec.structs.replace(usage, service_tier=granted.service_tier)
         self._state.cost_usd_micros = await self._settlements.capture(
             granted.policy, granted.authorization, usage, granted.model_id
         )
@@ -244,15 +254,14 @@ class Passage:
         operation = self._granted.route.operation
         if operation is Operation.CONVERSE:
             return read_converse(data)
-        if operation is None:
-            return usage_of_body(decode_telling(data))
         return usage_of_invoke(decode_telling(data), response.headers)
 
     def _skim(self, headers: Mapping[str, str]) -> SseUsage | StreamUsage:
         operation = self._granted.route.operation
         if operation is None:
-            return SseUsage(hides_usage=self._granted.hides_usage)
-        return StreamUsage(operation, headers.get(TIER_HEADER))
+            return SseUsage(headers, hides_usage=self._granted.hides_usage)
+        tier = tier_with(headers.get(TIER_HEADER), headers.get(LATENCY_HEADER))
+        return StreamUsage(operation, tier)
 
 
 def _taking(

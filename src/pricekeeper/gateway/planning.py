@@ -18,7 +18,9 @@ from pricekeeper.bedrock import (
     family_of_model,
     read_max_output,
     with_max_output,
+    wrong_lengths,
 )
+from pricekeeper.bedrock.usage import NOT_JSON
 from pricekeeper.bootstrap import Services
 from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.routes import Dialect, Route
@@ -31,6 +33,8 @@ MAX_OUTPUT_TOKENS: Final = 4_096
 """The longest answer of a call that does not say one: it is written into the call."""
 TAG_PREFIX: Final = "x-pricekeeper-tag-"
 TAGS_MAX: Final = 16
+VALUES_MAX: Final = 100_000
+"""What the body of a call may have in it: each takes some time of the event loop to look at."""
 TAG_BYTES_MAX: Final = 256
 _CACHE_WRITES: Final = {one.value: one for one in CacheWrite}
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -71,13 +75,17 @@ def plan_call(
     route: Route, body: bytes, headers: Mapping[str, str], policy: Policy, catalogue: Catalogue
 ) -> Plan:
     """Read a request; raises `Refusal` for a body that can't be one, or for no model."""
+    if len(body) > VALUES_MAX and count_values(body) > VALUES_MAX:
+        raise _invalid(f"the body may have {VALUES_MAX} values at most")
     try:
         parsed = _decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        raise Refusal(400, "ValidationException", "the body is no JSON object") from None
+    except NOT_JSON:
+        raise _invalid("the body is no JSON object") from None
     model = route.model or parsed.get("model")
     if not isinstance(model, str) or not model:
-        raise Refusal(400, "ValidationException", "model: must name a model")
+        raise _invalid("model: must name a model")
+    if wrong := wrong_lengths(parsed):
+        raise _invalid(wrong)
     family = _family(route, model, parsed, policy, catalogue)
     most = read_max_output(parsed, family)
     if most is None and not _answers(model, policy, catalogue):
@@ -87,6 +95,28 @@ def plan_call(
     if model == AUTO and family is not None:
         among = _labels_of(family, policy, catalogue)
     return Plan(route, model, parsed, bounds, _tags(bounds, headers), family, among)
+
+
+def count_values(body: bytes) -> int:
+    """No fewer than the values that a JSON text has, in time by its length, without reading it.
+
+    A value is the first of something or has a comma before it. Only if marks of that kind are many,
+    those inside of texts are left out: a text ends where a quotation mark is not escaped.
+    """
+    most = _count_marks(body)
+    if most > VALUES_MAX:
+        bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+        texts = bare.count(b'"') // 2
+        most = texts if texts > VALUES_MAX else _count_marks(b"".join(bare.split(b'"')[::2]))
+    return most
+
+
+def _count_marks(text: bytes) -> int:
+    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _invalid(message: str) -> Refusal:
+    return Refusal(400, "ValidationException", message)
 
 
 def _family(
@@ -122,7 +152,7 @@ def _labels_of(family: Family, policy: Policy, catalogue: Catalogue) -> tuple[st
     fitting = tuple(label for label in known if family_of(catalogue.model(label)) is family)
     if not fitting:
         message = f"the body is for {family.value} models, and no label of the app is one"
-        raise Refusal(400, "ValidationException", message)
+        raise _invalid(message)
     return fitting
 
 

@@ -27,7 +27,7 @@ from pricekeeper.gateway.connection import ABORT, Exchange
 from pricekeeper.gateway.counting import Counting
 from pricekeeper.gateway.errors import Refusal, failed, refusal_of, reply_lost, unavailable
 from pricekeeper.gateway.http_client import NotSentError
-from pricekeeper.gateway.identity import Identification, NotOursRefusal
+from pricekeeper.gateway.identity import ACTED_ON, Identification, NotOursRefusal
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.passing import CallState, GrantedCall, Passage, answer
 from pricekeeper.gateway.planning import (
@@ -159,7 +159,13 @@ class Gateway:
             route, model_id, headers, body_to_send(plan, model_id, grant.max_output_tokens)
         )
         granted = GrantedCall(
-            policy, authorization, route, model_id, plan.is_stream, plan.hides_usage
+            policy,
+            authorization,
+            route,
+            model_id,
+            plan.is_stream,
+            plan.hides_usage,
+            plan.bounds.service_tier,
         )
         del body, plan  # an answer may take minutes, and a body have megabytes
         self.meter.added.note((perf_counter_ns() - began_ns) // 1000)
@@ -274,7 +280,11 @@ def _headers_of(scope: Any) -> dict[str, str]:
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     if len(found) < len(scope["headers"]):
         names = Counter(name.decode("latin-1") for name, _ in scope["headers"])
-        twice = [name for name in sorted(_ONCE) if names[name] > 1]
+        twice = [
+            name
+            for name in sorted(names)
+            if names[name] > 1 and (name in _ONCE or name.startswith(ACTED_ON))
+        ]
         if twice:
             raise Refusal(400, "ValidationException", f"sent more than once: {', '.join(twice)}")
     return found

@@ -8,12 +8,13 @@ end is not what it costs: Anthropic's begins with the tokens of the prompt and o
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from pricekeeper.bedrock import Usage
-from pricekeeper.bedrock.usage import usage_of_body
+from pricekeeper.bedrock.usage import NOT_JSON, usage_of_body, with_tier_of
 
 EVENT_BYTES_MAX: Final = 4 << 20
 """An event that is longer is passed on unread."""
@@ -29,12 +30,14 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class SseUsage:
     """What a stream of events says was used."""
 
-    def __init__(self, *, hides_usage: bool) -> None:
+    def __init__(self, headers: Mapping[str, str], *, hides_usage: bool) -> None:
+        self._headers = headers
         self._hides_usage = hides_usage
         self._buffer = bytearray()
         self._searched = 0
         """How much of the buffer has no blank line in it."""
         self._fields: dict[str, Any] = {}
+        self._tier: Any = None
         self._has_ended = False
         """Whether the stream has said all that it says of its usage."""
 
@@ -53,7 +56,8 @@ class SseUsage:
         """What was used; ``None`` as long as the stream has not said it."""
         if not self._has_ended:
             return None
-        return usage_of_body({"usage": self._fields})
+        found = usage_of_body({"usage": self._fields, "service_tier": self._tier})
+        return with_tier_of(found, self._headers)
 
     def _take_events(self) -> list[bytes]:
         """The events that are whole, each with the blank line that ends it."""
@@ -77,7 +81,7 @@ class SseUsage:
             return False
         try:
             said = _decode(data)
-        except (msgspec.DecodeError, RecursionError):
+        except NOT_JSON:
             return False
         return self._note(said)
 
@@ -90,6 +94,7 @@ class SseUsage:
         if isinstance(usage, dict):
             # Anthropic says the prompt at the beginning, and the answer at the end.
             self._fields.update({name: one for name, one in usage.items() if one is not None})
+            self._tier = said.get("service_tier") or self._tier
         is_all_usage = isinstance(usage, dict) and said.get("choices") == []
         if is_all_usage or stops or said.get("type") == _STOPPED:
             self._has_ended = True
