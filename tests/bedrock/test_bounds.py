@@ -3,13 +3,21 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.bedrock import Family, bounds, bounds_of, with_max_output, wrong_lengths
+from pricekeeper.bedrock import (
+    Family,
+    WrongLengthError,
+    bounds,
+    bounds_of,
+    read_max_output,
+    with_max_output,
+)
 from pricekeeper.bedrock.bounds import (
     AUDIO_TOKENS,
     DOCUMENT_TOKENS,
@@ -411,7 +419,8 @@ def test_what_is_no_count_is_named(path: str, value: Any) -> None:
     body: Any = value
     for name in reversed(path.split(".")):
         body = {name: body}
-    assert wrong_lengths(body) == f"{path}: must be a whole number above zero"
+    with pytest.raises(WrongLengthError, match=f"^{path}: must be a whole number above zero$"):
+        read_max_output(body, None)
 
 
 @pytest.mark.parametrize(
@@ -431,8 +440,8 @@ def test_lengths_that_go_past_what_is_read_are_named(
     body: dict[str, Any], told: str | None
 ) -> None:
     """Nova takes some of its own settings there, but the longest answer is Converse's to say."""
-    found = wrong_lengths(body)
-    assert found is None if told is None else (found or "").startswith(told)
+    with nullcontext() if told is None else pytest.raises(WrongLengthError, match=f"^{told}"):
+        read_max_output(body, None)
 
 
 def test_a_length_for_several_answers_is_shared_by_them() -> None:

@@ -7,10 +7,10 @@ request can cost at the most (`bounds`), what a reply or a stream says was used 
 
 from pricekeeper.bedrock.bounds import (
     CallBounds,
+    WrongLengthError,
     bounds_of,
     read_max_output,
     with_max_output,
-    wrong_lengths,
 )
 from pricekeeper.bedrock.families import Family, answers_with_text, family_of_body, family_of_model
 from pricekeeper.bedrock.operations import Operation
@@ -23,6 +23,7 @@ __all__ = [
     "Operation",
     "StreamUsage",
     "Usage",
+    "WrongLengthError",
     "answers_with_text",
     "bounds_of",
     "family_of_body",
@@ -31,5 +32,4 @@ __all__ = [
     "usage_of_converse",
     "usage_of_invoke",
     "with_max_output",
-    "wrong_lengths",
 ]

@@ -67,6 +67,10 @@ _OWN_TIERS: Final = frozenset({"priority", "default", "flex"})
 """Those that the body of OpenAI's models may ask for; other families mean other things by it."""
 
 
+class WrongLengthError(ValueError):
+    """What a body says of the length of its answer is nothing that bounds it; names the field."""
+
+
 class CallBounds(msgspec.Struct, frozen=True):
     """What a call can use at the most, and what it says about itself."""
 
@@ -282,19 +286,37 @@ def _stated_max_output(body: Mapping[str, Any]) -> int | None:
 def read_max_output(body: Mapping[str, Any], family: Family | None) -> int | None:
     """The longest answer that a model of that family reads from the body; ``None`` if it is open.
 
-    It is open if it stands only where such a model does not look, and if what stands there is no
-    count, because nobody knows what the model makes of it. Who may want to spend more than is held
-    writes such bodies. ``family`` is ``None`` for ``converse``.
+    It is open if it stands only where such a model does not look. ``family`` is ``None`` for
+    ``converse``. Raises `WrongLengthError` if nobody knows what the model makes of what stands
+    there: who may want to spend more than is held writes such bodies.
     """
     stated = _stated(body)
-    if stated.keys().isdisjoint(_READ_BY[family]):
-        return None
     most = 0
-    for one in stated.values():
+    for (outer, name), one in stated.items():
         if not _is_count(one):
-            return None
+            path = name if outer is None else f"{outer}.{name}"
+            raise WrongLengthError(f"{path}: must be a whole number above zero")
         most = max(most, one)
-    return most * _answers(body)
+    for outer, _ in _INSIDE:
+        inside = body.get(outer)
+        if inside is None:
+            continue
+        if not isinstance(inside, dict):
+            raise WrongLengthError(f"{outer}: must be an object")
+        if outer == _ADDITIONAL:
+            _check_additional(inside)
+    for path, one in _times(body):
+        if not _is_count(one):
+            raise WrongLengthError(f"{path}: must be a whole number above zero")
+    return None if stated.keys().isdisjoint(_READ_BY[family]) else most * _answers(body)
+
+
+def _check_additional(fields: Mapping[str, Any]) -> None:
+    """Raise for a longest answer that the model would read past what Converse says."""
+    for outer, name in _stated(fields):
+        if outer is not None:
+            path = f"{_ADDITIONAL}.{outer}.{name}"
+            raise WrongLengthError(f"{path}: say maxTokens in inferenceConfig")
 
 
 def _answers(body: Mapping[str, Any]) -> int:
@@ -304,35 +326,12 @@ def _answers(body: Mapping[str, Any]) -> int:
 
 def _times(body: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """What a body says of how many answers it wants, by the name that it is said under."""
-    additional = body.get(_ADDITIONAL)
-    inside = additional if isinstance(additional, dict) else {}
-    return [
-        (prefix + name, holder[name])
-        for prefix, holder in (("", body), (f"{_ADDITIONAL}.", inside))
-        for name in _TIMES
-        if holder.get(name) is not None
-    ]
-
-
-def wrong_lengths(body: Mapping[str, Any]) -> str | None:
-    """Why the answer of such a body can't be bounded, for its author; ``None`` if it can be."""
-    for outer, _ in _INSIDE:
-        if not isinstance(body.get(outer), dict | None):
-            return f"{outer}: must be an object"
-    stated = [
-        (name if outer is None else f"{outer}.{name}", one)
-        for (outer, name), one in _stated(body).items()
-    ]
-    for path, one in (*stated, *_times(body)):
-        if not _is_count(one):
-            return f"{path}: must be a whole number above zero"
-    additional = body.get(_ADDITIONAL)
-    if isinstance(additional, dict):
-        # There it would be read by the model, past what Converse says.
-        for inside, name in _stated(additional):
-            if inside is not None:
-                return f"{_ADDITIONAL}.{inside}.{name}: say maxTokens in inferenceConfig"
-    return None
+    found = [(name, body[name]) for name in _TIMES if body.get(name) is not None]
+    inside = body.get(_ADDITIONAL)
+    if isinstance(inside, dict):
+        times = [name for name in _TIMES if inside.get(name) is not None]
+        found += [(f"{_ADDITIONAL}.{name}", inside[name]) for name in times]
+    return found
 
 
 def with_max_output(

@@ -12,13 +12,13 @@ from pricekeeper.authorizations import Authorization, AuthorizationRequest, find
 from pricekeeper.bedrock import (
     CallBounds,
     Family,
+    WrongLengthError,
     answers_with_text,
     bounds_of,
     family_of_body,
     family_of_model,
     read_max_output,
     with_max_output,
-    wrong_lengths,
 )
 from pricekeeper.bedrock.usage import NOT_JSON
 from pricekeeper.bootstrap import Services
@@ -84,10 +84,11 @@ def plan_call(
     model = route.model or parsed.get("model")
     if not isinstance(model, str) or not model:
         raise _invalid("model: must name a model")
-    if wrong := wrong_lengths(parsed):
-        raise _invalid(wrong)
     family = _family(route, model, parsed, policy, catalogue)
-    most = read_max_output(parsed, family)
+    try:
+        most = read_max_output(parsed, family)
+    except WrongLengthError as error:
+        raise _invalid(str(error)) from None
     if most is None and not _answers(model, policy, catalogue):
         most = 0
     bounds = bounds_of(parsed, headers, lambda _: most)
