@@ -448,3 +448,51 @@ def test_a_length_for_several_answers_is_shared_by_them() -> None:
     """What is held for is all of them together."""
     assert with_max_output({"max_tokens": 100, "n": 3}, 150, Family.OPENAI)["max_tokens"] == 50
     assert with_max_output({"max_tokens": 100, "n": 9}, 3, Family.OPENAI)["max_tokens"] == 1
+
+
+SERVED = [
+    {"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}},
+    {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+    {"tools": [{"type": "code_execution_20250825", "name": "x"}]},
+    {"mcp_servers": [{"type": "url", "url": "https://x.example"}]},
+    {"web_search_options": {}},
+]
+
+
+@pytest.mark.parametrize("body", SERVED)
+def test_tools_that_run_at_the_other_side_are_held_at_the_window(body: dict[str, Any]) -> None:
+    """What they find is read by the model, and nobody can count it before."""
+    found = bounds_of({"messages": [], **body})
+    assert found.input_tokens >= UNKNOWN_TOKENS
+    assert found.is_open
+
+
+def test_tools_of_the_callers_own_are_no_such() -> None:
+    tools = [{"type": "bash_20250124", "name": "bash"}, {"name": "web_search", "input_schema": {}}]
+    found = bounds_of({"tools": tools, "mcp_servers": None})
+    assert found.input_tokens < 2 * TOOL_TOKENS
+    assert not found.is_open
+
+
+EDITS = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "compact_20260112"}]}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"context_management": EDITS},
+     {"additionalModelRequestFields": {"context_management": EDITS}}],
+)  # fmt: skip
+def test_a_conversation_that_is_summed_up_is_read_twice(asked: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 100}
+    found, plain = bounds_of({**body, **asked}), bounds_of(body)
+    assert found.input_tokens >= 2 * plain.input_tokens
+    assert found.max_output_tokens == 200
+    assert found.is_open
+    kept = with_max_output({**body, **asked}, 200, Family.ANTHROPIC)
+    assert kept["max_tokens"] == 100
+
+
+def test_other_edits_of_the_context_are_no_summing_up() -> None:
+    edits = {"edits": [{"type": "clear_tool_uses_20250919"}, "compact", {}]}
+    found = bounds_of({"max_tokens": 100, "context_management": edits})
+    assert (found.max_output_tokens, found.is_open) == (100, False)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.bedrock import Operation, StreamUsage, Usage
+from pricekeeper.bedrock import Operation, StreamUsage, Usage, usage_of_invoke
 from pricekeeper.bedrock.streams import FRAME_BYTES_MAX
 from pricekeeper.standin.frames import event_frame, exception_frame
 
@@ -39,7 +39,9 @@ def chunk(body: Any) -> bytes:
 
 
 def invoke_stream(
-    begun: dict[str, Any] | None = None, metrics: dict[str, int] | None = None
+    begun: dict[str, Any] | None = None,
+    metrics: dict[str, int] | None = None,
+    said: dict[str, Any] | None = None,
 ) -> bytes:
     """As Claude streams it: the cache at its beginning, the metrics at its end."""
     begun = begun or {
@@ -58,6 +60,7 @@ def invoke_stream(
     frames = [
         chunk({"type": "message_start", "message": {"usage": begun}}),
         *(chunk({"type": "content_block_delta", "delta": {"text": str(n)}}) for n in range(5)),
+        *([] if said is None else [chunk({"type": "message_delta", "usage": said})]),
         chunk({"type": "message_stop", METRICS: metrics}),
     ]
     return b"".join(frames)
@@ -163,15 +166,15 @@ def test_a_frame_that_says_it_is_longer_than_any_is_the_end() -> None:
     assert usage.usage() is None
 
 
-def test_what_is_kept_of_a_long_stream_is_three_payloads() -> None:
+def test_what_is_kept_of_a_long_stream_is_a_few_frames() -> None:
     """And a frame that is not whole yet."""
     usage = StreamUsage(CONVERSE)
     frame = event_frame("contentBlockDelta", b'{"delta":{"text":"%b"}}' % (b"x" * 1_000))
     for _ in range(10_000):
         usage.feed(frame)
     usage.feed(frame[:-1])
-    kept = len(usage._buffer) + len(usage._last) + sum(len(one) for one in usage._first)
-    assert kept < 5 * len(frame)
+    kept = [bytes(usage._buffer), usage._last[0], usage._before[0], *usage._first]
+    assert sum(map(len, kept)) < 6 * len(frame)
 
 
 def test_what_only_the_beginning_says_of_the_cache_counts() -> None:
@@ -183,3 +186,28 @@ def test_what_only_the_beginning_says_of_the_cache_counts() -> None:
     written = {**begun, "cache_creation_input_tokens": 5}
     found = read(INVOKE, invoke_stream(written, metrics))
     assert found == Usage(100, 20, cache_read_tokens=7, cache_write_5m_tokens=5)
+
+
+ROUNDS = [
+    {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
+    {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000,
+     "cache_read_input_tokens": 5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 500, 100_000])
+def test_all_rounds_of_the_model_count(size: int) -> None:
+    """One that has summed up the conversation is charged, and is not in the metrics."""
+    begun = {"input_tokens": 23_000, "output_tokens": 1}
+    metrics = {"inputTokenCount": 23_000, "outputTokenCount": 1_000}
+    stream = invoke_stream(begun, metrics, {"output_tokens": 1_000, "iterations": ROUNDS})
+    found = read(INVOKE, *(stream[at : at + size] for at in range(0, len(stream), size)))
+    assert found == Usage(203_000, 4_500, cache_read_tokens=5)
+    for odd in ([], "x", [1], None):
+        said = {"output_tokens": 1_000, "iterations": odd}
+        assert read(INVOKE, invoke_stream(begun, metrics, said)) == Usage(23_000, 1_000)
+
+
+def test_all_rounds_count_in_a_whole_reply() -> None:
+    usage = {"input_tokens": 23_000, "output_tokens": 1_000, "iterations": ROUNDS}
+    assert usage_of_invoke({"usage": usage}, {}) == Usage(203_000, 4_500, cache_read_tokens=5)

@@ -105,6 +105,17 @@ def test_else_the_bytes_bound_it(world: World, model: str, text: str) -> None:
     world.assert_equal(app)
 
 
+def test_what_a_model_reads_beyond_its_prompt_is_not_counted(world: World) -> None:
+    """A tool that runs at Bedrock's side finds what nobody knows before."""
+    app = App(world.api).register()
+    tools = {"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}}
+    reply = world.converse(app, "premium", text_of(TOKENS), **CONFIG, **tools)
+    assert reply.status == 200
+    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for("premium", 1_000_000))
+    assert "CountTokens" not in world.ledger.attempts
+    world.assert_equal(app)
+
+
 def test_who_is_frozen_has_nothing_counted(world: World) -> None:
     app = App(world.api).register()
     frozen = world.api.provision("PUT", f"{app.path}/freeze", {"reason": "it runs wild"})

@@ -224,16 +224,46 @@ MARKS = b'[{,\\" \\\\'
     "inner",
     [b",".join([b"[[[[[]]]]]"] * 25_000), b",".join([b"{}"] * 110_000),
      b",".join([b'"a"'] * 110_000), b",".join([b"1"] * 110_000), b"[" * 110_000,
-     b'{"a":{"b":1},"c":[' + b",".join([b"{}"] * 110_000)],
-    ids=["nested", "objects", "texts", "numbers", "deep", "broken"],
+     b'{"a":{"b":1},"c":[' + b",".join([b"{}"] * 110_000),
+     b",".join([b"2.47e-300"] * 6_000), b",".join([b"9" * 4_000] * 1_000)],
+    ids=["nested", "objects", "texts", "numbers", "deep", "broken", "floats", "integers"],
 )  # fmt: skip
 def test_a_body_has_only_so_many_values(world: World, app: App, inner: bytes) -> None:
     """To look at millions of them would take seconds, in which nobody else is served."""
     reply = world.post("/model/premium/converse", b'{"messages":[%b]}' % inner, app)
     assert (reply.status, reply.json["message"]) == (
         400,
-        f"the body may have {VALUES_MAX} values at most",
+        f"the body may have {VALUES_MAX} values at most, and fewer long numbers",
     )
+
+
+def test_whatever_is_granted_can_be_sent_on(scripted: ScriptedWorld) -> None:
+    """A body is nested too deeply to be written, and refused, or it is sent on."""
+
+    def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
+        peer.sendall(whole(b'{"usage":{"inputTokens":1,"outputTokens":1}}'))
+
+    with scripted(answer) as (world, _upstream):
+        app = App(world.api).register()
+        statuses = []
+        for depth in range(840, 1_010):
+            nested = b"[" * depth + b'"x"' + b"]" * depth
+            body = b'{"messages":[{"role":"user","content":%b}]}' % nested
+            statuses.append(world.post("/model/premium/converse", body, app).status)
+        assert set(statuses) == {200, 400}
+        assert sorted(statuses) == statuses
+        until(lambda: app.unfinished("open") == [])
+
+
+def test_tags_of_a_header_are_not_pushed_out(world: World, app: App) -> None:
+    """Who stands before an app may say whose it is; the body can't have that left out."""
+    others = {f"a{number:02}": "v" for number in range(15)}
+    for name in ("team", "a15"):
+        body = converse_body(requestMetadata={**others, name: "other"})
+        header = {"x-pricekeeper-tag-team": "search"}
+        assert world.post("/model/premium/converse", body, app, **header).status == 200
+    until(lambda: len(app.usage()) == 2)
+    assert [one["tags"].get("team") for one in app.usage()] == ["search", "search"]
 
 
 def test_texts_may_have_any_number_of_marks(world: World, app: App) -> None:

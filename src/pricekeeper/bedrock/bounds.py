@@ -40,14 +40,20 @@ TAGS_MAX: Final = 16
 METADATA_HEADER: Final = "x-amzn-bedrock-request-metadata"
 
 _IMAGES: Final = frozenset({"image", "image_url", "input_image"})
-_DOCUMENTS: Final = frozenset({"document", "file", "input_file", "container_upload"})
+_DOCUMENTS: Final = frozenset(
+    {"document", "document_url", "file", "file_url", "input_file", "container_upload"}
+)
 _MEDIA: Final = {
     **dict.fromkeys(_IMAGES, IMAGE_TOKENS),
-    "audio": AUDIO_TOKENS,
-    "input_audio": AUDIO_TOKENS,
-    "video": VIDEO_TOKENS,
+    **dict.fromkeys(("audio", "input_audio", "audio_url"), AUDIO_TOKENS),
+    **dict.fromkeys(("video", "video_url"), VIDEO_TOKENS),
     **dict.fromkeys(_DOCUMENTS, DOCUMENT_TOKENS),
 }
+_SERVED: Final = frozenset({"systemTool", "mcp_servers", "web_search_options", "connectors"})
+_SERVED_TYPES: Final = ("web_search", "web_fetch", "code_execution", "mcp_")
+"""Tools that run at the other side: what they find is read by the model, and charged."""
+_COMPACTION: Final = "compact"
+"""How an edit of the context begins that has the model read everything once more, and sum it up."""
 _PLAIN: Final = frozenset({"txt", "md", "csv", "html", "text/plain"})
 """Forms of documents that are plain text."""
 _DATA: Final = frozenset({"bytes", "data", "url"})
@@ -81,6 +87,8 @@ class CallBounds(msgspec.Struct, frozen=True):
     """``none``, ``5m`` or ``1h``: what is written to the cache at the most."""
     service_tier: str | None = None
     tags: dict[str, str] = {}
+    is_open: bool = False
+    """Whether the model may read more than is in the request."""
 
 
 class _Sum:
@@ -93,6 +101,8 @@ class _Sum:
     def __init__(self) -> None:
         self.tokens = TEMPLATE_TOKENS
         self.cache_write = "none"
+        self.is_open = False
+        """Whether the model may be shown more than is in the body."""
         self._waiting: list[tuple[Any, bool]] = []
 
     def add(self, body: Mapping[str, Any]) -> None:
@@ -128,15 +138,19 @@ class _Sum:
 
     def _add_block(self, block: Mapping[str, Any]) -> None:
         kind = block.get("type")
-        if isinstance(kind, str) and kind in _MEDIA:
-            self.tokens += 2
-            self._add_medium(kind, block)
-            return
         tokens = 2
+        if isinstance(kind, str):
+            if kind in _MEDIA:
+                self.tokens += 2
+                self._add_medium(kind, block)
+                return
+            self.is_open |= kind.startswith(_SERVED_TYPES)
         for name, inner in block.items():
             tokens += 4 + (len(name) if name.isascii() else _bytes(name))
             if name in _CACHE_MARKS:
                 self._note_cache(inner)
+            elif name in _SERVED:
+                self.is_open |= inner is not None
             if name in _FREE_JSON:
                 self._waiting.append((inner, True))
             elif isinstance(inner, str):
@@ -202,9 +216,16 @@ def bounds_of(
     total.add(body)
     if "toolConfig" in body or "tools" in body:
         total.tokens += TOOL_TOKENS
+    most = (read_most or _stated_max_output)(body)
+    is_compacting = _is_compacting(body)
+    if total.is_open:
+        total.tokens += UNKNOWN_TOKENS
+    if is_compacting:
+        total.tokens *= 2
     return CallBounds(
         input_tokens=min(total.tokens, INPUT_TOKENS_MAX),
-        max_output_tokens=(read_most or _stated_max_output)(body),
+        max_output_tokens=most,
+        is_open=total.is_open or is_compacting,
         cache_write=total.cache_write,
         service_tier=_asked_tier(body, headers),
         tags=tags_of(body.get("requestMetadata") or _json_or_none(headers.get(METADATA_HEADER))),
@@ -242,7 +263,7 @@ _INSIDE: Final = (
     ("textGenerationConfig", ("maxTokenCount",)),
     (_ADDITIONAL, _STATED),
 )
-_TIMES: Final = ("n", "num_generations", "best_of")
+_TIMES: Final = ("n", "num_generations", "best_of", "numResults", "candidate_count")
 _READ_BY: Final[Mapping[Family | None, tuple[tuple[str | None, str], ...]]] = {
     None: (("inferenceConfig", "maxTokens"),),
     Family.ANTHROPIC: ((None, "max_tokens"), (None, "max_tokens_to_sample")),
@@ -321,7 +342,20 @@ def _check_additional(fields: Mapping[str, Any]) -> None:
 
 def _answers(body: Mapping[str, Any]) -> int:
     """How many answers to the one prompt are asked for."""
-    return max([1, *(int(one) for _, one in _times(body) if _is_count(one))])
+    most = max([1, *(int(one) for _, one in _times(body) if _is_count(one))])
+    return 2 * most if _is_compacting(body) else most
+
+
+def _is_compacting(body: Mapping[str, Any]) -> bool:
+    """Whether the model may read all of it once more, to sum it up, and answer with that, too."""
+    for holder in (body, body.get(_ADDITIONAL)):
+        context = holder.get("context_management") if isinstance(holder, dict) else None
+        edits = context.get("edits") if isinstance(context, dict) else None
+        if isinstance(edits, list) and any(
+            isinstance(one, dict) and str(one.get("type")).startswith(_COMPACTION) for one in edits
+        ):
+            return True
+    return False
 
 
 def _times(body: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -17,7 +17,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from pricekeeper.bedrock.operations import Operation
-from pricekeeper.bedrock.usage import Usage, usage_of_body, usage_of_converse, usage_of_metrics
+from pricekeeper.bedrock.usage import (
+    Usage,
+    usage_of_body,
+    usage_of_converse,
+    usage_of_metrics,
+    with_rounds,
+)
 
 FRAME_BYTES_MAX: Final = 32 << 20
 """A frame that says it is longer is no frame: the rest of the stream is not looked at."""
@@ -33,6 +39,7 @@ class StreamUsage:
     """What a stream says was used, once it has said so."""
 
     __slots__ = (
+        "_before",
         "_buffer",
         "_first",
         "_is_converse",
@@ -51,8 +58,8 @@ class StreamUsage:
         self._needed = 0
         """How many bytes there must be before it is looked at again."""
         self._first: list[bytes] = []
-        self._last = (b"", -1)
-        """Bytes with the last frame in them, and where it begins."""
+        self._last = self._before = (b"", -1)
+        """Bytes with the last frame in them, and where it begins; the same of the one before."""
         self._lost = False
         self.size = 0
         """How many bytes have passed."""
@@ -72,7 +79,7 @@ class StreamUsage:
 
     def _walk(self, data: bytes) -> None:
         """Go from frame to frame, and keep what is not whole yet."""
-        at, end, last, needed = 0, len(data), -1, _FRAME_BYTES_MIN
+        at, end, before, last, needed = 0, len(data), -1, -1, _FRAME_BYTES_MIN
         latest = end - _FRAME_BYTES_MIN
         missing = _FIRST - len(self._first)
         while at <= latest:
@@ -86,9 +93,10 @@ class StreamUsage:
             if missing > 0:
                 missing -= 1
                 self._first.append(_payload_at(data, at))
-            last = at
+            before, last = last, at
             at += length
         if last >= 0:
+            self._before = (data, before) if before >= 0 else self._last
             self._last = (data, last)
         if at < end:
             self._buffer += data[at:]
@@ -104,6 +112,10 @@ class StreamUsage:
         total = None if last is None else usage_of_metrics(last)
         if total is None:
             return None
+        event = _chunk(_payload_at(*self._before))
+        said = None if event is None else event.get("usage")
+        if isinstance(said, dict):  # Anthropic's last word before the end
+            total = with_rounds(total, said)
         return replace(self._with_cache(total), service_tier=self._tier)
 
     def _with_cache(self, total: Usage) -> Usage:

@@ -82,6 +82,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         return found
 
 
+_TOKENS: Final = tuple(name for name in Usage.__struct_fields__ if name.endswith("_tokens"))
+
+
 class _CacheDetail(msgspec.Struct, rename="camel", gc=False):
     ttl: str = ""
     input_tokens: _Count = 0
@@ -129,7 +132,7 @@ def read_converse(data: bytes) -> Usage | None:
         tier_name = tier_with(tier_name, performance.latency)
     for_an_hour = 0
     if usage.cache_details:
-        for_an_hour = sum(one.input_tokens for one in usage.cache_details if one.ttl == "1h")
+        for_an_hour = sum(one.input_tokens for one in usage.cache_details if one.ttl != "5m")
     return Usage(
         usage.input_tokens,
         usage.output_tokens,
@@ -247,15 +250,33 @@ def usage_of_headers(headers: Mapping[str, str], *, has_answer: bool) -> Usage |
     )
 
 
+def with_rounds(total: Usage, usage: Mapping[str, Any]) -> Usage:
+    """The usage with all rounds of the model that Anthropic's form lists.
+
+    One that has summed up the conversation is charged, and is not in the totals beside the list.
+    """
+    rounds = usage.get("iterations")
+    if not isinstance(rounds, list):
+        return total
+    each = [_anthropic_round(one) for one in rounds if isinstance(one, _MAPPINGS)]
+    most = {name: max(getattr(total, name), sum(getattr(one, name) for one in each))
+            for name in _TOKENS}  # fmt: skip
+    return msgspec.structs.replace(total, **most)
+
+
 def _anthropic(usage: Mapping[str, Any]) -> Usage:
+    return with_rounds(_anthropic_round(usage), usage)
+
+
+def _anthropic_round(usage: Mapping[str, Any]) -> Usage:
     written = _count(usage, "cache_creation_input_tokens")
     created = usage.get("cache_creation")
     for_an_hour = 0
     if isinstance(created, _MAPPINGS):
         for_an_hour = _count(created, "ephemeral_1h_input_tokens")
     return Usage(
-        usage["input_tokens"],
-        usage["output_tokens"],
+        _count(usage, "input_tokens"),
+        _count(usage, "output_tokens"),
         cache_read_tokens=_count(usage, "cache_read_input_tokens"),
         cache_write_5m_tokens=max(0, written - for_an_hour),
         cache_write_1h_tokens=for_an_hour,
@@ -286,7 +307,7 @@ def _written_for_an_hour(details: Any) -> int:
     return sum(
         _count(one, "inputTokens")
         for one in details
-        if isinstance(one, _MAPPINGS) and one.get("ttl") == "1h"
+        if isinstance(one, _MAPPINGS) and one.get("ttl") != "5m"
     )
 
 

@@ -76,8 +76,13 @@ class Counting:
 
     async def count(self, plan: Plan, policy: Policy) -> Plan:
         """The plan with the prompt as long as Bedrock says; the same if that is not known."""
-        is_short = plan.bounds.input_tokens < COUNTED_FROM_TOKENS
-        if plan.route.operation is None or is_short or policy.freeze is not None:
+        bounds = plan.bounds
+        if (
+            plan.route.operation is None
+            or bounds.input_tokens < COUNTED_FROM_TOKENS
+            or bounds.is_open
+            or policy.freeze is not None
+        ):
             return plan
         models = [
             self._catalogue.model(label) for label in labels_to_take(plan, policy, self._catalogue)

@@ -34,7 +34,15 @@ MAX_OUTPUT_TOKENS: Final = 4_096
 TAG_PREFIX: Final = "x-pricekeeper-tag-"
 TAGS_MAX: Final = 16
 VALUES_MAX: Final = 100_000
-"""What the body of a call may have in it: each takes some time of the event loop to look at."""
+"""What the body of a call may have in it: each takes half a microsecond of the event loop."""
+EXPONENT_VALUES: Final = 20
+"""A number with an exponent takes as long to read as so many values."""
+DIGITS_AS_A_VALUE: Final = 32
+WEIGHED_FROM_BYTES: Final = 16_384
+"""A shorter body can't have too many."""
+NESTED_MAX: Final = 100
+"""A body with fewer lists and objects is surely not nested too deeply for Python; and by how much
+the stack may differ between one moment of a call and another."""
 TAG_BYTES_MAX: Final = 256
 _CACHE_WRITES: Final = {one.value: one for one in CacheWrite}
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -75,12 +83,14 @@ def plan_call(
     route: Route, body: bytes, headers: Mapping[str, str], policy: Policy, catalogue: Catalogue
 ) -> Plan:
     """Read a request; raises `Refusal` for a body that can't be one, or for no model."""
-    if len(body) > VALUES_MAX and count_values(body) > VALUES_MAX:
-        raise _invalid(f"the body may have {VALUES_MAX} values at most")
+    if len(body) > WEIGHED_FROM_BYTES and weigh(body) > VALUES_MAX:
+        raise _invalid(f"the body may have {VALUES_MAX} values at most, and fewer long numbers")
     try:
         parsed = _decode(body)
+        if body.count(b"[") + body.count(b"{") > NESTED_MAX:
+            _check_writable(parsed)
     except NOT_JSON:
-        raise _invalid("the body is no JSON object") from None
+        raise _invalid("the body is no JSON object that could be sent on") from None
     model = route.model or parsed.get("model")
     if not isinstance(model, str) or not model:
         raise _invalid("model: must name a model")
@@ -98,22 +108,31 @@ def plan_call(
     return Plan(route, model, parsed, bounds, _tags(bounds, headers), family, among)
 
 
-def count_values(body: bytes) -> int:
-    """No fewer than the values that a JSON text has, in time by its length, without reading it.
+def _check_writable(parsed: Any) -> None:
+    """Raise `RecursionError` for what is nested too deeply to be written when it is sent on.
 
-    A value is the first of something or has a comma before it. Only if marks of that kind are many,
-    those inside of texts are left out: a text ends where a quotation mark is not escaped.
+    By then the stack may be higher than it is now.
     """
-    most = _count_marks(body)
-    if most > VALUES_MAX:
-        bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-        texts = bare.count(b'"') // 2
-        most = texts if texts > VALUES_MAX else _count_marks(b"".join(bare.split(b'"')[::2]))
-    return most
+    for _ in range(NESTED_MAX):
+        parsed = [parsed]
+    _encode(parsed)
 
 
-def _count_marks(text: bytes) -> int:
-    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+def weigh(body: bytes) -> int:
+    """How many values a JSON text has, at the most, with what numbers take longer than others.
+
+    In time by its length, and without reading it. A text in it ends where a quotation mark is not
+    escaped. Outside of texts a value is the first of something or has a comma before it.
+    """
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    texts = bare.count(b'"') // 2
+    if texts > VALUES_MAX:  # nobody makes a list of them
+        return texts
+    outside = b"".join(bare.split(b'"')[::2]).translate(None, b" \t\r\n")
+    marks = outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+    numbers = outside.replace(b"true", b"").replace(b"false", b"")
+    exponents = numbers.count(b"e") + numbers.count(b"E")
+    return 1 + marks + EXPONENT_VALUES * exponents + len(outside) // DIGITS_AS_A_VALUE
 
 
 def _invalid(message: str) -> Refusal:
@@ -229,7 +248,7 @@ def _tags(bounds: CallBounds, headers: Mapping[str, str]) -> dict[str, str]:
     found = {name[start:]: value for name, value in headers.items() if name[:start] == TAG_PREFIX}
     if not (found or bounds.tags):
         return found
-    found = {**bounds.tags, **found}
+    found |= {name: value for name, value in bounds.tags.items() if name not in found}
     fitting = {
         name: value
         for name, value in found.items()
