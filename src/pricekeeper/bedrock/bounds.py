@@ -348,6 +348,8 @@ def _answers(body: Mapping[str, Any]) -> int:
 
 def _is_compacting(body: Mapping[str, Any]) -> bool:
     """Whether the model may read all of it once more, to sum it up, and answer with that, too."""
+    if "context_management" not in body and _ADDITIONAL not in body:
+        return False
     for holder in (body, body.get(_ADDITIONAL)):
         context = holder.get("context_management") if isinstance(holder, dict) else None
         edits = context.get("edits") if isinstance(context, dict) else None
