@@ -269,3 +269,14 @@ def test_models_of_vectors_write_no_answer() -> None:
     assert not answers_with_text("amazon.titan-embed-text-v2:0")
     assert not answers_with_text("cohere.rerank-v3-5:0")
     assert answers_with_text("us.anthropic.claude-opus-5-5")
+
+
+@pytest.mark.parametrize("ttl", ["9h", "", None, 7])
+def test_what_is_cached_for_a_time_that_is_not_known_costs_the_most(ttl: Any) -> None:
+    """By the typed reader and by the other one."""
+    details = [{"ttl": "5m", "inputTokens": 2}, {"ttl": ttl, "inputTokens": 3}]
+    usage = {"inputTokens": 1, "outputTokens": 1, "cacheWriteInputTokens": 5}
+    reply = {"usage": {**usage, "cacheDetails": details}}
+    for found in (usage_of_converse(reply), read_converse(json.dumps(reply).encode())):
+        assert found is not None
+        assert (found.cache_write_5m_tokens, found.cache_write_1h_tokens) == (2, 3)

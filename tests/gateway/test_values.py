@@ -52,3 +52,8 @@ def test_many_texts_take_no_more_room_than_the_body() -> None:
 def test_numbers_that_take_long_count_for_more(number: bytes, least: int) -> None:
     many = weigh(b"[" + b",".join([number] * 1_000) + b"]")
     assert 1_000 * least <= many <= 1_000 * (least + 2)
+
+
+def test_names_are_no_values() -> None:
+    pairs = {str(number): "text" for number in range(60_000)}
+    assert weigh(json.dumps(pairs).encode()) < VALUES_MAX
