@@ -156,6 +156,10 @@ def _last_of(lines: Iterable[Callable[[], _Line]]) -> tuple[_Line, ...]:
     return tuple(reversed(found))
 
 
+Taken: TypeAlias = tuple[dict[str, OrgNews], bool]
+"""The news of each organisation, and whether that is everything."""
+
+
 class EventBuffer:
     """What happened in one process since it was last taken."""
 
@@ -174,11 +178,8 @@ class EventBuffer:
             news = self._orgs[org_id] = OrgNews()
         return news
 
-    def take(self) -> tuple[dict[str, OrgNews], bool]:
-        """All of it, and whether it is complete; noting begins anew."""
+    def take(self) -> Taken:
+        """Return everything and empty the buffer."""
         taken = self._orgs, self.is_complete
         self._orgs, self.is_complete = {}, True
         return taken
-
-    def __len__(self) -> int:
-        return len(self._orgs)

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from pricekeeper.activity.buffer import EventBuffer, OrgNews
+from pricekeeper.activity.buffer import EventBuffer, OrgNews, Taken
 from pricekeeper.activity.denial import Denial
 from pricekeeper.activity.event import AlertNotice, Event, Flip, encode_events
 from pricekeeper.activity.items import (
@@ -110,9 +110,17 @@ class Feed:
 
     async def flush(self) -> None:
         """Append what happened to the feeds that are watched."""
-        if not (self._buffer or self._untold or self._all_untold):
+        await self.publish(self.take())
+
+    def take(self) -> Taken:
+        """Take everything that was noted, to publish it."""
+        return self._buffer.take()
+
+    async def publish(self, taken: Taken) -> None:
+        """Append these events, and those that failed before, to the feeds that are watched."""
+        news, is_complete = taken
+        if is_complete and not (news or self._untold or self._all_untold):
             return
-        news, is_complete = self._buffer.take()
         try:
             watched = await self._read_watched()
         except StoreError as error:

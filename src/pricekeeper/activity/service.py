@@ -40,12 +40,14 @@ class Activity:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what was noted."""
-        await self.feed.flush()
+        """Write the denials, then announce them: a page reads them when it hears of them."""
+        taken = self.feed.take()
         await self.denials.flush()
+        await self.feed.publish(taken)
 
     async def close(self) -> None:
-        """End those who listen, and write what was noted last."""
+        """End the listeners, then write what was noted last."""
         await self.listeners.wait_closed()
-        await self.feed.flush()
+        taken = self.feed.take()
         await self.denials.close()
+        await self.feed.publish(taken)
