@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from alerts.endpoint import SECRET, Endpoint, open_endpoint
+from alerts.topics_server import TOPIC
 from attribution import BY
 from metering.conftest import CATALOGUE, LABELS, PREMIUM, a_usage
 from minting import minted
@@ -19,7 +20,7 @@ from pricekeeper.credentials import Pepper, Peppers, Sealer
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering import Aggregator, Metering, WindowSpend
 from pricekeeper.metering.aggregation_report import AggregationReport
-from pricekeeper.pricing import PriceBook
+from pricekeeper.pricing import Catalogue, PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Tenants
@@ -32,7 +33,7 @@ __all__ = ["location", "meter", "store"]
 USD = 1_000_000
 APP = AppId("web")
 PEPPERS = Peppers(Pepper("v1", b"p" * 32))
-LOOPBACK = Guard([ip_network("127.0.0.0/8")])
+LOOPBACK = Guard([ip_network("127.0.0.0/8")], [TOPIC])
 COST_USD_MICROS = 10_500
 """What the record of `Org.spend` costs, once."""
 
@@ -40,10 +41,16 @@ COST_USD_MICROS = 10_500
 class Instance:
     """One instance of the service, as far as alerts are concerned."""
 
-    def __init__(self, store: Store, clock: Clock, guard: Guard = LOOPBACK) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        guard: Guard = LOOPBACK,
+        catalogue: Catalogue = CATALOGUE,
+    ) -> None:
         self.store = store
         self.tenants = Tenants(store, clock, LABELS)
-        self.prices = PriceBook(store, clock, CATALOGUE)
+        self.prices = PriceBook(store, clock, catalogue)
         self.ledger = Ledger(store, clock, WindowSpend(store, clock).read_spend)
         self.metering = Metering(store, clock, self.prices, ledger=self.ledger)
         sources = Sources(
@@ -59,6 +66,7 @@ class Instance:
             sealer=Sealer(PEPPERS),
             sources=sources,
             ledger=self.ledger,
+            catalogue=catalogue,
             guard=guard,
         )
         self.aggregator = Aggregator(store, clock, look=self.alerts.look)

@@ -36,7 +36,9 @@ class MailServer:
     trust: ssl.SSLContext | None = None
     auth: str = "PLAIN LOGIN"
     answers: dict[str, str] = field(default_factory=dict)
-    """What is answered to a line that begins so, instead."""
+    """What is answered to a line that begins so, in capitals, instead."""
+    before_tls: str = ""
+    """What is said behind the 220 of STARTTLS, still in plain text."""
     port: int = 0
     mails: list[TakenMail] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -71,7 +73,9 @@ class MailServer:
         while True:
             line = await read()
             word = line.upper().split(":")[0]
-            told = [text for begins, text in self.answers.items() if line.startswith(begins)]
+            told = [
+                text for begins, text in self.answers.items() if line.upper().startswith(begins)
+            ]
             is_encrypted = writer.get_extra_info("ssl_object") is not None
             if told:
                 await say(told[0])
@@ -83,7 +87,7 @@ class MailServer:
                 for number, one in enumerate(told, 1):
                     await say(f"250{' ' if number == len(told) else '-'}{one}")
             elif word == "STARTTLS" and self.trust is not None:
-                await say("220 go on")
+                await say("220 go on" + self.before_tls)
                 await writer.start_tls(self.trust)
             elif word.startswith("AUTH"):
                 if word == "AUTH LOGIN":

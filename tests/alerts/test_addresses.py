@@ -44,6 +44,55 @@ INSIDE = [
 ]
 
 
+SPECIAL = """
+    0.0.0.0/8 0.0.0.0/32 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12
+    192.0.0.0/24 192.0.0.0/29 192.0.0.8/32 192.0.0.9/32 192.0.0.10/32 192.0.0.170/32
+    192.0.0.171/32 192.0.0.192/32 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24
+    192.88.99.2/32 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24
+    224.0.0.0/4 240.0.0.0/4 255.255.255.255/32 168.63.129.16/32
+    ::1/128 ::/128 ::/96 ::127.0.0.1/128 ::8.8.8.8/128 64:ff9b:1::/48 64:ff9b:1::808:808/128
+    100::/64 100:0:0:1::/64 2001::/23 2001::/32 2001:1::1/128 2001:1::2/128 2001:1::3/128
+    2001:2::/48 2001:3::/32 2001:4:112::/48 2001:10::/28 2001:20::/28 2001:30::/28 2001:db8::/32
+    2002::/16 2002:808:808::/48 2620:4f:8000::/48 3fff::/20 5f00::/16 fc00::/7 fe80::/10 fec0::/10
+    ff00::/8 4000::/3 8000::/1 200::/7
+""".split()  # noqa: SIM905 - 70 lines fewer
+"""IANA's registries of special-purpose addresses, what is no unicast or reserved, and the host of
+Azure's virtual machines."""
+STANDS_FOR = ("::ffff:{}", "64:ff9b::{}", "2a00::5efe:{}", "2a00::200:5efe:{}", "2a00::300:5efe:{}")
+"""Mapped, NAT64 and ISATAP: what an IPv6 address in front of an IPv4 address makes of it."""
+
+
+@pytest.mark.parametrize("block", SPECIAL)
+def test_no_special_block_is_public(block: str) -> None:
+    """Neither its first nor its last address, on any version of Python, in any guise."""
+    network = ip_network(block)
+    for address in (network[0], network[-1]):
+        assert not PUBLIC.permits(address)
+        if network.version == 4:
+            assert not any(PUBLIC.permits(ip_address(one.format(address))) for one in STANDS_FOR)
+
+
+@pytest.mark.parametrize("form", STANDS_FOR)
+def test_an_address_that_stands_for_a_public_one_is_public(form: str) -> None:
+    """In a network of IPv6 alone every name is at such an address."""
+    assert PUBLIC.permits(ip_address(form.format("8.8.8.8")))
+    if "5efe" not in form:
+        assert LOOPBACK.permits(ip_address(form.format("127.0.0.1")))
+
+
+@pytest.mark.parametrize("block", ["::/0", "0.0.0.0/0"])
+def test_what_is_beside_a_special_block_is_public(block: str) -> None:
+    """So that no block is larger here than in the registry: the neighbours on both sides."""
+    found = [ip_network(one) for one in SPECIAL]
+    special = [one for one in found if one.version == ip_network(block).version]
+    beside = {network[0] - 1 for network in special if int(network[0])}
+    beside |= {network[-1] + 1 for network in special if network[-1] != ip_network(block)[-1]}
+    for address in beside:
+        is_unicast = address.version == 4 or address in ip_network("2000::/3")
+        is_free = not any(address in network for network in special)
+        assert PUBLIC.permits(address) == (is_unicast and is_free), address
+
+
 @pytest.mark.parametrize("address", INSIDE)
 def test_addresses_that_are_not_public_are_refused(address: str) -> None:
     """As an address and in a URL; one that stands for such an address, too."""

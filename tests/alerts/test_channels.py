@@ -271,8 +271,18 @@ def test_an_address_that_can_not_be_is_refused(
 ) -> None:
     """The field is named, and what may be there."""
     with pytest.raises(RequestRefusedError) as refused:
-        address_of(ChannelRequest(kind, **changes), None, Guard())
+        address_of(ChannelRequest(kind, **changes), None, Guard(topics=[f"{TOPIC}\n"]))
     assert [one.field for one in refused.value.mistakes] == [field]
+
+
+@pytest.mark.parametrize("listed", [[], [TOPIC.replace("alerts", "alerts-2")], [TOPIC.upper()]])
+def test_a_topic_is_named_only_from_the_deployments_list(listed: list[str]) -> None:
+    """The service publishes with its own AWS identity: else whoever sets a channel would use it."""
+    request = ChannelRequest(ChannelKind.SNS, url=TOPIC)
+    with pytest.raises(RequestRefusedError, match="PRICEKEEPER_ALERT_TOPICS") as refused:
+        address_of(request, None, Guard(topics=listed))
+    assert [one.field for one in refused.value.mistakes] == ["url"]
+    assert address_of(request, None, Guard(topics=[*listed, TOPIC])).url == TOPIC
 
 
 @pytest.mark.parametrize(

@@ -11,28 +11,46 @@ from botocore.serialize import create_serializer
 from alerts.conftest import LOOPBACK
 from alerts.endpoint import Endpoint
 from alerts.topics_server import PUBLISH, TOPIC, TopicsStandIn, open_topics
-from pricekeeper.alerts import Channel, ChannelKind
-from pricekeeper.alerts.body import AlertBody, encoded_body
+from pricekeeper.alerts import Channel, ChannelKind, Guard
+from pricekeeper.alerts.alert import Alert, AlertKind, Finding, Owner
+from pricekeeper.alerts.body import alert_body, parse_body
 from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
+from pricekeeper.alerts.parts import foreign
 from pricekeeper.alerts.slack import send_to_slack
 from pricekeeper.alerts.sns import Topics, publish_fields
 from pricekeeper.alerts.webhook import HttpSender
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import DeliveryError
+from pricekeeper.values import OrgId
 
-ALERT = AlertBody(
-    id="0192a1b2-7c3d-7e4f-8a5b-6c7d8e9f0a1b",
-    kind="BUDGET",
-    at="2026-01-23T15:30:45Z",
-    title="Ümläut <!channel> & Co:\n80 % " + "is spent " * 20,
-    text="$160.20 of $200.00 <@U123> is spent.",
-    next="See what is left: pricekeeper budgets",
-    about={"threshold_pct": 80},
-    org_id="0b7c6a52-9d0e-4f3a-8c5b-2f1f6f7a9e11",
-    org_name="Acme",
+HOSTILE = (
+    "@all <!channel> <@U123>\n[Renew](https://evil.example) `*_~ \u202e&amp; mail@evil.example"
 )
-BODY = encoded_body(ALERT)
+HARMLESS = (
+    "`@\u200ball \u2039!channel\u203a \u2039@\u200bU123\u203a "
+    "[Renew](https:\u200b/\u200b/\u200bevil.\u200bexample)"
+    " \u02cb*_~ \uff06amp; mail@\u200bevil.\u200bexample`"
+)
+ORG_ID = OrgId("0b7c6a52-9d0e-4f3a-8c5b-2f1f6f7a9e11")
+BODY = alert_body(
+    Alert(
+        "0192a1b2-7c3d-7e4f-8a5b-6c7d8e9f0a1b",
+        1_769_182_245_000,
+        Finding(
+            kind=AlertKind.BUDGET,
+            owner=Owner(ORG_ID),
+            identity=(),
+            title=f"Ümläut & {foreign(HOSTILE)}: 80 % " + "is spent " * 20,
+            text=f"$160.20 of {foreign(HOSTILE)} and {foreign('')}is spent.",
+            next_step="See what is left: pricekeeper budgets <ORG>",
+            about={"threshold_pct": 80},
+            lasts_until_ms=0,
+            org_name="Acme",
+        ),
+    )
+)
+ALERT = parse_body(BODY)
 
 
 def channel(kind: ChannelKind, url: str) -> OpenChannel:
@@ -52,10 +70,15 @@ async def test_a_chat_gets_words_in_which_nothing_is_a_command(endpoint: Endpoin
     (taken, _) = endpoint.requests
     assert taken.json.keys() == {"text"}
     title, text, next_step, alert_id = taken.json["text"].split("\n")
-    assert title.startswith("*Ümläut &lt;!channel&gt; &amp; Co: 80 %")
-    assert text == "$160.20 of $200.00 &lt;@U123&gt; is spent."
-    assert (next_step, alert_id) == (ALERT.next, f"`{ALERT.id}`")
+    assert title.startswith(f"*Ümläut &amp; {HARMLESS}: 80 %")
+    assert text == f"$160.20 of {HARMLESS} and is spent."
+    assert next_step == "See what is left: pricekeeper budgets &lt;ORG&gt;"
+    assert alert_id == f"`{ALERT.id}`"
     assert (taken.headers["content-type"], taken.id) == ("application/json", ALERT.id)
+
+
+def publisher(*listed: str) -> Topics:
+    return Topics(ManualClock(1_769_182_245_000), Guard(topics=listed))
 
 
 @pytest.fixture
@@ -70,12 +93,16 @@ async def topics(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TopicsStandIn
 async def test_a_topic_gets_what_botocore_would_send(topics: TopicsStandIn, topic: str) -> None:
     """Field by field, by botocore's model of Publish; a FIFO topic has the id as its key."""
     to = channel(ChannelKind.SNS, topic)
-    await Topics(ManualClock(1_769_182_245_000)).send(to, ALERT.id, BODY)
+    await publisher(topic).send(to, ALERT.id, BODY)
 
     (sent,) = topics.requests
     message = json.loads(sent["Message"])
     assert message["default"] == BODY.decode()
-    assert message["email"].startswith(ALERT.text)
+    assert message["email"].startswith(
+        "$160.20 of @\u200ball <!channel> <@\u200bU123> [Renew](https:\u200b"
+    )
+    assert message["sms"].startswith("Ümläut & @\u200ball ")
+    assert "\u202e" not in message["default"]
     attributes = {"id": ALERT.id, "kind": "BUDGET", "org_id": ALERT.org_id}
     params: dict[str, Any] = {
         "TopicArn": topic,
@@ -91,6 +118,7 @@ async def test_a_topic_gets_what_botocore_would_send(topics: TopicsStandIn, topi
     wanted = create_serializer("query").serialize_to_request(params, PUBLISH)
     assert sent == wanted["body"]
     assert re.fullmatch(r"[ -~]{1,99}", sent["Subject"])
+    assert "https: / / evil. example" in sent["Subject"]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +138,32 @@ async def test_what_a_topic_does_not_take(
     topics.error = (status, code)
     to = channel(ChannelKind.SNS, TOPIC)
     with pytest.raises(DeliveryError, match=f"SNS answered {code}$") as failed:
-        await Topics(ManualClock(1_769_182_245_000)).send(to, ALERT.id, BODY)
+        await publisher(TOPIC).send(to, ALERT.id, BODY)
     assert failed.value.is_refused is is_refused
+
+
+@pytest.mark.parametrize("listed", [[], [f"{TOPIC}.fifo"], [TOPIC[:-1]]])
+async def test_a_topic_that_is_taken_off_the_list_gets_nothing(
+    topics: TopicsStandIn, listed: list[str]
+) -> None:
+    """A channel may have named it before; the service's AWS identity is not lent to it."""
+    to = channel(ChannelKind.SNS, TOPIC)
+    with pytest.raises(DeliveryError, match="PRICEKEEPER_ALERT_TOPICS") as failed:
+        await publisher(*listed).send(to, ALERT.id, BODY)
+    assert failed.value.is_refused
+    assert not topics.requests
 
 
 def test_the_same_alert_is_the_same_message() -> None:
     assert publish_fields(TOPIC, ALERT.id, BODY) == publish_fields(TOPIC, ALERT.id, BODY)
+
+
+async def test_without_credentials_a_failed_delivery_says_what_to_do(
+    topics: TopicsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history of alerts is where an administrator looks."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(DeliveryError, match="no AWS credentials found: set AWS_ACCESS_KEY_ID"):
+        await publisher(TOPIC).send(channel(ChannelKind.SNS, TOPIC), ALERT.id, BODY)
+    assert not topics.requests

@@ -4,15 +4,17 @@ import json
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from alerts.conftest import APP, COST_USD_MICROS, USD, Instance, Org
-from metering.conftest import ECONOMY, LABELS, PREMIUM, STANDARD
+from metering.conftest import CATALOGUE, ECONOMY, LABELS, PREMIUM, STANDARD
 from minting import minted
 from pricekeeper.alerts import AlertKind
 from pricekeeper.alerts.items import StoredAlert
 from pricekeeper.alerts.rates import ASKED_MIN, KEYS_MAX, UNSETTLED_MIN, DeniedShares
 from pricekeeper.errors import UnpricedUsageError
 from pricekeeper.metering import Usage
+from pricekeeper.pricing import Catalogue
 from pricekeeper.storage import Set, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client
@@ -87,6 +89,22 @@ class TestFallback:
         await instance.aggregate()
 
         assert len(await org.history(kind=AlertKind.FALLBACK)) == 1
+
+    async def test_a_model_without_text_is_none_that_is_left(
+        self, org: Org, instance: Instance
+    ) -> None:
+        """Nothing is recommended any more, though a model of vectors has its quota."""
+        models = [CATALOGUE.model(label) for label in LABELS]
+        vectors = [replace(one, writes_text=one.label != ECONOMY) for one in models]
+        catalogue = Catalogue({one.label: one for one in vectors}, "test")
+        await org.configure(quotas={PREMIUM: COST_USD_MICROS, STANDARD: 2_800, ECONOMY: USD})
+        other = Instance(instance.store, org.clock, catalogue=catalogue)
+        await org.spend(instance=other)
+        await org.spend(instance=other, model_label=STANDARD)
+        await other.aggregate()
+        await other.close()
+        (told,) = map(body, await org.history(kind=AlertKind.EXHAUSTED))
+        assert told["about"]["labels"] == [PREMIUM, STANDARD]
 
     async def test_models_that_are_all_spent(
         self, org: Org, instance: Instance, clock: SettableClock

@@ -1,9 +1,13 @@
 """Alerts as mails: a real SMTP server with TLS, and what goes wrong with one."""
 
 import asyncio
+import socket
+from email import message_from_bytes
+from email.policy import SMTP
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from alerts.conftest import LOOPBACK
@@ -13,8 +17,8 @@ from pricekeeper.alerts import Channel, ChannelKind, Guard
 from pricekeeper.alerts.body import AlertBody, encoded_body
 from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
-from pricekeeper.alerts.mail import Mail
-from pricekeeper.alerts.smtp import LINE_BYTES_MAX, SmtpConnection
+from pricekeeper.alerts.mail import Mail, mail_of
+from pricekeeper.alerts.smtp import REPLY_BYTES_MAX, Envelope, SmtpServer, send_mail
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import DeliveryError
 
@@ -74,6 +78,16 @@ async def test_a_mail_arrives_over_tls(
     assert max(map(len, first.content.split(b"\r\n"))) <= 998
 
 
+def test_a_foreign_name_in_the_subject_is_no_link() -> None:
+    """Programs look for links there, too."""
+    alert = msgspec.structs.replace(
+        ALERT, title="80 % of www.evil.example is spent", foreign={"title": [(8, 24)]}
+    )
+    made = mail_of(channel(25).address, alert.id, encoded_body(alert), 1_769_182_245)
+    subject = message_from_bytes(made, policy=SMTP)["Subject"]
+    assert subject == "80 % of www.\u200bevil.\u200bexample is spent"
+
+
 async def test_no_password_is_said_without_tls(certificate: Certificate) -> None:
     """A server that offers no TLS gets nothing, unless it is this machine and that is allowed."""
     async with open_mail_server() as server:
@@ -85,6 +99,7 @@ async def test_no_password_is_said_without_tls(certificate: Certificate) -> None
         )
         await send(certificate, to)
         assert [one.was_encrypted for one in server.mails] == [False]
+        await server.finish()
         server.lines.clear()
         with pytest.raises(DeliveryError, match="can't be reached"):
             await send(certificate, hidden)
@@ -135,7 +150,7 @@ async def test_what_a_server_does_not_take(
 async def test_who_is_not_taken_is_left_out(certificate: Certificate, capsys: Any) -> None:
     """One closed mailbox keeps nobody else from being told; the log says how many."""
     async with open_mail_server(certificate.server) as server:
-        server.answers = {"RCPT TO:<it@": "550 nobody"}
+        server.answers = {"RCPT TO:<IT@": "550 nobody"}
         await send(certificate, channel(server.port))
     assert [one.recipients for one in server.mails] == [("ops@example.com",)]
     assert "alert_recipients_refused" in capsys.readouterr().out
@@ -152,7 +167,14 @@ async def test_a_server_that_takes_no_password(certificate: Certificate) -> None
 
 
 @pytest.mark.parametrize(
-    "babble", [b"HTTP/1.1 400 no\r\n", b"220-more\r\n" * 200, b"2" * LINE_BYTES_MAX * 3, b""]
+    "babble",
+    [
+        b"HTTP/1.1 400 no\r\n",
+        b"220-more\r\n" * REPLY_BYTES_MAX,
+        b"2" * REPLY_BYTES_MAX,
+        b"",
+        b"220",
+    ],
 )
 async def test_something_else_than_a_mail_server(certificate: Certificate, babble: bytes) -> None:
     """What it says is bounded, and never told."""
@@ -171,10 +193,63 @@ async def test_something_else_than_a_mail_server(certificate: Certificate, babbl
 async def test_a_server_elsewhere_without_tls_is_told_nothing(certificate: Certificate) -> None:
     """After the greeting we leave."""
     async with open_mail_server() as server:
-        connection = SmtpConnection(*await asyncio.open_connection("127.0.0.1", server.port))
-        try:
-            with pytest.raises(DeliveryError, match="offers no TLS"):
-                await connection.begin("mail.test", trust=certificate.client, needs_tls=True)
-        finally:
-            connection.abort()
-    assert server.lines == ["EHLO pricekeeper"]
+        connection = await asyncio.to_thread(
+            socket.create_connection, ("127.0.0.1", server.port), timeout=10
+        )
+        there = SmtpServer("mail.test", certificate.client, is_tls=False, needs_tls=True)
+        envelope = Envelope("alerts@example.com", RECIPIENTS)
+        with pytest.raises(DeliveryError, match="offers no TLS"):
+            await asyncio.to_thread(send_mail, connection, there, None, envelope, b"")
+    assert server.lines == ["ehlo pricekeeper"]
+
+
+async def test_what_is_said_before_tls_does_not_count_inside_of_it(
+    certificate: Certificate,
+) -> None:
+    """Replies that somebody in between appends to the 220 would hide what the server says."""
+    injected = "250-mail.test|250 AUTH PLAIN|235 welcome|250 ok|250 ok|250 ok|354 go on|250 taken"
+    async with open_mail_server(certificate.server) as server:
+        server.before_tls = "\r\n" + injected.replace("|", "\r\n")
+        server.answers = {".": "554 spam"}
+        with pytest.raises(DeliveryError, match="answered 554"):
+            await send(certificate, channel(server.port))
+        server.answers = {"AUTH": "535 no"}
+        with pytest.raises(DeliveryError, match="answered 535"):
+            await send(certificate, channel(server.port))
+
+
+async def test_a_mail_that_was_accepted_is_delivered_whatever_comes_then(
+    certificate: Certificate,
+) -> None:
+    """Otherwise it would be sent again."""
+    async with open_mail_server(certificate.server) as server:
+        server.answers = {"QUIT": "421 oh"}
+        await send(certificate, channel(server.port))
+    assert len(server.mails) == 1
+
+
+@pytest.mark.parametrize("said", [b"", b"220 mail.test\r\n", b"2"])
+async def test_a_mail_that_is_given_up_leaves_no_thread_and_no_connection(
+    certificate: Certificate, said: bytes
+) -> None:
+    """A server that says nothing more is left at once, in the middle of a reply too."""
+    heard, left = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        heard.set()
+        await reader.read()
+        left.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    mail = Mail(LOOPBACK, ManualClock(), certificate.client)
+    to = channel(server.sockets[0].getsockname()[1])
+    sending = asyncio.create_task(mail.send(to, ALERT.id, encoded_body(ALERT)))
+    await heard.wait()
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    await left.wait()
+    await asyncio.to_thread(mail._threads.shutdown)
+    server.close()

@@ -170,6 +170,7 @@ def threshold(alert: dict[str, Any]) -> tuple[str, str, str, int]:
     return alert["kind"], about.get("name", "quota"), period, about["threshold_pct"]
 
 
+@pytest.mark.slow
 def test_three_instances_kills_and_an_hour_of_a_failing_webhook(
     store_url: str, tmp_path: Path
 ) -> None:

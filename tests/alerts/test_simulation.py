@@ -52,6 +52,7 @@ from pricekeeper.values import AppId, OrgId
 from quick_loop import quiet
 from selection.conftest import epoch_ms
 from slow_wire import SkewedClock, SlowWire
+from slowness import batches
 
 __all__ = ["quiet"]
 
@@ -288,7 +289,7 @@ async def simulate(seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
+@pytest.mark.parametrize("first", batches(HISTORIES, HISTORIES_EACH))
 def test_every_threshold_is_decided_once_and_delivered(first: int) -> None:
     """Whatever is lost, repeated, late or dead, at every step."""
     befell: Counter[str] = Counter()

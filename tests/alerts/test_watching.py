@@ -45,7 +45,7 @@ async def test_each_threshold_is_told_once_when_it_is_crossed(
     first = endpoint.requests[0].json
     assert first["title"] == "Acme: 50 % of the daily budget daily is spent"
     assert first["text"] == (
-        "$0.05 of $0.10 (50 %) of the daily budget daily of Acme is spent. It begins anew at "
+        "$0.05 of $0.10 (50 %) of the daily budget daily of Acme is spent. It resets at "
         "2030-01-16 00:00 UTC. Once it is spent, calls are denied."
     )
     assert f"pricekeeper budgets {org.id}" in first["next"]

@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -165,8 +164,7 @@ async def test_the_service_runs_the_job(settings: Settings, folder: Path) -> Non
     )
     clock = SystemClock()
     for given, kept in ((stored, True), (replace(stored, export_to=None), False)):
-        router: Any = make_app(given)._lifespan
-        async with router.lifespan_context(router):
+        async with make_app(given)._lifespan():
             running = {task.get_name() for task in asyncio.all_tasks()}
             assert ("pricekeeper-export" in running) is kept
             store = await open_store(given.store, clock=clock)

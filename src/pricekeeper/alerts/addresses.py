@@ -10,7 +10,7 @@ name pointed to yesterday does not count. Redirects are not followed.
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -35,17 +35,43 @@ _NAMES_OF_LOOPBACK: Final = frozenset(
     }
 )
 """What hosts files call it; whatever ends with ``.localhost`` is it too (RFC 6761)."""
-_NAT64: Final = ip_network("64:ff9b::/96")
 Network: TypeAlias = IPv4Network | IPv6Network
+_UNICAST: Final = (ip_network("0.0.0.0/0"), ip_network("2000::/3"))
+"""What is public, without `_SPECIAL`."""
+_SPECIAL: Final = tuple(
+    map(
+        ip_network,
+        (
+            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32",
+            "169.254.0.0/16",
+            "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24",
+            "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15",
+            "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+            "2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20",
+        ),
+    )
+)  # fmt: skip
+"""IANA's special-purpose blocks, multicast, and what the virtual machines of Azure reach of their
+host at a public address. Python's own lists differ by version."""
+_STANDS_FOR_IPV4: Final = (ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96"))
+"""Mapped addresses and NAT64: a connection goes to the IPv4 address in the last four bytes."""
+_ISATAP: Final = (0xFCFF_FFFF, 0x0000_5EFE)
+"""Mask and value of the four bytes before the IPv4 address that a tunnel of RFC 5214 goes to."""
 _Address: TypeAlias = IPv4Address | IPv6Address
 
 
 class Guard:
     """Which addresses are allowed."""
 
-    def __init__(self, allowed: Sequence[Network] = ()) -> None:
-        """``allowed`` are networks that are not public, and may be called all the same."""
+    def __init__(
+        self, allowed: Sequence[Network] = (), topics: Collection[str] = frozenset()
+    ) -> None:
+        """``allowed`` are networks that are not public, and may be called all the same.
+
+        ``topics`` are the ARNs of the SNS topics that may be published to.
+        """
         self._allowed = tuple(allowed)
+        self.topics = frozenset(topics)
 
     def check_url(self, url: str, field: str = "url") -> SplitResult:
         """The parts of an address that may be called, as far as the text alone can tell."""
@@ -66,7 +92,7 @@ class Guard:
     def allows_plain(self, host: str) -> bool:
         """Whether the host may be called without TLS: it is this machine, and that is allowed."""
         literal = _literal(host)
-        is_loopback = host == _LOCALHOST or (literal is not None and literal.is_loopback)
+        is_loopback = host == _LOCALHOST or (literal is not None and _reached(literal).is_loopback)
         return is_loopback and self._allows_loopback
 
     def _check_host(self, url: str, field: str) -> SplitResult:
@@ -82,9 +108,9 @@ class Guard:
 
     def permits(self, address: _Address) -> bool:
         """Whether the service may connect to that address."""
-        if any(address in network for network in self._allowed):
-            return True
-        return all(one.is_global and not one.is_multicast for one in (address, *_inside(address)))
+        reached = _reached(address)
+        is_allowed = any(address in one or reached in one for one in self._allowed)
+        return is_allowed or _is_public(reached)
 
     @property
     def _allows_loopback(self) -> bool:
@@ -164,13 +190,20 @@ def _literal(host: str) -> _Address | None:
         return None
 
 
-def _inside(address: _Address) -> list[_Address]:
-    """The IPv4 addresses that an IPv6 address stands for."""
-    if isinstance(address, IPv4Address):
-        return []
-    found: list[_Address | None] = [address.ipv4_mapped, address.sixtofour]
-    if address.teredo is not None:
-        found += address.teredo
-    if address in _NAT64:
-        found.append(IPv4Address(int(address) & 0xFFFF_FFFF))
-    return [one for one in found if one is not None]
+def _reached(address: _Address) -> _Address:
+    """The address that a connection goes to: the IPv4 address that an IPv6 address stands for."""
+    stands_for = any(address in network for network in _STANDS_FOR_IPV4)
+    return _last_four_bytes(address) if stands_for else address
+
+
+def _is_public(address: _Address) -> bool:
+    is_unicast = any(address in network for network in _UNICAST)
+    if not is_unicast or any(address in network for network in _SPECIAL):
+        return False
+    mask, value = _ISATAP
+    is_tunnel = address.version == 6 and int(address) >> 32 & mask == value  # noqa: PLR2004
+    return not is_tunnel or _is_public(_last_four_bytes(address))
+
+
+def _last_four_bytes(address: _Address) -> IPv4Address:
+    return IPv4Address(int(address) & 0xFFFF_FFFF)

@@ -68,7 +68,7 @@ def owner_from(key: str) -> Owner:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that people should know, in words and as data."""
+    """Something that people should know, in words with the marks of `parts`, and as data."""
 
     kind: AlertKind
     owner: Owner

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from pricekeeper import showing
 from pricekeeper.alerts.alert import AlertKind, Finding, Owner
-from pricekeeper.alerts.wording import command, day_words, rfc3339
+from pricekeeper.alerts.wording import client_words, command, day_words, rfc3339
 from pricekeeper.days import date_of, day_of, day_start_ms, next_midnight_ms
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
@@ -78,13 +78,14 @@ def anomaly_findings(
     if usual is None or not is_anomalous(spent, usual, policy.alerts.anomaly_pct):
         return
     spent_micros, usual_micros = (-(-picos // PICOS_PER_MICRO) for picos in (spent, usual.by_then))
+    whose = client_words(policy, is_app=False)
     times = f"{spent // usual.by_then} times" if usual.by_then else "more than nothing, which is"
     yield Finding(
         kind=AlertKind.ANOMALY,
         owner=Owner(policy.org_id, policy.org_incarnation),
         identity=(day,),
-        title=f"{policy.org_name}: {showing.usd(spent_micros)} today, {times} what is usual",
-        text=f"{policy.org_name} has spent {showing.usd(spent_micros)} on {day_words(day)} so far. "
+        title=f"{whose}: {showing.usd(spent_micros)} today, {times} what is usual",
+        text=f"{whose} has spent {showing.usd(spent_micros)} on {day_words(day)} so far. "
         f"On the same weekday of the last {WEEKS} weeks it was usually "
         f"{showing.usd(usual_micros)} by this hour.",
         next_step="See who spends: "

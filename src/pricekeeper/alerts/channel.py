@@ -32,6 +32,9 @@ TOPIC: Final = re.compile(
     r"arn:aws(?:-[a-z]{1,8}){0,2}:sns:(?P<region>[a-z]{2}(?:-[a-z]{1,12}){1,3}-[0-9]{1,2})"
     r":[0-9]{12}:[A-Za-z0-9_-]{1,256}(?P<fifo>\.fifo)?"
 )
+_TOPIC_EXAMPLE: Final = "arn:aws:sns:eu-central-1:123456789012:alerts"
+TOPIC_NOT_LISTED: Final = "is not listed in PRICEKEEPER_ALERT_TOPICS: ask the operator to add it"
+"""The service publishes with its own AWS identity, so its operator lists the topics for it."""
 _NAME: Final = re.compile(NAME)
 _MAILBOX: Final = re.compile(
     r"(?=.{3,254}\Z)[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?"
@@ -163,9 +166,10 @@ def signing_key(secret: str) -> bytes:
 
 def _url_mistakes(kind: ChannelKind, url: str, guard: Guard) -> list[FieldError]:
     if kind is ChannelKind.SNS:
-        is_topic = TOPIC.fullmatch(url) is not None
-        message = "must be the ARN of a topic, such as arn:aws:sns:eu-central-1:123456789012:alerts"
-        return [] if is_topic else [FieldError("url", message)]
+        if TOPIC.fullmatch(url) is None:
+            message = "must be the ARN of a topic, such as " + _TOPIC_EXAMPLE
+            return [FieldError("url", message)]
+        return [] if url in guard.topics else [FieldError("url", TOPIC_NOT_LISTED)]
     try:
         if kind is ChannelKind.EMAIL:
             guard.check_mail_server(url)

@@ -29,6 +29,7 @@ from pricekeeper.alerts.channel import (
 )
 from pricekeeper.alerts.items import Receiver
 from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.authority import Attribution
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Sealer
 from pricekeeper.errors import (
@@ -49,7 +50,7 @@ from pricekeeper.tenants.items import (
     config_key,
     same_life,
 )
-from pricekeeper.values import Attribution, OrgId
+from pricekeeper.values import OrgId
 
 ATTEMPTS_MAX: Final = 8
 _CHANNELS, _VERSION = "channels", "version"

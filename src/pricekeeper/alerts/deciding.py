@@ -20,6 +20,7 @@ from pricekeeper.alerts.body import alert_body
 from pricekeeper.alerts.channels import Channels
 from pricekeeper.alerts.items import Receiver, decision_writes, key_key
 from pricekeeper.alerts.meter import AlertMeter
+from pricekeeper.alerts.parts import split
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import ContendedError, ReasonCode, TransactionCancelledError
@@ -109,7 +110,7 @@ class Decider:
             kind=finding.kind.value,
             org_id=finding.owner.org_id,
             app_id=finding.app_id,
-            title=finding.title,
+            title=split(finding.title).plain,
             channels=len(receivers),
         )
         for one in full:

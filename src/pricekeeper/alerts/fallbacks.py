@@ -6,11 +6,18 @@ another. All models are spent when every label of the ordering has spent its quo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from pricekeeper.alerts.alert import AlertKind, Finding, Owner
-from pricekeeper.alerts.wording import client_words, command, day_words, local_minute, rfc3339
+from pricekeeper.alerts.wording import (
+    client_words,
+    command,
+    day_words,
+    local_minute,
+    rfc3339,
+    target_words,
+)
 from pricekeeper.days import day_start_ms, next_midnight_ms
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.selection.fallback import StickyState
@@ -60,10 +67,13 @@ def fallback_findings(policy: Policy, day: str, sticky: StickyState | None) -> I
 
 
 def exhausted_findings(
-    policy: Policy, day: str, spent_usd_picos: Mapping[str, int]
+    policy: Policy, day: str, spent_usd_picos: Mapping[str, int], skipped: Container[str] = ()
 ) -> Iterator[Finding]:
-    """That no model is left, if that is so. Labels without a total have spent nothing."""
-    ordering = policy.model_ordering
+    """That no model is left, if that is so. Labels without a total have spent nothing.
+
+    Labels that are ``skipped`` are never recommended, whatever is left of their quotas.
+    """
+    ordering = [label for label in policy.model_ordering if label not in skipped]
     if not ordering or not all(
         is_spent(policy, label, spent_usd_picos.get(label, 0)) for label in ordering
     ):
@@ -74,7 +84,8 @@ def exhausted_findings(
         policy,
         AlertKind.EXHAUSTED,
         day,
-        (*ordering, *quotas),
+        # The same with and without a catalogue, so that two processes tell it once.
+        (*policy.model_ordering, *(policy.quotas.get(one, 0) for one in policy.model_ordering)),
         title=f"{whose}: every model is spent",
         text=f"All models of {whose} ({', '.join(ordering)}) have spent their quotas on "
         f"{day_words(day)}. Calls are refused until {local_minute(until_ms, policy.timezone)}.",
@@ -140,5 +151,5 @@ def _ends_at_ms(policy: Policy, day: str) -> int:
 
 
 def _override(policy: Policy) -> str:
-    target = f"{policy.org_id} LABEL" + (f" {policy.app_id}" if _by_app(policy) else "")
-    return f"pricekeeper override set {target}"
+    org_id, *app_id = target_words(policy, _by_app(policy))
+    return " ".join(["pricekeeper override set", org_id, "LABEL", *app_id])

@@ -7,7 +7,10 @@ Whom the server does not take is left out, as long as it takes anybody, and the 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
@@ -17,11 +20,12 @@ from urllib.parse import SplitResult
 import structlog
 
 from pricekeeper.alerts.addresses import PORTS, Guard, GuardedResolver
-from pricekeeper.alerts.body import parse_body
+from pricekeeper.alerts.body import parse_body, plain_words
 from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
-from pricekeeper.alerts.smtp import LINE_BYTES_MAX, Envelope, SmtpConnection, SmtpLogin
-from pricekeeper.alerts.webhook import ATTEMPT_SECS
+from pricekeeper.alerts.parts import unlinked
+from pricekeeper.alerts.smtp import Envelope, SmtpLogin, SmtpServer, send_mail
+from pricekeeper.alerts.webhook import ATTEMPT_SECS, CONNECTIONS_MAX
 from pricekeeper.clock import Clock
 from pricekeeper.errors import DeliveryError, InvalidValueError
 
@@ -37,6 +41,8 @@ class Mail:
         self._clock = clock
         self._resolver = GuardedResolver(guard)
         self._given_trust = trust
+        # Threads of its own: a server that says nothing keeps no thread of others.
+        self._threads = ThreadPoolExecutor(CONNECTIONS_MAX, thread_name_prefix="pricekeeper-mail")
 
     @cached_property
     def _trust(self) -> ssl.SSLContext:
@@ -62,30 +68,35 @@ class Mail:
             name = channel.channel.name
             _log.warning("alert_recipients_refused", channel=name, alert_id=alert_id, count=refused)
 
-    async def _send(self, server: SplitResult, address: ChannelAddress, content: bytes) -> int:
-        host = server.hostname or ""
-        port = server.port or PORTS[server.scheme]
-        found = await self._resolver.resolve(host, port)
-        is_tls = server.scheme == "smtps"
-        reader, writer = await asyncio.open_connection(
-            found[0]["host"],
-            port,
-            limit=LINE_BYTES_MAX,
-            ssl=self._trust if is_tls else None,
-            server_hostname=host if is_tls else None,
+    async def close(self) -> None:
+        """Start no more sessions; those under way end with the tasks that wait for them."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _send(self, parts: SplitResult, address: ChannelAddress, content: bytes) -> int:
+        host = parts.hostname or ""
+        port = parts.port or PORTS[parts.scheme]
+        found = (await self._resolver.resolve(host, port))[0]
+        server = SmtpServer(
+            host, self._trust, parts.scheme == "smtps", not self._guard.allows_plain(host)
         )
-        connection = SmtpConnection(reader, writer)
+        login = SmtpLogin(address.user, address.secret) if address.user else None
+        envelope = Envelope(address.sender, address.recipients)
+        connection = socket.socket(found["family"], socket.SOCK_STREAM)
+        job = None
         try:
-            needs_tls = not self._guard.allows_plain(host)
-            known = await connection.begin(host, trust=self._trust, needs_tls=needs_tls)
-            if address.user:
-                await connection.login(SmtpLogin(address.user, address.secret), known)
-            envelope = Envelope(address.sender, address.recipients)
-            refused = await connection.send(envelope, content)
-            await connection.close()
+            connection.setblocking(False)  # noqa: FBT003 - its own signature
+            await asyncio.get_running_loop().sock_connect(connection, (found["host"], port))
+            with connection.dup() as lever:
+                connection.settimeout(ATTEMPT_SECS)
+                job = self._threads.submit(send_mail, connection, server, login, envelope, content)
+                try:
+                    return await asyncio.wrap_future(job)
+                finally:
+                    with suppress(OSError):  # closed by the server
+                        lever.shutdown(socket.SHUT_RDWR)  # a thread that still runs ends by it
         finally:
-            connection.abort()
-        return refused
+            if job is None or job.cancel():  # otherwise the thread closes it
+                connection.close()
 
 
 def mail_of(address: ChannelAddress, alert_id: str, body: bytes, now_epoch: int) -> bytes:
@@ -94,10 +105,9 @@ def mail_of(address: ChannelAddress, alert_id: str, body: bytes, now_epoch: int)
     mail = EmailMessage(policy=SMTP)
     mail["From"] = address.sender
     mail["To"] = ", ".join(address.recipients)
-    mail["Subject"] = " ".join(alert.title.split())
+    mail["Subject"] = " ".join(alert.shown("title", unlinked).split())
     mail["Date"] = formatdate(now_epoch)
     mail["Message-ID"] = f"<{alert_id}@{address.sender.rpartition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"
-    words = f"{alert.text}\n\n{alert.next}\n\n{alert.id}\n"
-    mail.set_content(words, cte="quoted-printable")
+    mail.set_content(f"{plain_words(alert)}\n", cte="quoted-printable")
     return bytes(mail)

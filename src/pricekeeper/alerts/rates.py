@@ -131,13 +131,14 @@ def unsettled_findings(policy: Policy, share: Share, now_ms: int) -> Iterator[Fi
         return
     part, whole = (-(-picos // PICOS_PER_MICRO) for picos in (share.part, share.whole))
     pct = share.part * 100 // share.whole
+    whose = client_words(policy, is_app=False)
     yield Finding(
         kind=AlertKind.UNSETTLED,
         owner=Owner(policy.org_id, policy.org_incarnation),
         identity=(org_day(policy.timezone, now_ms),),
-        title=f"{policy.org_name}: {pct} % of what is charged was never settled",
+        title=f"{whose}: {pct} % of what is charged was never settled",
         text=f"{showing.usd(part)} of {showing.usd(whole)} that one instance has charged to "
-        f"{policy.org_name} in the last hour is for {share.times} calls that nobody has settled: "
+        f"{whose} in the last hour is for {share.times} calls that nobody has settled: "
         "each is charged at the most that it can have cost, until somebody captures or voids it.",
         next_step="Find out which app does not capture its calls: "
         f"pricekeeper authorizations list {policy.org_id} APP --status unsettled",

@@ -27,15 +27,17 @@ from pricekeeper.alerts.sns import Topics
 from pricekeeper.alerts.watching import Watcher
 from pricekeeper.alerts.webhook import HttpSender, send_to_webhook
 from pricekeeper.audit import AuditTrail
+from pricekeeper.authority import Attribution
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Sealer
 from pricekeeper.errors import DeliveryError, NotFoundError
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering import WindowSpend
 from pricekeeper.metering.folding import Look
+from pricekeeper.pricing import Catalogue
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy, Tenants
-from pricekeeper.values import Attribution, OrgId, new_request_id
+from pricekeeper.values import OrgId, new_request_id
 
 
 class Trial(NamedTuple):
@@ -57,6 +59,7 @@ class Alerts:
         sealer: Sealer,
         sources: Sources,
         ledger: Ledger,
+        catalogue: Catalogue | None = None,
         trail: AuditTrail | None = None,
         guard: Guard | None = None,
         observe: Observer = lambda _: None,
@@ -67,15 +70,16 @@ class Alerts:
         self.meter = AlertMeter()
         self.channels = Channels(store, clock, tenants, trail=trail, sealer=sealer, guard=guard)
         self._http = HttpSender(self.channels.guard)
+        self._mail = Mail(self.channels.guard, clock)
         self._destinations: Mapping[ChannelKind, Send] = {
             ChannelKind.WEBHOOK: partial(send_to_webhook, self._http, clock),
             ChannelKind.SLACK: partial(send_to_slack, self._http),
-            ChannelKind.SNS: Topics(clock).send,
-            ChannelKind.EMAIL: Mail(self.channels.guard, clock).send,
+            ChannelKind.SNS: Topics(clock, self.channels.guard).send,
+            ChannelKind.EMAIL: self._mail.send,
         }
         self.courier = Courier(store, clock, self.channels, self._destinations, meter=self.meter)
         decider = Decider(store, clock, self.channels, self.meter, self._note_decided)
-        self._watcher = Watcher(store, tenants, decider, ledger)
+        self._watcher = Watcher(store, tenants, decider, ledger, catalogue)
         self.checks = Checks(store, clock, tenants, decider, sources, self._watcher.active)
         self.history = AlertHistory(store)
 
@@ -98,6 +102,7 @@ class Alerts:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
+        await self._mail.close()
 
     async def try_channel(self, owner: Owner, name: str, by: Attribution) -> Trial:
         """Send a test through a channel, at once and past the queue."""
@@ -118,9 +123,9 @@ class Alerts:
         self._observe(alert)
 
 
-def make_look(store: Store, clock: Clock) -> Look:
+def make_look(store: Store, clock: Clock, catalogue: Catalogue | None = None) -> Look:
     """The same for an aggregator without a service: it decides, and instances deliver."""
     tenants = Tenants(store, clock, ())
     decider = Decider(store, clock, Channels(store, clock, tenants))
     ledger = Ledger(store, clock, WindowSpend(store, clock).read_spend)
-    return Watcher(store, tenants, decider, ledger).look
+    return Watcher(store, tenants, decider, ledger, catalogue).look

@@ -12,9 +12,12 @@ import msgspec
 
 from pricekeeper.alerts.body import parse_body
 from pricekeeper.alerts.channels import OpenChannel
+from pricekeeper.alerts.parts import unlinked
 from pricekeeper.alerts.webhook import HttpSender
 
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_LOOKALIKES: Final = str.maketrans({"&": "\uff06", "<": "\u2039", ">": "\u203a", "`": "\u02cb"})
+"""For code, in which Slack wants escapes and Mattermost shows them."""
 
 
 async def send_to_slack(http: HttpSender, channel: OpenChannel, alert_id: str, body: bytes) -> None:
@@ -25,9 +28,14 @@ async def send_to_slack(http: HttpSender, channel: OpenChannel, alert_id: str, b
 
 
 def chat_text(body: bytes) -> str:
-    """An alert as a message: nothing in it is a link, a mention or a command."""
+    """An alert as a message. Foreign parts are code: no link, mention or format in any chat."""
     alert = parse_body(body)
     title, text, next_step = (
-        " ".join(part.translate(_ESCAPES).split()) for part in (alert.title, alert.text, alert.next)
+        alert.shown(name, _as_code, lambda ours: ours.translate(_ESCAPES))
+        for name in ("title", "text", "next")
     )
     return f"*{title}*\n{text}\n{next_step}\n`{alert.id}`"
+
+
+def _as_code(text: str) -> str:
+    return f"`{unlinked(text.translate(_LOOKALIKES))}`" if text else ""

@@ -1,101 +1,89 @@
-"""Alerts to topics of Amazon SNS: Publish, over its query protocol.
+"""Publishes alerts to topics of Amazon SNS.
 
-Signed by us with the service's own credentials, found by botocore's chain, in the topic's region.
-Subscribers get the alert as JSON; mails its words, telephones its title. The id is an attribute,
-and of a FIFO topic the deduplication id: the same for every attempt.
+The service publishes with its own credentials, in the topic's region, and only to topics that the
+deployment lists. Subscribers get the alert as JSON; mails get its words, telephones its title. The
+alert's id is an attribute, and the deduplication id of a FIFO topic. A publish is attempted once:
+the courier repeats an alert under the same id.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from typing import Final
-from urllib.parse import urlencode
+from typing import Any, Final
 
-import aiohttp
 import msgspec
 
-from pricekeeper.alerts.body import AlertBody, parse_body
-from pricekeeper.alerts.channel import TOPIC
+from pricekeeper.alerts.addresses import Guard
+from pricekeeper.alerts.body import AlertBody, parse_body, plain_words
+from pricekeeper.alerts.channel import TOPIC, TOPIC_NOT_LISTED
 from pricekeeper.alerts.channels import OpenChannel
+from pricekeeper.alerts.parts import BREAK, unlinked
 from pricekeeper.alerts.webhook import ATTEMPT_SECS
+from pricekeeper.aws import SETUP, AwsCallError, AwsClient
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.errors import DeliveryError, StoreError
-from pricekeeper.storage.dynamodb.credentials import AwsAccess, find_service
-from pricekeeper.storage.dynamodb.signed_post import post_signed
+from pricekeeper.errors import DeliveryError
 
-SERVICE: Final = "sns"
-VERSION: Final = "2010-03-31"
 REGIONS_MAX: Final = 64
 SUBJECT_LENGTH_MAX: Final = 99
-_HEADERS: Final = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
-_OK: Final = 200
-_ERROR_CODE: Final = re.compile(rb"<Code>([A-Za-z.]{1,64})</Code>")
 _REFUSED: Final = frozenset({"InvalidParameter", "InvalidParameterValue", "ParameterValueInvalid"})
-"""What concerns one alert; all other errors concern the topic, or us."""
-_OLD_KEYS: Final = frozenset({"ExpiredToken", "InvalidClientTokenId"})
+"""Errors that concern one alert; all others concern the topic, or the service."""
 
 
 class Topics:
     """Publishes alerts."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, guard: Guard) -> None:
         self._clock = clock
-        self._access: BoundedCache[str, AwsAccess] = BoundedCache(REGIONS_MAX)
+        self._guard = guard
+        self._clients: BoundedCache[str, AwsClient] = BoundedCache(REGIONS_MAX)
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
         """Send an alert; raises `DeliveryError` if it was not accepted."""
-        content = urlencode(publish_fields(channel.address.url, alert_id, body)).encode()
+        topic = channel.address.url
+        if topic not in self._guard.topics:  # named before it was taken off the list
+            raise DeliveryError(f"its address {TOPIC_NOT_LISTED}", is_refused=True)
+        fields = publish_fields(topic, alert_id, body)
         try:
             async with asyncio.timeout(ATTEMPT_SECS):
-                await self._publish(_region_of(channel.address.url), content)
+                await self._client_for(_region_of(topic)).call("publish", dict, **fields)
         except TimeoutError as error:
             raise DeliveryError(f"did not answer within {ATTEMPT_SECS} s") from error
-        except StoreError as error:
-            raise DeliveryError(f"there are no credentials for SNS: {error}") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise DeliveryError(f"the request failed: {type(error).__name__}") from error
+        except AwsCallError as error:
+            if not error.status:
+                why = SETUP.get(error.code, error.code)
+                raise DeliveryError(f"the request failed: {why}") from error
+            is_refused = error.code in _REFUSED
+            raise DeliveryError(f"SNS answered {error.code}", is_refused=is_refused) from error
 
-    async def _publish(self, region: str, content: bytes) -> None:
-        access = self._access.get(region)
-        if access is None:
-            access = await find_service(SERVICE, region, self._clock)
-            self._access.put(region, access)
-        keys = access.credentials.current() or await access.credentials.renew()
-        now_epoch = self._clock.now_ms() // 1000
-        status, reply = await post_signed(
-            access, keys, SERVICE, content, headers=_HEADERS, now_epoch=now_epoch
-        )
-        if status == _OK:
-            return
-        found = _ERROR_CODE.search(reply)
-        code = found[1].decode() if found else f"HTTP {status}"
-        if code in _OLD_KEYS:
-            access.credentials.discard(keys)
-        raise DeliveryError(f"SNS answered {code}", is_refused=code in _REFUSED)
+    def _client_for(self, region: str) -> AwsClient:
+        client = self._clients.get(region)
+        if client is None:
+            client = AwsClient(
+                "sns", self._clock, attempts_max=1, silence_secs=ATTEMPT_SECS, region=region
+            )
+            self._clients.put(region, client)
+        return client
 
 
-def publish_fields(topic: str, alert_id: str, body: bytes) -> dict[str, str]:
-    """What Publish is asked for."""
+def publish_fields(topic: str, alert_id: str, body: bytes) -> dict[str, Any]:
+    """The parameters of Publish."""
     alert = parse_body(body)
-    words = f"{alert.text}\n\n{alert.next}\n\n{alert.id}"
-    message = {"default": body.decode(), "email": words, "sms": alert.title}
+    message = {
+        "default": body.decode(),
+        "email": plain_words(alert),
+        "sms": alert.shown("title", unlinked),
+    }
     fields = {
-        "Action": "Publish",
-        "Version": VERSION,
         "TopicArn": topic,
-        "Subject": _subject(alert.title),
+        "Subject": _subject(alert.shown("title", unlinked)),
         "MessageStructure": "json",
         "Message": msgspec.json.encode(message).decode(),
+        "MessageAttributes": {
+            name: {"DataType": "String", "StringValue": value}
+            for name, value in _attributes(alert).items()
+        },
     }
-    for number, (name, value) in enumerate(_attributes(alert).items(), 1):
-        entry = f"MessageAttributes.entry.{number}"
-        fields |= {
-            f"{entry}.Name": name,
-            f"{entry}.Value.DataType": "String",
-            f"{entry}.Value.StringValue": value,
-        }
     if topic.endswith(".fifo"):
         fields |= {"MessageGroupId": "pricekeeper", "MessageDeduplicationId": alert_id}
     return fields
@@ -108,13 +96,17 @@ def _attributes(alert: AlertBody) -> dict[str, str]:
 
 
 def _subject(title: str) -> str:
-    """What SNS takes for one: ASCII without control characters, less than 100 of it."""
-    plain = " ".join(title.encode("ascii", "replace").decode().split())
+    """What SNS accepts: fewer than 100 characters of ASCII, no control characters.
+
+    A break that keeps a name from being a link becomes a space.
+    """
+    spaced = title.replace(BREAK, " ")
+    plain = " ".join(spaced.encode("ascii", "replace").decode().split())
     return f"pricekeeper: {plain}"[:SUBJECT_LENGTH_MAX].rstrip()
 
 
 def _region_of(topic: str) -> str:
     found = TOPIC.fullmatch(topic)
     if found is None:
-        raise DeliveryError("its address is no topic; set the channel anew", is_refused=True)
+        raise DeliveryError("its address is no topic: set the channel again", is_refused=True)
     return found["region"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pricekeeper.alerts.alert import DEPLOYMENT, AlertKind, Finding, Owner
+from pricekeeper.alerts.parts import foreign
 from pricekeeper.alerts.wording import client_words, command, rfc3339
 from pricekeeper.days import MS_PER_DAY, org_day
 from pricekeeper.tenants import Policy
@@ -81,7 +82,8 @@ def secret_findings(policy: Policy, now_ms: int) -> Iterator[Finding]:
         owner=Owner(policy.org_id, policy.org_incarnation),
         identity=(policy.client_id, policy.incarnation, created, age_days // days_max * days_max),
         title=f"{whose}: its secret is {age_days} days old",
-        text=f"The secret of {whose} ({policy.client_id}) is from {rfc3339(created * 1000)}. "
+        text=f"The secret of {whose} ({foreign(policy.client_id)}) is from "
+        f"{rfc3339(created * 1000)}. "
         "Whoever has seen it since can still use it.",
         next_step="Replace it, with time to roll it out: "
         f"{command('credentials rotate', policy, is_app)} --grace-hours 48",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pricekeeper.alerts.alert import Finding
@@ -33,6 +33,7 @@ from pricekeeper.ledger.book import OpenAccounts
 from pricekeeper.metering import total_keys, totals_from
 from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.facets import HOUR, MS_PER_HOUR, NO_APP, Facet, hour_from
+from pricekeeper.pricing import Catalogue
 from pricekeeper.selection.items import sticky_key, sticky_state
 from pricekeeper.storage import Key, Store, Table
 from pricekeeper.storage.tables import STICKY_STATE
@@ -76,7 +77,16 @@ class WatchedSpend(NamedTuple):
 class Watcher:
     """Finds crossed thresholds among what was counted, and has them decided."""
 
-    def __init__(self, store: Store, tenants: Tenants, decider: Decider, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tenants: Tenants,
+        decider: Decider,
+        ledger: Ledger,
+        catalogue: Catalogue | None = None,
+    ) -> None:
+        """Without a ``catalogue`` every label of an ordering counts as one that writes text."""
+        self._catalogue = catalogue
         self._store = store
         self._ledger = ledger
         self._tenants = tenants
@@ -145,8 +155,14 @@ class Watcher:
             if not readings.unreadable:
                 totals = {of.label: total for of, total in readings.totals.items()}
                 spent = {label: total.cost_usd_picos for label, total in totals.items()}
-                findings += exhausted_findings(one.policy, one.day, {**spent, **one.labels})
+                spent |= one.labels
+                findings += exhausted_findings(one.policy, one.day, spent, self._skipped(one))
         return findings
+
+    def _skipped(self, spend: WatchedSpend) -> Container[str]:
+        if self._catalogue is None:
+            return ()
+        return self._catalogue.skipped_by_auto(spend.policy.model_ordering)
 
     async def _look_at_budgets(
         self,

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from pricekeeper import showing
+from pricekeeper.alerts.parts import foreign
 from pricekeeper.alerts.use import Use
 from pricekeeper.budgets import BudgetAccount, Scope
 from pricekeeper.days import date_of
@@ -28,7 +29,7 @@ _OFTEN: Final = {
 
 
 class Words(NamedTuple):
-    """An alert for people."""
+    """An alert for people, with the marks of `parts.foreign`."""
 
     title: str
     text: str
@@ -49,8 +50,8 @@ def day_words(day: str) -> str:
 def client_words(policy: Policy, *, is_app: bool) -> str:
     """The organisation, or the app and its organisation, by name."""
     if is_app and policy.app_name is not None:
-        return f"{policy.app_name} of {policy.org_name}"
-    return policy.org_name
+        return f"{foreign(policy.app_name)} of {foreign(policy.org_name)}"
+    return foreign(policy.org_name)
 
 
 def of_limit(use: Use) -> str:
@@ -64,9 +65,10 @@ def budget_words(policy: Policy, account: BudgetAccount, use: Use, *, is_hard: b
     """A threshold of a budget was crossed."""
     is_app = account.scope is Scope.APP
     whose = client_words(policy, is_app=is_app)
-    name = f"{_OFTEN[account.window]} budget {account.name}"
+    name = f"{_OFTEN[account.window]} budget {foreign(account.name)}"
     if account.tag is not None:
-        name += f" for {account.tag[0]} {account.tag[1] or '(none)'}"
+        key, value = account.tag
+        name += f" for {foreign(key)} {foreign(value) if value else '(none)'}"
     anew = local_minute(account.span.ends_at_ms, policy.timezone)
     if use.charged_pct >= FULL_PCT:
         effect = "Calls are denied until then." if is_hard else "It is soft: calls go on."
@@ -79,7 +81,7 @@ def budget_words(policy: Policy, account: BudgetAccount, use: Use, *, is_hard: b
     change = command("app set" if is_app else "org set", policy, is_app)
     return Words(
         f"{whose}: {use.threshold_pct} % of the {name} is spent",
-        f"{of_limit(use)} of the {name} of {whose} is spent. It begins anew at {anew}. {effect}",
+        f"{of_limit(use)} of the {name} of {whose} is spent. It resets at {anew}. {effect}",
         f"See what is left: {look}. Raise it: {change} --budget {budget}",
     )
 
@@ -97,12 +99,20 @@ def quota_words(policy: Policy, label: str, day: str, use: Use, ends_at_ms: int)
     return Words(
         f"{whose}: {use.threshold_pct} % of the quota of {label} is spent",
         f"{of_limit(use)} of the quota of {label} of {whose} is spent on {day_words(day)}. "
-        f"It begins anew at {anew}. {effect}",
+        f"It resets at {anew}. {effect}",
         f"See who spends: {look}. Raise it: {change} --quota {label}=USD",
     )
 
 
 def command(words: str, policy: Policy, is_app: bool) -> str:  # noqa: FBT001 - app or not
     """A command about the organisation or the app, to be pasted."""
-    target = [policy.org_id, *([policy.app_id] if is_app and policy.app_id is not None else [])]
-    return f"pricekeeper {words} {shlex.join(target)}"
+    return " ".join(["pricekeeper", words, *target_words(policy, is_app)])
+
+
+def target_words(policy: Policy, is_app: bool) -> list[str]:  # noqa: FBT001 - app or not
+    """The ids of the organisation and of the app, to be pasted into a shell.
+
+    An app's id may look like a host. Quotes part it at its dots, so that it is no link in a mail.
+    """
+    ids = [policy.org_id, *([policy.app_id] if is_app and policy.app_id is not None else [])]
+    return [shlex.quote(one).replace(".", "'.'") for one in ids]

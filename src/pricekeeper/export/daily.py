@@ -73,7 +73,7 @@ class DailyExports:
         if location is None or not await self._take_lease():
             return []
         done: list[Manifest] = []
-        destination = await open_destination(
+        destination = open_destination(
             location, self._clock, s3_endpoint=self._settings.s3_endpoint
         )
         try:

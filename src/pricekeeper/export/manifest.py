@@ -17,8 +17,6 @@ from pricekeeper.metering.counters import COUNTER_NAMES, NOTHING, Account, Count
 from pricekeeper.metering.journal import Record
 
 VERSION: Final = 1
-NOTE_VERSION: Final = 2
-"""Files that an earlier version has noted lack a column, and are written again."""
 DIFFERENCES_MAX: Final = 100
 """So many accounts that differ are listed for an organisation; all of them are counted."""
 
@@ -242,7 +240,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 def note_bytes(entry: OrgEntry) -> bytes:
     """What is noted of an organisation that is done."""
-    return line_of(DoneNote(NOTE_VERSION, entry)) + b"\n"
+    return line_of(DoneNote(VERSION, entry)) + b"\n"
 
 
 def entry_from_note(content: bytes | None) -> OrgEntry | None:
@@ -253,7 +251,7 @@ def entry_from_note(content: bytes | None) -> OrgEntry | None:
         note = msgspec.json.decode(content, type=DoneNote)
     except msgspec.MsgspecError:
         return None
-    return note.entry if note.version == NOTE_VERSION else None
+    return note.entry if note.version == VERSION else None
 
 
 def day_path(day: str) -> str:

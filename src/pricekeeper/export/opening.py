@@ -8,12 +8,12 @@ from pricekeeper.export.folder import FolderDestination
 from pricekeeper.settings import ExportLocation, FolderLocation
 
 
-async def open_destination(
+def open_destination(
     location: ExportLocation, clock: Clock, *, s3_endpoint: str | None = None
 ) -> Destination:
-    """Open it. What S3 needs is imported here, since few processes do."""
+    """Open it. The module for S3 is imported here, because few processes need it."""
     if isinstance(location, FolderLocation):
         return FolderDestination(location.path)
     from pricekeeper.export.s3 import S3Destination  # noqa: PLC0415
 
-    return await S3Destination.open(location, clock, endpoint=s3_endpoint)
+    return S3Destination(location, clock, endpoint=s3_endpoint)

@@ -6,19 +6,24 @@ and nothing of the secret.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from pricekeeper.aws import AwsCallError, AwsClient
 from pricekeeper.clock import Clock
 from pricekeeper.errors import SettingsError
-from pricekeeper.secret_sources.secrets_manager import SecretsManager, SecretUnavailableError
 from pricekeeper.settings import AwsSecret, GivenSecret, SecretFile, SecretLocation
 
 FILE_BYTES_MAX: Final = 1 << 20
 FILE_REFRESH_MS: Final = 1_000
 AWS_REFRESH_MS: Final = 60_000
+AWS_ATTEMPTS_MAX: Final = 4
+AWS_SILENCE_SECS: Final = 3
+AWS_READ_SECS: Final = 30
+"""The longest that all attempts take together, so that a start fails within seconds."""
 
 
 class SecretSource(Protocol):
@@ -83,15 +88,41 @@ class _InFile:
 
 
 class _AtAws:
+    """A secret of AWS Secrets Manager, in its version AWSCURRENT."""
+
     refresh_ms: int | None = AWS_REFRESH_MS
 
     def __init__(self, setting: str, secret: AwsSecret, clock: Clock) -> None:
         self._setting = setting
         self._secret = secret
-        self._secrets_manager = SecretsManager(secret, clock)
+        self._client = AwsClient(
+            "secretsmanager",
+            clock,
+            attempts_max=AWS_ATTEMPTS_MAX,
+            silence_secs=AWS_SILENCE_SECS,
+            region=secret.region,
+        )
 
     async def read(self) -> str:
+        secret_id = self._secret.secret_id
         try:
-            return await self._secrets_manager.read()
-        except SecretUnavailableError as error:
-            raise SettingsError(self._setting, f"{self._secret}: {error}") from None
+            async with asyncio.timeout(AWS_READ_SECS):
+                return await self._client.call("get_secret_value", _text_of, SecretId=secret_id)
+        except TimeoutError:
+            problem = f"no answer within {AWS_READ_SECS} s"
+        except AwsCallError as error:
+            problem = str(error)
+        raise SettingsError(self._setting, f"{self._secret}: GetSecretValue: {problem}") from None
+
+
+def _text_of(reply: dict[str, Any]) -> str:
+    """The secret in a reply: text, or bytes that are text. No secret is empty."""
+    found = reply.get("SecretString") or reply.get("SecretBinary")
+    try:
+        text = found.decode() if isinstance(found, bytes) else found
+    except UnicodeDecodeError:
+        text = None
+    if not text or not isinstance(text, str):
+        # A proxy's own page also looks like this, so another attempt may succeed.
+        raise AwsCallError("NoText", "the reply has no secret that is text", is_passing=True)
+    return text
