@@ -14,6 +14,7 @@ from pricekeeper.storage.expressions import (
     Set,
     attr,
 )
+from pricekeeper.storage.format import require_format
 from pricekeeper.storage.opening import (
     enable_expiry,
     find_damage,
@@ -60,4 +61,5 @@ __all__ = [
     "query_pages",
     "read_items",
     "read_leap_ms",
+    "require_format",
 ]

@@ -59,10 +59,10 @@ class TypedItem:
             return values
         return [self.whole(name, 0, least=0) for name in names]  # which says what is wrong
 
-    def moment_ms(self, name: str, default: _Default = REQUIRED) -> int | _Default:
+    def moment_ms(self, name: str) -> int:
         """A moment in milliseconds since 1970, up to the year 9999: no calendar goes further."""
-        value = self.whole(name, default, least=0)
-        if isinstance(value, int) and value >= MOMENTS_END_MS:
+        value = self.whole(name, least=0)
+        if value >= MOMENTS_END_MS:
             raise self.report_unreadable(f"{name} must be a moment before the year 10000")
         return value
 

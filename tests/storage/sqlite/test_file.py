@@ -11,7 +11,6 @@ import pytest
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import StoreMisconfiguredError
 from pricekeeper.storage import Item, Key, Put
-from pricekeeper.storage.sqlite import database
 from pricekeeper.storage.sqlite.moments import SWEEP_AFTER_MS
 from pricekeeper.storage.sqlite.store import SWEEP_INTERVAL_MS, SWEEP_ROWS_MAX, SqliteStore
 from pricekeeper.storage.tables import CONFIG, REQUEST_DEDUP
@@ -55,13 +54,6 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path.write_text("these are notes, not a database " * 100)
     with pytest.raises(StoreMisconfiguredError):
         await opened(path)
-
-
-async def test_a_newer_schema_is_refused(path: str, store: SqliteStore) -> None:
-    """An old version must not write into what a newer one has laid out."""
-    store._writer._connection.pragma("user_version", database.SCHEMA_VERSION + 1)
-    with pytest.raises(StoreMisconfiguredError, match="newer version"):
-        await opened(Path(path))
 
 
 async def test_a_folder_that_can_not_be_written_is_refused(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ async def test_an_operator_can_say_that_the_clock_is_right(
 async def test_a_file_that_remembers_nothing_can_be_used(
     start: Opener, path: str, damage: str
 ) -> None:
-    """One of an older version, or one whose row can't be read: it is made anew."""
+    """The next sweep writes a row that is missing or can't be read."""
     store, _ = await start()
     await store.sweep()
     await store.close()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from pricekeeper.aws import SETUP
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.settings import DynamoDbLocation
@@ -69,7 +70,7 @@ class CredentialSource:
 
 @dataclass(frozen=True, slots=True)
 class AwsAccess:
-    """Everything needed to talk to a service of AWS in one region."""
+    """What the store's client needs to talk to DynamoDB in one region."""
 
     region: str
     endpoint: str
@@ -98,41 +99,29 @@ class AwsAccess:
 
 
 async def find_access(location: DynamoDbLocation, clock: Clock) -> AwsAccess:
-    """Find credentials and, unless the location says it, the endpoint of DynamoDB."""
-    return await find_service("dynamodb", location.region, clock, endpoint=location.endpoint)
-
-
-async def find_service(
-    service: str, region: str | None, clock: Clock, *, endpoint: str | None = None
-) -> AwsAccess:
-    """Ask botocore's chain for credentials and for whatever else is not said."""
-    found, where, url, ca_bundle = await asyncio.to_thread(_find, service, region, endpoint)
+    """Find credentials and, unless the location names it, the endpoint of DynamoDB."""
+    found, url, ca_bundle = await asyncio.to_thread(_find, location)
     parts = urlsplit(url)
     if parts.path not in ("", "/") or parts.query:
-        raise StoreMisconfiguredError(f"the endpoint of {service}, {url}, must have no path")
+        raise StoreMisconfiguredError(f"the endpoint of DynamoDB, {url}, must have no path")
     source = CredentialSource(found, clock)
     await source.renew()
-    return AwsAccess(where, url.rstrip("/"), source, ca_bundle)
+    return AwsAccess(location.region, url.rstrip("/"), source, ca_bundle)
 
 
-def _find(
-    service: str, region: str | None, endpoint: str | None
-) -> tuple[Any, str, str, str | None]:
+def _find(location: DynamoDbLocation) -> tuple[Any, str, str | None]:
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415
 
-    session = _session()
+    session, region = _session(), location.region
     found = _find_credentials(session)
-    region = region or session.get_config_variable("region")
-    if not region:
-        raise StoreMisconfiguredError(f"no region for {service}: set AWS_DEFAULT_REGION")
     ca_bundle = session.get_config_variable("ca_bundle")
-    if endpoint is not None:
-        return found, region, endpoint, ca_bundle
+    if location.endpoint is not None:
+        return found, location.endpoint, ca_bundle
     try:
-        client = session.create_client(service, region_name=region)
+        client = session.create_client("dynamodb", region_name=region)
     except (BotoCoreError, ValueError) as error:
-        raise StoreMisconfiguredError(f"no endpoint of {service} in {region}: {error}") from error
-    return found, region, client.meta.endpoint_url, ca_bundle
+        raise StoreMisconfiguredError(f"no endpoint of DynamoDB in {region}: {error}") from error
+    return found, client.meta.endpoint_url, ca_bundle
 
 
 def _session() -> Session:
@@ -151,11 +140,7 @@ def _find_credentials(session: Session | None = None) -> Any:
             f"AWS credentials could not be read: {type(error).__name__}"
         ) from error
     if found is None:
-        raise StoreMisconfiguredError(
-            "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-            "AWS_PROFILE, or give the machine a role (a local engine takes any made-up pair of "
-            "letters and digits)"
-        )
+        raise StoreMisconfiguredError(SETUP["NoCredentialsError"])
     return found
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from pricekeeper.aws import CHECK_SIGNATURE, MESSAGE_LENGTH_MAX, echoes_request
 from pricekeeper.errors import (
     ContendedError,
     InvalidOperationError,
@@ -29,9 +30,6 @@ TABLE_MISSING: Final = "ResourceNotFoundException"
 INVALID_REQUEST: Final = "ValidationException"
 
 _SERVER_ERROR: Final = 500
-_ECHOES_REQUEST: Final = ("Signature", "AuthenticationToken")
-"""Errors with this in their names quote the signed request, security token and all."""
-_MESSAGE_LENGTH_MAX: Final = 500
 
 
 class Treatment(Enum):
@@ -160,15 +158,15 @@ class Fault:
 
     def text(self, action: str) -> str:
         """The fault in one line, of bounded length."""
-        return f"{action}: {self.name}: {self.message[:_MESSAGE_LENGTH_MAX]}"
+        return f"{action}: {self.name}: {self.message[:MESSAGE_LENGTH_MAX]}"
 
 
 def fault_of(status: int, reply: dict[str, Any]) -> Fault:
     """What an error reply means."""
     name = str(reply.get("__type", "")).rpartition("#")[2]
     message = str(reply.get("message") or reply.get("Message") or "")
-    if any(part in name for part in _ECHOES_REQUEST):
-        message = "check the credentials and this machine's clock"
+    if echoes_request(name):
+        message = CHECK_SIGNATURE
         reply = {}
     if status >= _SERVER_ERROR or not name:
         return Fault(Treatment.LOST, name or f"HTTP {status}", message, reply)

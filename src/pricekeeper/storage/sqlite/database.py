@@ -34,8 +34,6 @@ SQLITE_OLDEST: Final = (3, 51, 3)
 """Before this, a WAL database can be corrupted when the log is reset under a reader."""
 
 APPLICATION_ID: Final = 0x50_4B_53_31
-SCHEMA_VERSION: Final = 2
-"""Since 2, budgets are kept by a log that version 1 does not know."""
 MOMENTS: Final = "ClockMoments"
 """One row: what this store has seen of the time. See `moments`."""
 
@@ -108,7 +106,6 @@ def create_schema(connection: apsw.Connection) -> None:
         connection.execute(statements.create)
         connection.execute(statements.index)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def read_data(connection: apsw.Connection, table: Table, key: Key) -> bytes | None:
@@ -192,8 +189,6 @@ def _configure(connection: apsw.Connection, path: str) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if application not in (0, APPLICATION_ID) or (application == 0 and tables):
         raise StoreMisconfiguredError(f"{path} is a database of another program")
-    if connection.pragma("user_version") > SCHEMA_VERSION:
-        raise StoreMisconfiguredError(f"{path} was made by a newer version of pricekeeper")
     mode = connection.execute("PRAGMA journal_mode = WAL").get
     if mode != ("memory" if path == MEMORY else "wal"):
         raise StoreMisconfiguredError(f"{path}: the file system does not support WAL ({mode})")

@@ -72,7 +72,7 @@ def read_moments(connection: apsw.Connection) -> Moments | None:
         for (data,) in connection.execute(STATEMENTS[MOMENTS].peek, _KEY):
             return _decode(data)
     except apsw.SQLError as error:
-        if "no such table" not in str(error):  # then the file is new, or of an older version
+        if "no such table" not in str(error):  # then the file is new
             raise
     except msgspec.MsgspecError:
         pass  # as good as none; the next sweep writes it anew
