@@ -1,15 +1,18 @@
-"""What a key allows: a role, and the organisations in which the key has it.
+"""Who asks, what their key allows, and which credentials they may be given.
 
-A role includes those before it. A coverage is some organisations or all; whatever lists
-organisations, or what belongs to several of them, shows exactly those that its caller covers.
+A key has a role in some organisations or in all. A role includes those before it. Every list of
+organisations, or of what belongs to several of them, shows exactly those that its caller covers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
+from pricekeeper.client_ids import Client
+from pricekeeper.errors import NotPermittedError
+from pricekeeper.showing import rfc3339
 from pricekeeper.values import OrgId
 
 
@@ -78,6 +81,17 @@ class KeyKind(StrEnum):
     """An organisation's own: an ADMIN of that organisation, and of no keys."""
 
 
+class Reach(IntEnum):
+    """How far above an organisation its administrator is; a higher one overrules a lower one."""
+
+    ORG = 0
+    """The organisation's own key."""
+    LISTED = 1
+    """A named key for listed organisations."""
+    ALL = 2
+    """A key for all organisations, or the store itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Authority:
     """What the key that came with a request allows."""
@@ -90,6 +104,12 @@ class Authority:
     expires_at_epoch: int | None = None
     """When the key stops counting; ``None``: it does not."""
 
+    @property
+    def reach(self) -> Reach:
+        if self.kind is KeyKind.ORG_KEY:
+            return Reach.ORG
+        return Reach.ALL if self.coverage.is_all else Reach.LISTED
+
 
 DEPLOYMENT: Final = Authority(KeyKind.DEPLOYMENT_KEY, Role.ADMIN, ALL_ORGS)
 """Whoever holds the deployment's own key, or the store itself."""
@@ -98,3 +118,66 @@ DEPLOYMENT: Final = Authority(KeyKind.DEPLOYMENT_KEY, Role.ADMIN, ALL_ORGS)
 def of_org(org_id: OrgId) -> Authority:
     """Whoever holds an organisation's own key."""
     return Authority(KeyKind.ORG_KEY, Role.ADMIN, only(org_id))
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Who asked for a change, from where and why.
+
+    Whatever makes the change is handed this, so that it can be written down with the change.
+    """
+
+    actor: str
+    """Which key it was, by its fingerprint, or which user of the command line. No secret."""
+    address: str
+    request_id: str
+    reason: str | None = None
+    authority: Authority | None = None
+    """What the key allows; ``None`` if no key came."""
+
+    @property
+    def reach(self) -> Reach:
+        """Without a key it is the lowest one."""
+        return Reach.ORG if self.authority is None else self.authority.reach
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """Permission to make a secret or token of one credential. Only `may_produce` makes one."""
+
+    credential: Authority | Client
+
+
+def may_produce(by: Authority | Client | None, credential: Authority | Client) -> Permit:
+    """Permit a secret or token of a credential that is no greater than the one that asks for it.
+
+    - A key gives no key of a higher role, a wider coverage or a later end than its own.
+    - A client's secret has no role and no end: any OPERATOR's key that covers the client gives it.
+    - A client gives its own secret and tokens, and no others: for these it exchanges what it has.
+
+    Raises `NotPermittedError` with what is greater.
+    """
+    refusal = _refusal(by, credential)
+    if refusal is not None:
+        raise NotPermittedError(refusal)
+    return Permit(credential)
+
+
+def _refusal(by: Authority | Client | None, credential: Authority | Client) -> str | None:
+    """Why the credential is not given; ``None`` if it is."""
+    if not isinstance(by, Authority):
+        return None if by == credential else "a credential is given by a key"
+    if isinstance(credential, Client):
+        role, coverage, end = Role.OPERATOR, only(credential.org_id), by.expires_at_epoch
+    elif by.kind is KeyKind.ORG_KEY:
+        return "an organisation's own key gives no keys"
+    else:
+        role, coverage, end = credential.role, credential.coverage, credential.expires_at_epoch
+    if not by.role.includes(role):
+        return f"role: a key with the role {by.role} gives no {role}"
+    if not by.coverage.includes(coverage):
+        return "org_ids: must be among the organisations of the key that asks"
+    if by.expires_at_epoch is not None and (end is None or end > by.expires_at_epoch):
+        last = rfc3339(by.expires_at_epoch * 1000)
+        return f"expires_at: the key that asks gives none that lasts longer than itself, to {last}"
+    return None

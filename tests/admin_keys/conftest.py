@@ -1,20 +1,21 @@
 """What the tests of admin keys share: every store, two instances on it, and a clock to move."""
 
+from dataclasses import replace
+
 import pytest
 
 from credentials.conftest import OLD_PEPPER
-from pricekeeper.admin_keys import AdminKeys, IssuedKey, WantedKey
-from pricekeeper.authority import ALL_ORGS, DEPLOYMENT, Authority, Coverage, Role
+from pricekeeper.admin_keys import AdminKeys, IssuedKey
+from pricekeeper.authority import ALL_ORGS, DEPLOYMENT, Attribution, Authority, Coverage, Role
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Pepper, Peppers
 from pricekeeper.storage import Store
-from pricekeeper.values import Attribution
 from stores import location, meter, store, table_prefix
 from tokens.conftest import MovableClock
 
 __all__ = ["location", "meter", "store", "table_prefix"]
 
-BY = Attribution("cli/somebody", "local", "request-1")
+BY = Attribution("cli/somebody", "local", "request-1", authority=DEPLOYMENT)
 
 
 def keys_of(store: Store, clock: Clock, *peppers: Pepper) -> AdminKeys:
@@ -32,7 +33,8 @@ async def create(
     expires_at_epoch: int | None = None,
     authority: Authority = DEPLOYMENT,
 ) -> IssuedKey:
-    return await keys.create(WantedKey(name, role, coverage, expires_at_epoch), authority, BY)
+    by = replace(BY, authority=authority)
+    return await keys.create(name, role, coverage, expires_at_epoch, by)
 
 
 async def counts(keys: AdminKeys, issued: IssuedKey) -> bool:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from admin_keys.conftest import BY
+from admin_keys.conftest import BY, create
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER
 from credentials.test_canary import ENTROPY, forms, read_all
-from pricekeeper.admin_keys import AdminKeys, WantedKey
-from pricekeeper.authority import ALL_ORGS, DEPLOYMENT, Role
+from pricekeeper.admin_keys import AdminKeys
 from pricekeeper.credentials import Peppers
 from pricekeeper.errors import NotFoundError
 from pricekeeper.settings import SqliteLocation
@@ -31,20 +30,19 @@ async def test_no_key_rests_or_is_logged(
     await store.create_tables()
     old = AdminKeys(store, clock, Peppers(OLD_PEPPER), entropy=entropy)
     new = AdminKeys(store, clock, Peppers(NEW_PEPPER, OLD_PEPPER), entropy=entropy)
-    wanted = WantedKey("canary-name", Role.ADMIN, ALL_ORGS)
-    first = await old.create(wanted, DEPLOYMENT, BY)
-    second = await old.rotate(first.key.key_id, 24, ALL_ORGS, BY)
+    first = await create(old, name="canary-name")
+    second = await old.rotate(first.key.key_id, 24, BY)
     texts = [first.text.reveal(), second.text.reveal()]
     errors = []
     for text in texts:
         assert await new.find(text) is not None
         assert await new.find(text[:-1] + ("1" if text[-1] == "0" else "0")) is None
         with pytest.raises(NotFoundError) as error:
-            await new.delete(text, ALL_ORGS, BY)
+            await new.delete(text, BY)
         errors.append(f"{error.value!r}")
-    third = await old.create(wanted, DEPLOYMENT, BY)
+    third = await create(old, name="canary-name")
     texts.append(third.text.reveal())
-    await new.delete(third.key.key_id, ALL_ORGS, BY)
+    await new.delete(third.key.key_id, BY)
     while_open = read_all(tmp_path)
     await store.close()
     printed = "".join(capfd.readouterr())

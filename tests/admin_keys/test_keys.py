@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -73,9 +74,9 @@ class TestOneKey:
     ) -> None:
         """The checksum is no secret; whoever knows the id still has 256 bits to guess."""
         issued = await create(here)
-        other = await there.rotate(issued.key.key_id, 0, ALL_ORGS, BY)
+        other = await there.rotate(issued.key.key_id, 0, BY)
         assert await there.find(issued.text.reveal()) is None
-        await there.delete(issued.key.key_id, ALL_ORGS, BY)
+        await there.delete(issued.key.key_id, BY)
         assert await there.find(other.text.reveal()) is None
 
     async def test_the_list_is_in_the_order_in_which_they_were_made(
@@ -114,12 +115,12 @@ class TestTheEnd:
         """Until then the other one believes what it has read, which is what the bound is for."""
         issued = await create(here)
         assert [await counts(one, issued) for one in (here, there)] == [True, True]
-        await here.delete(issued.key.key_id, ALL_ORGS, BY)
+        await here.delete(issued.key.key_id, BY)
         assert [await counts(one, issued) for one in (here, there)] == [False, True]
         clock.pass_ms(HALF_A_MINUTE_MS)
         assert [await counts(one, issued) for one in (here, there)] == [False, False]
         with pytest.raises(NotFoundError):
-            await here.delete(issued.key.key_id, ALL_ORGS, BY)
+            await here.delete(issued.key.key_id, BY)
 
     async def test_expiry_is_at_its_second_everywhere(
         self, here: AdminKeys, there: AdminKeys, clock: MovableClock
@@ -141,12 +142,12 @@ class TestTheEnd:
         """The new text counts everywhere at once; whoever comes with it ends the old one there."""
         issued = await create(here)
         assert await counts(there, issued)
-        fresh = await here.rotate(issued.key.key_id, 0, ALL_ORGS, BY)
+        fresh = await here.rotate(issued.key.key_id, 0, BY)
         assert [await counts(here, one) for one in (issued, fresh)] == [False, True]
         assert await counts(there, issued)
         clock.pass_ms(HALF_A_MINUTE_MS)
         assert not await counts(there, issued)
-        again = await here.rotate(issued.key.key_id, 0, ALL_ORGS, BY)
+        again = await here.rotate(issued.key.key_id, 0, BY)
         assert [await counts(there, one) for one in (again, fresh)] == [True, False]
 
     async def test_a_rotation_with_an_overlap(
@@ -154,7 +155,7 @@ class TestTheEnd:
     ) -> None:
         """Both texts count until the grace ends; it ends at its second everywhere."""
         issued = await create(here)
-        fresh = await here.rotate(issued.key.key_id, 2, ALL_ORGS, BY)
+        fresh = await here.rotate(issued.key.key_id, 2, BY)
         assert fresh.key.old_text_ends_at_epoch == fresh.key.rotated_at_epoch + 7_200  # type: ignore[operator]
         for one in (here, there):
             assert [await counts(one, key) for key in (issued, fresh)] == [True, True]
@@ -176,7 +177,7 @@ class TestTheEnd:
         reading = asyncio.create_task(counts(keys, issued))
         await slow.has_read.wait()
         slow.holds = False
-        await keys.delete(issued.key.key_id, ALL_ORGS, BY)
+        await keys.delete(issued.key.key_id, BY)
         slow.gate.set()
         await reading
         assert not await counts(keys, issued)
@@ -225,7 +226,7 @@ class TestRotation:
         """Nothing but the text is another one."""
         ends_at_epoch = clock.now_ms() // 1000 + 86_400
         issued = await create(here, role=Role.VIEWER, expires_at_epoch=ends_at_epoch)
-        fresh = await here.rotate(issued.key.key_id, 24, ALL_ORGS, BY)
+        fresh = await here.rotate(issued.key.key_id, 24, BY)
         assert fresh.key.authority == issued.key.authority
         clock.pass_ms(86_400_000)
         assert [await counts(here, one) for one in (issued, fresh)] == [False, False]
@@ -236,8 +237,8 @@ class TestRotation:
         """The text in use goes on; the one that nobody saw is the one that ends."""
         in_use = await create(here)
         assert await counts(here, in_use)
-        lost = await here.rotate(in_use.key.key_id, 24, ALL_ORGS, BY)
-        seen = await here.rotate(in_use.key.key_id, 24, ALL_ORGS, BY)
+        lost = await here.rotate(in_use.key.key_id, 24, BY)
+        seen = await here.rotate(in_use.key.key_id, 24, BY)
         assert [await counts(here, one) for one in (in_use, lost, seen)] == [True, False, True]
 
     async def test_one_that_was_used_stays_for_the_grace(
@@ -245,9 +246,9 @@ class TestRotation:
     ) -> None:
         """The second rotation ends the first text, and not the second, wherever it was used."""
         first = await create(here)
-        second = await here.rotate(first.key.key_id, 24, ALL_ORGS, BY)
+        second = await here.rotate(first.key.key_id, 24, BY)
         assert await counts(there, second)
-        third = await here.rotate(first.key.key_id, 24, ALL_ORGS, BY)
+        third = await here.rotate(first.key.key_id, 24, BY)
         assert [await counts(here, one) for one in (first, second, third)] == [False, True, True]
 
     async def test_of_two_at_one_moment_one_is_told(
@@ -257,7 +258,7 @@ class TestRotation:
         meeting = Meeting(store, 2)
         racers = [keys_of(meeting, clock) for _ in range(2)]  # type: ignore[arg-type]
         issued = await create(keys_of(store, clock))
-        rotations = [one.rotate(issued.key.key_id, 24, ALL_ORGS, BY) for one in racers]
+        rotations = [one.rotate(issued.key.key_id, 24, BY) for one in racers]
         results = await asyncio.gather(*rotations, return_exceptions=True)
         assert {type(one) for one in results} == {IssuedKey, ConflictError}
         (won,) = [one for one in results if isinstance(one, IssuedKey)]
@@ -269,7 +270,7 @@ class TestRotation:
         """Both texts, and then the old pepper can be dropped."""
         old = keys_of(store, clock, OLD_PEPPER)
         first = await create(old)
-        second = await old.rotate(first.key.key_id, 24, ALL_ORGS, BY)
+        second = await old.rotate(first.key.key_id, 24, BY)
         both = keys_of(store, clock, NEW_PEPPER, OLD_PEPPER)
         for one in (first, second, first, second):
             assert await counts(both, one)
@@ -377,13 +378,14 @@ class TestGiving:
         mine, other = new_org_id(), new_org_id()
         own = await create(here, coverage=only(mine))
         both = await create(here, coverage=Coverage(frozenset({mine, other})))
+        by = replace(BY, authority=own.key.authority)
         of_all = await create(here)
         assert await ids_of(here, only(mine)) == [own.key.key_id]
         for key_id in (both.key.key_id, of_all.key.key_id, "0" * 12, "x", "../../x"):
             with pytest.raises(NotFoundError):
-                await here.delete(key_id, only(mine), BY)
+                await here.delete(key_id, by)
             with pytest.raises(NotFoundError):
-                await here.rotate(key_id, 1, only(mine), BY)
+                await here.rotate(key_id, 1, by)
         assert all([await counts(here, one) for one in (own, both, of_all)])
 
 

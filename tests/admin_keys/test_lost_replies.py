@@ -9,7 +9,6 @@ from admin_keys.conftest import BY, counts, create, keys_of
 from credentials.test_lost_replies import REFUSED, REPLY_LOST, REQUEST_LOST, GoesDark
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.admin_keys import AdminKeys, IssuedKey
-from pricekeeper.authority import ALL_ORGS
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.storage import Store
 from tokens.conftest import MovableClock
@@ -38,7 +37,7 @@ async def test_a_rotation_that_was_made_is_shown(
 ) -> None:
     """Likewise."""
     issued = await create(here)
-    work: Work = lambda keys: keys.rotate(issued.key.key_id, 1, ALL_ORGS, BY)  # noqa: E731
+    work: Work = lambda keys: keys.rotate(issued.key.key_id, 1, BY)  # noqa: E731
     fresh = await under(REPLY_LOST, store, clock, work)
     assert isinstance(fresh, IssuedKey)
     clock.pass_ms(30_000)
@@ -50,7 +49,7 @@ async def test_a_deletion_that_was_made_is_told(
 ) -> None:
     """There is no such item any more."""
     issued = await create(here)
-    work: Work = lambda keys: keys.delete(issued.key.key_id, ALL_ORGS, BY)  # noqa: E731
+    work: Work = lambda keys: keys.delete(issued.key.key_id, BY)  # noqa: E731
     assert await under(REPLY_LOST, store, clock, work) is None
     clock.pass_ms(30_000)
     assert not await counts(here, issued)
@@ -63,12 +62,12 @@ async def test_where_it_can_not_be_seen_nobody_knows(
     """A rotation is made again without harm, whether the first one was applied or not."""
     issued = await create(here)
     assert await counts(here, issued)
-    work: Work = lambda keys: keys.rotate(issued.key.key_id, 1, ALL_ORGS, BY)  # noqa: E731
+    work: Work = lambda keys: keys.rotate(issued.key.key_id, 1, BY)  # noqa: E731
     assert isinstance(await under(faults, store, clock, work), OutcomeUnknownError)
-    fresh = await here.rotate(issued.key.key_id, 1, ALL_ORGS, BY)
+    fresh = await here.rotate(issued.key.key_id, 1, BY)
     assert [await counts(here, one) for one in (issued, fresh)] == [True, True]
     assert isinstance(await under(faults, store, clock, create), OutcomeUnknownError)
-    gone: Work = lambda keys: keys.delete(issued.key.key_id, ALL_ORGS, BY)  # noqa: E731
+    gone: Work = lambda keys: keys.delete(issued.key.key_id, BY)  # noqa: E731
     assert isinstance(await under(faults, store, clock, gone), OutcomeUnknownError)
 
 
@@ -79,8 +78,8 @@ async def test_what_is_refused_changes_nothing(
     issued = await create(here)
     for work in (
         create,
-        lambda keys: keys.rotate(issued.key.key_id, 0, ALL_ORGS, BY),
-        lambda keys: keys.delete(issued.key.key_id, ALL_ORGS, BY),
+        lambda keys: keys.rotate(issued.key.key_id, 0, BY),
+        lambda keys: keys.delete(issued.key.key_id, BY),
     ):
         assert isinstance(await under(REFUSED, store, clock, work), StoreUnavailableError)
     clock.pass_ms(30_000)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attribution import PERMIT
 from pricekeeper.credentials.secret import (
     CLIENT_SECRET,
     RETRIEVAL_TOKEN,
@@ -17,7 +18,7 @@ from pricekeeper.credentials.secret import (
 )
 
 minted = st.binary(min_size=32, max_size=32).map(
-    lambda entropy: mint(CLIENT_SECRET, lambda _: entropy).reveal()
+    lambda entropy: mint(PERMIT, CLIENT_SECRET, lambda _: entropy).reveal()
 )
 characters = st.sampled_from(string.ascii_letters + string.digits + "-_ é\ud800")
 
@@ -25,7 +26,7 @@ characters = st.sampled_from(string.ascii_letters + string.digits + "-_ é\ud800
 def test_a_secret_is_recognisable_and_of_one_length() -> None:
     """A prefix for scanners, 43 digits for 256 bits, 6 for the checksum."""
     for entropy in (bytes(32), b"\xff" * 32, secrets.token_bytes(32)):
-        text = mint(CLIENT_SECRET, lambda _, entropy=entropy: entropy).reveal()  # type: ignore[misc]
+        text = mint(PERMIT, CLIENT_SECRET, lambda _, entropy=entropy: entropy).reveal()  # type: ignore[misc]
         assert text.startswith("pks_")
         assert len(text) == 4 + 43 + 6
         assert set(text[4:]) <= set(string.ascii_letters + string.digits)
@@ -34,7 +35,7 @@ def test_a_secret_is_recognisable_and_of_one_length() -> None:
 def test_all_256_bits_are_in_it() -> None:
     """Two secrets differ if one bit of their entropy does."""
     seen = {
-        mint(CLIENT_SECRET, lambda _, bit=bit: (1 << bit).to_bytes(32)).reveal()  # type: ignore[misc]
+        mint(PERMIT, CLIENT_SECRET, lambda _, bit=bit: (1 << bit).to_bytes(32)).reveal()  # type: ignore[misc]
         for bit in range(256)
     }
     assert len(seen) == 256

@@ -239,7 +239,7 @@ class TestStore:
     async def test_an_item_without_them_has_none(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
-        """As one that an earlier version has written."""
+        """As one that another program wrote by the schema document."""
         await tenants.put_org(org_id, org_body(), BY)
         item = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
         assert item is not None

@@ -9,6 +9,8 @@ import pytest
 
 from attribution import BY
 from faulty_store import Faults, FaultyStore, InterleavedClock, Interleaving
+from pricekeeper import authority
+from pricekeeper.authority import Attribution
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
     ContendedError,
@@ -22,11 +24,11 @@ from pricekeeper.storage import Set, Store, Update, Write
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Freeze, Tenants, config_key
-from pricekeeper.values import AppId, Attribution, OrgId
+from pricekeeper.values import AppId, OrgId
 from stores import ShiftedClock
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
-DEPLOYMENT = Attribution("deployment-key/0", "192.0.2.1", "r-1", "leaked")
+DEPLOYMENT = replace(BY, actor="deployment-key/0", reason="leaked")
 REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
 REQUEST_LOST = Faults(request_lost_pct=100, spare_reads=True)
 SENT_TWICE = Faults(resent_pct=100, spare_reads=True)
@@ -38,7 +40,7 @@ Change = Callable[[Tenants], Awaitable[object]]
 
 def of_org(org_id: OrgId) -> Attribution:
     """Say that somebody came with the organisation's own key."""
-    return replace(DEPLOYMENT, actor="org-key/0", org_id=org_id)
+    return replace(DEPLOYMENT, actor="org-key/0", authority=authority.of_org(org_id))
 
 
 def because(reason: str) -> Attribution:

@@ -111,6 +111,7 @@ def test_what_is_required_is_asked_for(field: str, missing: Any) -> None:
         ("refresh_interval_normal_secs", [1, 86_400]),
         ("refresh_interval_tight_secs", [1, 86_400]),
         ("session_limit", [1, 100]),
+        ("max_output_tokens_cap", [1, 100_000_000]),
         (
             "quotas",
             [{"premium": 0, "standard": 10**15}, {"premium": 1, "standard": 1, "economy": 1}],
@@ -143,6 +144,7 @@ def test_the_ends_of_every_range_are_inside(field: str, good: list[Any]) -> None
         ("refresh_interval_normal_secs", [0, -1, 86_401, 300.0, "300", False]),
         ("refresh_interval_tight_secs", [0, -1, 86_401, 60.5, "60"]),
         ("session_limit", [0, 101, -5, 5.0, "5", True]),
+        ("max_output_tokens_cap", [0, -1, 100_000_001, 5.0, "5", True]),
         ("model_ordering", [[], "premium", {"premium": 1}, ["premium"] * 65]),
         ("quotas", [[], 5, "premium"]),
         ("rate_limits", [[], 5, "premium"]),

@@ -32,6 +32,7 @@ ALL_INHERITED = (
     "refresh_interval_tight_secs",
     "session_limit",
     "rate_limits",
+    "max_output_tokens_cap",
 )
 
 
@@ -70,6 +71,7 @@ def test_each_field_is_overridden_by_itself() -> None:
         "refresh_interval_tight_secs": 5,
         "session_limit": 2,
         "rate_limits": limits,
+        "max_output_tokens_cap": 500,
     }
     for name, value in own.items():
         policy = of_app(org(), **{name: value})

@@ -53,6 +53,25 @@ class TestPut:
         app = await tenants.put_app(org_id, APP, app_body(**own, model_ordering=["standard"]), BY)
         assert await tenants.get(Client(org_id, APP)) == app.policy
 
+    async def test_a_setting_without_a_default_can_be_removed(
+        self, tenants: Tenants, store: Store, org_id: OrgId
+    ) -> None:
+        """An organisation's and an app's; items from before it existed have none."""
+        cap = {"max_output_tokens_cap": 500}
+        await tenants.put_org(org_id, org_body(**cap), BY)
+        await tenants.put_app(org_id, APP, app_body(max_output_tokens_cap=900), BY)
+        assert (await tenants.get(Client(org_id))).max_output_tokens_cap == 500
+        assert (await tenants.get(Client(org_id, APP))).max_output_tokens_cap == 900
+        await tenants.put_app(org_id, APP, app_body(), BY)
+        assert (await tenants.get(Client(org_id, APP))).max_output_tokens_cap == 500
+        await tenants.patch_org(org_id, dict.fromkeys(cap), BY)
+        for client in (Client(org_id), Client(org_id, APP)):
+            assert (await tenants.get(client)).max_output_tokens_cap is None
+        for sort_key in ("ORG", "APP#api"):
+            item = await store.get(CONFIG, Key(f"ORG#{org_id}", sort_key))
+            assert item is not None
+            assert item.keys().isdisjoint(cap)
+
     async def test_the_attributes_are_those_of_the_schema(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:

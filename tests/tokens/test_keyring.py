@@ -13,6 +13,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet
 from structlog.testing import capture_logs
 
+from attribution import PERMIT
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import KeyringError
 from pricekeeper.tokens import ACCESS_SECS, PUBLISH_AHEAD_SECS, KeyFile, Keyring, Keys
@@ -41,6 +42,7 @@ def claims(now_epoch: int = NOW) -> TokenClaims:
         sid="000-n",
         org_id="1",
         scope="org:read",
+        client_id="org-1",
     )
 
 
@@ -65,7 +67,7 @@ def test_a_token_lives_through_a_rotation() -> None:
     """The last one that the old key signed is believed until it expires."""
     keyring = new_keyring(NOW).rotated(NOW, ahead_secs=0)
     old = keyring.signing(NOW - 1)
-    token = sign(claims(NOW), old)
+    token = sign(PERMIT, claims(NOW), old)
     header = token.partition(".")[0]
     key = keyring.verifying(header, NOW + ACCESS_SECS - 1)
     assert key is old
@@ -128,7 +130,7 @@ def test_the_public_sees_the_public_half_only() -> None:
 def test_anybody_can_verify_with_the_published_keys() -> None:
     """Another implementation's reading of the standards, with nothing of ours but the JWKS."""
     keyring = new_keyring(NOW)
-    token = sign(claims(), keyring.signing(NOW))
+    token = sign(PERMIT, claims(), keyring.signing(NOW))
     published: Any = keyring.jwks(NOW)
     read = jwt.decode(token, KeySet.import_key_set(published), algorithms=["ES256"])
     assert read.header == {"typ": "at+jwt", "alg": "ES256", "kid": keyring.entries[0].kid}
@@ -154,7 +156,7 @@ def test_a_signed_token_counts_in_its_time_and_place_only(
 ) -> None:
     """To the second; clocks may be apart by the skew, but an end is an end."""
     keys = Keys(new_keyring(0), ManualClock(now_epoch * 1000))
-    token = sign(msgspec.structs.replace(claims(), **changes), keys.signing_key())
+    token = sign(PERMIT, msgspec.structs.replace(claims(), **changes), keys.signing_key())
     read = verify(token, keys, issuer=ISSUER, audience=AUDIENCE, now_epoch=now_epoch)
     assert (read if isinstance(read, Flaw) else None) is flaw
 
@@ -301,7 +303,7 @@ def test_an_unknown_key_is_looked_for_at_once(path: Path) -> None:
     KeyFile(path).rotate(now - 10, ahead_secs=0)
     there = Keys.in_file(path, clock)
     assert there.signing_key().kid != known
-    token = sign(claims(now), there.signing_key())
+    token = sign(PERMIT, claims(now), there.signing_key())
     read = verify(token, verifying, issuer=ISSUER, audience=AUDIENCE, now_epoch=now)
     assert isinstance(read, TokenClaims)
     assert refreshing.find_refresh_key(there.current_refresh_key().id) is not None
@@ -319,7 +321,7 @@ def test_keys_that_somebody_has_seen_can_be_dropped_at_once(path: Path) -> None:
     assert keys.signing_key().kid != stolen.kid
     assert keys.find_refresh_key(stolen.kid) is None
     refused = verify(
-        sign(claims(now), stolen), keys, issuer=ISSUER, audience=AUDIENCE, now_epoch=now
+        sign(PERMIT, claims(now), stolen), keys, issuer=ISSUER, audience=AUDIENCE, now_epoch=now
     )
     assert refused is Flaw.UNKNOWN_HEADER
 

@@ -1,9 +1,9 @@
 """Named keys of administrators: each with a role, for some organisations or all, hashed at rest."""
 
-from pricekeeper.admin_keys.granting import ORGS_MAX, WantedKey
 from pricekeeper.admin_keys.key import (
     KEY_PREFIX,
     NAME_LENGTH_MAX,
+    ORGS_MAX,
     AdminKey,
     is_key_id,
     parse_key_name,
@@ -19,7 +19,6 @@ __all__ = [
     "AdminKey",
     "AdminKeys",
     "IssuedKey",
-    "WantedKey",
     "is_key_id",
     "list_roots",
     "parse_key_name",

@@ -10,13 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.authority import Authority, Coverage, KeyKind, Role
+from pricekeeper.authority import (
+    Attribution,
+    Authority,
+    Coverage,
+    KeyKind,
+    Role,
+    may_produce,
+)
 from pricekeeper.credentials.secret import Entropy, Secret, is_well_formed, mint, to_base62
 from pricekeeper.errors import InvalidValueError
 
 KEY_PREFIX: Final = "pka_"
 KEY_ID_LENGTH: Final = 12
 NAME_LENGTH_MAX: Final = 64
+ORGS_MAX: Final = 100
+"""How many organisations a key names at most; one that covers more covers all."""
 
 _RANDOM_BYTES: Final = 3
 _NO_NAME: Final = f"must be 1 to {NAME_LENGTH_MAX} printable characters without a slash"
@@ -65,9 +74,9 @@ def new_key_id(now_ms: int, entropy: Entropy) -> str:
     return to_base62(number, KEY_ID_LENGTH)
 
 
-def mint_key(key_id: str, entropy: Entropy) -> Secret:
-    """A new text for the key of that id."""
-    return mint(KEY_PREFIX + key_id, entropy)
+def mint_key(key: AdminKey, by: Attribution, entropy: Entropy) -> Secret:
+    """Make a text for the key, unless the key is greater than the one that asks for it."""
+    return mint(may_produce(by.authority, key.authority), KEY_PREFIX + key.key_id, entropy)
 
 
 def key_id_of(text: str) -> str | None:

@@ -2,8 +2,9 @@
 
 A key is shown once, in the answer that makes it, and rests as a hash under the pepper. What ends a
 key (its deletion, a rotation, the end of a grace, its expiry) holds at once on the instance that
-did it and within `KEY_AGE_MS_MAX` on every other; expiry and grace are looked at on each request,
-so they hold everywhere at their second. If the store can't be read, nobody is let in.
+did it and within `KEY_AGE_MS_MAX` on every other, for reads. Before a change the key is read again
+(`http.gate`). Expiry and grace are looked at on each request, so they hold everywhere at their
+second. If the store can't be read, no key opens.
 
 Every change is made with its entry in the audit trail, which also says after a lost reply whether
 it was made. Where that can't be seen, `OutcomeUnknownError` goes to the caller: a key that was made
@@ -21,12 +22,11 @@ import structlog
 from pricekeeper.admin_keys import items
 from pricekeeper.admin_keys.cache import KeyCache
 from pricekeeper.admin_keys.changes import key_created, key_deleted, key_rotated
-from pricekeeper.admin_keys.granting import WantedKey, granted_key
 from pricekeeper.admin_keys.items import StoredKey
 from pricekeeper.admin_keys.key import AdminKey, is_key_id, key_id_of, mint_key, new_key_id
 from pricekeeper.admin_keys.listing import KeyPage, list_keys, list_roots
 from pricekeeper.audit import AuditTrail, Change
-from pricekeeper.authority import Authority, Coverage
+from pricekeeper.authority import NO_ORG, Attribution, Coverage, Role
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.concurrency import SingleFlight
 from pricekeeper.credentials.hashing import Peppers
@@ -51,7 +51,6 @@ from pricekeeper.storage import (
     attr,
 )
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.values import Attribution
 
 LAST_USED_SECS: Final = 600
 """How much older than the last use the moment may be that is written down: one write a key."""
@@ -78,7 +77,7 @@ class PresentedKey:
 
 
 class AdminKeys:
-    """The admin keys in one store. ``within`` is what a caller covers: other keys do not exist."""
+    """The admin keys in one store. Keys that a caller does not cover do not exist for it."""
 
     def __init__(
         self,
@@ -98,20 +97,31 @@ class AdminKeys:
         self._reads: SingleFlight[tuple[int, str], StoredKey | None]
         self._reads = SingleFlight("pricekeeper-admin-key")
 
-    async def create(self, wanted: WantedKey, authority: Authority, by: Attribution) -> IssuedKey:
-        """Make a key, as far as who asks may give one; it is shown only this once."""
+    async def create(
+        self,
+        name: str,
+        role: Role,
+        coverage: Coverage,
+        expires_at_epoch: int | None,
+        by: Attribution,
+    ) -> IssuedKey:
+        """Make a key that is no greater than the asking one; it is shown only this once.
+
+        One that does not say when it expires ends with the asking one.
+        """
         require_trusted_time(self._clock)
-        granted, now_epoch = granted_key(wanted, authority), self._now_epoch()
+        if expires_at_epoch is None and by.authority is not None:
+            expires_at_epoch = by.authority.expires_at_epoch
         key = AdminKey(
             key_id=new_key_id(self._clock.now_ms(), self._entropy),
-            name=granted.name,
-            role=granted.role,
-            coverage=granted.coverage,
-            created_at_epoch=now_epoch,
+            name=name,
+            role=role,
+            coverage=coverage,
+            created_at_epoch=self._now_epoch(),
             created_by=by.actor,
-            expires_at_epoch=granted.expires_at_epoch,
+            expires_at_epoch=expires_at_epoch,
         )
-        text = mint_key(key.key_id, self._entropy)
+        text = mint_key(key, by, self._entropy)
         item = items.new_item(key, self._hash(key.key_id, text))
         try:
             await self._apply(by, key_created(key), key.key_id, Put(CONFIG, item, ITEM_ABSENT))
@@ -120,16 +130,15 @@ class AdminKeys:
         _log.info("admin_key_created", key_id=key.key_id, role=key.role, actor=by.actor)
         return IssuedKey(key, text)
 
-    async def rotate(
-        self, key_id: str, grace_period_hours: int, within: Coverage, by: Attribution
-    ) -> IssuedKey:
+    async def rotate(self, key_id: str, grace_period_hours: int, by: Attribution) -> IssuedKey:
         """Give the key another text; the one in use counts until the grace ends.
 
-        `ConflictError` if somebody else has rotated it at the same moment.
+        `NotPermittedError` if the key is greater than the asking one, and `ConflictError` if
+        somebody else has rotated it at the same moment.
         """
         require_trusted_time(self._clock)
-        stored, now_epoch = await self._read_within(key_id, within), self._now_epoch()
-        text = mint_key(key_id, self._entropy)
+        stored, now_epoch = await self._read_within(key_id, by), self._now_epoch()
+        text = mint_key(stored.key, by, self._entropy)
         hashed = self._hash(key_id, text)
         grace_secs = grace_period_hours * _SECS_PER_HOUR
         actions = items.rotation_actions(stored, hashed, now_epoch, grace_secs)
@@ -138,7 +147,7 @@ class AdminKeys:
         try:
             await self._apply(by, key_rotated(stored.key, grace_period_hours), key_id, operation)
         except ConditionFailedError as failure:
-            await self._read_within(key_id, within)  # it may have been deleted
+            await self._read_within(key_id, by)  # it may have been deleted
             message = "somebody else has rotated it at the same moment"
             raise ConflictError("key_id", message) from failure
         _log.info("admin_key_rotated", key_id=key_id, actor=by.actor)
@@ -146,9 +155,9 @@ class AdminKeys:
         key = replace(stored.key, rotated_at_epoch=now_epoch, old_text_ends_at_epoch=ends_at_epoch)
         return IssuedKey(key, text)
 
-    async def delete(self, key_id: str, within: Coverage, by: Attribution) -> None:
+    async def delete(self, key_id: str, by: Attribution) -> None:
         """End the key for good."""
-        stored = await self._read_within(key_id, within)
+        stored = await self._read_within(key_id, by)
         operation = Delete(CONFIG, items.item_key(key_id), ITEM_EXISTS)
         try:
             await self._apply(by, key_deleted(stored.key), key_id, operation)
@@ -244,8 +253,9 @@ class AdminKeys:
         self._cache.keep(stored, reading)
         return stored
 
-    async def _read_within(self, key_id: str, within: Coverage) -> StoredKey:
+    async def _read_within(self, key_id: str, by: Attribution) -> StoredKey:
         """The key as it is now, if the caller may know of it."""
+        within = NO_ORG if by.authority is None else by.authority.coverage
         stored = await self._read(key_id) if is_key_id(key_id) else None
         if stored is None or not within.includes(stored.key.coverage):
             raise NotFoundError(f"admin key {key_id}")

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pricekeeper.authority import Attribution
 from pricekeeper.credentials.service import Credentials, Retrieval
 from pricekeeper.tenants import Client, Policy, Saved, Tenants
-from pricekeeper.values import AppId, Attribution, OrgId
+from pricekeeper.values import AppId, OrgId
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Provisioning:
 
     async def put_org(self, org_id: OrgId, body: Mapping[str, Any], by: Attribution) -> Provisioned:
         """Create the organisation, or replace its settings."""
-        enrolment, retrieval = self._credentials.enrolment(Client(org_id))
+        enrolment, retrieval = self._credentials.enrolment(Client(org_id), by)
         saved = await self._tenants.put_org(org_id, body, by, enrolment)
         return self._note_saved(saved, retrieval)
 
@@ -42,7 +43,7 @@ class Provisioning:
         self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any], by: Attribution
     ) -> Provisioned:
         """Create the app, or replace what it overrides."""
-        enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id))
+        enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id), by)
         saved = await self._tenants.put_app(org_id, app_id, body, by, enrolment)
         return self._note_saved(saved, retrieval)
 

@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 
 from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.authority import Attribution, may_produce, of_org
 from pricekeeper.clock import Clock
 from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.secret import (
@@ -36,7 +37,7 @@ from pricekeeper.errors import ConditionFailedError, NotFoundError
 from pricekeeper.storage import ITEM_EXISTS, Remove, Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, Tenants, config_key
-from pricekeeper.values import Attribution, OrgId
+from pricekeeper.values import OrgId
 
 KEY_PREFIX: Final = "pkp_"
 KEY_LENGTH_MAX: Final = 512
@@ -70,11 +71,12 @@ class ProvisioningKeys:
         self._verifier = verifier or Verifier(clock, peppers)
 
     async def issue(self, org_id: OrgId, by: Attribution) -> Secret:
-        """A new key for the organisation, which replaces the one it had: one write.
+        """Make a key for the organisation, which replaces the one it had: one write.
 
         The key is shown only this once. A caller that loses the reply asks for another one.
         """
-        key = mint(_prefix(org_id), secrets.token_bytes)
+        permit = may_produce(by.authority, of_org(org_id))
+        key = mint(permit, _prefix(org_id), secrets.token_bytes)
         hashed = self._peppers.hash(_owner(org_id), key.reveal())
         # What is done with the key names it by its fingerprint: so its issue is found.
         after = {"fingerprint": self.fingerprint(key.reveal())}

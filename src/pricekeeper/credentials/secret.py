@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from pricekeeper.authority import Permit
+
 CLIENT_SECRET: Final = "pks_"  # noqa: S105 - what every secret begins with
 RETRIEVAL_TOKEN: Final = "pkr_"  # noqa: S105
 SECRET_BYTES_MAX: Final = 72
@@ -38,8 +40,8 @@ class Secret:
         return self._text
 
 
-def mint(prefix: str, entropy: Entropy) -> Secret:
-    """A new secret of that kind."""
+def mint(_: Permit, prefix: str, entropy: Entropy) -> Secret:
+    """Make a new secret of that kind, which takes a permit: see `may_produce`."""
     body = to_base62(int.from_bytes(entropy(_ENTROPY_BYTES)), _BODY_LENGTH)
     return Secret(prefix + body + _checksum(prefix + body))
 

@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.authority import Attribution, Permit, may_produce
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.credentials import items
 from pricekeeper.credentials.hashing import Peppers
@@ -56,7 +57,6 @@ from pricekeeper.tenants import (
 )
 from pricekeeper.tenants.generations import random_name
 from pricekeeper.tenants.items import TOKENS_VALID_FROM
-from pricekeeper.values import Attribution
 
 GRACE_HOURS_MAX: Final = 168
 ATTEMPTS_MAX: Final = 8
@@ -189,10 +189,11 @@ class Credentials:
         self.meter.note_login(policy)
         return Authenticated(client, policy)
 
-    def enrolment(self, client: Client) -> tuple[Enrolment, Retrieval]:
+    def enrolment(self, client: Client, by: Attribution) -> tuple[Enrolment, Retrieval]:
         """What makes a client that is being created come with a retrieval token."""
         claimable = Claimable(client, grace_period_hours=0, replaces=None)
-        key, retrieval, now_epoch = self._new_retrieval()
+        permit = may_produce(by.authority, client)
+        key, retrieval, now_epoch = self._new_retrieval(permit)
         put = items.retrieval_put(key, claimable, now_epoch)
         return Enrolment({items.CLAIMABLE: key}, (put,)), retrieval
 
@@ -208,9 +209,10 @@ class Credentials:
                 "grace_period_hours", f"must be an integer from 0 to {GRACE_HOURS_MAX}"
             )
         require_trusted_time(self._clock)
+        permit = may_produce(by.authority, client)
         for _ in range(ATTEMPTS_MAX):
             item = (await self._tenants.read_record(client)).item
-            key, retrieval, now_epoch = self._new_retrieval()
+            key, retrieval, now_epoch = self._new_retrieval(permit)
             replaced = items.held(item, now_epoch).current
             claimable = Claimable(client, grace_period_hours, replaced)
             if await self._make_claimable(key, claimable, item, now_epoch, by):
@@ -247,7 +249,8 @@ class Credentials:
         require_trusted_time(self._clock)
         key, claimable = claim.key, claim.claimable
         client, client_id = claimable.client, claim.client_id
-        secret = mint(CLIENT_SECRET, self._entropy)
+        # The retrieval token stands for the client: it is exchanged for that client's secret.
+        secret = mint(may_produce(client, client), CLIENT_SECRET, self._entropy)
         new_hash = self._peppers.hash(client_id, secret.reveal())
         generation, since_ms = random_name(), 0
         for _ in range(ATTEMPTS_MAX):
@@ -311,8 +314,8 @@ class Credentials:
             return False
         return True
 
-    def _new_retrieval(self) -> tuple[str, Retrieval, int]:
-        token, now_epoch = mint(RETRIEVAL_TOKEN, self._entropy), self._now_epoch()
+    def _new_retrieval(self, permit: Permit) -> tuple[str, Retrieval, int]:
+        token, now_epoch = mint(permit, RETRIEVAL_TOKEN, self._entropy), self._now_epoch()
         retrieval = Retrieval(token, now_epoch + items.RETRIEVAL_SECS)
         return items.retrieval_key(token), retrieval, now_epoch
 

@@ -19,6 +19,7 @@ from pricekeeper.tenants.freeze import Freeze
 from pricekeeper.tenants.items import config_key
 from pricekeeper.tenants.meter import REVOCATIONS
 from pricekeeper.tenants.policy import Generation, Life, Policy
+from pricekeeper.tenants.raising import BudgetRule
 from pricekeeper.tenants.saving import Enrolment
 from pricekeeper.tenants.service import Saved, Tenants
 
@@ -28,6 +29,7 @@ __all__ = [
     "AlertSettings",
     "AppSettings",
     "Budget",
+    "BudgetRule",
     "Client",
     "Enforcement",
     "Enrolment",

@@ -48,6 +48,11 @@ Micros = Annotated[int, _whole(0, bounds.QUOTA_USD_MICROS_MAX)]
 Percent = Annotated[int, _whole(*bounds.TIGHT_PCT_RANGE)]
 Seconds = Annotated[int, _whole(*bounds.REFRESH_SECS_RANGE)]
 Sessions = Annotated[int, _whole(*bounds.SESSION_LIMIT_RANGE)]
+OutputCap = Annotated[
+    int,
+    _whole(*bounds.OUTPUT_CAP_RANGE),
+    Meta(description="The longest answer that a call may have, in tokens; without it, any length."),
+]
 Name = Annotated[
     str,
     _with_message(
@@ -280,6 +285,7 @@ class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = "ADVISORY"
     alerts: AlertsBody | None = field(default_factory=AlertsBody)
+    max_output_tokens_cap: OutputCap | None = None
 
 
 class AppBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -294,6 +300,7 @@ class AppBody(Struct, frozen=True, forbid_unknown_fields=True):
     session_limit: Sessions | None = None
     rate_limits: RateLimits | None = None
     budgets: Budgets | None = None
+    max_output_tokens_cap: OutputCap | None = None
 
 
 class RateLimitPatch(Struct, frozen=True, forbid_unknown_fields=True):

@@ -30,11 +30,11 @@ REFRESH_NORMAL_SECS_DEFAULT: Final = 300
 REFRESH_TIGHT_SECS_DEFAULT: Final = 60
 SESSION_LIMIT_RANGE: Final = (1, 100)
 SESSION_LIMIT_DEFAULT: Final = 5
+OUTPUT_CAP_RANGE: Final = (1, 100_000_000)
+"""As long as an answer that a deployment file can state for a model."""
 
 TAG_KEYS_MAX: Final = 4
 TAG_KEY_LENGTH_MAX: Final = 64
-TAG_KEY_BYTES_MAX: Final = 256
-"""Of a tag's name in UTF-8, as a usage record may have it."""
 
 ANY_LABEL: Final = "*"
 LIMITS_PER_LABEL_MAX: Final = 16
@@ -51,6 +51,7 @@ INHERITED: Final = (
     "refresh_interval_tight_secs",
     "session_limit",
     "rate_limits",
+    "max_output_tokens_cap",
 )
 """What an app may override; everything else is the org's alone."""
 
@@ -74,6 +75,7 @@ class RateLimit:
 _Percent: TypeAlias = Annotated[int, Meta(ge=0)]
 _Seconds: TypeAlias = Annotated[int, Meta(ge=REFRESH_SECS_RANGE[0])]
 _Sessions: TypeAlias = Annotated[int, Meta(ge=SESSION_LIMIT_RANGE[0], le=SESSION_LIMIT_RANGE[1])]
+_OutputCap: TypeAlias = Annotated[int, Meta(ge=OUTPUT_CAP_RANGE[0], le=OUTPUT_CAP_RANGE[1])]
 ShardCount: TypeAlias = Annotated[int, Meta(ge=1, le=SHARD_COUNT_MAX)]
 Quotas: TypeAlias = Mapping[ModelLabel, Annotated[int, Meta(ge=0)]]
 """Micro-dollars a day by label."""
@@ -105,6 +107,8 @@ class OrgSettings:
     """Whether the quotas are hard budgets, too."""
     alerts: AlertSettings = DEFAULTS
     """The thresholds of alerts; budgets have their own."""
+    max_output_tokens_cap: _OutputCap | None = None
+    """The longest answer that a call may have; ``None`` is no cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +124,4 @@ class AppSettings:
     session_limit: _Sessions | None = None
     rate_limits: RateLimits | None = None
     budgets: tuple[Budget, ...] | None = None
+    max_output_tokens_cap: _OutputCap | None = None

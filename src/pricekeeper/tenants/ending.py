@@ -1,9 +1,9 @@
 """Ends clients: one transaction each, with its entry in the audit trail; and what is left of them.
 
-An organisation's own key ends nothing that was frozen from above: what it looks at for that must be
-the same when the client ends. The apps of an organisation that has ended count for nothing already.
-Removing their items only frees space, page by page; it can stop anywhere, and deleting the same
-organisation again continues where it ended.
+A key ends nothing that was frozen from above it: what it looks at for that must be the same when
+the client ends. The apps of an organisation that has ended count for nothing already. Removing
+their items only frees space, page by page; it can stop anywhere, and deleting the same organisation
+again continues where it ended.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pricekeeper.audit import AuditTrail
+from pricekeeper.authority import Attribution, Reach
 from pricekeeper.client_ids import Client
 from pricekeeper.errors import ContendedError, NotFoundError, TransactionCancelledError
 from pricekeeper.storage import Check, Delete, Item, Key, Store, Write
@@ -21,7 +22,6 @@ from pricekeeper.tenants import changes, freezing, items
 from pricekeeper.tenants.freeze import require_authority
 from pricekeeper.tenants.items import ReadItem
 from pricekeeper.tenants.policy import Life
-from pricekeeper.values import Attribution
 
 SWEEP_PAGES_MAX: Final = 100
 """Pages in one call, so at most ten thousand apps; what is left then waits for the next."""
@@ -33,7 +33,7 @@ async def end_org(
     """End this life of the organisation; whether this call did it."""
     life = items.life_of(item)
     await freezing.require_deletable(store, item, client, by)
-    same = items.same_life(life) if by.org_id is None else items.same_freeze(item)
+    same = items.same_life(life) if by.reach is Reach.ALL else items.same_freeze(item)
     operations = [
         Delete(CONFIG, items.config_key(client), same),
         Delete(CONFIG, items.index_key(client)),
@@ -53,9 +53,9 @@ async def end_app(
     """End this life of the app; `NotFoundError` if another was faster."""
     key, life = items.config_key(client), items.life_of(app)
     operations: list[Write] = [Delete(CONFIG, key, items.same_life(life))]
-    if by.org_id is not None:
+    if by.reach is not Reach.ALL:
         for item in (app, org):
-            require_authority(items.freeze_of(item), by.org_id)
+            require_authority(items.freeze_of(item), by.reach)
         operations = [
             Delete(CONFIG, key, items.same_freeze(app)),
             Check(CONFIG, items.config_key(client.org), items.same_freeze(org)),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from pricekeeper.authority import Attribution, Reach
 from pricekeeper.errors import FrozenError, NotPermittedError
-from pricekeeper.values import Attribution, OrgId
 
 FreezeScope: TypeAlias = Literal["ORG", "APP"]
 """Whether a whole organisation is frozen, or one app of it."""
@@ -23,8 +23,8 @@ class Freeze:
     scope: FreezeScope
     reason: str
     frozen_at_epoch: int
-    by_org: bool
-    """Whether it was set with the organisation's own key, which may then lift it as well."""
+    reach: Reach = Reach.ALL
+    """How far above the organisation it was set; a key that reaches less far does not lift it."""
 
     def error(self) -> FrozenError:
         """The error for a client that asks for a model or for tokens."""
@@ -38,21 +38,21 @@ def next_freeze(
 
     It has the first moment and the last reason.
     """
-    require_authority(current, by.org_id)
+    require_authority(current, by.reach)
     return Freeze(
         scope=scope,
         reason=by.reason or "",
         frozen_at_epoch=now_epoch if current is None else current.frozen_at_epoch,
-        by_org=by.org_id is not None,
+        reach=by.reach,
     )
 
 
-def require_authority(current: Freeze | None, key_org_id: OrgId | None, what: str = "this") -> None:
-    """Raise if an organisation's own key is to change what an administrator above it has frozen.
+def require_authority(current: Freeze | None, reach: Reach, what: str = "this") -> None:
+    """Raise if a key is to change what an administrator above it has frozen.
 
-    A thief of the organisation's key could otherwise lift the freeze.
+    A thief of the key could otherwise lift the freeze.
     """
-    if current is not None and not current.by_org and key_org_id is not None:
+    if current is not None and reach < current.reach:
         raise NotPermittedError(
             f"{what} was frozen by an administrator above this key, who may lift it"
         )

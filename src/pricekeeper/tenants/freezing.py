@@ -4,8 +4,8 @@ A freeze has a version that every change moves on, also the one that lifts it. S
 earlier change that arrives late finds another version and changes nothing: it neither brings back
 a freeze that was lifted, nor lifts one that was set after it.
 
-An organisation's own key deletes nothing that an administrator above it has frozen: what is created
-again is not frozen. Whoever deletes looks at the freezes and then replaces the versions that it has
+A key deletes nothing that an administrator above it has frozen: what is created again is not
+frozen. Whoever deletes looks at the freezes and then replaces the versions that it has
 seen. A freeze of an app moves its organisation's version on as well, so one version answers for
 any number of apps.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from pricekeeper.audit import AuditTrail
+from pricekeeper.authority import Attribution, Reach
 from pricekeeper.client_ids import Client
 from pricekeeper.errors import ContendedError, TransactionCancelledError
 from pricekeeper.storage import Check, Item, Store, Update, Write, query_items
@@ -23,7 +24,6 @@ from pricekeeper.tenants import items
 from pricekeeper.tenants.changes import client_frozen
 from pricekeeper.tenants.freeze import Freeze, FreezeScope, next_freeze, require_authority
 from pricekeeper.tenants.items import ReadItem
-from pricekeeper.values import Attribution
 
 ATTEMPTS_MAX: Final = 8
 PAGE_MAX: Final = 100
@@ -47,7 +47,7 @@ async def unfreeze(trail: AuditTrail, read: ReadItem, client: Client, by: Attrib
     for _ in range(ATTEMPTS_MAX):
         item = await read(client)
         current = items.freeze_of(item)
-        require_authority(current, by.org_id)
+        require_authority(current, by.reach)
         if await _write(trail, client, item, None, by):
             return current is not None
     raise _contended(client)
@@ -58,13 +58,13 @@ async def require_deletable(store: Store, org: Item, client: Client, by: Attribu
 
     This holds as long as the organisation's version is the one on the item.
     """
-    if by.org_id is None:
+    if by.reach is Reach.ALL:
         return
-    require_authority(items.freeze_of(org), by.org_id)
+    require_authority(items.freeze_of(org), by.reach)
     async for app in query_items(store, items.apps_query(client, "", PAGE_MAX)):
         if items.is_app_of(app, org):
             app_id = items.app_of(client.org_id, app["SK"]).app_id
-            require_authority(items.freeze_of(app), by.org_id, f"the app {app_id}")
+            require_authority(items.freeze_of(app), by.reach, f"the app {app_id}")
 
 
 async def _write(
@@ -79,7 +79,7 @@ async def _write(
     if current != wanted:
         actions = items.freeze_actions(wanted, items.freeze_version(item) + 1)
         operations = [Update(CONFIG, key, actions, same)]
-        if client.app_id is not None and wanted is not None and not wanted.by_org:
+        if client.app_id is not None and wanted is not None and wanted.reach > Reach.ORG:
             operations.append(items.app_frozen(client, item))
     try:
         await trail.apply(by, client_frozen(client, current, wanted), operations)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, Final, TypeAlias
 
+from pricekeeper.authority import Reach
 from pricekeeper.client_ids import Client
 from pricekeeper.storage import (
     ITEM_ABSENT,
@@ -73,8 +74,6 @@ has looked at all of its apps can tell whether that still holds.
 
 ReadItem: TypeAlias = Callable[[Client], Awaitable[Item]]
 """Reads the client's own item; raises `NotFoundError` if the client does not exist."""
-
-_OPTIONAL: Final = tuple(field.name for field in fields(AppSettings) if field.name != "app_name")
 
 
 def org_partition(client: Client) -> str:
@@ -134,14 +133,14 @@ def new_item(
 
 
 def settings_actions(settings: OrgSettings | AppSettings, life: Life) -> tuple[Action, ...]:
-    """Write these settings and nothing else."""
+    """Write these settings, and remove those that have no value."""
     written = stored_settings(settings)
+    removed = [one.name for one in fields(settings) if one.name not in written]
     written[VERSION] = life.version
     written[UPDATED_AT] = life.updated_at_epoch
-    gone = _OPTIONAL if isinstance(settings, AppSettings) else ()
     return (
         *(Set(name, value) for name, value in written.items()),
-        *(Remove(name) for name in gone if name not in written),
+        *map(Remove, removed),
     )
 
 
@@ -171,7 +170,7 @@ def freeze_actions(freeze: Freeze | None, version: int) -> tuple[Action, ...]:
     stored: dict[str, Value] = {
         "reason": freeze.reason,
         "frozen_at_epoch": freeze.frozen_at_epoch,
-        "by_org": freeze.by_org,
+        "reach": freeze.reach.name,
     }
     return (Set(FREEZE, stored), Set(FREEZE_VERSION, version))
 
@@ -187,7 +186,7 @@ def freeze_of(item: Item) -> Freeze | None:
         scope,
         reason=str(known.get("reason", "")),
         frozen_at_epoch=_epoch(known.get("frozen_at_epoch")) or 0,
-        by_org=known.get("by_org") is True,
+        reach=Reach.__members__.get(str(known.get("reach")), Reach.ALL),
     )
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from pricekeeper.errors import ConflictError, FieldError, InvalidConfigError
 from pricekeeper.shapes import Wording, cropped, shape_errors
+from pricekeeper.tags import TAG_BYTES_MAX
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants import configuration as bounds
 from pricekeeper.tenants.budget import BUDGETS_MAX, LABELS_MAX, is_budget_name
@@ -201,7 +202,7 @@ def is_tag_key(name: str) -> bool:
     if not _TAG_KEY.fullmatch(name):
         return False
     try:
-        return len(name.encode()) <= bounds.TAG_KEY_BYTES_MAX
+        return len(name.encode()) <= TAG_BYTES_MAX
     except UnicodeEncodeError:
         return False
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pricekeeper.audit import AuditTrail
+from pricekeeper.authority import Attribution
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.concurrency import Backoff
@@ -34,8 +35,8 @@ from pricekeeper.tenants.cache import PolicyCache
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
 from pricekeeper.tenants.generations import random_name
 from pricekeeper.tenants.policy import Life
+from pricekeeper.tenants.raising import BudgetRule
 from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS, Recount, is_wanted, recount_put
-from pricekeeper.values import Attribution
 
 _BACKOFF: Final = Backoff(5, 100)
 
@@ -66,11 +67,14 @@ class Creation:
 class SettingsWriter:
     """Writes clients into one store, and lets the cache forget them."""
 
-    def __init__(self, store: Store, clock: Clock, trail: AuditTrail, cache: PolicyCache) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, trail: AuditTrail, cache: PolicyCache, rule: BudgetRule
+    ) -> None:
         self._store = store
         self._clock = clock
         self._trail = trail
         self._cache = cache
+        self._rule = rule
 
     async def create(
         self, creation: Creation, by: Attribution, enrolment: Enrolment | None
@@ -80,6 +84,8 @@ class SettingsWriter:
         if enrolment.operations:
             require_trusted_time(self._clock)  # a retrieval token ends at a moment
         client, settings = creation.client, creation.settings
+        if isinstance(settings, OrgSettings):
+            self._rule.require_kept(None, settings, by)
         put = Put(CONFIG, {**creation.item, **enrolment.attributes}, creation.vacant)
         recounts = self._recounts(client, None, settings, creation.org)
         operations = [put, creation.beside, *recounts, *enrolment.operations]
@@ -99,7 +105,10 @@ class SettingsWriter:
         Only the version that was read is replaced: a copy of this write that arrives late
         can't undo what was acknowledged after it.
         """
-        life = items.life_of(item)
+        life, before = items.life_of(item), changes.read_settings(client, item)
+        if isinstance(settings, OrgSettings):
+            known = before if isinstance(before, OrgSettings) else None
+            self._rule.require_kept(known, settings, by)
         next_life = replace(
             life, version=life.version + 1, updated_at_epoch=self._clock.now_ms() // 1000
         )
@@ -111,7 +120,6 @@ class SettingsWriter:
         )
         try:
             change = changes.settings_replaced(client, item, settings)
-            before = changes.read_settings(client, item)
             recounts = self._recounts(client, before, settings)
             await self._trail.apply(by, change, (operation, *recounts))
         except TransactionCancelledError:

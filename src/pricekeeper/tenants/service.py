@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.authority import Attribution
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import SingleFlight
@@ -43,8 +44,9 @@ from pricekeeper.tenants.meter import TenantsMeter
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.patching import patched_body
 from pricekeeper.tenants.policy import Life, Policy
+from pricekeeper.tenants.raising import BudgetRule
 from pricekeeper.tenants.saving import Creation, Enrolment, SettingsWriter
-from pricekeeper.values import AppId, Attribution, ModelLabel, OrgId
+from pricekeeper.values import AppId, ModelLabel, OrgId
 
 ATTEMPTS_MAX: Final = 8
 PATCH_ATTEMPTS_MAX: Final = 24
@@ -88,13 +90,16 @@ class Tenants:
         labels: Collection[ModelLabel],
         *,
         trail: AuditTrail | None = None,
+        orgs_set_budgets: bool = False,
     ) -> None:
+        """``orgs_set_budgets``: whether an organisation's administrators raise its budgets."""
         self._store = store
         self._clock = clock
         self._trail = trail or AuditTrail(store, clock)
         self._labels = frozenset(labels)
         self._cache = PolicyCache(clock)
-        self._writer = SettingsWriter(store, clock, self._trail, self._cache)
+        self.budget_rule = BudgetRule(orgs_set_budgets=orgs_set_budgets)
+        self._writer = SettingsWriter(store, clock, self._trail, self._cache, self.budget_rule)
         self._reads: SingleFlight[tuple[int, Client, bool], Policy] = SingleFlight(
             "pricekeeper-policy"
         )

@@ -15,6 +15,7 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
 
+from pricekeeper.authority import Permit
 from pricekeeper.tokens.keyring import ALGORITHM, SKEW_SECS, TokenKey
 
 ACCESS_TOKEN_LENGTH_MAX: Final = 2_048
@@ -37,8 +38,8 @@ class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
     """The session; for a token outside the session slots, its client's token generation."""
     org_id: str
     scope: str
-    client_id: str | None = None
-    """The same as ``sub``, as RFC 9068 wants it. Tokens from before it was added lack it."""
+    client_id: str
+    """The same as ``sub``, as RFC 9068 wants it."""
     app_id: str | None = None
     nbf: int | None = None
     """We never set it, but honour it."""
@@ -79,8 +80,8 @@ def generation_in(sid: str) -> str | None:
     return sid.removeprefix(_GENERATION) if sid.startswith(_GENERATION) else None
 
 
-def sign(claims: TokenClaims, key: TokenKey) -> str:
-    """The token that says this."""
+def sign(_: Permit, claims: TokenClaims, key: TokenKey) -> str:
+    """Make the token that says this, which takes a permit: see `may_produce`."""
     return jws.serialize_compact(
         key.header, msgspec.json.encode(claims), key.private, registry=_REGISTRY
     )

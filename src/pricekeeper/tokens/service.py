@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from pricekeeper.audit import Change
+from pricekeeper.authority import Attribution, may_produce
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.credentials import Authenticated, Credentials
 from pricekeeper.errors import (
@@ -50,7 +51,6 @@ from pricekeeper.tokens.meter import IdentityMeter
 from pricekeeper.tokens.principal import Principal, scopes_of
 from pricekeeper.tokens.spent import SpentTokens
 from pricekeeper.tokens.validation import Validator, digest_of
-from pricekeeper.values import Attribution
 
 TOKEN_ID_BYTES: Final = 16
 JUST_NOW_MS: Final = 1_000
@@ -176,7 +176,7 @@ class Identity:
             policy, generation_sid(policy.token_generation), now_epoch, now_epoch + ACCESS_SECS
         )
         key = self._keys.signing_key()
-        token = sign(claims, key)
+        token = sign(may_produce(authenticated.client, policy.client), claims, key)
         self.meter.issued_outside += 1
         return AwsCredentials(
             access_key_id=derive_access_key_id(claims.jti),
@@ -379,8 +379,9 @@ class Identity:
         now_epoch = now_ms // 1000
         expires_at_epoch = min(now_epoch + ACCESS_SECS, session.ends_at_epoch)
         claims = self._claims(policy, str(session.id), now_epoch, expires_at_epoch)
+        permit = may_produce(parse_client_id(session.subject), policy.client)
         return TokenGrant(
-            access_token=sign(claims, self._keys.signing_key()),
+            access_token=sign(permit, claims, self._keys.signing_key()),
             refresh_token=opened.refresh_token,
             expires_in_secs=expires_at_epoch - now_epoch,
             refresh_expires_in_secs=session.ends_at_epoch - now_epoch,

@@ -264,7 +264,7 @@ def _principal(claims: TokenClaims) -> Principal | None:
         return None
     if (client.org_id, client.app_id) != (claims.org_id, claims.app_id):
         return None
-    if claims.client_id not in (None, claims.sub):
+    if claims.client_id != claims.sub:
         return None
     return Principal(
         org_id=client.org_id,
