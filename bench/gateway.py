@@ -219,8 +219,8 @@ def signed_request(port: int, keys: dict[str, str], prefix: str = "") -> Signed:
     return make
 
 
-def provision(url: str) -> dict[str, str]:
-    """An app with a quota and a budget that never end, and its credentials."""
+def register(url: str) -> tuple[str, str]:
+    """An app of an organisation of its own, whose quota and budget never end; its id and pair."""
     org, key = str(uuid.uuid4()), {"X-API-Key": KEY}
     quotas = dict.fromkeys(("premium", "standard", "economy"), 10**14)
     body = {
@@ -236,7 +236,12 @@ def provision(url: str) -> dict[str, str]:
     made = call("PUT", f"{url}/api/v1/orgs/{org}/apps/app", key, {"app_name": "App"})
     claim = {"token": made["secret_retrieval"]["token"]}
     claimed = call("POST", f"{url}/api/v1/credentials/claim", {}, claim)
-    pair = f"{claimed['client_id']}:{claimed['client_secret']}"
+    return org, f"{claimed['client_id']}:{claimed['client_secret']}"
+
+
+def provision(url: str) -> dict[str, str]:
+    """The AWS credentials of a new app."""
+    _, pair = register(url)
     basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
     keys: dict[str, str] = call("GET", f"{url}/auth/aws-credentials", basic)
     return keys

@@ -27,6 +27,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from pricekeeper.authority import DEPLOYMENT, Attribution
 from pricekeeper.clock import SystemClock
 from pricekeeper.credentials import Credentials, Pepper, Peppers, Provisioning
 from pricekeeper.sessions import Sessions
@@ -35,7 +36,7 @@ from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry.logs import configure_logging
 from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, Keys
-from pricekeeper.values import Attribution, ModelLabel, OrgId
+from pricekeeper.values import ModelLabel, OrgId
 
 ROUNDS = 7
 CLIENTS = 40
@@ -44,7 +45,7 @@ YARDSTICK_CALLS = 3_000
 WARM_CALLS = 30_000
 LOGINS = 400
 ISSUER, AUDIENCE = "https://keeper.example", "pricekeeper"
-BY = Attribution("bench", "local", "local")
+BY = Attribution("bench", "local", "local", authority=DEPLOYMENT)
 
 console = Console()
 

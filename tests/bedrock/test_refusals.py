@@ -79,12 +79,24 @@ def test_what_bedrock_has_a_name_for_is_a_refusal(code: str) -> None:
     [
         ("ExpiredTokenException", 403, True),
         ("UnrecognizedClientException", 403, True),
-        ("403", 403, False),
+        ("403", 403, True),
+        ("", 429, True),
+        ("", 307, True),
+        ("InternalFailure", 500, True),
+        ("InternalServerErrorException", 504, False),
         ("504", 504, False),
         ("", 502, False),
+        ("", 303, False),
+        ("408", 408, False),
+        ("424", 424, False),
         ("ModelStreamErrorException", 424, False),
+        ("", 200, False),
+        ("", 600, False),
+        ("", 0, False),
     ],
 )
-def test_a_gateways_error_is_none(code: str, status: int, expected: bool) -> None:
-    """It has only a number; AWS's own doors have names."""
+def test_without_a_name_of_bedrocks_the_status_decides(
+    code: str, status: int, expected: bool
+) -> None:
+    """A proxy that answers 4xx has not sent the call on; with 5xx it may have given up on it."""
     assert is_refusal(code, status) is expected

@@ -211,3 +211,35 @@ def test_all_rounds_of_the_model_count(size: int) -> None:
 def test_all_rounds_count_in_a_whole_reply() -> None:
     usage = {"input_tokens": 23_000, "output_tokens": 1_000, "iterations": ROUNDS}
     assert usage_of_invoke({"usage": usage}, {}) == Usage(203_000, 4_500, cache_read_tokens=5)
+
+
+THROTTLED = exception_frame("throttlingException", b'{"message":"slow down"}')
+
+
+@pytest.mark.parametrize("operation", [CONVERSE, INVOKE])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    ("stream", "is_refused"),
+    [
+        (THROTTLED, True),
+        (exception_frame("validationException", b"{}"), True),
+        (exception_frame("modelStreamErrorException", b"{}"), False),
+        (exception_frame("somethingElse", b"{}"), False),
+        (event_frame("throttlingException", b"{}"), False),
+        (event_frame("messageStart", b'{"role":"assistant"}') + THROTTLED, False),
+        (THROTTLED + event_frame("messageStart", b"{}"), False),
+        (THROTTLED + b"\0\0\0", False),
+        (THROTTLED + bytes(20), False),
+        (THROTTLED[:-1], False),
+        (b"", False),
+    ],
+)
+def test_a_stream_that_begins_with_an_exception_is_a_refusal(
+    operation: Operation, size: int, stream: bytes, is_refused: bool
+) -> None:
+    """If Bedrock names it as in an answer, and all of the stream is that exception."""
+    usage = StreamUsage(operation)
+    for at in range(0, len(stream), size):
+        usage.feed(stream[at : at + size])
+    assert usage.is_refused is is_refused
+    assert usage.usage() is None

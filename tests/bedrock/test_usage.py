@@ -120,6 +120,22 @@ def test_headers_count_where_the_body_says_nothing(
     assert usage_of_invoke(body, headers) == expected
 
 
+@pytest.mark.parametrize(
+    ("body", "headers", "expected"),
+    [
+        ({"results": [{"index": 0}]}, {INPUT: "7"}, Usage(7, 0)),
+        ({"embeddingsByType": {}, "inputTextTokenCount": 9}, {}, Usage(9, 0)),
+        ({"images": ["x"]}, {}, None),
+        ({"results": [{"index": 0}]}, {OUTPUT: "0"}, None),
+    ],
+)
+def test_a_model_without_text_reports_its_prompt_alone(
+    body: dict[str, Any], headers: dict[str, str], expected: Usage | None
+) -> None:
+    """What it does not report is not known, and never zero."""
+    assert usage_of_invoke(body, headers, has_answer=False) == expected
+
+
 junk = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.just("1h"),
     lambda inner: (

@@ -24,7 +24,6 @@ READY_SECS = 30
 LATER = """
 import pricekeeper.clock
 import pricekeeper.bootstrap.services
-import pricekeeper.http.app
 from pricekeeper.cli import main
 
 class Later(pricekeeper.clock.SystemClock):
@@ -35,7 +34,6 @@ class Later(pricekeeper.clock.SystemClock):
         return super().monotonic_ms() + {later_ms}
 
 pricekeeper.bootstrap.services.SystemClock = Later
-pricekeeper.http.app.SWEEP_INTERVAL_MS = 100  # what other processes have left is looked for at once
 main()
 """
 

@@ -20,10 +20,10 @@ from pricekeeper.client import (
     engine,
 )
 from pricekeeper.client.allowance import HOUR_MS
-from pricekeeper.client.blind import BLIND_TAG
 from pricekeeper.client.memory import Memory
 from pricekeeper.client.spool import find_folder, read_refused
 from pricekeeper.concurrency import Backoff
+from pricekeeper.tags import BLIND_TAG
 
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 WORST_USD_MICROS = (1_000 * 8_800_000 + 500 * 22_000_000) // 1_000_000

@@ -15,6 +15,7 @@ COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 REASON = "its secret has leaked"
 
 
+@pytest.mark.slow
 async def test_eight_processes_with_five_sessions(tmp_path: Path) -> None:
     """Nobody is refused, and each logs in once: their tokens need no session."""
     report = await run_processes(tmp_path, processes=8, secs=3)

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from client.soak import Soak
 
 
+@pytest.mark.slow
 async def test_nothing_is_missing_from_the_bill(tmp_path: Path) -> None:
     """Kills, restarts, abandoned streams and timeouts: each call is counted, or marked."""
     report = await Soak(tmp_path, calls=40, seed=14, processes=3).run()

@@ -21,15 +21,16 @@ from pricekeeper.client import (
     BreakerOpenError,
     NoAnswerError,
     PriceKeeper,
+    RejectedError,
     UnavailableError,
     breaker,
     engine,
 )
 from pricekeeper.client.blind import BlindCalls
-from pricekeeper.client.engine import BLIND_TAG
 from pricekeeper.client.memory import Known, Memory
 from pricekeeper.client.transport import Wire
 from pricekeeper.concurrency import Backoff
+from pricekeeper.tags import BLIND_TAG, TAGS_MAX
 
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 HELD_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
@@ -302,6 +303,21 @@ class TestBlind:
         records = (await api.usage_records(tag=f"{BLIND_TAG}:true"))["records"]
         assert {one["request_id"] for one in records} == {*used, by_hand.id}
         assert sorted(one["tags"]["team"] for one in records) == ["blue", "red", "red"]
+
+    async def test_a_blind_call_has_as_many_tags_as_any(
+        self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
+    ) -> None:
+        """Its own mark comes on top. Tags that its record could not have are refused up front."""
+        keeper = await allowing(on_unavailable="allow")
+        tags = {f"k{number:02}": "v" for number in range(TAGS_MAX)}
+        with pytest.raises(RejectedError, match="at most 16 pairs"):
+            await use(keeper, tags={**tags, "one": "more"})
+        used = await use(keeper, tags=tags)
+        wire.go_on()
+        await until(lambda: keeper.untold == 0)
+        (record,) = (await api.usage_records())["records"]
+        assert record["request_id"] == used
+        assert record["tags"] == {**tags, BLIND_TAG: "true"}
 
     async def test_a_blind_call_of_unknown_usage_counts_at_its_bound(
         self, allowing: Callable[..., Any], wire: HangingProxy, api: Api

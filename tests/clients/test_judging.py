@@ -9,6 +9,7 @@ from client_matrix.environments import CLIENTS, PACKAGES, SCRIPTS
 from client_matrix.judging import Result, violations, violations_later
 from client_matrix.scenarios import SCENARIOS, Scenario, scenarios_of
 from client_matrix.world import Account, App
+from snippets import GATEWAY_DOCUMENT, shell_blocks
 
 BOTO3 = CLIENTS[0]
 OK = {"outcome": "ok", "chars": 10, "errors": []}
@@ -110,5 +111,11 @@ def test_a_client_without_streams_has_none_to_read() -> None:
 def test_every_client_has_a_script_and_an_environment() -> None:
     assert {one.environment for one in CLIENTS} <= PACKAGES.keys()
     scripts = {path.name for path in SCRIPTS.iterdir() if path.is_file()}
-    assert {one.script for one in CLIENTS} | {"driving.py"} == scripts
+    shared = {"driving.py", "driving.mjs", "anthropic_messages.py"}
+    assert {one.script for one in CLIENTS} | shared == scripts
     assert len({one.name for one in CLIENTS}) == len(CLIENTS)
+
+
+def test_the_lines_that_a_client_needs_are_in_the_document() -> None:
+    for block in {one.block for one in CLIENTS}:
+        assert len(shell_blocks(GATEWAY_DOCUMENT, block)) == 1, block

@@ -74,7 +74,7 @@ def test_an_organisation_that_holds_nothing_is_refused_only_if_nothing_is_left(s
         if count:
             shares.give_back(org_id, count)
     assert shares.room("anybody") == places_max
-    assert shares._held == {}
+    assert shares.held == {}
 
 
 def test_turns_rotate_and_keep_the_order_of_each() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from pricekeeper.standin import BilledCall
 
 MICROS_PER_1M = 1_000_000
+PRICED_UNIT = "tool_call:nova_grounding"
+"""The one thing beside tokens that all of these models have a price for."""
 ARN = "arn:aws:bedrock:us-east-1:111122223333:application-inference-profile/abcd1234efgh"
 OTHER_ARN = "arn:aws:bedrock:us-west-2:111122223333:application-inference-profile/wxyz5678ijkl"
 
@@ -62,6 +64,7 @@ def write_deployment(folder: Path, counted: Collection[str] = ()) -> Path:
             "    description: of the tests",
             "    context_window_tokens: 10_000_000",
             "    max_output_tokens: 1_000_000",
+            f"    units: {{'{PRICED_UNIT}': 30_000_000}}",
             "    default_pricing:",
             *(
                 f"      {name}_price_usd_micros_per_1m: {getattr(one, name) * MICROS_PER_1M}"

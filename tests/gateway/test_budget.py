@@ -10,7 +10,7 @@ import pytest
 from gateway.models import BY_LABEL, write_deployment
 from gateway.world import App, ShiftedClock, World, converse_body, directive
 from http_fixtures import ENVIRONMENT, Api
-from pricekeeper.bedrock import bounds_of
+from pricekeeper.bedrock import judge
 from pricekeeper.standin import running
 from serving import running_server
 from workers import connections_to_each
@@ -28,7 +28,7 @@ def exact_call() -> tuple[dict[str, Any], int]:
         )
         return converse_body(text, inferenceConfig={"maxTokens": OUTPUT_TOKENS})
 
-    bound = bounds_of(body(100)).input_tokens
+    bound = judge(body(100), None).bounds.input_tokens
     assert len(str(bound)) == 3  # as long as the number that was in its place
     model = BY_LABEL["premium"]
     return body(bound), bound * model.input + OUTPUT_TOKENS * model.output

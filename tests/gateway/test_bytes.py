@@ -82,7 +82,9 @@ def test_the_first_event_arrives_while_the_upstream_still_works(
     with scripted(answer) as (world, upstream):
         app = App(world.api).register()
         with Caller(world) as caller:
-            caller.send(app, path, claude_body(model="premium", stream=True))
+            is_converse = "/converse" in path
+            body = claude_body(model="premium", stream=True)
+            caller.send(app, path, converse_body() if is_converse else body)
             assert b"200 OK" in caller.read_until(b"\r\n\r\n")
             for number, event in enumerate(seen):
                 event.set()
@@ -111,7 +113,7 @@ def test_headers_are_passed_but_not_those_of_the_connection(scripted: ScriptedWo
     ours = {name for name in headers if name.startswith("x-pricekeeper-")}
     assert ours == {
         "x-pricekeeper-authorization-id", "x-pricekeeper-model-label",
-        "x-pricekeeper-held-usd-micros",
+        "x-pricekeeper-held-usd-micros", "x-pricekeeper-max-output-tokens",
     }  # fmt: skip
     assert headers.keys() - ours == {
         "x-amzn-requestid", "x-amzn-bedrock-input-token-count", "set-cookie", "content-type",
@@ -122,7 +124,7 @@ def test_headers_are_passed_but_not_those_of_the_connection(scripted: ScriptedWo
 
 
 def test_what_is_sent_on_has_no_credentials_of_the_caller(scripted: ScriptedWorld) -> None:
-    """Nor its cookies, its address or its client; only what Bedrock asks for."""
+    """Nor its cookies, its address, its client or its types; only what Bedrock reads there."""
 
     def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
         peer.sendall(whole(b"{}"))
@@ -130,16 +132,21 @@ def test_what_is_sent_on_has_no_credentials_of_the_caller(scripted: ScriptedWorl
     with scripted(answer) as (world, upstream):
         app = App(world.api).register()
         extra = {"cookie": "a=b", "x-forwarded-for": "1.2.3.4", "x-api-key": "k", "user-agent": "u",
-                 "x-pricekeeper-tag-team": "red", "accept": "application/json",
-                 "x-amzn-bedrock-guardrailidentifier": "g", "anthropic-beta": "b",
-                 "expect": "x"}  # fmt: skip
+                 "x-pricekeeper-tag-team": "red", "accept": "text/csv", "content-type": "a/b",
+                 "x-amzn-bedrock-service-tier": "flex", "x-amzn-bedrock-new": "n",
+                 "anthropic-beta": "b", "expect": "x"}  # fmt: skip
         world.post("/model/premium/converse", converse_body(), app, **extra)
-        (request,) = upstream.requests
-    assert request.headers.keys() == {
-        "host", "content-type", "content-length", "accept", "anthropic-beta",
-        "x-amzn-bedrock-guardrailidentifier",
-    }  # fmt: skip
-    assert request.headers["host"] == upstream.url.removeprefix("http://")
+        world.post("/model/premium/invoke", claude_body(), app, **extra)
+        world.post("/anthropic/v1/messages", claude_body(model="premium"), app, **extra)
+        requests = upstream.requests
+    names = {"host", "content-type", "content-length", "accept"}
+    more = [set(), {"x-amzn-bedrock-service-tier"}, {"anthropic-beta"}]
+    assert [one.headers.keys() - names for one in requests] == more
+    for request in requests:
+        assert names <= request.headers.keys()
+        assert request.headers["content-type"] == "application/json"
+        assert request.headers["accept"] in ("application/json", "*/*")
+        assert request.headers["host"] == upstream.url.removeprefix("http://")
 
 
 def test_a_connection_is_kept_for_many_calls(world: World, app: App) -> None:

@@ -1,12 +1,14 @@
 """Calls of every form: the right model, the right bytes, and books that equal the bill."""
 
+import re
 from typing import Any
 
 import pytest
 
 from gateway.models import ARN, BY_LABEL, OTHER_ARN
+from gateway.wire import Caller, Parsed
 from gateway.world import App, World, claude_body, converse_body, directive
-from pricekeeper.bedrock import bounds_of
+from pricekeeper.bedrock import judge
 
 CLAUDE = BY_LABEL["premium"].model_id
 CACHED = {"cache_read": 11, "cache_write_5m": 7, "cache_write_1h": 5}
@@ -74,6 +76,29 @@ def test_another_path_is_not_found(world: World, app: App, path: str) -> None:
         "POST", f"/bedrock{path or '/'}", {}, headers={"authorization": f"Bearer {app.pair}"}
     )
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (404, "UnknownOperationException")
+    assert f"unknown path /bedrock{path or '/'}: send POST to /bedrock/" in reply.data.decode()
+    assert world.ledger.attempts == {}
+
+
+@pytest.mark.parametrize("prefix", ["", "openai/", "anthropic/"])
+def test_an_unknown_path_is_shown_bounded_and_inert(world: World, prefix: str) -> None:
+    """It is text of the caller's: no controls, no quotes, no markup, no other script."""
+    raw = f"/bedrock/{prefix}".encode() + b"<a'\">%1b[2J`$(x)%e2%80%ae" + b"x" * 5_000
+    with Caller(world) as caller:
+        caller.socket.sendall(b"POST " + raw + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        (body,) = Parsed(caller.read_all()).bodies
+    assert b"unknown path" in body
+    shown = body.decode().partition("unknown path ")[2].partition(": send POST")[0]
+    assert re.fullmatch(r"[\w/%:.~-]+", shown, re.ASCII), shown
+    assert shown.endswith("...")
+    assert len(body) < 800
+
+
+def test_an_unknown_path_of_awss_names_all_that_there_is(world: World) -> None:
+    reply = world.api.call("POST", "/bedrock/async-invoke", {})
+    served = ["/bedrock/model/{modelId}/", "converse-stream", "invoke-with-response-stream"]
+    served += ["count-tokens", "/openai/v1/chat/completions", "/anthropic/v1/messages"]
+    assert [one for one in served if one not in reply.json["message"]] == []
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
@@ -114,7 +139,7 @@ def test_the_headers_say_what_was_held_and_what_it_cost(world: World, app: App) 
     cost = world.assert_equal(app)
     assert int(reply.headers["x-pricekeeper-cost-usd-micros"]) == cost
     held = int(reply.headers["x-pricekeeper-held-usd-micros"])
-    bounds = bounds_of(converse_body(directive(output_tokens=9)))
+    bounds = judge(converse_body(directive(output_tokens=9)), None).bounds
     assert held == bounds.input_tokens * 5 + 10 * 25
     assert reply.headers["x-pricekeeper-model-label"] == "premium"
     (record,) = app.usage()

@@ -6,18 +6,21 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.agents import agent_body
 from gateway.models import BY_LABEL, write_deployment
 from gateway.wire import Answer, Received, Upstream, hang_up, running_upstream, whole
 from gateway.world import App, World, claude_body, converse_body, directive, running_world
+from pricekeeper.bedrock.shapes import IMAGE_TOKENS
 from pricekeeper.gateway import counting
-from pricekeeper.gateway.counting import AT_ONCE_MAX, COUNTED_FROM_TOKENS
+from pricekeeper.gateway.counting import AT_ONCE_MAX, COUNTED_BYTES_MAX, COUNTED_FROM_TOKENS
 from pricekeeper.standin import running
 from scraping import until
 
-COUNTED = ("premium", "economy", "profile")
+COUNTED = ("premium", "economy", "profile", "gpt")
 TEXT = "why is the sky blue? " * 1_000
 TOKENS = 5_432
 OUTPUT = 100
@@ -105,6 +108,15 @@ def test_else_the_bytes_bound_it(world: World, model: str, text: str) -> None:
     world.assert_equal(app)
 
 
+def test_a_body_that_takes_long_to_encode_is_not_counted(world: World) -> None:
+    """The event loop would stand still for all other calls; the bytes bound it."""
+    app = App(world.api).register()
+    reply = world.converse(app, "premium", "a" * COUNTED_BYTES_MAX, **CONFIG)
+    assert reply.status == 200
+    assert "CountTokens" not in world.ledger.attempts
+    world.assert_equal(app)
+
+
 def test_what_a_model_reads_beyond_its_prompt_is_not_counted(world: World) -> None:
     """A tool that runs at Bedrock's side finds what nobody knows before."""
     app = App(world.api).register()
@@ -124,11 +136,63 @@ def test_who_is_frozen_has_nothing_counted(world: World) -> None:
     assert world.ledger.attempts == {}
 
 
-def test_other_dialects_are_not_counted(world: World) -> None:
+IN_THE_BODY = [
+    ("/anthropic/v1/messages", claude_body(text_of(TOKENS), model="premium")),
+    ("/anthropic/v1/messages", agent_body(text_of(TOKENS), max_tokens=OUTPUT)),
+    (
+        "/openai/v1/chat/completions",
+        {
+            "model": "gpt",
+            "messages": [{"role": "user", "content": text_of(TOKENS)}],
+            "max_tokens": OUTPUT,
+        },
+    ),
+]
+"""Calls whose body names the model."""
+
+
+@pytest.mark.parametrize(("path", "body"), IN_THE_BODY)
+@pytest.mark.parametrize("streams", [False, True])
+def test_bodies_that_name_their_model_are_counted_too(
+    world: World, path: str, body: dict[str, Any], streams: bool
+) -> None:
+    """What was not counted of them is held for by its bytes, and the bill is below that."""
     app = App(world.api).register()
-    reply = world.post("/anthropic/v1/messages", claude_body(TEXT, model="premium"), app)
-    assert reply.status == 200
+    reply = world.post(path, {**body, "stream": streams}, app)
+    assert reply.status == 200, reply.data
+    label = reply.headers["x-pricekeeper-model-label"]
+    assert world.ledger.attempts["CountTokens"] == 1
+    price = BY_LABEL[label]
+    dearest = price.cache_write_5m if "system" in body else price.input
+    counted = TOKENS * dearest + OUTPUT * price.output
+    held = int(reply.headers["x-pricekeeper-held-usd-micros"])
+    assert counted <= held <= counted + 200 * dearest
+    assert world.assert_equal(app) <= held
+
+
+@pytest.mark.parametrize(
+    "path", ["/anthropic/v1/messages", "/openai/v1/chat/completions"], ids=["claude", "openai"]
+)
+def test_a_body_of_another_family_is_not_counted(world: World, path: str) -> None:
+    """Nothing says what CountTokens of that model makes of it."""
+    app = App(world.api).register()
+    model = "gpt" if "anthropic" in path else "premium"
+    world.post(path, claude_body(TEXT, model=model), app)
     assert "CountTokens" not in world.ledger.attempts
+
+
+def test_a_picture_at_an_address_is_held_for_by_its_bound(world: World) -> None:
+    """It is not in the request, so CountTokens may have seen nothing but its address."""
+    app = App(world.api).register()
+    for kind in ({"type": "url", "url": "https://a.example/b"}, {"type": "file", "file_id": "f"}):
+        picture = {"type": "image", "source": kind}
+        said = [{"type": "text", "text": text_of(TOKENS)}, picture]
+        body = claude_body(model="premium", messages=[{"role": "user", "content": said}])
+        reply = world.post("/anthropic/v1/messages", body, app)
+        held = int(reply.headers["x-pricekeeper-held-usd-micros"])
+        assert held > int(held_for("premium", IMAGE_TOKENS + len(TEXT)))
+    assert "CountTokens" not in world.ledger.attempts
+    world.assert_equal(app)
 
 
 def test_a_count_that_bedrock_throttles_is_done_without(world: World) -> None:
@@ -215,20 +279,76 @@ def test_what_is_asked_is_the_prompt_alone(
     upstream.end()
 
 
-@pytest.mark.parametrize("field", ["outputConfig", "promptVariables", "ofTomorrow"])
+def counted_body(upstream: Upstream) -> Any:
+    """What CountTokens was asked about, as InvokeModel has it."""
+    (asked,) = [one for one in upstream.requests if one.path.endswith("/count-tokens")]
+    return json.loads(base64.b64decode(asked.json["input"]["invokeModel"]["body"]))
+
+
+def test_a_message_is_counted_as_invoke_model_has_it(
+    module_scripted_counting: tuple[World, Upstream],
+) -> None:
+    """With the version, and with the betas of the header: they may add to a prompt."""
+    world, upstream = module_scripted_counting
+    upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
+    app = App(world.api).register()
+    body = agent_body(max_tokens=OUTPUT, anthropic_beta=["c"])
+    path, headers = "/anthropic/v1/messages", {"anthropic-beta": "a, b"}
+    assert world.post(path, body, app, **headers).status == 200
+    left = ("model", "stream", "metadata")
+    assert counted_body(upstream) == {
+        **{name: value for name, value in body.items() if name not in left},
+        "anthropic_version": "bedrock-2023-05-31",
+        "anthropic_beta": ["a", "b", "c"],
+    }
+    upstream.end()
+
+
+def test_a_chat_is_counted_as_invoke_model_has_it(
+    module_scripted_counting: tuple[World, Upstream],
+) -> None:
+    world, upstream = module_scripted_counting
+    upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
+    app = App(world.api).register()
+    chat = {"messages": [{"role": "user", "content": TEXT}], "temperature": 0.5}
+    body = {**chat, "model": "gpt", "stream": True, "user": "u", "stream_options": {}}
+    assert world.post("/openai/v1/chat/completions", body, app).status == 200
+    assert counted_body(upstream) == {**chat, "max_completion_tokens": 4_096}
+    upstream.end()
+
+
+@pytest.mark.parametrize(("path", "body"), IN_THE_BODY)
+def test_a_model_that_bedrock_does_not_count_is_held_for_by_its_bytes(
+    module_scripted_counting: tuple[World, Upstream], path: str, body: dict[str, Any]
+) -> None:
+    world, upstream = module_scripted_counting
+    upstream.begin(counts_with(BAD["refused"]))
+    app = App(world.api).register()
+    reply = world.post(path, body, app)
+    assert reply.status == 200
+    label = reply.headers["x-pricekeeper-model-label"]
+    assert int(reply.headers["x-pricekeeper-held-usd-micros"]) > int(held_for(label, len(TEXT)))
+    upstream.end()
+
+
+OUTPUT_CONFIG = {
+    "textFormat": {"type": "json_schema", "structure": {"jsonSchema": {"schema": TEXT}}}
+}
+
+
 def test_what_was_not_counted_is_held_for_by_its_bytes(
-    module_scripted_counting: tuple[World, Upstream], field: str
+    module_scripted_counting: tuple[World, Upstream],
 ) -> None:
     """It is sent on all the same, and CountTokens was not asked about it."""
     world, upstream = module_scripted_counting
     upstream.begin(counts_with(replies(b'{"inputTokens": 99}')))
     app = App(world.api).register()
-    reply = world.converse(app, "premium", TEXT, **CONFIG, **{field: {"schema": TEXT}})
+    reply = world.converse(app, "premium", TEXT, **CONFIG, outputConfig=OUTPUT_CONFIG)
     assert reply.status == 200
     held = int(reply.headers["x-pricekeeper-held-usd-micros"])
     assert held > int(held_for("premium", 99 + len(TEXT)))
     assert held < int(held_for("premium", 2 * len(TEXT)))
-    assert upstream.requests[-1].json[field] == {"schema": TEXT}
+    assert upstream.requests[-1].json["outputConfig"] == OUTPUT_CONFIG
     upstream.end()
 
 

@@ -25,7 +25,7 @@ def poor_app(world: World, limit_usd_micros: int = 1_000, **changes: Any) -> App
 
 
 def test_a_budget_without_room_is_a_400_that_a_person_can_act_on(world: World) -> None:
-    """Whose budget, how much it needs and has, and when it begins anew; and no retry header."""
+    """Whose budget, how much it needs and has, and when it resets; and no retry header."""
     app = poor_app(world)
     reply = world.post("/model/premium/converse", PLAIN, app)
     assert reply.status == 400
@@ -46,7 +46,7 @@ def test_a_budget_that_others_hold_says_when_it_is_free(world: World) -> None:
     assert world.post("/model/premium/converse", body, app).status == 200
     reply = world.post("/model/premium/converse", body, app)
     assert reply.status == 400
-    assert re.search(r"it begins anew in \d+ h \d+ min$", reply.json["message"])
+    assert re.search(r"; resets in \d+ h \d+ min$", reply.json["message"])
 
 
 @pytest.mark.parametrize("operation", ["converse", "converse_stream"])
@@ -89,7 +89,7 @@ def test_more_than_a_limit_ever_holds_is_no_429(world: World) -> None:
     app = App(world.api).register(rate_limits=limits)
     reply = world.post("/model/premium/converse", PLAIN, app)
     assert (reply.status, reply.headers["x-amzn-errortype"]) == (400, "ValidationException")
-    assert "more than the limit" in reply.json["message"]
+    assert "the limit never has that much" in reply.json["message"]
 
 
 def test_botocore_repeats_too_fast_no_more_than_it_is_told_to(world: World) -> None:

@@ -195,8 +195,88 @@ def test_refusals_are_in_the_words_of_the_dialect(
     assert reply.json["error"]["type"] == "invalid_request_error"
     assert "model" in reply.json["error"]["message"]
     assert ("type" in reply.json) == (path == MESSAGES)
-    wrong = world.api.call("POST", f"/bedrock{path}", {}, headers={"authorization": "Bearer x"})
-    assert (wrong.status, wrong.json["error"]["type"]) == (403, "permission_error")
+
+
+NOBODY: dict[str, dict[str, str]] = {
+    "none": {},
+    "a made-up bearer": {"authorization": "Bearer x"},
+    "a made-up key": {"x-api-key": "sk-ant-x"},
+    "a wrong pair": {"authorization": "Bearer org-1-app-2:pks_wrong"},
+    "another scheme": {"authorization": "Basic eDp5"},
+    "a signature of another account": {
+        "authorization": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/bedrock/aws4_request,"
+        " SignedHeaders=host;x-amz-date;x-amz-security-token, Signature=00",
+        "x-amz-date": "20260101T000000Z",
+        "x-amz-security-token": "x",
+    },
+}
+
+
+@pytest.mark.parametrize("headers", NOBODY.values(), ids=NOBODY)
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/model/premium/converse"])
+def test_a_caller_without_valid_credentials(
+    world: World, path: str, headers: dict[str, str]
+) -> None:
+    """A 401 in OpenAI's and Anthropic's dialects, and AWS's 403 on AWS's paths."""
+    reply = world.api.call("POST", f"/bedrock{path}", {}, headers=headers)
+    if path in (CHAT, MESSAGES):
+        assert (reply.status, reply.json["error"]["type"]) == (401, "authentication_error")
+        assert reply.headers["www-authenticate"] == "Bearer"
+        assert ("type" in reply.json) == (path == MESSAGES)
+    else:
+        assert reply.status == 403
+        assert "www-authenticate" not in reply.headers
+    assert world.ledger.attempts == {}
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("who", ["frozen", "organisation"])
+def test_a_caller_that_is_known_and_not_allowed_is_a_403(
+    world: World, app: App, path: str, who: str
+) -> None:
+    bearer = app.pair
+    if who == "frozen":
+        frozen = world.api.provision("PUT", f"{app.path}/freeze", {"reason": "a leaked key"})
+        assert frozen.status in (200, 201)
+    else:
+        bearer = f"org-{app.org_id}:{app.org_secret}"
+    headers = {"authorization": f"Bearer {bearer}"}
+    reply = world.api.call("POST", f"/bedrock{path}", claude_body(model="premium"), headers=headers)
+    assert (reply.status, reply.json["error"]["type"]) == (403, "permission_error")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize(
+    ("path", "kind", "served"),
+    [
+        ("/openai/v1/embeddings", "invalid_request_error", CHAT),
+        ("/openai/v1/chat/completions/", "invalid_request_error", CHAT),
+        ("/openai", "invalid_request_error", CHAT),
+        ("/anthropic/v1/models", "not_found_error", MESSAGES),
+        ("/anthropic/", "not_found_error", MESSAGES),
+    ],
+)
+def test_an_unknown_path_is_named_in_the_words_of_the_dialect(
+    world: World, path: str, kind: str, served: str, method: str
+) -> None:
+    """With the path that there is. It is not passed on."""
+    reply = world.api.call(method, f"/bedrock{path}", {})
+    assert (reply.status, reply.json["error"]["type"]) == (404, kind)
+    assert reply.headers["x-amzn-errortype"] == "UnknownOperationException"
+    assert f"unknown path /bedrock{path}: " in reply.json["error"]["message"]
+    assert f"POST to /bedrock{served}" in reply.json["error"]["message"]
+    assert world.ledger.attempts == {}
+
+
+@pytest.mark.parametrize(("path", "kind"), [(CHAT, "code"), (MESSAGES, "type")])
+def test_another_method_is_refused_in_the_words_of_the_dialect(
+    world: World, path: str, kind: str
+) -> None:
+    reply = world.api.call("GET", f"/bedrock{path}")
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
+    assert reply.json["error"]["type"] == "invalid_request_error"
+    assert reply.json["error"][kind]
+    assert reply.json["error"]["message"] == f"wrong method for /bedrock{path}: use POST"
 
 
 def test_anthropics_own_header_is_a_bearer(world: World, app: App) -> None:

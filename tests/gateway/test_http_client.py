@@ -62,9 +62,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(
-    serve: Serve, waits: Waits = LONG, connections_max: int = 8
-) -> AsyncIterator[Server]:
+async def serving(serve: Serve, waits: Waits = LONG) -> AsyncIterator[Server]:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer(reader, writer)
         made.peers.append(peer)
@@ -77,7 +75,7 @@ async def serving(
 
     listening = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    made = Server(HttpClient(f"http://127.0.0.1:{port}", waits, connections_max))
+    made = Server(HttpClient(f"http://127.0.0.1:{port}", waits))
     async with asyncio.timeout(20):
         try:
             yield made
@@ -85,6 +83,11 @@ async def serving(
             await made.client.close()
             listening.close()
             await listening.wait_closed()
+
+
+async def ask(server: Server, body: bytes = b"{}", path: str = "/") -> HttpReply:
+    """The reply to one request, which has begun."""
+    return await (await server.client.post(path, HEADERS, body)).head()
 
 
 async def read_all(reply: HttpReply) -> bytes:
@@ -123,7 +126,7 @@ async def test_a_request_is_one_piece_of_http() -> None:
         peer.write(WHOLE)
 
     async with serving(serve) as server:
-        reply = await server.client.post("/model/a%3Ab/converse", HEADERS, b'{"a":1}')
+        reply = await ask(server, b'{"a":1}', "/model/a%3Ab/converse")
         assert await read_all(reply) == b"hi"
     (request,) = seen
     assert request == (
@@ -147,7 +150,7 @@ async def test_a_request_is_one_piece_of_http() -> None:
 async def test_a_reply_is_read_to_its_end(answer: bytes, body: bytes) -> None:
     """However it says where that is; what only announces it is no reply."""
     async with serving(answering(answer)) as server:
-        reply = await server.client.post("/", HEADERS, b"{}")
+        reply = await ask(server)
         assert reply.status == 200
         assert await read_all(reply) == body
         assert b"x-trailer" not in dict(reply.raw_headers)
@@ -156,7 +159,7 @@ async def test_a_reply_is_read_to_its_end(answer: bytes, body: bytes) -> None:
 async def test_headers_are_as_they_came_with_names_in_lower_case() -> None:
     answer = OK + b"X-One: 1\r\nx-one: 2\r\nSet: \xe9\r\ncontent-length: 0\r\n\r\n"
     async with serving(answering(answer)) as server:
-        reply = await server.client.post("/", HEADERS, b"{}")
+        reply = await ask(server)
         await read_all(reply)
     assert reply.raw_headers == [
         (b"x-one", b"1"), (b"x-one", b"2"), (b"set", b"\xe9"), (b"content-length", b"0")
@@ -177,7 +180,7 @@ async def test_parts_are_there_as_they_come() -> None:
         peer.write(b"0\r\n\r\n")
 
     async with serving(serve) as server:
-        reply = await server.client.post("/", HEADERS, b"{}")
+        reply = await ask(server)
         go_on.set()
         assert await reply.read() == b"one"
         go_on.set()
@@ -188,7 +191,7 @@ async def test_parts_are_there_as_they_come() -> None:
 
 async def test_what_came_before_nonsense_can_be_read() -> None:
     async with serving(answering(CHUNKED + b"3\r\none\r\n3\r\ntwo\r\nnonsense\r\n")) as server:
-        reply = await server.client.post("/", HEADERS, b"{}")
+        reply = await ask(server)
         assert await reply.read() == b"onetwo"
         with pytest.raises(ReplyBrokenError, match="no answer"):
             await reply.read()
@@ -198,15 +201,15 @@ async def test_a_connection_is_used_again_and_one_that_is_to_close_is_not() -> N
     closing = OK + b"connection: close\r\ncontent-length: 0\r\n\r\n"
     async with serving(answering(WHOLE, WHOLE, closing)) as server:
         for connections in (1, 1, 1, 2, 2):
-            await read_all(await server.client.post("/", HEADERS, b"{}"))
+            await read_all(await ask(server))
             assert len(server.peers) == connections
 
 
 async def test_a_connection_that_was_closed_meanwhile_is_not_used() -> None:
     async with serving(answering(WHOLE)) as server:
-        await read_all(await server.client.post("/", HEADERS, b"{}"))
+        await read_all(await ask(server))
         await turns_until(lambda: not server.client._all)  # the end has been seen
-        assert await read_all(await server.client.post("/", HEADERS, b"{}")) == b"hi"
+        assert await read_all(await ask(server)) == b"hi"
     assert len(server.peers) == 2
 
 
@@ -219,19 +222,19 @@ async def test_whoever_does_not_read_to_the_end_closes_the_connection() -> None:
         closed.append(await peer.closed())
 
     async with serving(serve) as server:
-        with closing(await server.client.post("/", HEADERS, b"{}")) as reply:
+        with closing(await ask(server)) as reply:
             assert await reply.read() == b"a"
         await turns_until(lambda: bool(closed))
     assert closed == [True]
 
 
 async def test_without_a_server_nothing_was_sent() -> None:
-    client = HttpClient(f"http://127.0.0.1:{free_port()}", LONG, 1)
+    client = HttpClient(f"http://127.0.0.1:{free_port()}", LONG)
     for _ in range(3):  # no place is lost either
         with pytest.raises(NotSentError):
             await client.post("/", HEADERS, b"{}")
     with pytest.raises(NotSentError):
-        await HttpClient("http://no-such-host.invalid", LONG, 1).post("/", HEADERS, b"{}")
+        await HttpClient("http://no-such-host.invalid", LONG).post("/", HEADERS, b"{}")
 
 
 @pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "a\rb", "a\0b"])
@@ -256,7 +259,7 @@ async def test_a_header_can_not_bring_another_one(value: str) -> None:
 async def test_what_has_no_head_is_broken(answer: bytes) -> None:
     async with serving(answering(answer)) as server:
         with pytest.raises(ReplyBrokenError):
-            await server.client.post("/", HEADERS, b"{}")
+            await ask(server)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +273,7 @@ async def test_what_has_no_head_is_broken(answer: bytes) -> None:
 async def test_what_has_no_end_is_broken(answer: bytes) -> None:
     """What came is there to be read; then it says so."""
     async with serving(answering(answer)) as server:
-        reply = await server.client.post("/", HEADERS, b"{}")
+        reply = await ask(server)
         assert await reply.read() == b"hi"
         for _ in range(2):
             with pytest.raises(ReplyBrokenError):
@@ -294,11 +297,11 @@ async def test_an_answer_too_many_is_nobodys(apart: bool) -> None:
         await peer.closed()
 
     async with serving(serve) as server:
-        assert await read_all(await server.client.post("/", HEADERS, b"{}")) == b"hi"
+        assert await read_all(await ask(server)) == b"hi"
         again.set()
         await turns_until(lambda: not server.client._all)
         again.clear()
-        assert await read_all(await server.client.post("/", HEADERS, b"{}")) == b"hi"
+        assert await read_all(await ask(server)) == b"hi"
     assert len(server.peers) == 2
 
 
@@ -310,12 +313,12 @@ async def test_silence_ends_a_reply_before_and_in_it() -> None:
 
     answers = [b"", CHUNKED + b"1\r\na\r\n"]
     async with serving(serve, LONG._replace(silence=0.05)) as server:
-        reply = await server.client.post("/", HEADERS, b"{}")
+        reply = await ask(server)
         assert await reply.read() == b"a"
         with pytest.raises(TimeoutError):
             await reply.read()
         with pytest.raises(TimeoutError):
-            await server.client.post("/", HEADERS, b"{}")
+            await ask(server)
 
 
 async def test_a_connection_that_nobody_uses_is_closed() -> None:
@@ -328,7 +331,7 @@ async def test_a_connection_that_nobody_uses_is_closed() -> None:
         closed.set()
 
     async with serving(serve, LONG._replace(unused=0.05)) as server:
-        await read_all(await server.client.post("/", HEADERS, b"{}"))
+        await read_all(await ask(server))
         await closed.wait()
 
 
@@ -345,7 +348,7 @@ async def test_what_nobody_reads_waits_with_the_server_and_is_no_silence() -> No
             sent.append(UNREAD_BYTES_MAX)
 
     async with serving(serve, LONG._replace(silence=5)) as server:
-        reply = await server.client.post("/", HEADERS, b"{}")
+        reply = await ask(server)
         await turns_until(lambda: reply.size > UNREAD_BYTES_MAX)
         began = asyncio.get_running_loop().time()
         server.client._look()
@@ -367,7 +370,7 @@ async def test_a_long_body_goes_out_whole() -> None:
 
     async with serving(serve) as server:
         for _ in range(2):
-            assert await read_all(await server.client.post("/", HEADERS, body)) == b"hi"
+            assert await read_all(await ask(server, body)) == b"hi"
         assert len(server.peers) == 1
     assert seen == [body, body]
 
@@ -382,35 +385,12 @@ async def test_whoever_answers_before_the_end_of_a_body_gets_no_more_of_it() -> 
         await peer.closed()
 
     async with serving(serve) as server:
-        reply = await server.client.post("/", HEADERS, bytes(64 * PIECE_BYTES))
+        reply = await ask(server, bytes(64 * PIECE_BYTES))
         assert (reply.status, await read_all(reply)) == (413, b"")
         await turns_until(lambda: not server.client._all)
 
 
-async def test_so_many_connections_and_no_more() -> None:
-    arrived, go_on = asyncio.Semaphore(0), asyncio.Event()
-
-    async def serve(peer: Peer) -> None:
-        while True:
-            await peer.request()
-            arrived.release()
-            await go_on.wait()
-            peer.write(WHOLE)
-
-    async with serving(serve, connections_max=2) as server:
-        calls = [asyncio.create_task(server.client.post("/", HEADERS, b"{}")) for _ in range(5)]
-        for _ in range(2):
-            await arrived.acquire()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert arrived.locked()
-        go_on.set()
-        for reply in await asyncio.gather(*calls):
-            assert await read_all(reply) == b"hi"
-        assert len(server.peers) == 2
-
-
-async def test_whoever_leaves_closes_its_connection_and_gives_its_place_back() -> None:
+async def test_whoever_leaves_closes_its_connection() -> None:
     closed: list[bool] = []
 
     async def serve(peer: Peer) -> None:
@@ -420,12 +400,12 @@ async def test_whoever_leaves_closes_its_connection_and_gives_its_place_back() -
         else:
             peer.write(WHOLE)
 
-    async with serving(serve, connections_max=1) as server:
+    async with serving(serve) as server:
         for number in range(3):
-            call = asyncio.create_task(server.client.post("/", HEADERS, b"{}"))
+            call = asyncio.create_task(ask(server))
             await turns_until(lambda: len(server.peers) > number)  # noqa: B023 - awaited at once
             call.cancel()
             await asyncio.wait([call])
             assert call.cancelled()
-        assert await read_all(await server.client.post("/", HEADERS, b"{}")) == b"hi"
+        assert await read_all(await ask(server)) == b"hi"
     assert closed == [True] * 3

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gateway.conftest import ScriptedWorld
-from gateway.models import BY_LABEL
+from gateway.models import BY_LABEL, PRICED_UNIT
 from gateway.wire import Received, Upstream, whole
 from gateway.world import App, World, claude_body, converse_body, directive
+from pricekeeper.bedrock.reading import VALUES_MAX
 from pricekeeper.bedrock.usage import LATENCY_HEADER
-from pricekeeper.gateway.planning import VALUES_MAX
 from scraping import until
 
 ORDERING = ["nova", "premium", "economy", "gpt"]
@@ -170,21 +170,106 @@ def test_a_call_that_does_not_say_how_long_its_answer_may_be_is_told(
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "written"),
     [
-        ("/model/premium/converse", converse_body(max_tokens=1)),
-        ("/model/premium/converse", converse_body(additionalModelRequestFields={"max_tokens": 1})),
-        ("/model/nova/invoke", {"messages": [], "max_tokens": 1}),
-        ("/model/llama/invoke", {"prompt": "x", "max_tokens": 1}),
-        ("/model/mistral/invoke", {"prompt": "x", "max_gen_len": 1}),
-        ("/model/premium/converse", converse_body(textGenerationConfig={"maxTokenCount": 1})),
+        (
+            "/model/premium/converse",
+            converse_body(additionalModelRequestFields={"max_tokens": 77}),
+            converse_body(additionalModelRequestFields={}, inferenceConfig={"maxTokens": 77}),
+        ),
+        (
+            "/model/nova/invoke",
+            {"messages": [], "max_tokens": 77},
+            {"messages": [], "inferenceConfig": {"maxTokens": 77}},
+        ),
+        (
+            "/model/llama/invoke",
+            {"prompt": "x", "maxTokens": 77},
+            {"prompt": "x", "max_gen_len": 77},
+        ),
+        (
+            "/model/mistral/invoke",
+            {"prompt": "x", "max_new_tokens": 77, "max_tokens": 5},
+            {"prompt": "x", "max_tokens": 77},
+        ),
     ],
 )
-def test_a_bound_where_the_model_does_not_look_is_none(
-    sent: Any, path: str, body: dict[str, Any]
+def test_a_length_where_the_model_does_not_look_is_written_where_it_does(
+    sent: Any, path: str, body: dict[str, Any], written: dict[str, Any]
 ) -> None:
-    """Who could have one token held and a thousand made would walk around every budget."""
-    assert "4096" in json.dumps(sent(path, body))
+    """To hold for one token and have a thousand made would get around every budget."""
+    assert sent(path, body) == written
+
+
+MASKED = [
+    ("'max_tokens'", converse_body(max_tokens=1)),
+    ("'textGenerationConfig'", converse_body(textGenerationConfig={"maxTokenCount": 1})),
+    ("'type'", {"messages": [{"role": "user", "content": [{"type": "image", "text": "x"}]}]}),
+    ("exactly one member", {"messages": [{"role": "user", "content": [{}]}]}),
+    ("two service tiers", converse_body(serviceTier={"type": "flex"})),
+]
+
+
+@pytest.mark.parametrize(("told", "body"), MASKED)
+@pytest.mark.parametrize("operation", ["converse", "converse-stream"])
+def test_what_converse_does_not_have_is_refused(
+    world: World, app: App, operation: str, told: str, body: dict[str, Any]
+) -> None:
+    """With Bedrock's own error and the member's name; nothing is held or sent."""
+    headers = {"x-amzn-bedrock-service-tier": "priority"}
+    reply = world.post(f"/model/premium/{operation}", body, app, **headers)
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (400, "ValidationException")
+    assert told in reply.json["message"]
+    assert world.ledger.attempts == {}
+    assert app.unfinished("open") == []
+
+
+USES = [
+    ("/model/premium/converse", {"guardrailConfig": {"guardrailIdentifier": "g"}}, {}, "guardrail"),
+    ("/model/premium/converse", {"toolConfig": {"tools": [{"systemTool": {"name": "other"}}]}}, {},
+     "tool_call:other"),
+    ("/model/premium/invoke", {}, {"x-amzn-bedrock-guardrailidentifier": "g"}, "guardrail"),
+    ("/anthropic/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "w"}]}, {},
+     "tool_call:web_search"),
+    ("/openai/v1/chat/completions", {"web_search_options": {}}, {}, "tool_call:web_search"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "more", "headers", "use"), USES)
+def test_what_is_billed_beside_tokens_and_has_no_price_is_refused(
+    world: World, app: App, path: str, more: dict[str, Any], headers: dict[str, str], use: str
+) -> None:
+    """The message has the line for the deployment file; with such a line the call goes through."""
+    model = "gpt" if "openai" in path else "premium"
+    body = converse_body(**more) if "converse" in path else claude_body(model=model, **more)
+    reply = world.post(path, body, app, **headers)
+    message = reply.json.get("message") or reply.json["error"]["message"]
+    assert reply.status == 400
+    assert f"models.{model}.units.{use}" in message
+    assert world.ledger.attempts == {}
+
+
+def test_what_has_a_price_is_sent(world: World, app: App) -> None:
+    tools = {"tools": [{"systemTool": {"name": PRICED_UNIT.partition(":")[2]}}]}
+    assert world.converse(app, "premium", toolConfig=tools).status == 200
+
+
+def test_a_document_elsewhere_is_held_for_whatever_stands_beside_it(world: World) -> None:
+    """Seven calls at once spent 30 dollars of a budget of 30 cents so."""
+    budget = {"name": "all", "window": "DAY", "limit_usd_micros": 300_000}
+    app = App(world.api).register(budgets=[budget])
+    source = {"s3Location": {"uri": "s3://bucket/key"}}
+    masks: list[dict[str, Any]]
+    masks = [{}, {"text": None}, {"content": []}, {"bytes": ""}, {"type": "image"}]
+    for mask in masks:
+        document = {"name": "d", "format": "csv", "source": {**source, **mask}}
+        body = {"messages": [{"role": "user", "content": [{"document": document}]}]}
+        reply = world.post("/model/premium/converse", body, app)
+        assert reply.status == 400
+        is_whole = not mask or None in mask.values()
+        code = "ServiceQuotaExceededException" if is_whole else "ValidationException"
+        assert reply.headers["x-amzn-errortype"] == code
+    assert world.ledger.attempts == {}
 
 
 PATHS = [
@@ -202,9 +287,12 @@ def test_a_length_that_is_none_is_refused_by_its_name(
     world: World, app: App, path: str, bad: str
 ) -> None:
     """Whoever says 1e2 does not want to pay for 4,096 tokens; and nothing is called."""
-    reply = world.post(path, claude_body(model="premium", **{bad: "1e2"}), app)
+    is_converse = "/converse" in path
+    body = converse_body() if is_converse else claude_body(model="premium")
+    reply = world.post(path, {**body, bad: "1e2"}, app)
     message = reply.json.get("message") or reply.json["error"]["message"]
-    assert (reply.status, message.partition(":")[0]) == (400, bad)
+    told = f"ConverseRequest has no member {bad!r}" if is_converse and "_" in bad else f"{bad}: "
+    assert (reply.status, message[: len(told)]) == (400, told)
     assert world.ledger.attempts == {}
     assert app.unfinished("open") == []
 
@@ -248,22 +336,30 @@ def test_whatever_is_granted_can_be_sent_on(scripted: ScriptedWorld) -> None:
         statuses = []
         for depth in range(840, 1_010):
             nested = b"[" * depth + b'"x"' + b"]" * depth
-            body = b'{"messages":[{"role":"user","content":%b}]}' % nested
-            statuses.append(world.post("/model/premium/converse", body, app).status)
+            body = b'{"anthropic_version":"v","messages":[],"metadata":%b}' % nested
+            statuses.append(world.post("/model/premium/invoke", body, app).status)
         assert set(statuses) == {200, 400}
         assert sorted(statuses) == statuses
         until(lambda: app.unfinished("open") == [])
 
 
 def test_tags_of_a_header_are_not_pushed_out(world: World, app: App) -> None:
-    """Who stands before an app may say whose it is; the body can't have that left out."""
+    """A proxy may name the team of a call; the body can't replace or drop that tag."""
     others = {f"a{number:02}": "v" for number in range(15)}
-    for name in ("team", "a15"):
-        body = converse_body(requestMetadata={**others, name: "other"})
-        header = {"x-pricekeeper-tag-team": "search"}
-        assert world.post("/model/premium/converse", body, app, **header).status == 200
-    until(lambda: len(app.usage()) == 2)
-    assert [one["tags"].get("team") for one in app.usage()] == ["search", "search"]
+    header = {"x-pricekeeper-tag-team": "search"}
+    replies = [
+        world.post(
+            "/model/premium/converse",
+            converse_body(requestMetadata={**others, name: "other"}),
+            app,
+            **header,
+        )
+        for name in ("team", "a15")
+    ]
+    assert [reply.status for reply in replies] == [200, 400]
+    assert "at most 16 pairs, not 17" in replies[1].json["message"]
+    until(lambda: len(app.usage()) == 1)
+    assert app.usage()[0]["tags"] == {**others, "team": "search"}
 
 
 def test_texts_may_have_any_number_of_marks(world: World, app: App) -> None:
@@ -325,10 +421,10 @@ def test_invoke_has_its_metadata_in_a_header(world: World, app: App) -> None:
     ["[" * 20_000, "not json", '{"a":"\\ud800"}', '{"": "x"}', '{"a": 1}', '{"a":"' + "x" * 999],
 )
 def test_metadata_that_is_none_does_no_harm(world: World, app: App, metadata: str) -> None:
-    """It is the upstream's to refuse; here it is no tag, and never a 500."""
+    """It is refused before anything is held: no tag is left out, and it is never a 500."""
     header = {"x-amzn-bedrock-request-metadata": metadata}
     reply = world.post("/model/premium/invoke", claude_body(), app, **header)
-    assert reply.status in (200, 400), reply.data
+    assert (reply.status, reply.headers["x-amzn-errortype"]) == (400, "ValidationException")
     world.assert_equal(app)
 
 

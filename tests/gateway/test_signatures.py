@@ -499,7 +499,7 @@ def test_calls_are_signed_anew_with_the_services_own_credentials(
         world = make_world(upstream.url, bedrock=location)
         app = App(world.api).register()
         model = quote(ARN, safe="")
-        reply = world.post(f"/model/{model}/{operation}", {"input": {}, "messages": []}, app)
+        reply = world.post(f"/model/{model}/{operation}", {"messages": []}, app)
         assert reply.status == 200, reply.data
         (got,) = upstream.requests
     assert got.path == f"/prefix/model/{model}/{operation}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.gateway.planning import DIGITS_AS_A_VALUE, EXPONENT_VALUES, VALUES_MAX, weigh
+from pricekeeper.bedrock.reading import DIGITS_AS_A_VALUE, EXPONENT_VALUES, VALUES_MAX, weigh
 
 JSON = st.recursive(
     st.none()

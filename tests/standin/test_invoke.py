@@ -289,3 +289,46 @@ def test_a_body_that_its_family_does_not_have_is_refused(
 def test_an_id_of_no_family_is_not_found(bedrock: Any) -> None:
     with pytest.raises(bedrock.exceptions.ResourceNotFoundException, match="anthropic"):
         bedrock.invoke_model(modelId="acme.model-v1", body="{}")
+
+
+WITHOUT_TEXT: dict[str, dict[str, Any]] = {
+    "amazon.titan-embed-text-v2:0": {"inputText": "x" * 40},
+    "us.cohere.embed-english-v3": {"texts": ["x" * 40], "input_type": "search_query"},
+    "cohere.rerank-v3-5:0": {"query": "x" * 30, "documents": ["x" * 10]},
+    "amazon.rerank-v1:0": {"query": "x" * 30, "documents": [{"text": "x" * 10}]},
+    "amazon.titan-image-generator-v2:0": {"taskType": "TEXT_IMAGE"},
+    "amazon.nova-canvas-v1:0": {"taskType": "TEXT_IMAGE"},
+    "us.stability.stable-image-core-v1:1": {"prompt": "x" * 40},
+}
+
+
+@pytest.mark.parametrize("model", WITHOUT_TEXT)
+def test_models_without_text_count_their_prompt_or_nothing(
+    standin: Running, bedrock: Any, model: str
+) -> None:
+    """Pictures report no tokens; none has a count of output."""
+    reply = bedrock.invoke_model(modelId=model, body=json.dumps(WITHOUT_TEXT[model]))
+    headers = reply["ResponseMetadata"]["HTTPHeaders"]
+    assert "x-amzn-bedrock-output-token-count" not in headers
+    counted = headers.get("x-amzn-bedrock-input-token-count")
+    assert counted == (None if "image" in model or "canvas" in model else "10")
+    (entry,) = standin.ledger.entries
+    assert entry.tokens.output_tokens == 0
+
+
+@pytest.mark.parametrize("model", WITHOUT_TEXT)
+def test_models_without_text_refuse_what_is_for_others(
+    standin: Running, bedrock: Any, model: str
+) -> None:
+    body = WITHOUT_TEXT[model]
+    others: list[dict[str, Any]]
+    others = [{"max_tokens": 1}, {"inferenceConfig": {}}, {"textGenerationConfig": {}}]
+    for more in others:
+        with pytest.raises(bedrock.exceptions.ValidationException, match="extraneous key"):
+            bedrock.invoke_model(modelId=model, body=json.dumps({**body, **more}))
+    with pytest.raises(bedrock.exceptions.ValidationException, match="streaming"):
+        bedrock.invoke_model_with_response_stream(modelId=model, body=json.dumps(body))
+    messages = [{"role": "user", "content": [{"text": "hello"}]}]
+    with pytest.raises(bedrock.exceptions.ValidationException, match="text or chat model"):
+        bedrock.converse(modelId=model, messages=messages)
+    assert standin.ledger.entries == []

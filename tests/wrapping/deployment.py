@@ -28,9 +28,19 @@ MODELS = {
     "gpt": "us.openai.gpt-6-sol",
     "profile": PROFILE,
 }
+WITHOUT_TEXT = {
+    "vectors": "amazon.titan-embed-text-v2:0",
+    "cohere-vectors": "us.cohere.embed-english-v3",
+    "ranks": "cohere.rerank-v3-5:0",
+    "amazon-ranks": "amazon.rerank-v1:0",
+    "image-captions": "amazon.nova-lite-v1:0",
+    "pictures": "amazon.nova-canvas-v1:0",
+}
+"""Models that write no text; and one that does, whose label sounds as if it did not."""
 ALIASES = {FOUNDATION: "premium", "eu.anthropic.claude-opus-5-5": "premium"}
 ALIASES[PROFILE_ELSEWHERE] = "profile"
-LABELS = {model_id: label for label, model_id in MODELS.items()} | ALIASES
+ALL = MODELS | WITHOUT_TEXT
+LABELS = {model_id: label for label, model_id in ALL.items()} | ALIASES
 
 KINDS = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 PRICES = {
@@ -41,7 +51,7 @@ PRICES = {
         "cache_write_5m": 1_250_009 + 400_000 * index,
         "cache_write_1h": 2_000_011 + 500_000 * index,
     }
-    for index, label in enumerate(MODELS)
+    for index, label in enumerate(ALL)
 }
 """In micro-dollars for a million tokens; no two are the same, and none is a multiple of another."""
 TIERS_PERMILLE = {"default": 1000, "priority": 1750, "flex": 500}
@@ -50,7 +60,7 @@ TIERS_PERMILLE = {"default": 1000, "priority": 1750, "flex": 500}
 def write_deployment(folder: Path) -> Path:
     """The deployment file with all of it."""
     path = folder / "deployment.yaml"
-    models = {label: _model(label) for label in MODELS}
+    models = {label: _model(label) for label in ALL}
     path.write_text(yaml.safe_dump({"version": 1, "models": models}))
     return path
 
@@ -60,11 +70,14 @@ def _model(label: str) -> dict[str, Any]:
     more: dict[str, Any] = {}
     if label == "gpt":
         more["input_includes_cache_tokens"] = True
+    if label in WITHOUT_TEXT:
+        more["context_window_tokens"] = 8_192
+        more["max_output_tokens"] = 8_192 if label == "image-captions" else 1
     if label == "profile":
         more["priced_as"] = "anthropic.claude-3-5-sonnet-20241022-v2:0"
         more["aliases"] = [PROFILE_ELSEWHERE]
     return {
-        "bedrock_model_id": MODELS[label],
+        "bedrock_model_id": ALL[label],
         "family": label,
         "tier": "standard",
         "description": label,

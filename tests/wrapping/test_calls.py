@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pricekeeper.errors import InvalidValueError
 from wrapping.bodies import FAMILIES, body_of, encoded
 from wrapping.deployment import FOUNDATION, MODELS, PROFILE, PROFILE_ELSEWHERE
 from wrapping.world import Program, directive, messages
@@ -169,22 +170,25 @@ def test_request_metadata_becomes_the_tags_of_the_record(program: Program) -> No
     assert [dict(entry.request_metadata) for entry in program.ledger.entries] == [metadata] * 2
 
 
-def test_metadata_that_can_be_no_tag_does_not_hinder_the_call(program: Program) -> None:
-    """Bedrock takes longer names and as many pairs as we do: what does not fit is left out."""
+def test_a_tag_is_kept_or_the_call_is_refused(program: Program) -> None:
+    """The longest tags that Bedrock takes are kept; no tag is left out of a call."""
     bedrock = program.client(tags={"team": "search"})
-    odd = {"n" * 65: "long name", "long": "v" * 256, "wide": "ü" * 200}
+    longest = {"n" * 256: "long name", "long": "v" * 256}
     many = {f"key{index:02}": "x" for index in range(13)}
-    bedrock.converse(modelId="auto", messages=messages(), requestMetadata={**odd, **many})
+    asked: dict[str, Any] = {"modelId": "auto", "messages": messages()}
+    bedrock.converse(**asked, requestMetadata={**longest, **many})
     program.assert_exact()
-    tags = program.records()[0]["tags"]
-    assert tags == {"team": "search", "long": "v" * 256, **many}
-    bedrock.converse(
-        modelId="auto",
-        messages=messages(),
-        requestMetadata={f"key{index:02}": "x" for index in range(16)},
-    )
+    assert program.records()[0]["tags"] == {"team": "search", **longest, **many}
+    for refused in ({"wide": "ü" * 200}, {**longest, **many, "one": "more"}):
+        with pytest.raises(bedrock.exceptions.ValidationException, match="tags"):
+            bedrock.converse(**asked, requestMetadata=refused)
     program.assert_exact()
-    assert len(program.records()[0]["tags"]) == 16
+    assert len(program.ledger.entries) == 1
+
+
+def test_tags_of_a_client_are_checked_when_it_is_wrapped(program: Program) -> None:
+    with pytest.raises(InvalidValueError, match=r"tags\.team"):
+        program.client(tags={"team": "v" * 257})
 
 
 class TestTheLongestAnswer:
@@ -234,14 +238,50 @@ class TestTheLongestAnswer:
             )
         assert program.attempts() == before
 
-    def test_one_that_the_model_does_not_read_is_none(self, program: Program) -> None:
-        """It would be held for, and the model would say as much as it likes."""
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_one_above_the_cap_is_lowered_if_that_is_allowed(
+        self, make_program: Callable[..., Program], family: str
+    ) -> None:
+        """Else the call is refused, and the message names the cap."""
+        program = make_program()
+        program.change(max_output_tokens_cap=30)
+        asked = {"modelId": family, "body": encoded(family, 9_000, output_tokens=9_000)}
+        bedrock = program.client()
+        with pytest.raises(bedrock.exceptions.ValidationException, match="max_output_tokens_cap"):
+            bedrock.invoke_model(**asked)
+        assert program.attempts() == 0
+        program.client(allow_lower_max_output=True).invoke_model(**asked)
+        assert program.ledger.totals.output_tokens == 30
+        program.assert_exact()
+
+    def test_thinking_is_left_its_room(self, make_program: Callable[..., Program]) -> None:
+        """An answer is never lowered to a body that Claude refuses."""
+        program = make_program(limit_usd_micros=40_000)
+        bedrock = program.client(allow_lower_max_output=True)
+        script = {"output_tokens": 9_000, "input_tokens": 1}
+        body = {**body_of("premium", 9_000, **script), "thinking": {"budget_tokens": 1_024}}
+        asked = {"modelId": "premium", "body": json.dumps(body)}
+        bedrock.invoke_model(**asked)
+        assert 1_024 < program.ledger.totals.output_tokens < 9_000
+        program.assert_exact()
+        program.change(10**9, max_output_tokens_cap=1_024)
+        with pytest.raises(bedrock.exceptions.ValidationException, match="max_output_tokens_cap"):
+            bedrock.invoke_model(**asked)
+        program.change(10**9, max_output_tokens_cap=1_025)
+        bedrock.invoke_model(**asked)
+        assert program.ledger.entries[-1].tokens.output_tokens == 1_025
+        program.assert_exact()
+
+    def test_one_under_another_name_is_written_where_the_model_reads_it(
+        self, program: Program
+    ) -> None:
+        """It is what is held for, so the model obeys it."""
         bedrock = program.client()
         body = {**body_of("nova", None, output_tokens=9_000), "max_tokens": 5}
         bedrock.invoke_model(modelId=MODELS["nova"], body=json.dumps(body))
         asked = {"modelId": "nova", "messages": messages(output_tokens=9_000)}
         bedrock.converse(**asked, additionalModelRequestFields={"max_tokens": 5})
-        assert [entry.tokens.output_tokens for entry in program.ledger.entries] == [4_096] * 2
+        assert [entry.tokens.output_tokens for entry in program.ledger.entries] == [5] * 2
         program.assert_exact()
 
     def test_both_names_of_openai_are_lowered(self, make_program: Callable[..., Program]) -> None:
@@ -275,13 +315,40 @@ def test_a_body_may_be_bytes_text_or_a_file(
     program.assert_exact()
 
 
-@pytest.mark.parametrize("body", [b"", b"no json", b"[1]", b'"text"', b"[" * 100_000, b"\xff\xfe"])
-def test_a_body_that_is_no_json_is_bedrocks_to_refuse(program: Program, body: bytes) -> None:
-    """And costs nothing."""
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"no json", b"[1]", b'"text"', b"[" * 100_000, b"\xff\xfe",
+     b'\xef\xbb\xbf{"max_tokens":64000}', '{"max_tokens":64000}'.encode("utf-16")],
+)  # fmt: skip
+def test_a_body_that_is_no_json_of_ours_is_refused(program: Program, body: bytes) -> None:
+    """Bedrock may read what we can't: nothing would be held for the answer that it asks for."""
     bedrock = program.client()
-    with pytest.raises(bedrock.exceptions.ValidationException, match="the body is not a JSON"):
+    with pytest.raises(bedrock.exceptions.ValidationException, match="must be a JSON object"):
         bedrock.invoke_model(modelId="premium", body=body)
     program.assert_nothing()
+    assert program.attempts() == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"guardrailConfig": {"guardrailIdentifier": "g", "guardrailVersion": "1"}},
+         "models.premium.units.guardrail"),
+        ({"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}},
+         "models.premium.units.tool_call:nova_grounding"),
+        ({"additionalModelRequestFields": {"anthropic_beta": ["context-9m-2027-01-01"]}},
+         "models.premium.context_window_tokens"),
+    ],
+)  # fmt: skip
+def test_what_the_deployment_file_has_no_price_for_is_refused(
+    program: Program, more: dict[str, Any], told: str
+) -> None:
+    """As by the gateway: before anything is sent, with the line that the file lacks."""
+    bedrock = program.client()
+    with pytest.raises(bedrock.exceptions.ClientError, match=told):
+        bedrock.converse(modelId="premium", messages=messages(), **more)
+    program.assert_nothing()
+    assert program.attempts() == 0
 
 
 def test_pictures_and_documents_are_held_for_by_their_own_bounds(

@@ -15,8 +15,8 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 from hanging_proxy import hanging_proxy
 from pricekeeper import DeniedError, PriceKeeper, ServiceError, UnavailableError, wrap
 from pricekeeper.client import Admin, ForbiddenError, RejectedError
-from pricekeeper.client.engine import BLIND_TAG
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.tags import BLIND_TAG
 from scraping import until
 from wrapping.bodies import encoded
 from wrapping.deployment import MODELS

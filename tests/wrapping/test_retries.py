@@ -15,15 +15,19 @@ import pytest
 from botocore.exceptions import (
     ConnectionClosedError,
     EndpointConnectionError,
+    EventStreamError,
     NoCredentialsError,
     ParamValidationError,
     ReadTimeoutError,
 )
 from botocore.retries.standard import ExponentialBackoff
 
+from pricekeeper.standin.frames import exception_frame
+from scraping import until
 from wrapping.bodies import encoded
+from wrapping.deployment import PRICES
 from wrapping.faces import FACES, REFUSALS, call
-from wrapping.world import Program, messages
+from wrapping.world import Books, Program, messages
 
 OPERATIONS = ["converse", "converse_stream", "invoke_model", "invoke_model_with_response_stream"]
 CONVERSE: dict[str, Any] = {"modelId": "premium", "messages": messages()}
@@ -175,6 +179,47 @@ def answer_refusals_but_first() -> Callable[[socket.socket], None]:
             )
 
     return act
+
+
+def answering(head: str, body: bytes) -> Callable[[socket.socket], None]:
+    """Answer with that status and these headers."""
+    lines = [f"HTTP/1.1 {head}", f"Content-Length: {len(body)}", "Connection: close"]
+    return lambda connection: connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+
+
+@pytest.mark.parametrize("head", ["403 X", "429 X\r\nContent-Type: text/html"])
+def test_a_4xx_without_a_name_is_given_back(program: Program, face: str, head: str) -> None:
+    """A proxy that refuses a call has not sent it on."""
+    with bedrock_that(answering(head, b"<html></html>")) as url:
+        for operation in OPERATIONS:
+            assert call(face, program, operation, url=url, **asked(operation)).error is not None
+    program.assert_nothing()
+
+
+def test_an_error_that_says_what_it_used_is_counted(program: Program, face: str) -> None:
+    """As the gateway counts it, although Bedrock names the error."""
+    body = b'{"message":"x","usage":{"inputTokens":1000,"outputTokens":100}}'
+    head = "500 X\r\nx-amzn-errortype: InternalServerException"
+    with bedrock_that(answering(head, body)) as url:
+        assert call(face, program, url=url, **asked("converse")).error is not None
+    program.tell()
+    price = PRICES["premium"]
+    expected = -(-(1_000 * price["input"] + 100 * price["output"]) // 1_000_000)
+    until(lambda: program.books() == Books(expected, 0, 0), program.books)
+
+
+@pytest.mark.parametrize("operation", ["converse_stream", "invoke_model_with_response_stream"])
+def test_a_stream_that_begins_with_an_error_is_given_back(
+    program: Program, face: str, operation: str
+) -> None:
+    """There was no output before it."""
+    frame = exception_frame("throttlingException", b'{"message":"slow down"}')
+    head = "200 OK\r\nContent-Type: application/vnd.amazon.eventstream"
+    with bedrock_that(answering(head, frame)) as url:
+        outcome = call(face, program, operation, url=url, **asked(operation))
+    assert isinstance(outcome.error, EventStreamError)
+    del outcome
+    program.assert_nothing()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -23,6 +23,8 @@ INSTALL_SECS_MAX: Final = 900
 Kind = Literal["wrapped", "gateway"]
 Family = Literal["anthropic", "openai"]
 NODE: Final = "node"
+VERCEL: Final = "vercel"
+CLAUDE_CODE: Final = "claude-code"
 PORTKEY: Final = "portkey"
 LITELLM_PROXY: Final = "litellm-proxy"
 
@@ -40,12 +42,14 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "openai": ("openai==3.49.0",),
     "fastapi": ("fastapi==0.162.4", "aiobotocore==3.10.0"),
     NODE: ("@aws-sdk/client-bedrock-runtime@3.1162.0",),
+    VERCEL: ("@ai-sdk/amazon-bedrock@4.0.186", "ai@6.0.326"),
+    CLAUDE_CODE: ("@anthropic-ai/claude-code@2.1.197",),
     LITELLM_PROXY: ("litellm[proxy]==1.106.0", "boto3==1.44.0"),
     PORTKEY: ("@portkey-ai/gateway@1.15.2",),
 }
 """What is installed in each environment; the first package is the one whose version is shown. The
 last two are measured by ``bench/gateway.py``."""
-_OF_NPM: Final = frozenset({NODE, PORTKEY})
+_OF_NPM: Final = frozenset({NODE, VERCEL, CLAUDE_CODE, PORTKEY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Client:
     streams: bool = True
     family: Family = "anthropic"
     """Whose models it calls."""
+    block: str = ""
+    """The lines of docs/gateway.md that it needs besides those for all clients."""
 
     @property
     def version(self) -> str:
@@ -95,7 +101,20 @@ CLIENTS: Final = (
     ),
     Client("anthropic", "anthropic", "anthropic_bedrock.py", _GATEWAY),
     Client("litellm", "litellm", "litellm_bedrock.py", _GATEWAY),
-    Client("openai", "openai", "openai_client.py", _GATEWAY, family="openai"),
+    Client("openai", "openai", "openai_client.py", _GATEWAY, family="openai", block="openai"),
+    Client("anthropic, its own API", "anthropic", "anthropic_api.py", _GATEWAY, block="anthropic"),
+    Client("Vercel's AI SDK", VERCEL, "vercel_ai.mjs", _GATEWAY, block="vercel"),
+    # It first tries models that are not configured, so the scenarios that count attempts are not
+    # for it.
+    Client(
+        "Claude Code",
+        CLAUDE_CODE,
+        "claude_code.mjs",
+        _GATEWAY,
+        scenarios=("plain", "label"),
+        streams=False,
+        block="claude-code",
+    ),
     Client("JavaScript SDK", NODE, "javascript_sdk.mjs", _GATEWAY),
     Client("JavaScript SDK, HTTP/2", NODE, "javascript_http2.mjs", _GATEWAY),
 )

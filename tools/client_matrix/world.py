@@ -7,7 +7,6 @@ access log. The stand-in is a thread of this process, so that its ledger can be 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import re
@@ -28,7 +27,7 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from client_matrix.environments import FOLDER, NODE, Kind
+from client_matrix.environments import FOLDER, Client, Kind
 from client_matrix.scenarios import BUDGET, DEPLOYMENT, ORG, PRICES_USD_MICROS_PER_1M, Scenario
 from pricekeeper.cli.demo.service import running_service
 from pricekeeper.client import Admin, Api
@@ -36,6 +35,7 @@ from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings, SqliteLocation
 from pricekeeper.standin import running
 from pricekeeper.standin.serving import Running
+from snippets import gateway_environment
 
 READY_SECS_MAX: Final = 30
 STOP_SECS_MAX: Final = 30
@@ -135,38 +135,33 @@ class World:
         """How the app's budget stands now."""
         return asyncio.run(self._account(app))
 
-    def environment(self, app: App, home: Path) -> dict[str, str]:
-        """What a client's script finds in its environment, and nothing else."""
+    def environment(self, client: Client, app: App, home: Path) -> dict[str, str]:
+        """What a client's script finds in its environment, and nothing else.
+
+        For the gateway, that is what its document shows.
+        """
         surroundings = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
             "CLIENT_KIND": self.kind,
+            "CLIENT_PACKAGES": str(FOLDER / client.environment),
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks the network at its start
+        }
+        if self.kind == "gateway":
+            return gateway_environment(
+                self.url, app.client_id, app.client_secret, client.block, surroundings
+            )
+        return surroundings | {
             "AWS_REGION": "us-east-1",
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
-        }
-        if self.kind == "wrapped":
-            return surroundings | {
-                "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
-                "AWS_SECRET_ACCESS_KEY": "any",
-                "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": self.upstream.url,
-                "PRICEKEEPER_URL": self.url,
-                "PRICEKEEPER_CLIENT_ID": app.client_id,
-                "PRICEKEEPER_CLIENT_SECRET": app.client_secret,
-                "PRICEKEEPER_SPOOL_DIR": str(home / "spool"),
-            }
-        both = f"{app.client_id}:{app.client_secret}"
-        basic = base64.b64encode(both.encode()).decode()
-        return surroundings | {
-            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{self.url}/auth/aws-credentials",
-            "AWS_CONTAINER_AUTHORIZATION_TOKEN": f"Basic {basic}",
-            "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": f"{self.url}/bedrock",
-            "ANTHROPIC_BEDROCK_BASE_URL": f"{self.url}/bedrock",
-            "AWS_BEDROCK_RUNTIME_ENDPOINT": f"{self.url}/bedrock",
-            "OPENAI_BASE_URL": f"{self.url}/bedrock/openai/v1",
-            "OPENAI_API_KEY": both,
-            "CLIENT_PACKAGES": str(FOLDER / NODE),
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks the network at its start
+            "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "any",
+            "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": self.upstream.url,
+            "PRICEKEEPER_URL": self.url,
+            "PRICEKEEPER_CLIENT_ID": app.client_id,
+            "PRICEKEEPER_CLIENT_SECRET": app.client_secret,
+            "PRICEKEEPER_SPOOL_DIR": str(home / "spool"),
         }
 
     def count_requests(self) -> int:

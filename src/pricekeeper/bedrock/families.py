@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
+AUTO: Final = "auto"
+"""Asks for the best label that the app may use, in place of a model."""
+
 
 class Family(StrEnum):
     """Models whose requests and replies have the same form."""
@@ -37,9 +40,12 @@ _IN_THE_BODY: Final = (
     ("inputText", Family.TITAN),
     ("max_gen_len", Family.LLAMA),
     ("max_completion_tokens", Family.OPENAI),
+    ("message", Family.COHERE),
 )
 
-_WITHOUT_ANSWER: Final = ("embed", "rerank")
+_WITHOUT_TEXT: Final = ("embed", "rerank", "canvas", "image", "reel", "sonic")
+"""Parts of the names that providers give to models without text."""
+_PROVIDERS_WITHOUT_TEXT: Final = (".stability.", ".luma.")
 
 
 def family_of_model(model_id: str) -> Family:
@@ -59,5 +65,16 @@ def family_of_body(body: Mapping[str, Any]) -> Family:
 
 
 def answers_with_text(model_id: str) -> bool:
-    """Whether a model writes an answer; others make vectors or an order of what they are sent."""
-    return not any(part in model_id for part in _WITHOUT_ANSWER)
+    """Whether a model writes text, as far as its id tells; if it does not tell, it does.
+
+    Others make vectors, an order of documents, pictures, films or sound. A provider has to be in
+    front, so a label such as ``image-captions`` tells nothing. The deployment file may say
+    otherwise: in the service, `Model.writes_text` has the answer.
+    """
+    for part in model_id.split("/"):
+        if any(one in f".{part}" for one in _PROVIDERS_WITHOUT_TEXT):
+            return False
+        name = part.partition(".")[2]
+        if any(one in name for one in _WITHOUT_TEXT):
+            return False
+    return True

@@ -1,17 +1,29 @@
-"""Which failures of a model call are known to cost nothing: those that Bedrock itself answered.
+"""Which failed model calls are free: those that Bedrock refused before a model ran.
 
-Bedrock bills what a model has done, also when nobody hears the answer: users who compared with
-their bill found abandoned calls and streams on it. So a timeout, a lost connection, a cancelled
-call or stream and an error of the caller's own code leave it unknown what is billed. Only a
-refusal that came back as an error of Bedrock's, before any output, is surely free.
+Bedrock bills what a model has done, also when the caller never gets the answer. So a timeout, a
+lost connection, a cancelled call or stream and an error of the caller's own code leave the cost
+unknown. An answer that is an error is read in this order, by the gateway and by the wrapper:
+
+1. Usage in the body or the headers is what the call is charged, whatever the status.
+2. A name that Bedrock gives its errors (`REFUSAL_CODES`), or an error object on the paths of OpenAI
+   and Anthropic, is a refusal.
+3. A status 4xx or 3xx is a refusal, but for `_MAY_HAVE_RUN`.
+4. Any other answer is unknown: a 5xx without a name comes from a proxy or a load balancer, which
+   may have given up on a model that runs.
+
+In a stream an error is a refusal by the same names if it is the first event.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from pricekeeper.bedrock.operations import Operation
+from pricekeeper.bedrock.usage import NOT_JSON, Usage, states_usage, usage_of_invoke
 
 CALLS: Final = frozenset(operation.api_name for operation in Operation)
 """The operations that run a model. An error of any other operation says nothing about the call."""
@@ -32,6 +44,14 @@ REFUSAL_CODES: Final = frozenset(
 )
 """The errors in Bedrock's own model of these operations. `ModelStreamErrorException` is left out:
 it comes inside a stream, after output."""
+_OF_EVERY_AWS_SERVICE: Final = frozenset({"InternalFailure", "ServiceUnavailable"})
+"""The errors with a status 5xx that all AWS services have in common."""
+_WITHOUT_A_MODEL: Final = range(HTTPStatus.MULTIPLE_CHOICES, HTTPStatus.INTERNAL_SERVER_ERROR)
+_MAY_HAVE_RUN: Final = frozenset(
+    {HTTPStatus.SEE_OTHER, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.FAILED_DEPENDENCY}
+)
+"""Without a name of Bedrock's these prove nothing: 303 says that the request was processed, some
+proxies answer 408 when the server behind them is slow, and 424 is a model that has failed."""
 
 _NEVER_SENT: Final = frozenset({"ConnectTimeoutError", "ProxyConnectionError"})
 """botocore's errors of connections that were never made."""
@@ -39,14 +59,64 @@ _CONNECTING: Final = frozenset(
     {"NewConnectionError", "ClientConnectorError", "gaierror", "SSLCertVerificationError"}
 )
 """The errors of urllib3, aiohttp and Python that only come up while a connection is made."""
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class ErrorReply(NamedTuple):
+    """What an answer that is an error says about the cost of its call."""
+
+    is_free: bool
+    """Whether no model has run."""
+    usage: Usage | None
+    """What the call used. ``None`` on a call that is not free: the cost is unknown."""
+
+
+def read_error(
+    status: int, headers: Mapping[str, str], data: bytes, *, has_objects: bool = False
+) -> ErrorReply:
+    """Judge an answer that is an error; ``headers`` has lower-case names.
+
+    ``has_objects`` says that Bedrock names errors on this path by an error object, as OpenAI and
+    Anthropic do.
+    """
+    try:
+        body = _decode(data)
+    except NOT_JSON:
+        body = {}
+    holders = (body, _error_of(body))
+    for holder in holders:
+        usage = usage_of_invoke(holder, headers)
+        if usage is not None:
+            return ErrorReply(is_free=False, usage=usage)
+    if any(states_usage(holder, headers) for holder in holders):
+        return ErrorReply(is_free=False, usage=None)
+    is_named = has_objects and has_error_object(body)
+    return ErrorReply(is_named or is_refusal(_code_of(headers, body), status), usage=None)
 
 
 def is_refusal(code: str, status: int) -> bool:
-    """Whether an answer with that error code and HTTP status is Bedrock's own refusal."""
-    if code in REFUSAL_CODES:
+    """Whether an error with that AWS code and HTTP status, and without usage, is a refusal."""
+    if code in REFUSAL_CODES or code in _OF_EVERY_AWS_SERVICE:
         return True
-    # Credentials that AWS refuses have names of their own; a gateway's error has only a number.
-    return status == HTTPStatus.FORBIDDEN and code.isidentifier()
+    return status in _WITHOUT_A_MODEL and status not in _MAY_HAVE_RUN
+
+
+def has_error_object(body: Mapping[str, Any]) -> bool:
+    """Whether a body, or an event of a stream, is an error as OpenAI and Anthropic write it."""
+    return isinstance(_error_of(body).get("message"), str)
+
+
+def _error_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    error = body.get("error")
+    return error if isinstance(error, dict) else {}
+
+
+def _code_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
+    """The name of an AWS error, where botocore looks for it."""
+    for found in (headers.get("x-amzn-errortype"), body.get("code"), body.get("__type")):
+        if isinstance(found, str):
+            return found.partition(":")[0].rpartition("#")[2]
+    return ""
 
 
 def was_never_sent(error: BaseException) -> bool:

@@ -1,8 +1,9 @@
 """The usage in an event stream, skimmed from its bytes as they pass.
 
-Bytes are not changed and not kept: of each frame of AWS's encoding only the length is read, and
-three payloads are looked at: the first two, where Anthropic says what was read from a cache, and
-the last, where every model says what was used.
+Bytes are not changed and not kept. Of each frame of AWS's encoding only the length is read. Three
+payloads are looked at: the first two, where Anthropic says how much it read from a cache, and the
+last, where every model says what it used. The headers of the first frame say whether the stream
+begins with an exception: then it is a refusal, as if it were the answer.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import binascii
 import json
 import struct
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from pricekeeper.bedrock.operations import Operation
+from pricekeeper.bedrock.refusals import is_refusal
 from pricekeeper.bedrock.usage import (
     Usage,
     usage_of_body,
@@ -33,6 +36,9 @@ _unpack: Final = struct.Struct("!II").unpack_from
 _FRAME_BYTES_MIN: Final = 16
 _CRC_BYTES: Final = 4
 _FIRST: Final = 2
+_EXCEPTION: Final = b":exception-type\x07"
+"""The name of a header and the number of its type, which is text; its length follows."""
+_LENGTH_BYTES: Final = 2
 
 
 class StreamUsage:
@@ -40,6 +46,7 @@ class StreamUsage:
 
     __slots__ = (
         "_before",
+        "_begins_with",
         "_buffer",
         "_first",
         "_is_converse",
@@ -58,6 +65,8 @@ class StreamUsage:
         self._needed = 0
         """How many bytes there must be before it is looked at again."""
         self._first: list[bytes] = []
+        self._begins_with = ""
+        """The name of the exception that is the first frame."""
         self._last = self._before = (b"", -1)
         """Bytes with the last frame in them, and where it begins; the same of the one before."""
         self._lost = False
@@ -91,6 +100,8 @@ class StreamUsage:
                 needed = length
                 break
             if missing > 0:
+                if missing == _FIRST:
+                    self._begins_with = _exception_at(data, at)
                 missing -= 1
                 self._first.append(_payload_at(data, at))
             before, last = last, at
@@ -101,6 +112,12 @@ class StreamUsage:
         if at < end:
             self._buffer += data[at:]
             self._needed = needed
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether all of the stream is a refusal of Bedrock's: there was no output before it."""
+        is_all = len(self._first) == 1 and not self._buffer and not self._lost
+        return is_all and is_refusal(self._begins_with, HTTPStatus.OK)
 
     def usage(self) -> Usage | None:
         """What was used; ``None`` as long as the stream has not said it."""
@@ -147,6 +164,19 @@ def _payload_at(data: bytes, at: int) -> bytes:
         return b""
     length, headers_length = _unpack(data, at)
     return data[at + _PRELUDE_BYTES + headers_length : at + length - _CRC_BYTES]
+
+
+def _exception_at(data: bytes, at: int) -> str:
+    """The name of the exception that the whole frame there is; empty for an event."""
+    headers_at = at + _PRELUDE_BYTES
+    ends_at = headers_at + _unpack(data, at)[1]
+    found = data.find(_EXCEPTION, headers_at, ends_at)
+    if found < 0:
+        return ""
+    name_at = found + len(_EXCEPTION) + _LENGTH_BYTES
+    length = int.from_bytes(data[name_at - _LENGTH_BYTES : name_at])
+    name = data[name_at : min(name_at + length, ends_at)].decode("latin-1")
+    return name[:1].upper() + name[1:]  # a small letter there, a capital one in an answer
 
 
 def _parsed(payload: bytes) -> dict[str, Any] | None:

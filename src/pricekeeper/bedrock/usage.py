@@ -30,7 +30,7 @@ _OWN_TIERS: Final = frozenset({"priority", _DEFAULT, "flex", "reserved"})
 """What a family's own reply may call the tier that served it; other words mean other things."""
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _PROMPT, _GENERATION, _INPUT = "prompt_token_count", "generation_token_count", "inputTextTokenCount"
-_VECTORS: Final = ("embedding", "embeddings")
+_VECTORS: Final = ("embedding", "embeddings", "embeddingsByType")
 _MAPPINGS: Final = (dict, Mapping)
 """To ask for a `Mapping` alone takes many times as long, and nearly all are dictionaries."""
 TELLING: Final = (
@@ -171,10 +171,25 @@ def usage_of_converse(reply: Mapping[str, Any]) -> Usage | None:
     )
 
 
-def usage_of_invoke(body: Mapping[str, Any], headers: Mapping[str, str]) -> Usage | None:
-    """The usage in the model's own reply, or in the headers; ``headers`` has lower-case names."""
-    found = usage_of_body(body) or usage_of_headers(headers, has_answer=not _is_vectors(body))
+def usage_of_invoke(
+    body: Mapping[str, Any], headers: Mapping[str, str], *, has_answer: bool = True
+) -> Usage | None:
+    """The usage in the model's own reply, or in the headers; ``headers`` has lower-case names.
+
+    ``has_answer`` is false for a model that writes no text: it reports the tokens of its prompt
+    alone.
+    """
+    has_answer = has_answer and not _is_vectors(body)
+    found = usage_of_body(body) or usage_of_headers(headers, has_answer=has_answer)
     return with_tier_of(found, headers)
+
+
+def states_usage(body: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
+    """Whether a reply mentions any usage, also in a form that can't be counted."""
+    if any(headers.get(name, "0") != "0" for name in (INPUT_HEADER, OUTPUT_HEADER)):
+        return True
+    usage = body.get("usage")
+    return (isinstance(usage, _MAPPINGS) and len(usage) > 0) or _METRICS in body
 
 
 def with_tier_of(found: Usage | None, headers: Mapping[str, str]) -> Usage | None:

@@ -8,7 +8,7 @@ contains a leaked secret can be repeated.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from pricekeeper.client.api import Api
 from pricekeeper.client.transport import (
@@ -31,7 +31,8 @@ PAGE_MAX: Final = 100
 """The number of entries that the service puts on one page."""
 
 _BASE: Final = ("api", "v1")
-_KEYS: Final = path_of(*_BASE, "admin-keys")
+_KEYS: Final = (*_BASE, "admin-keys")
+_Segments: TypeAlias = tuple[str, ...]
 
 
 class Admin:
@@ -73,14 +74,14 @@ class Admin:
         return await self._ask("GET", _org(org_id))
 
     async def list_orgs(self) -> list[dict[str, Any]]:
-        return await self._list(path_of(*_BASE, "orgs"), "orgs")
+        return await self._list((*_BASE, "orgs"), "orgs")
 
     async def page_orgs(
         self, *, after: str | None = None, limit: int = PAGE_MAX
     ) -> tuple[list[dict[str, Any]], str | None]:
         """Some organisations in the order of their ids, and where to go on; ``None`` at the end."""
         query = {"limit": str(limit), **({"after": parse_org_id(after)} if after else {})}
-        page = await self._ask("GET", path_of(*_BASE, "orgs"), query=query)
+        page = await self._ask("GET", (*_BASE, "orgs"), query=query)
         return page["orgs"], page.get("next")
 
     async def delete_org(self, org_id: str) -> None:
@@ -106,7 +107,7 @@ class Admin:
         return await self._ask("GET", _client(org_id, app_id))
 
     async def list_apps(self, org_id: str) -> list[dict[str, Any]]:
-        return await self._list(f"{_org(org_id)}/apps", "apps")
+        return await self._list((*_org(org_id), "apps"), "apps")
 
     async def delete_app(self, org_id: str, app_id: str) -> None:
         await self._ask("DELETE", _client(org_id, app_id))
@@ -115,31 +116,31 @@ class Admin:
         self, org_id: str, app_id: str | None = None, *, grace_period_hours: int
     ) -> dict[str, Any]:
         """Let a new secret be claimed; then the old one lives for the grace."""
-        path = f"{_client(org_id, app_id)}/credentials/rotate"
+        path = (*_client(org_id, app_id), "credentials", "rotate")
         return await self._ask("POST", path, {"grace_period_hours": grace_period_hours})
 
     async def claim(self, token: str) -> dict[str, Any]:
         """Turn a retrieval token into the secret, once."""
-        return await self._ask("POST", path_of(*_BASE, "credentials", "claim"), {"token": token})
+        return await self._ask("POST", (*_BASE, "credentials", "claim"), {"token": token})
 
     async def issue_provisioning_key(self, org_id: str) -> dict[str, Any]:
         """Give an organisation a provisioning key of its own; this is when it is shown."""
-        return await self._ask("POST", f"{_org(org_id)}/provisioning-key")
+        return await self._ask("POST", (*_org(org_id), "provisioning-key"))
 
     async def withdraw_provisioning_key(self, org_id: str) -> None:
         """Stop an organisation's own provisioning key from working."""
-        await self._ask("DELETE", f"{_org(org_id)}/provisioning-key")
+        await self._ask("DELETE", (*_org(org_id), "provisioning-key"))
 
     async def set_override(
         self, org_id: str, app_id: str | None = None, *, model_label: str
     ) -> dict[str, Any]:
         """Have one label used until the end of the organisation's day."""
-        path = f"{_client(org_id, app_id)}/model-override"
+        path = (*_client(org_id, app_id), "model-override")
         return await self._ask("PUT", path, {"model_label": model_label})
 
     async def clear_override(self, org_id: str, app_id: str | None = None) -> None:
         """Let quotas decide again."""
-        await self._ask("DELETE", f"{_client(org_id, app_id)}/model-override")
+        await self._ask("DELETE", (*_client(org_id, app_id), "model-override"))
 
     async def revoke_credentials(
         self, org_id: str, app_id: str | None = None, *, reason: str, previous_only: bool = False
@@ -150,52 +151,52 @@ class Admin:
         whose grace still runs, and every token.
         """
         body = {"reason": reason, "secrets": "PREVIOUS" if previous_only else "ALL"}
-        return await self._ask("POST", f"{_client(org_id, app_id)}/credentials/revoke", body)
+        return await self._ask("POST", (*_client(org_id, app_id), "credentials", "revoke"), body)
 
     async def list_sessions(self, org_id: str, app_id: str | None = None) -> dict[str, Any]:
         """The live sessions of a client."""
-        return await self._ask("GET", f"{_client(org_id, app_id)}/sessions")
+        return await self._ask("GET", (*_client(org_id, app_id), "sessions"))
 
     async def end_session(
         self, org_id: str, app_id: str | None = None, *, session_id: str, reason: str
     ) -> None:
         """End one session of a client, and its tokens."""
-        path = f"{_client(org_id, app_id)}/sessions{path_of(session_id)}"
+        path = (*_client(org_id, app_id), "sessions", session_id)
         await self._ask("DELETE", path, query={"reason": reason})
 
     async def end_sessions(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
         """End every session of a client, and all of its tokens."""
-        path = f"{_client(org_id, app_id)}/sessions"
+        path = (*_client(org_id, app_id), "sessions")
         await self._ask("DELETE", path, query={"reason": reason})
 
     async def freeze(
         self, org_id: str, app_id: str | None = None, *, reason: str
     ) -> dict[str, Any]:
         """Refuse models and tokens to a client, or to an organisation and all of its apps."""
-        path = f"{_client(org_id, app_id)}/freeze"
+        path = (*_client(org_id, app_id), "freeze")
         return await self._ask("PUT", path, {"reason": reason}, repeatable=True)
 
     async def unfreeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
         """Lift a client's own freeze, if it has one."""
-        await self._ask("DELETE", f"{_client(org_id, app_id)}/freeze", query={"reason": reason})
+        await self._ask("DELETE", (*_client(org_id, app_id), "freeze"), query={"reason": reason})
 
     async def reset_limits(
         self, org_id: str, app_id: str | None = None, *, reason: str
     ) -> dict[str, Any]:
         """Fill the token buckets of a client; an organisation's without those of its apps."""
-        path = f"{_client(org_id, app_id)}/limits/reset"
+        path = (*_client(org_id, app_id), "limits", "reset")
         return await self._ask("POST", path, {"reason": reason})
 
     async def void_usage(self, org_id: str, request_id: str, *, reason: str) -> dict[str, Any]:
         """Take a usage record out of its totals and budgets; doing it again changes nothing."""
-        path = f"{_org(org_id)}/usage/{request_id}/void"
+        path = (*_org(org_id), "usage", request_id, "void")
         return await self._ask("POST", path, {"reason": reason}, repeatable=True)
 
     async def void_authorization(
         self, org_id: str, authorization_id: str, *, reason: str
     ) -> dict[str, Any]:
         """Give back what a client was granted; doing it again changes nothing."""
-        path = f"{_org(org_id)}/authorizations/{authorization_id}/void"
+        path = (*_org(org_id), "authorizations", authorization_id, "void")
         return await self._ask("POST", path, {"reason": reason}, repeatable=True)
 
     async def create_admin_key(
@@ -223,21 +224,21 @@ class Admin:
 
     async def rotate_admin_key(self, key_id: str, *, grace_period_hours: int) -> dict[str, Any]:
         """Give a key another text, shown now; the one in use counts for the grace."""
-        path = f"{_KEYS}{path_of(key_id, 'rotate')}"
+        path = (*_KEYS, key_id, "rotate")
         return await self._ask("POST", path, {"grace_period_hours": grace_period_hours})
 
     async def delete_admin_key(self, key_id: str) -> None:
         """End a key for good."""
-        await self._ask("DELETE", f"{_KEYS}{path_of(key_id)}")
+        await self._ask("DELETE", (*_KEYS, key_id))
 
     async def me(self) -> dict[str, Any]:
         """What this key is, and what it may see."""
-        return await self._ask("GET", path_of(*_BASE, "me"))
+        return await self._ask("GET", (*_BASE, "me"))
 
     async def spend(self, first: str, last: str, group_by: str = "") -> dict[str, Any]:
         """What everybody whom the key covers has spent, broken down."""
         query = {"from": first, "to": last, "group_by": group_by}
-        return await self._ask("GET", path_of(*_BASE, "spend"), query=query)
+        return await self._ask("GET", (*_BASE, "spend"), query=query)
 
     async def alerts(
         self,
@@ -250,7 +251,7 @@ class Admin:
         """A page of alerts, the newest first: of one organisation, or of whom the key covers."""
         query = {"org_id": org_id, "kind": kind, "state": state, "after": after}
         given = {name: value for name, value in query.items() if value is not None}
-        return await self._ask("GET", path_of(*_BASE, "alerts"), query=given)
+        return await self._ask("GET", (*_BASE, "alerts"), query=given)
 
     async def alert_channels(self, org_id: str | None = None) -> dict[str, Any]:
         """The channels of an organisation, or of the deployment."""
@@ -260,19 +261,19 @@ class Admin:
         self, org_id: str | None, name: str, channel: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Create a channel or change it."""
-        return await self._ask("PUT", _channels(org_id) + path_of(name), channel)
+        return await self._ask("PUT", (*_channels(org_id), name), channel)
 
     async def remove_alert_channel(self, org_id: str | None, name: str) -> None:
         """Remove a channel."""
-        await self._ask("DELETE", _channels(org_id) + path_of(name))
+        await self._ask("DELETE", (*_channels(org_id), name))
 
     async def test_alert_channel(self, org_id: str | None, name: str) -> dict[str, Any]:
         """Send a test through a channel."""
-        return await self._ask("POST", _channels(org_id) + path_of(name, "test"))
+        return await self._ask("POST", (*_channels(org_id), name, "test"))
 
     async def audit(self, query: Mapping[str, str]) -> dict[str, Any]:
         """A page of the changes that people and keys have made, as the query asks for."""
-        return await self._ask("GET", path_of(*_BASE, "audit"), query=query)
+        return await self._ask("GET", (*_BASE, "audit"), query=query)
 
     def reader(self, client: Client) -> Api:
         """A look at a client's data, with the key: its usage and its limits, and nothing else.
@@ -293,7 +294,7 @@ class Admin:
     async def _ask(
         self,
         method: str,
-        path: str,
+        path: _Segments,
         body: Mapping[str, Any] | None = None,
         *,
         query: Mapping[str, str] | None = None,
@@ -301,11 +302,13 @@ class Admin:
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         repeatable = repeatable or method == "GET"
-        request = Request(method, path, query or {}, body, repeatable, headers=headers or {})
+        request = Request(
+            method, path_of(*path), query or {}, body, repeatable, headers=headers or {}
+        )
         answer: dict[str, Any] | None = await self._transport.send(request)
         return answer or {}
 
-    async def _list(self, path: str, name: str) -> list[dict[str, Any]]:
+    async def _list(self, path: _Segments, name: str) -> list[dict[str, Any]]:
         def read(after: str | None) -> Awaitable[dict[str, Any]]:
             return self._ask("GET", path, query={} if after is None else {"after": after})
 
@@ -327,16 +330,16 @@ async def read_every_page(
     return found
 
 
-def _org(org_id: str) -> str:
-    return path_of(*_BASE, "orgs", parse_org_id(org_id))
+def _org(org_id: str) -> _Segments:
+    return (*_BASE, "orgs", parse_org_id(org_id))
 
 
-def _channels(org_id: str | None) -> str:
-    return (path_of(*_BASE) if org_id is None else _org(org_id)) + path_of("alert-channels")
+def _channels(org_id: str | None) -> _Segments:
+    return (*(_BASE if org_id is None else _org(org_id)), "alert-channels")
 
 
-def _client(org_id: str, app_id: str | None) -> str:
-    return _org(org_id) if app_id is None else _org(org_id) + path_of("apps", parse_app_id(app_id))
+def _client(org_id: str, app_id: str | None) -> _Segments:
+    return _org(org_id) if app_id is None else (*_org(org_id), "apps", parse_app_id(app_id))
 
 
 def _if_match(tag: str | None) -> dict[str, str]:

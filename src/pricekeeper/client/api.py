@@ -23,6 +23,7 @@ from pricekeeper.client.transport import (
     TIMEOUT_SECS,
     HttpTransport,
     Request,
+    RequestPath,
     Transport,
     Wire,
     path_of,
@@ -34,6 +35,7 @@ from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, URL
 from pricekeeper.values import new_request_id, parse_app_id
 
 ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
+_SESSIONS: Final = path_of("auth", "sessions")
 
 
 class Api:
@@ -99,7 +101,7 @@ class Api:
         if self._selected is not None and now_ms < self._keep_until_ms and not force_check:
             return self._selected
         query = {"force_check": "true"} if force_check else {}
-        selected = Selection.of(await self._get("model-selection", query))
+        selected = Selection.of(await self._get("model-selection", query=query))
         self._selected, self._keep_until_ms = selected, now_ms + selected.keep_secs * 1000
         return selected
 
@@ -124,13 +126,13 @@ class Api:
             "output_tokens": output_tokens,
             **more,
         }
-        recorded = Recorded.of(await self._report("usage", body))
+        recorded = Recorded.of(await self._report("usage", body=body))
         self._note_quota(model_label, recorded)
         return recorded
 
     async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Count up to 100 records, each with its ``request_id``; each is judged by itself."""
-        answer = await self._report("usage/batch", {"requests": list(records)})
+        answer = await self._report("usage", "batch", body={"requests": list(records)})
         self._selected = None  # the answer does not say how the quotas stand
         return answer
 
@@ -140,7 +142,7 @@ class Api:
         """Take from the buckets of a label, all or nothing; `RateLimitedError` says when."""
         named = lease_id or str(uuid.uuid4())
         body = {"resource": resource, "consume": dict(consume), "lease_id": named}
-        answer = await self._post("limits/acquire", body)
+        answer = await self._post("limits", "acquire", body=body)
         return Lease(answer["lease_id"], answer["limits"])
 
     async def adjust(
@@ -148,11 +150,11 @@ class Api:
     ) -> None:
         """Settle a lease to what was really used; the same adjustment applies once."""
         body = {"adjustment_id": adjustment_id or str(uuid.uuid4()), "delta": dict(delta)}
-        await self._post(f"leases{path_of(lease_id)}/adjust", body)
+        await self._post("leases", lease_id, "adjust", body=body)
 
     async def release(self, lease_id: str) -> None:
         """Give everything back that a lease holds."""
-        await self._post(f"leases{path_of(lease_id)}/release", None)
+        await self._post("leases", lease_id, "release")
 
     async def authorize(
         self,
@@ -179,7 +181,7 @@ class Api:
             body["dry_run"] = True
         else:
             body["authorization_id"] = authorization_id or self.new_request_id()
-        return Authorization.of(await self._post("authorizations", body))
+        return Authorization.of(await self._post("authorizations", body=body))
 
     async def label_of(self, model: str) -> str | None:
         """The label of a Bedrock model id, in whatever spelling; ``None`` if nobody says it.
@@ -202,30 +204,30 @@ class Api:
         """Count what an authorized call used, once, and release what was held for it."""
         body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
         captured = Captured.of(
-            await self._report(f"authorizations{path_of(authorization_id)}/capture", body)
+            await self._report("authorizations", authorization_id, "capture", body=body)
         )
         self._note_quota(None, captured)
         return captured
 
     async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Capture up to 100 calls, each with its ``authorization_id``, and judged by itself."""
-        answer = await self._report("captures", {"captures": list(captures)})
+        answer = await self._report("captures", body={"captures": list(captures)})
         self._selected = None  # the answer does not say how the quotas stand
         return answer
 
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
         """Give everything back that an authorization holds: the model was never reached."""
         body = {} if reason is None else {"reason": reason}
-        await self._report(f"authorizations{path_of(authorization_id)}/void", body)
+        await self._report("authorizations", authorization_id, "void", body=body)
 
     async def extend(self, authorization_id: str, hold_secs: int) -> dict[str, Any]:
         """Hold an authorization for so long from now, if that is longer."""
-        path = f"authorizations{path_of(authorization_id)}/extend"
-        return await self._post(path, {"hold_secs": hold_secs})
+        body = {"hold_secs": hold_secs}
+        return await self._post("authorizations", authorization_id, "extend", body=body)
 
     async def authorization(self, authorization_id: str) -> dict[str, Any]:
         """An authorization, and what has become of it."""
-        return await self._get(f"authorizations{path_of(authorization_id)}")
+        return await self._get("authorizations", authorization_id)
 
     async def authorizations(
         self, *, status: str | None = None, after: str | None = None
@@ -233,7 +235,7 @@ class Api:
         """A page of the authorizations that are open or unsettled, the newest first."""
         query = {"status": status, "after": after}
         given = {name: value for name, value in query.items() if value is not None}
-        return await self._get("authorizations", given)
+        return await self._get("authorizations", query=given)
 
     async def budgets(self) -> dict[str, Any]:
         """Every budget that applies, and what is left of it."""
@@ -254,13 +256,14 @@ class Api:
 
         ``waits_for_limit`` is for who reads many: a 429 is waited out, a few times.
         """
-        path = f"{self._base}/aggregates/{'today' if day is None else day.isoformat()}"
+        named = "today" if day is None else day.isoformat()
+        path = path_of(*self._base, "aggregates", named)
         return await self._send("GET", path, waits_for_limit=waits_for_limit)
 
     async def usage_between(self, first: date, last: date) -> dict[str, Any]:
         """What each day of a range came to, both ends included."""
         query = {"from": first.isoformat(), "to": last.isoformat()}
-        return await self._get("aggregates", query)
+        return await self._get("aggregates", query=query)
 
     async def usage_records(
         self,
@@ -283,15 +286,15 @@ class Api:
 
     async def sessions(self) -> dict[str, Any]:
         """The live sessions of the client whose credentials these are."""
-        return await self._send("GET", "/auth/sessions")
+        return await self._send("GET", _SESSIONS)
 
     async def end_session(self, session_id: str) -> None:
         """End one of its sessions."""
-        await self._send("DELETE", f"/auth/sessions{path_of(session_id)}")
+        await self._send("DELETE", path_of("auth", "sessions", session_id))
 
     async def end_sessions(self) -> None:
         """End every session and every token of the client, this one's too."""
-        await self._send("DELETE", "/auth/sessions")
+        await self._send("DELETE", _SESSIONS)
 
     def of_app(self, app_id: str) -> Api:
         """An app of this organisation, over the same connections: it need not be closed."""
@@ -318,20 +321,21 @@ class Api:
         if recorded.mode == "EXCEEDED" or (recorded.mode == "TIGHT" and selected.mode == "NORMAL"):
             self._selected = None
 
-    async def _get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        return await self._send("GET", f"{self._base}/{path}", query)
+    async def _get(self, *path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        return await self._send("GET", path_of(*self._base, *path), query)
 
-    async def _post(self, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        return await self._send("POST", f"{self._base}/{path}", body=body)
+    async def _post(self, *path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return await self._send("POST", path_of(*self._base, *path), body=body)
 
-    async def _report(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _report(self, *path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Post what was used: also if the service limits us, it is to arrive."""
-        return await self._send("POST", f"{self._base}/{path}", body=body, waits_for_limit=True)
+        whole = path_of(*self._base, *path)
+        return await self._send("POST", whole, body=body, waits_for_limit=True)
 
     async def _send(
         self,
         method: str,
-        path: str,
+        path: RequestPath,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         *,
@@ -349,6 +353,6 @@ class Api:
         return answer or {}
 
     @property
-    def _base(self) -> str:
-        org = path_of("api", "v1", "orgs", self._client.org_id)
-        return org if self._client.app_id is None else org + path_of("apps", self._client.app_id)
+    def _base(self) -> tuple[str, ...]:
+        org = ("api", "v1", "orgs", self._client.org_id)
+        return org if self._client.app_id is None else (*org, "apps", self._client.app_id)

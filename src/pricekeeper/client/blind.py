@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pricekeeper.bedrock import AUTO, answers_with_text
 from pricekeeper.client.answers import AS_ASKED, Authorization
 from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.client.memory import Known, Memory
@@ -24,15 +25,18 @@ from pricekeeper.client.spool import SpoolEntry
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.settings import CLIENT_UNAVAILABLE_MODELS
+from pricekeeper.tags import BLIND_TAG
 from pricekeeper.values import new_request_id
 
-BLIND_TAG: Final = "pricekeeper-blind"
 """The tag of usage that was allowed while the service could not be reached."""
 OPEN_MAX: Final = 10_000
 """How many blind calls are known by their id; the oldest is forgotten for one more. So many may be
 untold under ``allow-within``; further ones are not allowed."""
 MODELS_MAX: Final = 256
 """How many spellings of models are known; the oldest is forgotten for one more."""
+PROMPT_TOKENS_MAX: Final = 1_000_000
+"""Taken for a longer prompt, and for one whose length is not known: the window of most models. The
+service refuses a record of more than ten times the model's own."""
 LOCK_TRIES: Final = 50
 LOCK_PAUSE_MS: Final = 2
 
@@ -110,6 +114,10 @@ class BlindCalls:
         if found is None:
             self._explain(model)
             return None
+        if max_output_tokens and not answers_with_text(found[1]):
+            if model == AUTO:
+                return None
+            max_output_tokens = 0  # as the service grants it
         allowed = self._allowed(*found, max_output_tokens)
         if chosen == "allow-within" and not (
             snapshot and await self._take(snapshot, allowed, input_tokens)
@@ -169,7 +177,8 @@ class BlindCalls:
     async def _take(self, snapshot: Snapshot, allowed: Authorization, input_tokens: int) -> bool:
         """Take the most that a call can cost of the allowance and of what the budgets had left."""
         most = allowed.max_output_tokens
-        worst = snapshot.worst_case_usd_micros(allowed.label, input_tokens, most)
+        prompt = min(input_tokens, PROMPT_TOKENS_MAX)
+        worst = snapshot.worst_case_usd_micros(allowed.label, prompt, most)
         if worst is None or len(self._untold) >= OPEN_MAX:
             return False
         for _ in range(LOCK_TRIES):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, get_args
 from urllib.parse import urlsplit
 
+from pricekeeper.bedrock import MAX_OUTPUT_TOKENS
 from pricekeeper.client.snapshot import is_model_id
 from pricekeeper.client_ids import Client, parse_client_id
 from pricekeeper.errors import InvalidValueError, SettingsError
@@ -28,7 +29,6 @@ from pricekeeper.values import parse_app_id
 OnUnavailable = Literal["deny", "allow", "allow-within"]
 DEADLINE_MS: Final = 2_000
 DEADLINE_MS_MAX: Final = 60_000
-MAX_OUTPUT_TOKENS: Final = 4_096
 ALLOWANCE_MAX: Final = 10**15
 """A thousand million dollars."""
 _REQUIRED: Final = {"url": URL, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}

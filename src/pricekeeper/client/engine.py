@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar, Unpack
 
 from pricekeeper.client.answers import Authorization, Settled
 from pricekeeper.client.api import Api
-from pricekeeper.client.blind import BLIND_TAG, BlindCalls, rfc3339
+from pricekeeper.client.blind import PROMPT_TOKENS_MAX, BlindCalls, rfc3339
 from pricekeeper.client.breaker import Breaker
 from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.client.errors import (
@@ -36,6 +36,7 @@ from pricekeeper.client.errors import (
     ServiceProblem,
     SpoolFullError,
     UnavailableError,
+    invalid_request,
 )
 from pricekeeper.client.fields import AuthorizeFields, UsageFields
 from pricekeeper.client.loop_thread import LoopThread
@@ -44,8 +45,8 @@ from pricekeeper.client.snapshot import Snapshot
 from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.client.telling import Teller
 from pricekeeper.clock import Clock, SystemClock
-
-__all__ = ["BLIND_TAG", "Engine"]
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.tags import check_tags
 
 SNAPSHOT_EVERY_MS: Final = 300_000
 STOP_SECS: Final = 0.5
@@ -138,6 +139,11 @@ class Engine:
         """
         if self.spool.is_full:
             raise SpoolFullError(self.configuration.url)
+        tags = more.get("tags", {})
+        try:
+            check_tags(tags)
+        except InvalidValueError as error:
+            raise invalid_request(error) from None
         named = authorization_id or self.api.new_request_id()
         try:
             authorization = await self.ask(
@@ -155,7 +161,6 @@ class Engine:
                 raise
             if not isinstance(error, BreakerOpenError):
                 self.void(named, reason="its answer was lost")
-            tags = more.get("tags", {})
             blind = await self._blind.allow(model, input_tokens, max_output_tokens, tags)
             if blind is None:
                 raise
@@ -199,7 +204,7 @@ class Engine:
         """
         if authorization.is_blind:
             most = {
-                "input_tokens": input_tokens,
+                "input_tokens": min(input_tokens, PROMPT_TOKENS_MAX),
                 "output_tokens": authorization.max_output_tokens,
                 "bedrock_model_id": authorization.model_id,
                 "status": "ERROR",

@@ -229,6 +229,11 @@ _KINDS: Mapping[int, type[ServiceError]] = {
 }
 
 
+def invalid_request(detail: object) -> RejectedError:
+    """The error for a call that the client refuses, as the service would."""
+    return RejectedError(ServiceProblem(400, "INVALID_REQUEST", str(detail)))
+
+
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ServiceError:
     """The error that an answer is; also one that some proxy on the way made up."""
     problem = _problem(status, headers.get("Retry-After", ""), body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 
@@ -25,8 +26,10 @@ class AuthorizeFields(TypedDict, total=False):
 
     fallback: bool
     cache_write: str
-    service_tier: str
+    service_tier: str | None
     batch: bool
+    uses: Sequence[str]
+    window_tokens: int
     consume: dict[str, int]
     tags: dict[str, str]
     allow_lower_max_output: bool

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-AUTO: Final = "auto"
+from pricekeeper.bedrock import AUTO
+
 _PER_MILLION: Final = 1_000_000
 _INPUT_PRICES: Final = (
     "input_price_usd_micros_per_1m",

@@ -30,6 +30,7 @@ from pricekeeper.client.transport import (
     Authorisation,
     Request,
     Wire,
+    path_of,
     pause_ms,
 )
 from pricekeeper.clock import Clock
@@ -113,7 +114,9 @@ class Tokens(Authorisation):
             body = {"token": self._refresh}
             self._refresh = self._access = ""
             with contextlib.suppress(ServiceError):
-                await self._wire.exchange(Request("POST", "/auth/revoke", body=body), self._basic)
+                await self._wire.exchange(
+                    Request("POST", path_of("auth", "revoke"), body=body), self._basic
+                )
 
     def _is_current(self, headers: Mapping[str, str]) -> bool:
         return headers.get("Authorization") == f"Bearer {self._access}"
@@ -146,20 +149,20 @@ class Tokens(Authorisation):
         if self._refresh:
             body = {"grant_type": "refresh_token", "refresh_token": self._refresh}
             try:
-                access = await self._ask("/auth/refresh", body)
+                access = await self._ask("refresh", body)
             except (RejectedError, ForbiddenError):
                 self._refresh = ""
             else:
                 self.renewals += 1
                 return access
-        access = await self._ask("/auth/token", {"grant_type": "client_credentials"})
+        access = await self._ask("token", {"grant_type": "client_credentials"})
         self.logins += 1
         return access
 
-    async def _ask(self, path: str, body: Mapping[str, str]) -> str:
+    async def _ask(self, name: str, body: Mapping[str, str]) -> str:
         asked_at_ms, asked_at_wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         answer: Mapping[str, Any] = await self._wire.exchange(
-            Request("POST", path, body=body), self._basic
+            Request("POST", path_of("auth", name), body=body), self._basic
         )
         self._refresh = answer["refresh_token"]
         self._keep(answer["access_token"], int(answer["expires_in"]), asked_at_ms, asked_at_wall_ms)
@@ -185,7 +188,7 @@ class OutsideTokens(Tokens):
     async def _refresh_or_log_in(self) -> str:
         asked_at_ms, asked_at_wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         answer: Mapping[str, Any] = await self._wire.exchange(
-            Request("GET", "/auth/aws-credentials"), self._basic
+            Request("GET", path_of("auth", "aws-credentials")), self._basic
         )
         access: str = answer["Token"]
         self.logins += 1

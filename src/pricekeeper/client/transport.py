@@ -8,11 +8,12 @@ was refused, or there was no connection. A refused access token is not sent agai
 from __future__ import annotations
 
 import functools
+import re
 import secrets
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final, Protocol
-from urllib.parse import quote, urlencode
+from typing import Any, Final, NewType, Protocol
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -44,15 +45,19 @@ more processes than sessions, a sibling's login can end a token before its first
 API_LIMIT: Final = "requests"
 """What the service calls a limit of its own, in distinction from those that tenants have."""
 
+_SEGMENT: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}", re.ASCII)
+"""What every id of the service matches; a proxy changes none of it on the way."""
+RequestPath = NewType("RequestPath", str)
+"""A path that `path_of` made."""
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _encode = msgspec.json.Encoder().encode
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One thing to ask of the service. ``path`` is made of `path_of`."""
+    """One thing to ask of the service."""
 
     method: str
-    path: str
+    path: RequestPath
     query: Mapping[str, str] = {}
     body: Any = None
     repeatable: bool = False
@@ -103,10 +108,16 @@ class Authorisation:
 
 
 @functools.lru_cache(PATHS_MAX)
-def path_of(*segments: str) -> str:
-    """A path of these segments; nothing in them can add or remove one. An app asks for few."""
-    # Dots as well: a path with ".." in it means another one.
-    return "".join(f"/{quote(segment, safe='').replace('.', '%2E')}" for segment in segments)
+def path_of(*segments: str) -> RequestPath:
+    """Join segments to a path; raises `InvalidValueError` for one that could change the others.
+
+    Quoting is no help: many a proxy decodes a path, resolves ``..`` in it and sends the rest on.
+    """
+    for segment in segments:
+        if not _SEGMENT.fullmatch(segment):
+            message = f"{segment[:64]!r} is no id: must be letters, digits and . _ ~ -, no . or .."
+            raise InvalidValueError("id", message)
+    return RequestPath("/" + "/".join(segments))
 
 
 class Wire:

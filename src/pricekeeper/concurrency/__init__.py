@@ -11,6 +11,7 @@ from pricekeeper.concurrency.error_copies import error_copy
 from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
 from pricekeeper.concurrency.gathering import gather_in_groups, gather_in_turn, in_groups
 from pricekeeper.concurrency.next_flight import NextFlight
+from pricekeeper.concurrency.places import Places
 from pricekeeper.concurrency.shared_readings import Read, SharedReadings
 from pricekeeper.concurrency.single_flight import SingleFlight
 
@@ -20,6 +21,7 @@ __all__ = [
     "FairLine",
     "FairSlots",
     "NextFlight",
+    "Places",
     "Read",
     "SharedReadings",
     "Shares",

@@ -4,7 +4,8 @@
 wants do not exceed the free places. So one organisation alone gets half of the places, two that
 flood get a third each, and n get ``1 / (n + 1)`` each, and the last such part stays free for
 whoever comes next. The share shrinks by itself as more organisations become active, and an
-organisation that holds nothing is refused only when no place at all is left.
+organisation that holds nothing is refused only when no place at all is left. Where a client of an
+organisation is named, what it holds counts once more, so one client alone gets a third.
 
 **Turns** order what waits. Each organisation has a queue of its own. They are served in rotation,
 a few entries at a time, so an entry waits for a few of each other organisation, however many
@@ -27,68 +28,83 @@ _Entry = TypeVar("_Entry")
 
 
 class Shares:
-    """How many of ``places_max`` places each organisation holds."""
+    """How many of ``places_max`` places each organisation holds, and in it each client."""
 
     def __init__(self, places_max: int) -> None:
         self._places_max: Final = places_max
-        self._held: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        """By organisation, and by client where one was named."""
         self._total = 0
 
-    def room(self, org_id: str) -> int:
-        """How many more places the organisation may take now."""
-        return max(0, self._places_max - self._total - self._held.get(org_id, 0))
+    def room(self, org_id: str, client_id: str = "") -> int:
+        """How many more places the organisation may take now; or one client of it."""
+        own = self.held.get(org_id, 0) + (self.held.get(client_id, 0) if client_id else 0)
+        return max(0, self._places_max - self._total - own)
 
-    def take(self, org_id: str, count: int = 1) -> bool:
+    def take(self, org_id: str, count: int = 1, client_id: str = "") -> bool:
         """Take so many places, all or none."""
-        held = self._held.get(org_id, 0)
-        if count > self._places_max - self._total - held:
+        if count > self.room(org_id, client_id):
             return False
-        self._held[org_id] = held + count
-        self._total += count
+        self._add(org_id, count, client_id)
         return True
 
-    def give_back(self, org_id: str, count: int = 1) -> None:
+    def give_back(self, org_id: str, count: int = 1, client_id: str = "") -> None:
         """Give places back; an organisation that holds none is forgotten."""
-        left = self._held[org_id] - count
-        if left:
-            self._held[org_id] = left
-        else:
-            del self._held[org_id]
-        self._total -= count
+        self._add(org_id, -count, client_id)
+
+    def _add(self, org_id: str, count: int, client_id: str) -> None:
+        for holder in (org_id, client_id) if client_id else (org_id,):
+            left = self.held.get(holder, 0) + count
+            if left < 0:
+                raise ValueError(f"{holder} gives back places that it does not hold")
+            if left:
+                self.held[holder] = left
+            else:
+                self.held.pop(holder, None)
+        self._total += count
 
 
 class TurnQueue(Generic[_Entry]):
-    """Queues of organisations, served in rotation: ``turn_entries`` of one, then of the next."""
+    """Queues of organisations, served in rotation: ``turn_entries`` of one, then of the next.
+
+    The clients of an organisation take its turns in rotation, one entry each.
+    """
 
     def __init__(self, turn_entries: int = 1) -> None:
         self._turn_entries = turn_entries
-        self._queues: OrderedDict[str, deque[_Entry]] = OrderedDict()
+        self._orgs: OrderedDict[str, OrderedDict[str, deque[_Entry]]] = OrderedDict()
         self._left_in_turn = turn_entries
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def append(self, org_id: str, entry: _Entry) -> None:
-        """Add to the end of the organisation's queue; a new queue gets the last turn."""
-        self._queues.setdefault(org_id, deque()).append(entry)
+    def append(self, org_id: str, entry: _Entry, client_id: str = "") -> None:
+        """Add to the end of the client's queue; a new queue gets the last turn."""
+        clients = self._orgs.setdefault(org_id, OrderedDict())
+        clients.setdefault(client_id, deque()).append(entry)
         self._length += 1
 
     def first(self) -> _Entry:
         """The entry that `pop` would take."""
-        return next(iter(self._queues.values()))[0]
+        return next(iter(next(iter(self._orgs.values())).values()))[0]
 
     def pop(self) -> _Entry:
         """Take the next entry of the organisation whose turn it is."""
-        org_id, queue = next(iter(self._queues.items()))
+        org_id, clients = next(iter(self._orgs.items()))
+        client_id, queue = next(iter(clients.items()))
         entry = queue.popleft()
         self._length -= 1
         self._left_in_turn -= 1
-        if not queue:
-            del self._queues[org_id]
+        if queue:
+            clients.move_to_end(client_id)
+        else:
+            del clients[client_id]
+        if not clients:
+            del self._orgs[org_id]
             self._left_in_turn = self._turn_entries
         elif not self._left_in_turn:
-            self._queues.move_to_end(org_id)
+            self._orgs.move_to_end(org_id)
             self._left_in_turn = self._turn_entries
         return entry
 
@@ -103,13 +119,13 @@ class FairSlots:
         self._free = slots_max
         self._waiting: TurnQueue[asyncio.Future[None]] = TurnQueue()
 
-    async def acquire(self, org_id: str) -> None:
+    async def acquire(self, org_id: str, client_id: str = "") -> None:
         """Wait for a slot, and hold it until `release`."""
         if self._free:
             self._free -= 1
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(org_id, admitted)
+        self._waiting.append(org_id, admitted, client_id)
         try:
             await admitted
         except asyncio.CancelledError:

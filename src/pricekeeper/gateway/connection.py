@@ -16,6 +16,14 @@ class Exchange(Protocol):
         """The body, if all of it is here; ``None`` if it has to be received."""
         ...
 
+    def let_go(self) -> None:
+        """Count what has come of the request no longer: somebody else does."""
+        ...
+
+    def offer_place(self) -> None:
+        """Let the server close the connection for a new one until the answer is written."""
+        ...
+
     def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
         """Write an answer; whether that was done. If its reader is slow, it has to be sent."""
         ...

@@ -1,14 +1,16 @@
-"""How long a prompt is, as Bedrock's own CountTokens says, for models that are to be counted.
+"""Asks Bedrock's CountTokens how long a prompt is, for models with `Model.counts_tokens`.
 
-The bound that is made from a body is safe and wide: a text has about a quarter as many tokens as
-bytes, and a document may have a thousandth of what is stated for it. Bedrock counts for nothing but
-a round trip, so it is asked only where the deployment file says so (`Model.counts_tokens`), and for
-prompts that are long enough to matter. If it does not answer, the bound from the body holds; and of
-what CountTokens does not take, such as the schema of an answer, it holds in any case.
+The bound from the bytes of a body is safe and wide: a text has about a quarter as many tokens as
+bytes, and a document may have a thousandth of its bound. CountTokens costs one round trip, so it is
+asked only about prompts that are long enough to matter. Its count replaces the bound only for the
+members that it was asked about. All others are held for by their bytes, and the whole body is if:
 
-Bounds: `SECS_MAX` for all that is asked about one call, one request for each model that the call
-may go to, and `AT_ONCE_MAX` calls of one app: AWS limits how often one may ask, and an app that
-asks too often should not keep the others from it. What is beyond that is not counted.
+- CountTokens does not answer, or answers with an error;
+- the model may read what is not in the request;
+- the path names no model family, and the model's family is not that of the body.
+
+Bounds: `SECS_MAX` for all requests about one call, one request for each model that the call may go
+to, and `AT_ONCE_MAX` calls of one app, because AWS limits the rate of all apps together.
 """
 
 from __future__ import annotations
@@ -16,32 +18,43 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Collection
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Annotated, Final
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 
-from pricekeeper.bedrock.bounds import INPUT_TOKENS_MAX, NOT_PROMPT, bounds_of
+from pricekeeper.bedrock.judging import BETA_HEADER, NOT_PROMPT, WINDOW_TOKENS
 from pricekeeper.bedrock.usage import NOT_JSON
+from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.http_client import NotSentError
 from pricekeeper.gateway.meter import GatewayMeter
-from pricekeeper.gateway.planning import MAX_OUTPUT_TOKENS, Plan, body_to_send, labels_to_take
-from pricekeeper.gateway.routes import COUNT_TOKENS
+from pricekeeper.gateway.planning import Plan, family_of, models_to_take
+from pricekeeper.gateway.routes import COUNT_TOKENS, Dialect
+from pricekeeper.gateway.sharing import COUNTS, CallShare
 from pricekeeper.gateway.upstream import LOST, NoCredentialsError, Upstream, read_whole
-from pricekeeper.pricing import Catalogue
+from pricekeeper.pricing import Catalogue, Model
 from pricekeeper.tenants import Policy
 
 COUNTED_FROM_TOKENS: Final = 2_048
 """Of a shorter prompt the bound from its body is good enough: it is below a cent too wide."""
+COUNTED_BYTES_MAX: Final = 4 << 20
+"""A longer body is not counted: encoding it for CountTokens would take the event loop too long."""
 SECS_MAX: Final = 3
 AT_ONCE_MAX: Final = 16
+AGAIN_MS: Final = 1_000
 _OK: Final = 200
 _HEADERS: Final = {"content-type": "application/json", "accept": "application/json"}
 _OF_CONVERSE: Final = ("messages", "system", "toolConfig", "additionalModelRequestFields")
-"""What of a body CountTokens takes."""
+"""The members of Converse that CountTokens takes."""
+_NOT_OF_INVOKE: Final = frozenset(
+    {"model", "stream", "stream_options", "service_tier", "metadata", "user"}
+)
+"""Members of OpenAI's and Anthropic's paths that InvokeModel does not need, or may refuse."""
+_VERSION: Final = "bedrock-2023-05-31"
+"""The one version that InvokeModel takes of Anthropic's body."""
 _encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -74,47 +87,62 @@ class Counting:
         self.is_wanted = any(model.counts_tokens for model in catalogue)
         """Whether any model of the deployment is to be counted."""
 
-    async def count(self, plan: Plan, policy: Policy) -> Plan:
+    async def count(self, plan: Plan, policy: Policy, headers: Mapping[str, str]) -> Plan:
         """The plan with the prompt as long as Bedrock says; the same if that is not known."""
-        bounds = plan.bounds
-        if (
-            plan.route.operation is None
-            or bounds.input_tokens < COUNTED_FROM_TOKENS
-            or bounds.is_open
-            or policy.freeze is not None
-        ):
+        bounds = plan.call.bounds
+        if bounds.input_tokens < COUNTED_FROM_TOKENS or bounds.is_open or bounds.has_addresses:
             return plan
-        models = [
-            self._catalogue.model(label) for label in labels_to_take(plan, policy, self._catalogue)
-        ]
-        if not models or not all(model.counts_tokens for model in models):
-            return plan  # for one of them nobody would know
-        if self._under_way[policy.client_id] >= AT_ONCE_MAX:
-            self._meter.counts["no_room"] += 1
+        models = models_to_take(plan, policy, self._catalogue)
+        if not models or not all(_can_count(plan, model) for model in models):
+            return plan
+        if not self._has_room(policy):
             return plan
         # CountTokens takes the ids of foundation models, and not those of profiles.
-        tokens = await self._try(plan, policy.client_id, {model.ref.base for model in models})
+        ids = {model.ref.base for model in models}
+        tokens = await self._try(_body(plan, headers), policy.client_id, ids)
         self._meter.counts["failed" if tokens is None else "counted"] += 1
         if tokens is None:
             return plan
-        tokens = min(tokens + _tokens_beside(plan), INPUT_TOKENS_MAX)
-        return replace(plan, bounds=replace(plan.bounds, input_tokens=tokens))
+        tokens = min(tokens + _tokens_beside(plan), WINDOW_TOKENS)
+        bounds = replace(bounds, input_tokens=tokens)
+        return replace(plan, call=replace(plan.call, bounds=bounds))
 
-    async def _try(self, plan: Plan, client_id: str, model_ids: Collection[str]) -> int | None:
+    @contextmanager
+    def asking(self, policy: Policy, share: CallShare) -> Iterator[None]:
+        """Bedrock is asked in this block because the client asks; raises if it asks too often."""
+        if not self._has_room(policy):
+            share.note_refusal(COUNTS)
+            message = f"the app has {AT_ONCE_MAX} prompts counted at once; wait for one to end"
+            raise Refusal(429, "ThrottlingException", message, AGAIN_MS)
+        with self._one(policy.client_id), share.using(COUNTS):
+            yield
+
+    def _has_room(self, policy: Policy) -> bool:
+        if self._under_way[policy.client_id] < AT_ONCE_MAX:
+            return True
+        self._meter.counts["no_room"] += 1
+        return False
+
+    @contextmanager
+    def _one(self, client_id: str) -> Iterator[None]:
         self._under_way[client_id] += 1
         try:
-            return await self._count_all(plan, model_ids)
-        except _FAILURES as error:
-            log.warning("count_failed", error=str(error) or type(error).__name__)
-            return None
+            yield
         finally:
             self._under_way[client_id] -= 1
             if not self._under_way[client_id]:
                 del self._under_way[client_id]
 
-    async def _count_all(self, plan: Plan, model_ids: Collection[str]) -> int:
+    async def _try(self, body: bytes, client_id: str, model_ids: Collection[str]) -> int | None:
+        try:
+            with self._one(client_id):
+                return await self._count_all(body, model_ids)
+        except _FAILURES as error:
+            log.warning("count_failed", error=str(error) or type(error).__name__)
+            return None
+
+    async def _count_all(self, body: bytes, model_ids: Collection[str]) -> int:
         """The most that any of these models makes of the prompt."""
-        body = _body(plan)
         async with asyncio.timeout(SECS_MAX):
             counts = await asyncio.gather(
                 *(self._count(one, body) for one in model_ids), return_exceptions=True
@@ -129,31 +157,47 @@ class Counting:
     async def _count(self, model_id: str, body: bytes) -> int:
         response = await self._upstream.send(COUNT_TOKENS, model_id, _HEADERS, body)
         with closing(response):
-            data = await read_whole(response)
+            data = await read_whole(await response.head())
         if response.status != _OK:
             raise NotCountedError(f"{model_id}: status {response.status}")
         return _decode(data).tokens
 
 
-def _body(plan: Plan) -> bytes:
+def _can_count(plan: Plan, model: Model) -> bool:
+    """Whether CountTokens of that model is asked, and takes the body as that of its own family."""
+    is_own = plan.route.operation is not None or family_of(model) is plan.call.family
+    return model.counts_tokens and is_own
+
+
+def _body(plan: Plan, headers: Mapping[str, str]) -> bytes:
+    counted = {name: value for name, value in plan.body.items() if _is_counted(plan, name)}
     if _is_converse(plan):
-        prompt = {name: plan.body[name] for name in _OF_CONVERSE if name in plan.body}
-        return _encode({"input": {"converse": prompt}})
-    stated = plan.bounds.max_output_tokens
-    sent = body_to_send(plan, plan.model, MAX_OUTPUT_TOKENS if stated is None else stated)
-    return _encode({"input": {"invokeModel": {"body": b64encode(sent).decode()}}})
+        return _encode({"input": {"converse": counted}})
+    if plan.route.dialect is Dialect.ANTHROPIC:
+        counted["anthropic_version"] = _VERSION
+        betas = [one.strip() for one in headers.get(BETA_HEADER, "").split(",") if one.strip()]
+        if betas:  # a beta may add instructions to the prompt
+            listed = counted.get("anthropic_beta")
+            counted["anthropic_beta"] = [*betas, *(listed if isinstance(listed, list) else ())]
+    body = replace(plan.call, body=counted).encoded(plan.call.bounds.longest_answer())
+    return _encode({"input": {"invokeModel": {"body": b64encode(body).decode()}}})
 
 
 def _tokens_beside(plan: Plan) -> int:
-    """The most that can be in the fields of a body that were not counted."""
-    if not _is_converse(plan):
-        return 0
+    """The most that can be in the members of a body that were not counted."""
     left = {
         name: value
         for name, value in plan.body.items()
-        if name not in NOT_PROMPT and name not in _OF_CONVERSE
+        if name not in NOT_PROMPT and not _is_counted(plan, name)
     }
-    return bounds_of(left).input_tokens if left else 0
+    return len(_encode(left)) if left else 0
+
+
+def _is_counted(plan: Plan, name: str) -> bool:
+    """Whether CountTokens is asked about that member of the body."""
+    if plan.route.operation is None:
+        return name not in _NOT_OF_INVOKE
+    return name in _OF_CONVERSE or not _is_converse(plan)
 
 
 def _is_converse(plan: Plan) -> bool:

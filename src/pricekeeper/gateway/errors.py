@@ -1,7 +1,8 @@
-"""What the gateway answers instead of Bedrock, in words that each client knows.
+"""What the gateway answers instead of Bedrock, in the form that each client knows.
 
-A budget that is spent is a 400, because every client takes that for final; a 429 would have some of
-them try a hundred times. Too fast is a 429 with the time to wait in both headers that clients read.
+A spent budget is a 400, because every client takes that for final; after a 429 some of them try a
+hundred times. A call that is too fast is a 429, with the time to wait in both headers that clients
+read. A caller without valid credentials gets the status of its own API: 403 of AWS's, else 401.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -26,10 +28,12 @@ from pricekeeper.errors import (
     RateLimitExceededError,
     StoreError,
 )
-from pricekeeper.gateway.routes import Dialect
+from pricekeeper.gateway.routes import SERVED, Dialect
 
 RETRY_SECS_MAX: Final = 30
-"""A client may sleep for as long as it is told, so it is never told more."""
+"""Some clients sleep for as long as the header says, so it never says more."""
+PATH_BYTES_MAX: Final = 120
+"""How much of an unknown path an answer repeats."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -45,7 +49,11 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
         self.message = message
         self.retry_after_ms = retry_after_ms
 
-    def headers(self, request_id: str) -> list[tuple[bytes, bytes]]:
+    def status_in(self, _dialect: Dialect) -> int:
+        """The status of the answer to a caller of that dialect."""
+        return self.status
+
+    def headers(self, request_id: str, dialect: Dialect) -> list[tuple[bytes, bytes]]:
         """The headers of the answer."""
         found = [
             (b"content-type", b"application/json"),
@@ -55,6 +63,8 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
         ]
         if self.status == HTTPStatus.METHOD_NOT_ALLOWED:
             found.append((b"allow", b"POST"))
+        if self.status_in(dialect) == HTTPStatus.UNAUTHORIZED:
+            found.append((b"www-authenticate", b"Bearer"))
         if self.retry_after_ms is not None:
             wait_ms = min(self.retry_after_ms, RETRY_SECS_MAX * 1000)
             found.append((b"retry-after", b"%d" % max(1, -(-wait_ms // 1000))))
@@ -63,19 +73,37 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
 
     def body(self, dialect: Dialect) -> bytes:
         """The body of the answer."""
+        status = self.status_in(dialect)
         if dialect is Dialect.OPENAI:
-            error = {"message": self.message, "type": _OPENAI.get(self.status, "api_error")}
+            error = {"message": self.message, "type": _OPENAI.get(status, "api_error")}
             return _encode({"error": {**error, "param": None, "code": self.code}})
         if dialect is Dialect.ANTHROPIC:
-            kind = _ANTHROPIC.get(self.status, "api_error")
+            kind = _ANTHROPIC.get(status, "api_error")
             return _encode({"type": "error", "error": {"type": kind, "message": self.message}})
         return _encode({"message": self.message})
+
+
+class NotAuthenticatedRefusal(Refusal):
+    """The caller has no valid credentials; ``code`` is AWS's.
+
+    OpenAI's and Anthropic's SDKs raise their `AuthenticationError` only for a 401.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(403, code, message)
+
+    def status_in(self, dialect: Dialect) -> int:
+        """The status of the answer to a caller of that dialect."""
+        return self.status if dialect is Dialect.AWS else int(HTTPStatus.UNAUTHORIZED)
 
 
 _OPENAI: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
     429: "rate_limit_exceeded",
 }
 _ANTHROPIC: Final = {
@@ -83,15 +111,37 @@ _ANTHROPIC: Final = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    405: "invalid_request_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
 }
 
 
+def unknown_path(raw_path: bytes, dialect: Dialect) -> Refusal:
+    """The gateway does not serve the path, and does not pass it on: it could not be metered."""
+    message = f"unknown path {_shown(raw_path)}: send POST to {SERVED[dialect]}"
+    return Refusal(404, "UnknownOperationException", message)
+
+
+def wrong_method(raw_path: bytes) -> Refusal:
+    """The path exists, for POST alone."""
+    message = f"wrong method for {_shown(raw_path)}: use POST"
+    return Refusal(405, "UnknownOperationException", message)
+
+
+def _shown(raw_path: bytes) -> str:
+    """A path that a caller chose, bounded; all but plain characters are percent-encoded."""
+    shown = quote(raw_path[:PATH_BYTES_MAX], safe="/%:-._~")
+    return shown if len(raw_path) <= PATH_BYTES_MAX else f"{shown}..."
+
+
 def reply_lost() -> Refusal:
     """Bedrock's answer was lost. Not a 5xx: clients would make the call again, and pay again."""
-    message = "Bedrock's answer was lost; the call stays charged at what was held for it"
+    message = (
+        "Bedrock's answer was lost, so the cost of the call is unknown: it stays charged at the "
+        "reserved maximum, and repeating it costs again"
+    )
     return Refusal(424, "ModelErrorException", message)
 
 
@@ -101,12 +151,15 @@ def unavailable(message: str) -> Refusal:
 
 
 def failed() -> Refusal:
-    """A mistake of ours, before anything was held."""
-    return Refusal(500, "InternalServerException", "the price keeper has failed")
+    """Our own code failed before anything was held."""
+    message = "internal error of Price Keeper: nothing was sent to Bedrock, nothing is charged"
+    return Refusal(500, "InternalServerException", message)
 
 
-def refusal_of(error: PriceKeeperError, now_ms: int) -> Refusal:
-    """What to answer for an error of ours."""
+def refusal_of(error: PriceKeeperError | Refusal, now_ms: int) -> Refusal:
+    """The answer for an error of ours."""
+    if isinstance(error, Refusal):
+        return error
     if isinstance(error, AuthorizationDeniedError):
         return _denial(error, now_ms)
     if isinstance(error, RateLimitExceededError):
@@ -114,11 +167,15 @@ def refusal_of(error: PriceKeeperError, now_ms: int) -> Refusal:
     if isinstance(error, FrozenError):
         return Refusal(403, "AccessDeniedException", str(error))
     if isinstance(error, InvalidTokenError | InvalidClientError):
-        return Refusal(403, "AccessDeniedException", "the credentials are not valid")
+        message = (
+            "invalid credentials: the key or token is wrong, expired or revoked; send "
+            "client_id:client_secret or an access token of an app"
+        )
+        return NotAuthenticatedRefusal("AccessDeniedException", message)
     if isinstance(error, PricingError | InvalidValueError):
         return Refusal(400, "ValidationException", str(error))
     if isinstance(error, StoreError | OverloadedError | ClockInDoubtError):
-        return unavailable("the price keeper is not available")
+        return unavailable("Price Keeper is unavailable: try again in a moment")
     return failed()
 
 
@@ -130,19 +187,19 @@ def _denial(error: AuthorizationDeniedError, now_ms: int) -> Refusal:
     if error.by_speed:
         wait_ms = error.retry_after_ms(now_ms)
         if wait_ms is None:
-            return Refusal(400, "ValidationException", f"{error}; it is more than the limit holds")
+            return Refusal(400, "ValidationException", f"{error}; the limit never has that much")
         return Refusal(429, "ThrottlingException", str(error), wait_ms)
     return Refusal(400, "ServiceQuotaExceededException", _explained(error, now_ms))
 
 
 def _explained(error: AuthorizationDeniedError, now_ms: int) -> str:
-    """The denial for a person: what is in the way, and until when."""
+    """The denial for a person: each budget or quota that blocks the call, and the reset time."""
     waits: Sequence[int] = [
         one.resets_at_ms for one in error.denied_by if one.resets_at_ms is not None
     ]
     if any(one.never for one in error.denied_by):
-        return f"{error}; it is more than the whole budget"
+        return f"{error}; the call needs more than the whole budget"
     if not waits:
-        return f"{error}; other calls hold it at the moment"
+        return f"{error}; temporary: other calls hold the rest, try again when they have ended"
     minutes = -(-max(0, max(waits) - now_ms) // 60_000)
-    return f"{error}; it begins anew in {minutes // 60} h {minutes % 60} min"
+    return f"{error}; resets in {minutes // 60} h {minutes % 60} min"

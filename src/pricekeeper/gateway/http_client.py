@@ -5,11 +5,14 @@ redirects, cookies, compression, hooks, a task and a timer for each request. Her
 write, its reply is read by the parser that reads our callers' requests, and one timer looks after
 all connections.
 
-A request is sent once. Whoever sends it learns whether it surely did not go out (`NotSentError`) or
-may have (`ReplyBrokenError`), and decides what that means.
+A request is sent once. The error tells the caller whether it was certainly not sent
+(`NotSentError`) or may have been (`ReplyBrokenError`).
 
-Bounds: `connections_max` connections at once, the next request waits; `HEAD_BYTES_MAX` of a head;
-`UNREAD_BYTES_MAX` of a reply that nobody has read, then no more is taken from the network.
+Bounds:
+
+- one connection for each request under way; `gateway/sharing.py` bounds the requests
+- `HEAD_BYTES_MAX` of a head
+- `UNREAD_BYTES_MAX` of a reply that is not read yet; then reading from the network stops
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
@@ -88,6 +90,18 @@ class HttpReply:
         for name, value in self.raw_headers:
             found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
         return found
+
+    async def head(self) -> HttpReply:
+        """Wait until it has begun.
+
+        Raises `ReplyBrokenError` or `TimeoutError` if it does not; the request may have been sent.
+        """
+        try:
+            await self.begun
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     async def read(self, take: Take | None = None) -> bytes:
         """The next bytes of the body, all that are there; nothing at its end.
@@ -192,13 +206,12 @@ class _Connection(asyncio.Protocol):
         return self._reply
 
     async def send(self, reply: HttpReply, head: bytes, body: bytes) -> None:
-        """Send the request that it was taken for; returns when the reply to it has begun."""
+        """Send the request that it was taken for."""
         try:
             if len(body) <= PIECE_BYTES:
                 self._write(head + body)
             else:
                 await self._write_pieces(reply, head, body)
-            await reply.begun
         except BaseException:
             reply.begun.cancel()
             self.close()
@@ -328,16 +341,12 @@ class _Connection(asyncio.Protocol):
 class HttpClient:
     """Sends requests to one server, on connections that are used again."""
 
-    def __init__(self, url: str, waits: Waits, connections_max: int) -> None:
+    def __init__(self, url: str, waits: Waits) -> None:
         parts = urlsplit(url)
         self._is_secure = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._is_secure else 80)
         self._waits = waits
-        self._room = connections_max
-        """How many more requests can be under way."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        """Those that wait until another one has ended."""
         self._all: set[_Connection] = set()
         self._idle: list[_Connection] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -348,21 +357,13 @@ class HttpClient:
         return ssl.create_default_context()
 
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
-        """Send one request; its reply has begun.
+        """Send one request, whole; its reply is still to begin.
 
         Raises `NotSentError`, or `ReplyBrokenError` or `TimeoutError` if it may have been sent.
         """
         head = _head(path, headers, len(body))
-        if self._room:
-            self._room -= 1
-        else:
-            await self._wait_for_room()
-        try:
-            connection = self._take_idle() or await self._connect()
-            reply = connection.begin()
-        except BaseException:
-            self._leave_room()
-            raise
+        connection = self._take_idle() or await self._connect()
+        reply = connection.begin()
         await connection.send(reply, head, body)
         return reply
 
@@ -385,33 +386,12 @@ class HttpClient:
 
     def note_free(self, connection: _Connection) -> None:
         """A request on it has ended; the next one may use it."""
-        self._leave_room()
         if connection.is_usable:
             self._idle.append(connection)
 
     def note_lost(self, connection: _Connection) -> None:
         """It is closed."""
         self._all.discard(connection)
-
-    async def _wait_for_room(self) -> None:
-        """Wait for the place of a request that has ended, behind those that came before."""
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
-        try:
-            await place
-        except asyncio.CancelledError:
-            if not place.cancelled():  # it had the place already
-                self._leave_room()
-            raise
-
-    def _leave_room(self) -> None:
-        """Hand the place of a request to the one that has waited longest."""
-        while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
-                return
-        self._room += 1
 
     def _take_idle(self) -> _Connection | None:
         while self._idle:

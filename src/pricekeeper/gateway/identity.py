@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote_plus
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import InvalidTokenError
-from pricekeeper.gateway.errors import Refusal
+from pricekeeper.gateway.errors import NotAuthenticatedRefusal
 from pricekeeper.sigv4 import (
     ALGORITHM,
     Presented,
@@ -29,6 +29,7 @@ from pricekeeper.sigv4 import (
     parse_presented,
     signature_by,
 )
+from pricekeeper.tags import TAG_PREFIX
 from pricekeeper.tokens import Identity, Principal
 from pricekeeper.tokens.aws_credentials import derive_access_key_id
 
@@ -40,18 +41,17 @@ PAIR_SECS: Final = 300
 """For how long a token stands in for a pair of id and secret; it is validated on every call."""
 _NEEDED: Final = frozenset({"x-amz-date", "x-amz-security-token"})
 """What a signature has to cover, besides the host."""
-ACTED_ON: Final = ("x-pricekeeper-tag-", "x-amzn-bedrock-", "anthropic-")
+ACTED_ON: Final = (TAG_PREFIX, "x-amzn-bedrock-", "anthropic-")
 """Headers by which a call is counted or made otherwise: where there is a signature, it has to cover
 them; and of one that is there twice, nobody knows which is meant."""
 _AUTHORITY: Final = ":authority"
 """What a client of HTTP/2 signs in the place of ``host``; a proxy in front of us makes it that."""
-_NOBODYS: Final = SigningKey(b"")
-"""What is signed with for a token that has no secret, so that it takes as long as any other."""
+_HOSTS: Final = frozenset({"host", _AUTHORITY})
 _STAMPS_MAX: Final = 64
 _STAMP: Final = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})Z")
 
 
-class NotOursRefusal(Refusal):
+class NotOursRefusal(NotAuthenticatedRefusal):
     """A signature that was not made with a secret of ours: somebody may be guessing."""
 
     def __init__(self) -> None:
@@ -59,7 +59,15 @@ class NotOursRefusal(Refusal):
             "the signature does not belong to credentials of ours; SDKs take those of "
             "AWS_ACCESS_KEY_ID, AWS_PROFILE or a file before those of /auth/aws-credentials"
         )
-        super().__init__(403, "InvalidSignatureException", message)
+        super().__init__("InvalidSignatureException", message)
+
+
+class Signed(NamedTuple):
+    """A signature, and the key that it has to be made with."""
+
+    presented: Presented
+    key: SigningKey
+    token_id: str
 
 
 class Identification:
@@ -80,16 +88,13 @@ class Identification:
         """By the ids of tokens that were valid, and what was signed for; each is of one day."""
 
     async def identify(
-        self,
-        *,
-        method: str,
-        raw_path: str,
-        query: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        address: str | None,
-    ) -> Principal:
-        """The client that sends a request; raises `Refusal`, or what the identity raises."""
+        self, headers: Mapping[str, str], address: str | None
+    ) -> tuple[Principal, Signed | None]:
+        """The client whose token a request brings, told by its head alone.
+
+        What is signed has to be checked once the body is there. Raises `Refusal`, or what the
+        identity raises.
+        """
         authorization = headers.get("authorization", "")
         scheme, _, rest = authorization.partition(" ")
         bearer = rest.strip() if scheme.lower() == "bearer" else ""
@@ -97,27 +102,67 @@ class Identification:
             # Anthropic's own SDK sends its key in a header of its own.
             bearer = headers.get("x-api-key", "")
         if bearer:
-            return await self._by_bearer(bearer, address)
+            return await self._by_bearer(bearer, address), None
         presented = parse_presented(authorization)
         if presented is None and authorization.startswith(ALGORITHM):
             raise NotOursRefusal
         if presented is None:
-            raise Refusal(
-                403,
+            raise NotAuthenticatedRefusal(
                 "MissingAuthenticationTokenException",
-                "sign the request with credentials of /auth/aws-credentials, or send a bearer",
+                "missing credentials: send client_id:client_secret or an access token of an app as "
+                "the API key or bearer token, or sign with credentials of /auth/aws-credentials",
             )
+        self._check_head(presented, headers)
         token = headers.get("x-amz-security-token", "")
         recalled = self._identity.recall(token)
         scope = presented.claim.scope
-        known = None if recalled is None else self._signing_keys.get((recalled.token_id, scope))
-        key = self._check_signature(presented, token, known, method, raw_path, query, headers, body)
-        principal = recalled or await self._identity.validate(token)
+        key = None if recalled is None else self._signing_keys.get((recalled.token_id, scope))
+        if key is None:
+            secret = self._identity.find_aws_secret(token)
+            if secret is None:
+                raise NotOursRefusal
+            key = derived_key(secret, presented.claim)
+        try:
+            principal = recalled or await self._identity.validate(token)
+        except InvalidTokenError as error:
+            if error.genuine:
+                raise
+            raise NotOursRefusal from None
         if presented.claim.access_key != derive_access_key_id(principal.token_id):
             raise NotOursRefusal
-        if known is None:
-            self._signing_keys.put((principal.token_id, scope), key)
-        return principal
+        return principal, Signed(presented, key, principal.token_id)
+
+    def check_signature(
+        self,
+        signed: Signed,
+        *,
+        method: str,
+        raw_path: str,
+        query: str,
+        headers: Mapping[str, str],
+        content_sha256: str,
+    ) -> None:
+        """Raise `Refusal` unless the signature is of this request, with that body."""
+        claim = signed.presented.claim
+        if headers.get("x-amz-content-sha256", content_sha256) != content_sha256:
+            raise NotAuthenticatedRefusal(
+                "InvalidSignatureException", "the body is not what was signed"
+            )
+        if _AUTHORITY in claim.names:
+            headers = {**headers, _AUTHORITY: headers.get("host", "")}
+        expected = signature_by(
+            signed.key,
+            claim,
+            method=method,
+            path=escaped_path(raw_path),
+            query=_sorted_query(query),
+            headers=headers,
+            content_sha256=content_sha256,
+            stamp=headers.get("x-amz-date", ""),
+        )
+        if not hmac.compare_digest(expected, signed.presented.signature):
+            raise NotOursRefusal
+        self._signing_keys.put((signed.token_id, claim.scope), signed.key)
 
     async def _by_bearer(self, bearer: str, address: str | None) -> Principal:
         client_id, separator, secret = bearer.partition(":")
@@ -138,53 +183,17 @@ class Identification:
         self._pairs.put(digest, (now_ms + PAIR_SECS * 1000, issued.token))
         return await self._identity.validate(issued.token)
 
-    def _check_signature(
-        self,
-        presented: Presented,
-        token: str,
-        known: SigningKey | None,
-        method: str,
-        raw_path: str,
-        query: str,
-        headers: Mapping[str, str],
-        body: bytes,
-    ) -> SigningKey:
-        """Raise unless the signature was made with the token's secret, over this request, now.
-
-        Returns the key of that scope, which follows from the secret; it may be ``known``.
-        """
-        stamp, claim = headers.get("x-amz-date", ""), presented.claim
+    def _check_head(self, presented: Presented, headers: Mapping[str, str]) -> None:
+        """Raise unless the signature covers what it has to, and was made now."""
+        claim = presented.claim
         names = claim.names
-        if _AUTHORITY in names:
-            headers = {**headers, _AUTHORITY: headers.get("host", "")}
-        elif "host" not in names:
-            raise NotOursRefusal
-        is_complete = _NEEDED.issubset(names) and headers.keys() >= set(names)
-        if claim.service not in SERVICES or not is_complete:
+        is_complete = _NEEDED.issubset(names) and headers.keys() >= set(names) - {_AUTHORITY}
+        if claim.service not in SERVICES or not is_complete or _HOSTS.isdisjoint(names):
             raise NotOursRefusal
         for name in headers:
             if name.startswith(ACTED_ON) and name not in names:
-                raise Refusal(403, "InvalidSignatureException", f"not signed: {name}")
-        self._check_time(claim.day, stamp)
-        content = hashlib.sha256(body).hexdigest()
-        if headers.get("x-amz-content-sha256", content) != content:
-            raise Refusal(403, "InvalidSignatureException", "the body is not what was signed")
-        key = known
-        if key is None and (secret := self._identity.find_aws_secret(token)) is not None:
-            key = derived_key(secret, claim)
-        expected = signature_by(
-            key or _NOBODYS,
-            claim,
-            method=method,
-            path=escaped_path(raw_path),
-            query=_sorted_query(query),
-            headers=headers,
-            content_sha256=content,
-            stamp=stamp,
-        )
-        if key is None or not hmac.compare_digest(expected, presented.signature):
-            raise NotOursRefusal
-        return key
+                raise NotAuthenticatedRefusal("InvalidSignatureException", f"not signed: {name}")
+        self._check_time(claim.day, headers.get("x-amz-date", ""))
 
     def _check_time(self, day: str, stamp: str) -> None:
         signed_epoch = _epoch_of(stamp)
@@ -192,8 +201,8 @@ class Identification:
             raise NotOursRefusal
         apart_secs = abs(signed_epoch - self._clock.now_ms() // 1000)
         if apart_secs > SKEW_SECS_MAX or not stamp.startswith(day):
-            raise Refusal(
-                403, "InvalidSignatureException", "the signature is too old, or a clock is wrong"
+            raise NotAuthenticatedRefusal(
+                "InvalidSignatureException", "the signature is too old, or a clock is wrong"
             )
 
 

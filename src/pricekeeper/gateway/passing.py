@@ -2,8 +2,9 @@
 
 A caller that hangs up does not end its call: Bedrock bills it to its end, so the answer is read to
 its end, within bounds, and counted. A caller that does not read makes the gateway wait with what
-fits into one buffer; the server cuts it off after a while, and then it has hung up. What can't be
-known in the end stays charged at what was held for it, and is marked when it expires.
+fits into one buffer; the server cuts it off after a while, and then it has hung up. A call that
+Bedrock refused is given back (`bedrock.refusals`). If the cost stays unknown, the call stays
+charged at its hold, and is marked when that expires.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 
 from pricekeeper.authorizations import Authorization
 from pricekeeper.bedrock import Operation, StreamUsage, Usage
-from pricekeeper.bedrock.refusals import is_refusal
+from pricekeeper.bedrock.refusals import read_error
 from pricekeeper.bedrock.usage import (
     LATENCY_HEADER,
-    NOT_JSON,
     OPTIMIZED,
     TIER_HEADER,
     decode_telling,
@@ -50,7 +50,6 @@ from pricekeeper.tenants import Policy
 _DEARER: Final = frozenset({"priority", OPTIMIZED})
 """Tiers that cost more than the default."""
 _REFUSED_FROM: Final = int(HTTPStatus.MULTIPLE_CHOICES)
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 log = structlog.get_logger("pricekeeper.gateway")
 
 
@@ -61,6 +60,8 @@ class CallState(msgspec.Struct):
     dialect: Dialect
     exchange: Exchange | None = None
     """For an answer that is written whole; none where another server serves."""
+    policy: Policy | None = None
+    """Of the client, once it is known."""
     route: str = "none"
     label: str = ""
     authorization_id: str = ""
@@ -82,6 +83,8 @@ class GrantedCall(msgspec.Struct, frozen=True):
     hides_usage: bool
     service_tier: str | None
     """The one that was asked for, and held for."""
+    has_answer: bool
+    """Whether the model writes text."""
 
 
 class Passage:
@@ -100,12 +103,13 @@ class Passage:
         self._drains = drains
         self._granted = granted
         self._state = state
+        self._began_ns = 0
 
-    async def run(self, sending: Awaitable[HttpReply], receive: Receive, send: Send) -> None:
-        """Send the call on, pass the answer back, and settle."""
-        began_ns = perf_counter_ns()
+    async def send(self, sending: Awaitable[HttpReply]) -> HttpReply:
+        """Send the call on; its answer is still to begin."""
+        self._began_ns = perf_counter_ns()
         try:
-            response = await sending
+            return await sending
         except NoCredentialsError as error:
             await self._void("the service has no AWS credentials")
             self._state.outcome = "unreachable"
@@ -114,14 +118,21 @@ class Passage:
             await self._void("Bedrock could not be reached")
             self._state.outcome = "unreachable"
             log.warning("upstream_unreachable", error=str(error) or type(error).__name__)
-            raise unavailable("Bedrock can't be reached") from error
+            raise unavailable("Bedrock can't be reached: try again in a moment") from error
         except LOST as error:
             raise self._lose(error) from error
-        self._meter.first_byte.note((perf_counter_ns() - began_ns) // 1000)
+
+    async def run(self, response: HttpReply, receive: Receive, send: Send) -> None:
+        """Pass the answer to what was sent back, and settle."""
+        try:
+            await response.head()
+        except LOST as error:
+            raise self._lose(error) from error
+        self._meter.first_byte.note((perf_counter_ns() - self._began_ns) // 1000)
         self._state.status = response.status
         try:
             if response.status >= _REFUSED_FROM:
-                await self._pass_refusal(send, response)
+                await self._pass_error(send, response)
             elif self._granted.is_stream:
                 await self._pass_stream(receive, send, response)
             else:
@@ -129,35 +140,26 @@ class Passage:
         finally:
             response.close()
 
-    async def _pass_refusal(self, send: Send, response: HttpReply) -> None:
-        """Pass on what Bedrock answered instead, as it is.
+    async def _pass_error(self, send: Send, response: HttpReply) -> None:
+        """Pass on an error as it came: a refusal, or one that states its usage.
 
-        An error of a server in between does not say whether a model has run, and one that clients
-        repeat would have them pay twice: that is a lost reply.
+        Any other error does not prove that no model has run. Clients repeat some of them and would
+        pay twice, so it is answered as a lost reply.
         """
         self._meter.upstream_errors[str(response.status)] += 1
         try:
             data = await read_whole(response)
         except LOST as error:
             raise self._lose(error) from error
-        if self._is_own_refusal(response, data):
-            await self._void("Bedrock refused the call")
-        elif response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        has_objects = self._granted.route.dialect is not Dialect.AWS
+        reply = read_error(response.status, response.headers, data, has_objects=has_objects)
+        if reply.is_free:
+            await self._refuse()
+        elif reply.usage is None:
             raise self._lose(f"status {response.status}")
         else:
-            self._settlements.leave()
-        self._state.outcome = "upstream_refused"
-        await answer(send, self._state, response.status, self._headers(response), data)
-
-    def _is_own_refusal(self, response: HttpReply, data: bytes) -> bool:
-        """Whether Bedrock itself has refused: AWS names its errors, the others have an object."""
-        if self._granted.route.dialect is Dialect.AWS:
-            code = response.headers.get("x-amzn-errortype", "").partition(":")[0]
-            return is_refusal(code, response.status)
-        try:
-            return isinstance(_decode(data).get("error"), dict)
-        except NOT_JSON:
-            return False
+            await self._settle(reply.usage)
+        await self._answer(send, response, data)
 
     async def _pass_reply(self, send: Send, response: HttpReply) -> None:
         """Pass on a whole answer with its cost; it is counted meanwhile."""
@@ -166,6 +168,10 @@ class Passage:
         except LOST as error:
             raise self._lose(error) from error
         await self._settle(self._usage_of_reply(data, response))
+        await self._answer(send, response, data)
+
+    async def _answer(self, send: Send, response: HttpReply, data: bytes) -> None:
+        """Send a whole answer with its cost, if that is known."""
         headers = self._headers(response)
         if self._state.cost_usd_micros is not None:
             cost = b"%d" % self._state.cost_usd_micros
@@ -211,7 +217,10 @@ class Passage:
             else:
                 # Without an end the caller knows that something is missing.
                 await send({"type": ABORT})
-        await self._settle(skimmed.usage())
+        if skimmed.is_refused:
+            await self._refuse()
+        else:
+            await self._settle(skimmed.usage())
         if caller.has_left:
             self._state.outcome = "left"
         elif not is_whole:
@@ -227,6 +236,11 @@ class Passage:
         self._state.cost_usd_micros = await self._settlements.capture(
             granted.policy, granted.authorization, usage, granted.model_id
         )
+
+    async def _refuse(self) -> None:
+        """Give back what is held for a call that Bedrock refused."""
+        await self._void("Bedrock refused the call")
+        self._state.outcome = "upstream_refused"
 
     async def _void(self, reason: str) -> None:
         granted = self._granted
@@ -248,13 +262,16 @@ class Passage:
             (b"x-pricekeeper-authorization-id", self._state.authorization_id.encode()),
             (b"x-pricekeeper-model-label", authorization.grant.terms.label.encode()),
             (b"x-pricekeeper-held-usd-micros", b"%d" % held_micros),
+            (b"x-pricekeeper-max-output-tokens", b"%d" % authorization.grant.max_output_tokens),
         ]
 
     def _usage_of_reply(self, data: bytes, response: HttpReply) -> Usage | None:
         operation = self._granted.route.operation
         if operation is Operation.CONVERSE:
             return read_converse(data)
-        return usage_of_invoke(decode_telling(data), response.headers)
+        return usage_of_invoke(
+            decode_telling(data), response.headers, has_answer=self._granted.has_answer
+        )
 
     def _skim(self, headers: Mapping[str, str]) -> SseUsage | StreamUsage:
         operation = self._granted.route.operation

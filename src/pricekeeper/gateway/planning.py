@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -10,43 +10,54 @@ import msgspec
 from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import Authorization, AuthorizationRequest, find_label
 from pricekeeper.bedrock import (
-    CallBounds,
+    AUTO,
+    BedrockCall,
     Family,
-    WrongLengthError,
-    answers_with_text,
-    bounds_of,
-    family_of_body,
     family_of_model,
-    read_max_output,
-    with_max_output,
 )
-from pricekeeper.bedrock.usage import NOT_JSON
+from pricekeeper.bedrock.judging import (
+    BETA_HEADER,
+    GUARDRAIL_HEADER,
+    METADATA_HEADER,
+)
+from pricekeeper.bedrock.reading import Judged, Question
+from pricekeeper.bedrock.usage import LATENCY_HEADER, TIER_HEADER
 from pricekeeper.bootstrap import Services
 from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.routes import Dialect, Route
-from pricekeeper.pricing import CacheWrite, Catalogue, Model, ModelRef, normalise_model_id
+from pricekeeper.pricing import (
+    Catalogue,
+    Model,
+    ModelRef,
+    normalise_model_id,
+    require_text,
+)
+from pricekeeper.tags import TAG_PREFIX
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import DENIALS, note_denial
 
-AUTO: Final = "auto"
-MAX_OUTPUT_TOKENS: Final = 4_096
-"""The longest answer of a call that does not say one: it is written into the call."""
-TAG_PREFIX: Final = "x-pricekeeper-tag-"
-TAGS_MAX: Final = 16
-VALUES_MAX: Final = 100_000
-"""What the body of a call may have in it: each takes half a microsecond of the event loop."""
-EXPONENT_VALUES: Final = 20
-"""A number with an exponent takes as long to read as so many values."""
-DIGITS_AS_A_VALUE: Final = 32
-WEIGHED_FROM_BYTES: Final = 16_384
-"""A shorter body can't have too many."""
-NESTED_MAX: Final = 100
-"""A body with fewer lists and objects is surely not nested too deeply for Python; and by how much
-the stack may differ between one moment of a call and another."""
-TAG_BYTES_MAX: Final = 256
-_CACHE_WRITES: Final = {one.value: one for one in CacheWrite}
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_encode: Final = msgspec.json.Encoder().encode
+_GUARDRAIL_HEADERS: Final = (
+    GUARDRAIL_HEADER,
+    "x-amzn-bedrock-guardrailversion",
+    "x-amzn-bedrock-trace",
+)
+_OF_INVOKE: Final = (TIER_HEADER, LATENCY_HEADER, METADATA_HEADER, *_GUARDRAIL_HEADERS)
+_READ_HEADERS: Final = {
+    "invoke": _OF_INVOKE,
+    "invoke-with-response-stream": _OF_INVOKE,
+    "chat-completions": _GUARDRAIL_HEADERS,
+    "messages": ("anthropic-version", BETA_HEADER, *_GUARDRAIL_HEADERS),
+}
+"""The headers that Bedrock reads on a path; what is judged is what they say."""
+SIGNED_BY: Final = "x-amz-security-token"
+_JUDGED_HEADERS: Final[Sequence[str]] = (
+    TIER_HEADER,
+    LATENCY_HEADER,
+    METADATA_HEADER,
+    GUARDRAIL_HEADER,
+)
+NAMED_MAX: Final = 5
+"""How many labels a message proposes."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -55,13 +66,14 @@ class Plan(msgspec.Struct, frozen=True):
     route: Route
     model: str
     """As it was asked for."""
-    body: dict[str, Any]
-    bounds: CallBounds
-    tags: dict[str, str]
-    family: Family | None
-    """The family whose body it is; ``None`` if it fits every model."""
+    call: BedrockCall
     among: tuple[str, ...] = ()
     """The labels that `AUTO` may take; empty is any of them."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body as it was understood, without the longest answer."""
+        return self.call.body
 
     @property
     def is_stream(self) -> bool:
@@ -79,86 +91,83 @@ class Plan(msgspec.Struct, frozen=True):
         return not (isinstance(options, dict) and options.get("include_usage") is True)
 
 
-def plan_call(
-    route: Route, body: bytes, headers: Mapping[str, str], policy: Policy, catalogue: Catalogue
-) -> Plan:
-    """Read a request; raises `Refusal` for a body that can't be one, or for no model."""
-    if len(body) > WEIGHED_FROM_BYTES and weigh(body) > VALUES_MAX:
-        raise _invalid(f"the body may have {VALUES_MAX} values at most, and fewer long numbers")
-    try:
-        parsed = _decode(body)
-        if body.count(b"[") + body.count(b"{") > NESTED_MAX:
-            _check_writable(parsed)
-    except NOT_JSON:
-        raise _invalid("the body is no JSON object that could be sent on") from None
-    model = route.model or parsed.get("model")
-    if not isinstance(model, str) or not model:
+def question_of(
+    route: Route, headers: Mapping[str, str], policy: Policy, catalogue: Catalogue
+) -> Question:
+    """What to read the body for; raises for a model that the path names, and that is none."""
+    operation, model = route.operation, route.model
+    is_told_by_body, has_answer = False, True
+    family: Family | None = None
+    judged = _JUDGED_HEADERS
+    if route.dialect is Dialect.OPENAI:
+        family = Family.OPENAI
+    elif route.dialect is Dialect.ANTHROPIC:
+        family, judged = Family.ANTHROPIC, (*_JUDGED_HEADERS, BETA_HEADER)
+    elif operation is not None:
+        models = _models(model, policy, catalogue)
+        if not operation.is_converse:
+            is_told_by_body = model == AUTO
+            has_answer = any(one.writes_text for one in models)
+            family = None if is_told_by_body else family_of(models[0])
+    read = {
+        name: text
+        for name, text in headers.items()
+        if name in judged or name.startswith(TAG_PREFIX)
+    }
+    return Question(family, is_told_by_body, read, has_answer, route.is_free, SIGNED_BY in headers)
+
+
+def plan_call(route: Route, judged: Judged, policy: Policy, catalogue: Catalogue) -> Plan:
+    """What is asked for; raises `Refusal` for a body that can't be a call, or for no model."""
+    call, model = judged.call, route.model or judged.model
+    if call is None:
+        raise _invalid(judged.refused)
+    if not model:
         raise _invalid("model: must name a model")
-    family = _family(route, model, parsed, policy, catalogue)
-    try:
-        most = read_max_output(parsed, family)
-    except WrongLengthError as error:
-        raise _invalid(str(error)) from None
-    if most is None and not _answers(model, policy, catalogue):
-        most = 0
-    bounds = bounds_of(parsed, headers, lambda _: most)
-    among: tuple[str, ...] = ()
-    if model == AUTO and family is not None:
-        among = _labels_of(family, policy, catalogue)
-    return Plan(route, model, parsed, bounds, _tags(bounds, headers), family, among)
+    if route.is_free:
+        return Plan(route, model, call)
+    models = _models(model, policy, catalogue)
+    if model != AUTO:
+        if call.has_answer:
+            require_text(models[0])
+        fitting = models
+    else:
+        fitting = _of_family(call, models, catalogue)
+    among = tuple(one.label for one in fitting) if len(fitting) < len(models) else ()
+    return Plan(route, model, call.opened_by(one.bedrock_model_id for one in fitting), among)
 
 
-def _check_writable(parsed: Any) -> None:
-    """Raise `RecursionError` for what is nested too deeply to be written when it is sent on.
+def _models(model: str, policy: Policy, catalogue: Catalogue) -> Sequence[Model]:
+    """The model that a call names, or all that `AUTO` stands for."""
+    if model != AUTO:
+        return (catalogue.model(find_label(catalogue, policy, model)),)
+    return [catalogue.model(label) for label in policy.model_ordering if label in catalogue]
 
-    By then the stack may be higher than it is now.
+
+def _of_family(call: BedrockCall, models: Sequence[Model], catalogue: Catalogue) -> Sequence[Model]:
+    """The models of the app that take such a body; raises `Refusal` if none is of its family.
+
+    If none of the family writes text, all of it is returned: the authorization refuses each.
     """
-    for _ in range(NESTED_MAX):
-        parsed = [parsed]
-    _encode(parsed)
+    family = call.family
+    found = [one for one in models if family is None or family_of(one) is family]
+    if not found and family is not None:
+        raise _invalid(_no_family(family, models, catalogue))
+    return [one for one in found if one.writes_text == call.has_answer] or found
 
 
-def weigh(body: bytes) -> int:
-    """How many values a JSON text has, at the most, with what numbers take longer than others.
-
-    In time by its length, and without reading it. A text in it ends where a quotation mark is not
-    escaped. Outside of texts a value is the first of something or has a comma before it.
-    """
-    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    named = bare.count(b'"') // 4  # a value has two texts at the most: its name, and itself
-    if named > VALUES_MAX:  # nobody makes a list of them
-        return named
-    outside = b"".join(bare.split(b'"')[::2]).translate(None, b" \t\r\n")
-    marks = outside.count(b",") + outside.count(b"[") + outside.count(b"{")
-    numbers = outside.replace(b"true", b"").replace(b"false", b"")
-    exponents = numbers.count(b"e") + numbers.count(b"E")
-    return 1 + marks + EXPONENT_VALUES * exponents + len(outside) // DIGITS_AS_A_VALUE
+def _no_family(family: Family, models: Sequence[Model], catalogue: Catalogue) -> str:
+    """What to change for `AUTO` with the body of a family that the app has no model of."""
+    has = ", ".join(f"{one.label} ({one.bedrock_model_id})" for one in models) or "no model"
+    told = f"the body is for {family.value} models, and the app's model_ordering has none: {has}"
+    others = [one.label for one in catalogue if family_of(one) is family and one.writes_text]
+    if not others:
+        return f"{told}; add one to the deployment file and to model_ordering, or use Converse"
+    return f"{told}; add {' or '.join(others[:NAMED_MAX])} to model_ordering, or use Converse"
 
 
 def _invalid(message: str) -> Refusal:
     return Refusal(400, "ValidationException", message)
-
-
-def _family(
-    route: Route, model: str, body: Mapping[str, Any], policy: Policy, catalogue: Catalogue
-) -> Family | None:
-    """Whose body it is: that of the model that is named, else what the body looks like."""
-    if route.is_free or (route.operation is not None and route.operation.is_converse):
-        return None
-    if route.dialect is Dialect.OPENAI:
-        return Family.OPENAI
-    if route.dialect is Dialect.ANTHROPIC:
-        return Family.ANTHROPIC
-    if model == AUTO:
-        return family_of_body(body)
-    return family_of(catalogue.model(find_label(catalogue, policy, model)))
-
-
-def _answers(model: str, policy: Policy, catalogue: Catalogue) -> bool:
-    """Whether there is an answer to be bounded; the body for vectors has no place for it."""
-    if model == AUTO:
-        return True
-    return answers_with_text(catalogue.model(find_label(catalogue, policy, model)).ref.base)
 
 
 def family_of(model: Model) -> Family:
@@ -166,53 +175,47 @@ def family_of(model: Model) -> Family:
     return family_of_model(model.ref.base)
 
 
-def _labels_of(family: Family, policy: Policy, catalogue: Catalogue) -> tuple[str, ...]:
-    """The labels of the app's ordering whose models take such a body; raises if there are none."""
-    known = [label for label in policy.model_ordering if label in catalogue]
-    fitting = tuple(label for label in known if family_of(catalogue.model(label)) is family)
-    if not fitting:
-        message = f"the body is for {family.value} models, and no label of the app is one"
-        raise _invalid(message)
-    return fitting
+def models_to_take(plan: Plan, policy: Policy, catalogue: Catalogue) -> Sequence[Model]:
+    """The models that the call may be made with."""
+    models = _models(plan.model, policy, catalogue)
+    return [one for one in models if not plan.among or one.label in plan.among]
 
 
-def labels_to_take(plan: Plan, policy: Policy, catalogue: Catalogue) -> tuple[str, ...]:
-    """The labels that the call may be made with."""
-    if plan.model != AUTO:
-        return (find_label(catalogue, policy, plan.model),)
-    return plan.among or tuple(label for label in policy.model_ordering if label in catalogue)
+def request_of(plan: Plan, policy: Policy) -> AuthorizationRequest:
+    """What to authorize for the call."""
+    terms = plan.call.terms(plan.model, policy.max_output_tokens_cap)
+    return AuthorizationRequest(**terms, among=plan.among, by_gateway=True)
 
 
 async def authorize(services: Services, policy: Policy, plan: Plan) -> Authorization:
-    """Hold the most that the call can cost; raises if something denies it.
+    """Reserve the maximum cost of the call; raises if that is denied.
 
-    A body that is of one family goes to models of that family alone.
+    - A body of one family goes to models of that family alone.
+    - A stated answer is lowered to the cap of the app, and not to what a budget has left.
     """
-    bounds = plan.bounds
-    stated = bounds.max_output_tokens
-    request = AuthorizationRequest(
-        input_tokens=bounds.input_tokens,
-        max_output_tokens=MAX_OUTPUT_TOKENS if stated is None else stated,
-        model=plan.model,
-        among=plan.among,
-        cache_write=_CACHE_WRITES[bounds.cache_write],
-        service_tier=bounds.service_tier,
-        tags=plan.tags,
-        allow_lower_max_output=stated is None,
-        by_gateway=True,
-    )
+    request = request_of(plan, policy)
     try:
         authorized = await services.authorizations.authorize(policy, request)
     except DENIALS as denied:
-        note_denial(services, policy, DeniedKind.GATEWAY, plan.model, plan.tags, denied)
+        note_denial(services, policy, DeniedKind.GATEWAY, plan.model, request.tags, denied)
         raise
     return authorized.authorization
 
 
 def free_model(plan: Plan, policy: Policy, catalogue: Catalogue) -> str:
     """The id to send a call to for which nothing is held."""
-    label = policy.model_ordering[0] if plan.model == AUTO else plan.model
-    return model_to_call(plan, catalogue.model(find_label(catalogue, policy, label)))
+    models = _models(plan.model, policy, catalogue)
+    if plan.model != AUTO:
+        return model_to_call(plan, models[0])
+    family = plan.call.family
+    writing = [one for one in models if one.writes_text]
+    fitting = [one for one in writing if family in (None, family_of(one))]
+    if not fitting:
+        raise _invalid(
+            "none of the app's models can count this prompt: name one of its labels that writes "
+            "text, or add one to model_ordering"
+        )
+    return model_to_call(plan, fitting[0])
 
 
 def model_to_call(plan: Plan, model: Model) -> str:
@@ -226,37 +229,21 @@ def model_to_call(plan: Plan, model: Model) -> str:
 
 
 def body_to_send(plan: Plan, model_id: str, max_output_tokens: int) -> bytes:
-    """The body for the model that was granted, made from what was measured.
-
-    It is written anew, because two readers of the caller's own bytes could understand them
-    differently: of a name that is there twice, one takes the first and the other the last.
-    """
-    body = plan.body
-    if plan.bounds.max_output_tokens != max_output_tokens:
-        body = with_max_output(body, max_output_tokens, plan.family)
-    if not plan.route.model and plan.model != model_id:
-        body = {**body, "model": model_id}
+    """The body for the model that was granted, made from what was judged."""
+    changes: dict[str, Any] = {}
+    if not plan.route.model:
+        changes["model"] = model_id
     if plan.hides_usage:
-        options = body.get("stream_options")
-        asked = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-        body = {**body, "stream_options": asked}
-    return _encode(body)
+        options = plan.body.get("stream_options")
+        asked = options if isinstance(options, dict) else {}
+        changes["stream_options"] = {**asked, "include_usage": True}
+    return plan.call.encoded(max_output_tokens, **changes)
 
 
-def _tags(bounds: CallBounds, headers: Mapping[str, str]) -> dict[str, str]:
-    start = len(TAG_PREFIX)
-    found = {name[start:]: value for name, value in headers.items() if name[:start] == TAG_PREFIX}
-    if not (found or bounds.tags):
-        return found
-    found |= {name: value for name, value in bounds.tags.items() if name not in found}
-    fitting = {
-        name: value
-        for name, value in found.items()
-        if 1 <= _bytes(name) <= TAG_BYTES_MAX and _bytes(value) <= TAG_BYTES_MAX
-    }
-    return dict(list(fitting.items())[:TAGS_MAX])
-
-
-def _bytes(text: str) -> int:
-    # Lone surrogates are refused later, with a message of their own.
-    return len(text.encode("utf-8", "surrogatepass"))
+def headers_to_send(route: Route, headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a call: what Bedrock reads on that path, and nothing else of the caller's."""
+    names = _READ_HEADERS.get(route.name, ())
+    sent = {name: headers[name] for name in names if name in headers}
+    is_whole = route.operation is not None and not route.operation.is_stream
+    accept = "application/json" if is_whole else "*/*"
+    return {**sent, "content-type": "application/json", "accept": accept}

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
+from itertools import chain
 from random import getrandbits
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
 
+from pricekeeper.activity import DeniedKind
+from pricekeeper.bedrock.reading import Bytes, Judged, Question, read_and_judge
 from pricekeeper.bootstrap import Services
 from pricekeeper.client_ids import Client
 from pricekeeper.concurrency.deadline import Deadlines
@@ -24,21 +27,34 @@ from pricekeeper.errors import (
 )
 from pricekeeper.gateway.caller import Drains, Receive, Send
 from pricekeeper.gateway.connection import ABORT, Exchange
-from pricekeeper.gateway.counting import Counting
-from pricekeeper.gateway.errors import Refusal, failed, refusal_of, reply_lost, unavailable
-from pricekeeper.gateway.http_client import NotSentError
-from pricekeeper.gateway.identity import ACTED_ON, Identification, NotOursRefusal
+from pricekeeper.gateway.counting import COUNTED_BYTES_MAX, Counting
+from pricekeeper.gateway.errors import (
+    Refusal,
+    failed,
+    refusal_of,
+    reply_lost,
+    unavailable,
+    unknown_path,
+    wrong_method,
+)
+from pricekeeper.gateway.http_client import HttpReply, NotSentError
+from pricekeeper.gateway.identity import ACTED_ON, Identification, NotOursRefusal, Signed
+from pricekeeper.gateway.measuring import SHORT_BYTES, Measuring
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.passing import CallState, GrantedCall, Passage, answer
 from pricekeeper.gateway.planning import (
+    Plan,
     authorize,
     body_to_send,
     free_model,
+    headers_to_send,
     model_to_call,
     plan_call,
+    question_of,
 )
-from pricekeeper.gateway.routes import Dialect, Route, find_route
+from pricekeeper.gateway.routes import Route, dialect_of, find_route
 from pricekeeper.gateway.settling import Settlements
+from pricekeeper.gateway.sharing import BYTES, CALLS, JUDGING, CallShare, Sharing
 from pricekeeper.gateway.upstream import (
     LOST,
     NoCredentialsError,
@@ -49,6 +65,7 @@ from pricekeeper.gateway.upstream import (
 from pricekeeper.telemetry.logs import GatheredLines
 from pricekeeper.tenants import Policy
 from pricekeeper.tokens import Principal
+from pricekeeper.usecases.denying import note_denial
 
 _ONCE: Final = frozenset(
     {
@@ -63,8 +80,45 @@ _ONCE: Final = frozenset(
         "x-api-key",
     }
 )
+LARGE_CALLS_MAX: Final = 8
+"""How many of the largest bodies all clients together may hold at once."""
+BODIES_BYTES: Final = 64 << 20
+"""What all other bodies and heads may hold."""
 _encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger("pricekeeper.gateway")
+
+
+class _Request(NamedTuple):
+    """A request without its body."""
+
+    scope: Any
+    route: Route
+    headers: Mapping[str, str]
+    receive: Receive
+    state: CallState
+    head_bytes: int
+    """The bytes of its head, held until it is answered."""
+
+    @property
+    def address(self) -> str | None:
+        """Where it came from."""
+        client = self.scope.get("client")
+        return None if client is None else str(client[0])
+
+    def let_go(self) -> None:
+        """Take its bytes out of the server's count: its client's share counts them."""
+        if self.state.exchange is not None:
+            self.state.exchange.let_go()
+
+
+class _Judging(NamedTuple):
+    """A whole request of a client that was identified."""
+
+    policy: Policy
+    signed: Signed | None
+    request: _Request
+    body: Bytes
+    share: CallShare
 
 
 class Gateway:
@@ -78,6 +132,7 @@ class Gateway:
         note_guess: Callable[[str | None], Awaitable[None]],
         is_barred: Callable[[str | None], bool],
         body_bytes_max: int,
+        calls_max: int,
         logs: bool,
     ) -> None:
         """``note_guess`` is told the address that credentials came from which are not valid.
@@ -96,21 +151,25 @@ class Gateway:
         self._settlements = Settlements(services, self.meter, upstream.region, self._deadlines)
         self._drains = Drains(self.meter)
         self._counting = Counting(services.prices.catalogue, upstream, self.meter)
+        self.sharing = self._sharing = Sharing(
+            calls_max, BODIES_BYTES + LARGE_CALLS_MAX * body_bytes_max
+        )
+        self._measuring = Measuring()
 
     async def __call__(
         self, scope: Any, receive: Receive, send: Send, exchange: Exchange | None = None
     ) -> None:
         """Serve one request, whatever happens inside."""
         started_ns = perf_counter_ns()
-        route = find_route(scope["raw_path"])
-        state = CallState(f"{getrandbits(128):032x}", Dialect.AWS, exchange)
+        route, dialect = find_route(scope["raw_path"]), dialect_of(scope["raw_path"])
+        state = CallState(f"{getrandbits(128):032x}", dialect, exchange)
         if route is not None:
-            state.dialect, state.route = route.dialect, route.name
+            state.route = route.name
         try:
             await self._serve(scope, receive, send, route, state)
-        except Refusal as refusal:
-            await _refuse(send, refusal, state)
-        except PriceKeeperError as error:
+        except (Refusal, PriceKeeperError) as error:
+            if state.policy is not None:
+                await self._sharing.pace_refusal(state.policy, state.exchange)
             await _refuse(send, refusal_of(error, self._services.clock.now_ms()), state)
         except Exception:
             log.exception("unhandled", request_id=state.request_id)
@@ -121,98 +180,168 @@ class Gateway:
     async def close(self) -> None:
         """Let settlements that are under way end."""
         await self._settlements.close()
+        await self._measuring.close()
         self._deadlines.close()
 
     async def _serve(
         self, scope: Any, receive: Receive, send: Send, route: Route | None, state: CallState
     ) -> None:
         if route is None:
-            raise Refusal(404, "UnknownOperationException", "there is no such path")
+            raise unknown_path(scope["raw_path"], state.dialect)
         if scope["method"] != "POST":
-            raise Refusal(405, "UnknownOperationException", "use POST")
+            raise wrong_method(scope["raw_path"])
         headers = _headers_of(scope)
-        body = await self._read(receive, headers, state.exchange)
-        if body is None:
-            state.outcome = "left"
-            return
-        began_ns = perf_counter_ns()
+        head_bytes = len(scope["raw_path"]) + sum(map(len, chain(headers, headers.values())))
+        request = _Request(scope, route, headers, receive, state, head_bytes)
+        policy, signed = await self._identify(request)
+        share = CallShare(self._sharing, policy)
+        with closing(share):
+            await share.take(CALLS, 1)
+            body = await self._read(request, share)
+            if body is None:
+                state.outcome = "left"
+                return
+            if share.has_waited:  # meanwhile it may have been frozen, or its token revoked
+                policy, signed = await self._identify(request)
+            if route.is_free:
+                await self._relay_free(send, _Judging(policy, signed, request, body, share))
+                return
+            began_ns = perf_counter_ns()
+            passage, sending = await self._begin(_Judging(policy, signed, request, body, share))
+            self.meter.added.note((perf_counter_ns() - began_ns) // 1000)
+            del body  # an answer may take minutes, and a body have megabytes
+            response = await passage.send(sending)
+            share.keep(BYTES, request.head_bytes)
+            await passage.run(response, receive, send)
+
+    async def _begin(self, call: _Judging) -> tuple[Passage, Awaitable[HttpReply]]:
+        """Hold the most that a call can cost; what is to be sent then."""
+        policy, state = call.policy, call.request.state
         try:
             with self._deadlines.begin() as deadline:
-                policy = await self._identify(scope, headers, body)
-                plan = plan_call(route, body, headers, policy, self._services.prices.catalogue)
-                if self._counting.is_wanted:
+                judged = await self._judge_long(call)
+                await self._sharing.take_turn(policy)
+                plan = await self._plan(call, judged)
+                if self._counting.is_wanted and len(call.body) <= COUNTED_BYTES_MAX:
                     with deadline.pause():  # it has a bound of its own, and the call goes on
-                        plan = await self._counting.count(plan, policy)
-                if route.is_free:
-                    model_id = free_model(plan, policy, self._services.prices.catalogue)
-                else:
-                    authorization = await authorize(self._services, policy, plan)
+                        plan = await self._counting.count(plan, policy, call.request.headers)
+                authorization = await authorize(self._services, policy, plan)
         except (DeadlineExceededError, TimeoutError):
-            raise unavailable("the price keeper has no time") from None
-        if route.is_free:
-            await self._relay_free(send, route, model_id, headers, body, state)
-            return
+            raise unavailable(
+                "Price Keeper did not decide in time: try again in a moment"
+            ) from None
         grant = authorization.grant
         state.label, state.authorization_id = grant.terms.label, authorization.shown_id
-        model_id = model_to_call(plan, self._services.prices.catalogue.model(grant.terms.label))
+        model = self._services.prices.catalogue.model(grant.terms.label)
+        model_id = model_to_call(plan, model)
         sending = self._upstream.send(
-            route, model_id, headers, body_to_send(plan, model_id, grant.max_output_tokens)
+            plan.route,
+            model_id,
+            headers_to_send(plan.route, call.request.headers),
+            body_to_send(plan, model_id, grant.max_output_tokens),
         )
         granted = GrantedCall(
             policy,
             authorization,
-            route,
+            plan.route,
             model_id,
             plan.is_stream,
             plan.hides_usage,
-            plan.bounds.service_tier,
+            plan.call.bounds.service_tier,
+            plan.call.has_answer,
         )
-        del body, plan  # an answer may take minutes, and a body have megabytes
-        self.meter.added.note((perf_counter_ns() - began_ns) // 1000)
-        passage = Passage(self.meter, self._settlements, self._drains, granted, state)
-        await passage.run(sending, receive, send)
+        return Passage(self.meter, self._settlements, self._drains, granted, state), sending
 
-    async def _read(
-        self, receive: Receive, headers: Mapping[str, str], exchange: Exchange | None
-    ) -> bytes | None:
+    async def _judge_long(self, call: _Judging) -> Judged | None:
+        """A long body, judged apart; a short one is judged in its client's turn."""
+        if len(call.body) <= SHORT_BYTES:
+            return None
+        question = self._question(call)
+        with call.share.using(JUDGING, waits=self._measuring.is_busy):
+            return await self._measuring.judge(call.policy.client, question, call.body)
+
+    async def _plan(self, call: _Judging, judged: Judged | None) -> Plan:
+        """What is asked for, once it is known that the body is the client's."""
+        request = call.request
+        if judged is None:
+            judged = read_and_judge(self._question(call), call.body)
+        if call.signed is not None:
+            await self._check_signature(call.signed, request, judged.content_sha256)
+        catalogue = self._services.prices.catalogue
+        return plan_call(request.route, judged, call.policy, catalogue)
+
+    def _question(self, call: _Judging) -> Question:
+        request, catalogue = call.request, self._services.prices.catalogue
+        return question_of(request.route, request.headers, call.policy, catalogue)
+
+    async def _read(self, request: _Request, share: CallShare) -> Bytes | None:
         """The whole body; ``None`` if the caller left before its end."""
-        most = self._body_bytes_max
-        declared = headers.get("content-length", "")
+        most, exchange = self._body_bytes_max, request.state.exchange
+        declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > most:
             raise _too_large(most)
         whole = None if exchange is None else exchange.take_body()
         if whole is not None:
             if len(whole) > most:
                 raise _too_large(most)
+            request.let_go()
+            await share.take(BYTES, request.head_bytes + len(whole))
             return whole
+        if declared.isdigit():
+            await share.take(BYTES, request.head_bytes + int(declared))
+        share.has_waited = True
         body = bytearray()
         while True:  # ends with the body, or with the bound on it
-            message = await receive()
+            message = await request.receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
             if len(body) > most:
                 raise _too_large(most)
+            request.let_go()
+            await share.take(BYTES, request.head_bytes + len(body))
             if not message.get("more_body", False):
-                return bytes(body)
+                return body
 
-    async def _identify(self, scope: Any, headers: Mapping[str, str], body: bytes) -> Policy:
-        client = scope.get("client")
-        address = None if client is None else str(client[0])
+    async def _identify(self, request: _Request) -> tuple[Policy, Signed | None]:
+        """The client, and its signature, which is checked when the body is judged.
+
+        A frozen client is refused here, before its body is read or anything is sent.
+        """
+        address = request.address
         try:
-            principal = await self._identification.identify(
-                method=scope["method"],
-                raw_path=scope["raw_path"].decode("latin-1"),
-                query=scope["query_string"].decode("latin-1"),
-                headers=headers,
-                body=body,
-                address=address,
-            )
+            with self._deadlines.begin():
+                principal, signed = await self._identification.identify(request.headers, address)
+                policy = request.state.policy = await self._policy_of(principal)
+        except (DeadlineExceededError, TimeoutError):
+            raise unavailable(
+                "Price Keeper did not decide in time: try again in a moment"
+            ) from None
         except (NotOursRefusal, InvalidTokenError, InvalidClientError) as error:
             if not (isinstance(error, InvalidTokenError) and error.genuine):
                 await self._note_guess(address)
             raise
-        return await self._policy_of(principal)
+        if policy.freeze is not None:
+            denied = policy.freeze.error()
+            model = request.route.model or request.route.name
+            note_denial(self._services, policy, DeniedKind.GATEWAY, model, None, denied)
+            raise denied
+        return policy, signed
+
+    async def _check_signature(self, signed: Signed, request: _Request, digest: str) -> None:
+        scope = request.scope
+        try:
+            self._identification.check_signature(
+                signed,
+                method=scope["method"],
+                raw_path=scope["raw_path"].decode("latin-1"),
+                query=scope["query_string"].decode("latin-1"),
+                headers=request.headers,
+                content_sha256=digest,
+            )
+        except NotOursRefusal:
+            await self._note_guess(request.address)
+            raise
 
     async def _policy_of(self, principal: Principal) -> Policy:
         if principal.app_id is None:
@@ -227,24 +356,30 @@ class Gateway:
         except NotFoundError:
             raise Refusal(403, "AccessDeniedException", "the app does not exist") from None
 
-    async def _relay_free(
-        self,
-        send: Send,
-        route: Route,
-        model_id: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        state: CallState,
-    ) -> None:
+    async def _relay_free(self, send: Send, call: _Judging) -> None:
         """Pass on what runs no model."""
+        policy, request = call.policy, call.request
+        state, catalogue = request.state, self._services.prices.catalogue
         try:
-            response = await self._upstream.send(route, model_id, headers, body)
-            with closing(response):
-                data = await read_whole(response)
+            with self._deadlines.begin():
+                judged = await self._judge_long(call)
+                await self._sharing.take_turn(policy)
+                plan = await self._plan(call, judged)
+            model_id, body = free_model(plan, policy, catalogue), bytes(call.body)
+            sent = headers_to_send(plan.route, request.headers)
+            with self._counting.asking(policy, call.share):
+                response = await self._upstream.send(plan.route, model_id, sent, body)
+                with closing(response):
+                    data = await read_whole(await response.head())
+        except DeadlineExceededError:
+            raise unavailable(
+                "Price Keeper did not decide in time: try again in a moment"
+            ) from None
         except (*LOST, NotSentError, NoCredentialsError) as error:
             log.warning("upstream_failed", error=str(error) or type(error).__name__)
-            raise unavailable("Bedrock can't be reached") from error
+            raise unavailable("Bedrock can't be reached: try again in a moment") from error
         state.outcome, state.status = "free", response.status
+        call.share.close()
         await answer(send, state, response.status, passed_headers(response), data)
 
     async def _fail(self, send: Send, state: CallState) -> None:
@@ -295,10 +430,10 @@ def _too_large(most: int) -> Refusal:
 
 
 async def _refuse(send: Send, refusal: Refusal, state: CallState) -> None:
-    state.status = refusal.status
+    state.status = refusal.status_in(state.dialect)
     if refusal.code == "ServiceQuotaExceededException":
         state.outcome = "denied"
     elif refusal.code == "ThrottlingException":
         state.outcome = "throttled"
-    headers = refusal.headers(state.request_id)
-    await answer(send, state, refusal.status, headers, refusal.body(state.dialect))
+    headers = refusal.headers(state.request_id, state.dialect)
+    await answer(send, state, state.status, headers, refusal.body(state.dialect))

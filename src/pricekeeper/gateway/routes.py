@@ -24,11 +24,23 @@ _REMEMBERED_BYTES_MAX: Final = 512
 
 
 class Dialect(Enum):
-    """Whose words a caller speaks."""
+    """The API whose errors a caller understands."""
 
     AWS = auto()
     OPENAI = auto()
     ANTHROPIC = auto()
+
+
+_DIALECTS: Final = {b"openai": Dialect.OPENAI, b"anthropic": Dialect.ANTHROPIC}
+"""By the first part of a path."""
+_BELOW: Final = PREFIX.decode()
+SERVED: Final = {
+    Dialect.AWS: f"{_BELOW}{_MODEL}{{modelId}}/{{operation}} "
+    f"({', '.join(_OPERATIONS)} or {_COUNT}), {_BELOW}{_CHAT} or {_BELOW}{_MESSAGES}",
+    Dialect.OPENAI: _BELOW + _CHAT,
+    Dialect.ANTHROPIC: _BELOW + _MESSAGES,
+}
+"""The paths that exist, as the answer to any other path names them."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -46,6 +58,11 @@ class Route(msgspec.Struct, frozen=True):
 
 COUNT_TOKENS: Final = Route(Dialect.AWS, None, "", is_free=True, name=_COUNT)
 """What the gateway itself asks, of a model that it names."""
+
+
+def dialect_of(raw_path: bytes) -> Dialect:
+    """The dialect of a path below the prefix, also of one that is not served."""
+    return _DIALECTS.get(raw_path[len(PREFIX) :].partition(b"/")[0], Dialect.AWS)
 
 
 def find_route(raw_path: bytes) -> Route | None:

@@ -1,19 +1,22 @@
 """The usage in server-sent events of OpenAI's and Anthropic's form, skimmed as they pass.
 
-OpenAI's streams say what was used only if they are asked to, in an event of its own. If the caller
-did not ask for it, the gateway does, and takes that event out again. What a stream says before its
-end is not what it costs: Anthropic's begins with the tokens of the prompt and one of the answer.
+OpenAI's streams state their usage only on request, in an event of its own. If the caller did not
+request it, the gateway does, and removes that event again. The usage that a stream states before
+its end is not its cost: Anthropic's begins with the tokens of the prompt and one of the answer. A
+stream that begins with an error is a refusal, as if the error were the answer.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
 from pricekeeper.bedrock import Usage
+from pricekeeper.bedrock.refusals import read_error
 from pricekeeper.bedrock.usage import NOT_JSON, usage_of_body, with_tier_of
 
 EVENT_BYTES_MAX: Final = 4 << 20
@@ -23,6 +26,8 @@ _BLANK_LINE_BYTES_MAX: Final = 4
 _DATA: Final = b"data:"
 _DONE: Final = b"[DONE]"
 _STOPPED: Final = "message_stop"
+_PING: Final = re.compile(rb'\{\s*+"type"\s*+:\s*+"ping"')
+"""Anthropic's sign of life, which may come before the first event of the answer."""
 _TELLING: Final = re.compile(rb"usage|\[DONE\]|message_stop")
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -38,8 +43,16 @@ class SseUsage:
         """How much of the buffer has no blank line in it."""
         self._fields: dict[str, Any] = {}
         self._tier: Any = None
+        self._has_begun = False
+        """Whether an event of an answer has come: neither a comment, a ping nor a refusal."""
+        self._has_refused = False
         self._has_ended = False
         """Whether the stream has said all that it says of its usage."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether all of the stream is a refusal of Bedrock's: there was no output."""
+        return self._has_refused and not self._has_begun
 
     def feed(self, chunk: bytes) -> bytes:
         """Look at the next bytes; what of them is to be passed on."""
@@ -73,9 +86,11 @@ class SseUsage:
 
     def _look(self, event: bytes) -> bool:
         """Note what an event says; whether it says nothing but the usage."""
-        if _TELLING.search(event) is None:
+        if self._has_begun and _TELLING.search(event) is None:
             return False
-        data = event[event.find(_DATA) + len(_DATA) :].strip()
+        data = event.partition(_DATA)[2].strip()
+        if not self._has_begun:
+            self._begin(data)
         if data == _DONE:
             self._has_ended = True
             return False
@@ -84,6 +99,14 @@ class SseUsage:
         except NOT_JSON:
             return False
         return self._note(said)
+
+    def _begin(self, data: bytes) -> None:
+        if not data or data == _DONE or _PING.match(data):
+            return
+        if read_error(HTTPStatus.OK, {}, data, has_objects=True).is_free:
+            self._has_refused = True
+        else:
+            self._has_begun = True
 
     def _note(self, said: dict[str, Any]) -> bool:
         delta = said.get("delta")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -22,7 +23,8 @@ from pricekeeper.settings import BedrockLocation
 from pricekeeper.sigv4 import escaped_path, signed_headers
 from pricekeeper.storage.dynamodb.credentials import CredentialSource
 
-CONNECTIONS_MAX: Final = 2_048
+HASHED_AT_ONCE_BYTES: Final = 1 << 16
+"""A longer body is hashed in a thread, which does not keep Python's lock for that."""
 CONNECT_SECS_MAX: Final = 10
 SILENCE_SECS_MAX: Final = 900
 """How long Bedrock may say nothing: the longest that a model thinks before its first word."""
@@ -30,8 +32,6 @@ KEPT_SECS: Final = 55
 REPLY_BYTES_MAX: Final = 64 << 20
 """The longest answer that is not a stream."""
 _MODEL_IDS_MAX: Final = 1_024
-_PASSED_ON: Final = ("content-type", "accept")
-_PASSED_ON_PREFIX: Final = ("x-amzn-bedrock-", "anthropic-")
 LOST: Final = (ReplyBrokenError, TimeoutError, OSError)
 """The request may have reached Bedrock, and the answer has not reached us."""
 
@@ -42,6 +42,7 @@ _NOT_PASSED: Final = frozenset(
         b"content-length",
         b"date",
         b"keep-alive",
+        b"location",
         b"proxy-authenticate",
         b"proxy-authorization",
         b"proxy-connection",
@@ -52,7 +53,8 @@ _NOT_PASSED: Final = frozenset(
         b"upgrade",
     }
 )
-"""What an answer says of its own connection; and what our server says itself."""
+"""The headers of one connection, those that our server sends itself, and where a redirect leads:
+clients would follow it with the app's key in a header, past the gateway."""
 
 
 class NoCredentialsError(Exception):
@@ -75,14 +77,9 @@ class Upstream:
     async def send(
         self, route: Route, model_id: str, headers: Mapping[str, str], body: bytes
     ) -> HttpReply:
-        """Make one attempt; the answer has begun, and its body is still to be read."""
+        """Make one attempt; it is sent whole, and the answer is still to begin."""
         path = self._prefix + _path_of(route, model_id)
-        sent = {
-            name: value
-            for name, value in headers.items()
-            if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIX)
-        }
-        sent["host"] = self._host
+        sent = {**headers, "host": self._host}
         if self._signs:
             sent = await self._sign(path, sent, body)
         return await self._client.post(path, sent, body)
@@ -99,17 +96,23 @@ class Upstream:
             host=self._host,
             path=escaped_path(path),
             region=self.region,
-            content_sha256=hashlib.sha256(body).hexdigest(),
+            content_sha256=await _digest(body),
             now_epoch=self._clock.now_ms() // 1000,
             headers=headers,
         )
+
+
+async def _digest(body: bytes) -> str:
+    if len(body) <= HASHED_AT_ONCE_BYTES:
+        return hashlib.sha256(body).hexdigest()
+    return (await asyncio.to_thread(hashlib.sha256, body)).hexdigest()
 
 
 @asynccontextmanager
 async def open_upstream(location: BedrockLocation, clock: Clock) -> AsyncIterator[Upstream]:
     """The upstream, with its connections, until the end of the block."""
     waits = Waits(connect=CONNECT_SECS_MAX, silence=SILENCE_SECS_MAX, unused=KEPT_SECS)
-    client = HttpClient(location.url, waits, CONNECTIONS_MAX)
+    client = HttpClient(location.url, waits)
     try:
         yield Upstream(location, client, clock)
     finally:

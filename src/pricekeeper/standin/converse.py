@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.standin.endpoint import ModelApi, ModelReply, ModelRequest, ModelStream
+from pricekeeper.standin.families.choosing import require_text
 from pricekeeper.standin.frames import MEDIA_TYPE, event_frame
 from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
 from pricekeeper.standin.refusals import AwsFault
@@ -26,6 +27,7 @@ class Converse(ModelApi):
         self._streams = streams
 
     def read(self, request: ModelRequest) -> Prompt:
+        require_text(request.model_id)
         return read_converse(request.body, streams=self._streams)
 
     def reply(self, turn: Turn) -> ModelReply:

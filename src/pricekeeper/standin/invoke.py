@@ -38,7 +38,10 @@ class InvokeModel(ModelApi):
         self._streams = streams
 
     def read(self, request: ModelRequest) -> Prompt:
-        prompt = family_of(request.model_id).read(request.body)
+        family = family_of(request.model_id)
+        if self._streams and not family.writes_text:
+            raise AwsFault("ValidationException", "The model is unsupported for streaming")
+        prompt = family.read(request.body)
         headers = request.headers
         return replace(
             prompt,
@@ -51,9 +54,11 @@ class InvokeModel(ModelApi):
     def reply(self, turn: Turn) -> ModelReply:
         headers = _headers(turn)
         headers.append((b"x-amzn-bedrock-invocation-latency", b"%d" % turn.latency_ms))
-        if turn.reports_usage:
-            headers += _token_headers(turn)
-        return ModelReply(_encode(family_of(turn.model_id).reply(turn)), headers)
+        family = family_of(turn.model_id)
+        if turn.reports_usage and family.counts_tokens:
+            counted = _token_headers(turn)
+            headers += counted if family.writes_text else counted[:1]
+        return ModelReply(_encode(family.reply(turn)), headers)
 
     def stream(self, turn: Turn) -> ModelStream:
         chunks = family_of(turn.model_id).chunks(turn)
@@ -69,6 +74,7 @@ def _headers(turn: Turn) -> Headers:
 
 
 def _token_headers(turn: Turn) -> Headers:
+    """The counts, that of the prompt first."""
     tokens = turn.tokens
     return [
         (b"x-amzn-bedrock-input-token-count", b"%d" % turn.reported_input_tokens),

@@ -249,7 +249,7 @@ async def _read_on(raw: _SkimmedBytes, usage: StreamUsage, secs_max: float) -> N
 
 def _end(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> None:
     # Later, because a task that is dropped with its loop ends as a finalizer does.
-    later.put(partial(call.finish, usage.usage()))
+    later.put(partial(call.finish_stream, usage))
     _open.pop(call, None)
     with contextlib.suppress(RuntimeError):  # the loop may be closed
         raw.close()

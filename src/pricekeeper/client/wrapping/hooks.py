@@ -22,7 +22,6 @@ from typing import Any, Final, TypeAlias
 from pricekeeper.bedrock import Operation
 from pricekeeper.client.answers import Authorization
 from pricekeeper.client.errors import ServiceError
-from pricekeeper.client.fields import AuthorizeFields
 from pricekeeper.client.keeper import AsyncPriceKeeper, PriceKeeper
 from pricekeeper.client.wrapping.async_streams import (
     ClientStreams,
@@ -89,8 +88,11 @@ class Hooks:
     def _before(
         self, operation: Operation, params: dict[str, Any], context: Any, **_: object
     ) -> Steps:
-        call = MeteredCall(self._keeper.engine, self._options, operation, params)
-        authorization = yield from self._authorize(*call.ask(), operation)
+        try:
+            call = MeteredCall(self._keeper.engine, self._options, operation, params)
+        except ServiceError as error:
+            raise self._client_error(error, operation) from error
+        authorization = yield from self._authorize(call.ask(), operation)
         try:
             call.grant(authorization, params)
         except ServiceError as error:
@@ -100,13 +102,13 @@ class Hooks:
     def _created(self, operation: Operation, request: Any, **_: object) -> Steps:
         call: MeteredCall | None = request.context.get(_KEY)
         if call is not None and call.needs_authorization:
-            call.grant_again((yield from self._authorize(*call.ask_again(), operation)))
+            call.grant_again((yield from self._authorize(call.ask_again(), operation)))
 
     def _authorize(
-        self, asked: Ask, more: AuthorizeFields, operation: Operation
+        self, asked: Ask, operation: Operation
     ) -> Generator[Waiting, Any, Authorization]:
         try:
-            authorization: Authorization = yield lambda: self._keeper.authorize(**asked, **more)
+            authorization: Authorization = yield lambda: self._keeper.authorize(**asked)
         except ServiceError as error:
             raise self._client_error(error, operation) from error
         return authorization
@@ -118,11 +120,11 @@ class Hooks:
         yield from ()
 
     def _received(
-        self, _: Operation, context: Any, parsed_response: Any, exception: Any, **__: object
+        self, _: Operation, context: Any, response_dict: Any, exception: Any, **__: object
     ) -> Steps:
         call: MeteredCall | None = context.get(_KEY)
         if call is not None:
-            call.note_outcome(parsed_response, exception)
+            call.note_outcome(response_dict, exception)
         yield from ()
 
     def _after(

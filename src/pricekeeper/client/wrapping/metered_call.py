@@ -10,40 +10,38 @@ sent whose outcome is not known to be free, it counts as billed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, TypedDict
+from typing import Any, Final, cast
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from pricekeeper.bedrock import (
-    CallBounds,
+    AUTO,
+    BedrockCall,
+    BodyRefusedError,
     Family,
     Operation,
     StreamUsage,
+    Terms,
     Usage,
     answers_with_text,
-    bounds_of,
     family_of_body,
     family_of_model,
-    read_max_output,
+    judge,
     usage_of_converse,
     usage_of_invoke,
-    with_max_output,
 )
-from pricekeeper.bedrock.refusals import is_refusal, was_never_sent
+from pricekeeper.bedrock.refusals import read_error, was_never_sent
+from pricekeeper.bedrock.usage import NOT_JSON, decode_telling
 from pricekeeper.client.answers import AS_ASKED, Authorization
 from pricekeeper.client.engine import Engine
-from pricekeeper.client.errors import RejectedError, ServiceProblem
-from pricekeeper.client.fields import AuthorizeFields
+from pricekeeper.client.errors import RejectedError, invalid_request
 from pricekeeper.client.wrapping.later import later
 
-TAGS_MAX: Final = 16
-TAG_NAME_MAX: Final = 64
-TAG_BYTES_MAX: Final = 256
-"""What the service takes: a call is not refused because of what it is called."""
-_AUTO: Final = "auto"
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +55,11 @@ class Options:
     tags: Mapping[str, str] | None = None
 
 
-class Ask(TypedDict):
-    """The arguments of `Engine.authorize` that every call has."""
+class Ask(Terms, total=False):
+    """The arguments of `Engine.authorize`."""
 
-    input_tokens: int
-    max_output_tokens: int
-    model: str
+    fallback: bool
+    hold_secs: int
 
 
 class MeteredCall:
@@ -75,10 +72,8 @@ class MeteredCall:
         self._options = options
         self._operation = operation
         self._path = str(request["url_path"])
-        self._body, self._is_object = _body_of(request)
         self._asked = _model_of(self._path)
-        headers = {str(name).lower(): str(value) for name, value in request["headers"].items()}
-        self._bounds: CallBounds = bounds_of(self._body, headers)
+        self._call = self._judged(_body_of(request), request["headers"])
         self._authorization: Authorization | None = None
         self._label = self._model_id = self._asked
         self._max_output = 0
@@ -87,77 +82,87 @@ class MeteredCall:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of the client and of the call's own ``requestMetadata``, as far as they fit."""
-        found = {**(self._options.tags or {}), **self._bounds.tags}
-        fitting = [(name, value) for name, value in found.items() if _is_tag(name, value)]
-        return dict(fitting[:TAGS_MAX])
+        """The tags of the client and of the call; the call's own win."""
+        return self._call.bounds.tags
 
     @property
     def deadline_secs(self) -> float:
         """How long a program that ends waits for its calls."""
         return self._engine.configuration.deadline_ms / 1000
 
-    @property
-    def _meant_family(self) -> Family:
-        """The family that the body of an ``invoke`` is for, as far as the request tells."""
-        named = family_of_model(self._asked)
-        return family_of_body(self._body) if named is Family.OTHER else named
+    def _judged(self, body: dict[str, Any], headers: Mapping[Any, Any]) -> BedrockCall:
+        """The call as the gateway would judge it; what is unknown holds the window.
 
-    @property
-    def _stated(self) -> int | None:
-        """The longest answer that the model reads from the request."""
-        family = None if self._operation.is_converse else self._meant_family
-        if family is Family.OTHER:
-            return self._bounds.max_output_tokens
-        return read_max_output(self._body, family)
+        The caller's AWS client may know newer members than we do. A conversation has an answer
+        whatever the model, so that the service refuses a model that writes no text.
+        """
+        family = None
+        if not self._operation.is_converse:
+            named = family_of_model(self._asked)
+            family = family_of_body(body) if named is Family.OTHER else named
+        lower = {str(name).lower(): str(value) for name, value in headers.items()}
+        try:
+            call = judge(
+                body,
+                family,
+                lower,
+                has_answer=self._operation.is_converse or answers_with_text(self._asked),
+                is_strict=False,
+                tags=self._options.tags,
+            )
+        except BodyRefusedError as error:
+            raise invalid_request(error) from None
+        return call.opened_by([self._asked])
 
     @property
     def needs_authorization(self) -> bool:
         """Whether the next attempt may not be sent yet."""
         return self._authorization is None
 
-    def ask(self) -> tuple[Ask, AuthorizeFields]:
+    def ask(self) -> Ask:
         """What to authorize for the first attempt."""
-        bounds, options = self._bounds, self._options
-        stated = self._stated
-        more: AuthorizeFields = {
-            "cache_write": bounds.cache_write,
-            "tags": self.tags,
-            "allow_lower_max_output": options.allow_lower_max_output or stated is None,
-            "min_output_tokens": options.min_output_tokens,
-        }
-        if bounds.service_tier is not None:
-            more["service_tier"] = bounds.service_tier
+        options = self._options
+        default = self._engine.configuration.max_output_tokens
+        asked = cast("Ask", self._call.terms(self._asked, default=default))
+        asked["allow_lower_max_output"] |= options.allow_lower_max_output
+        asked["min_output_tokens"] = max(options.min_output_tokens, asked["min_output_tokens"])
         if options.fallback is not None:
-            more["fallback"] = options.fallback
+            asked["fallback"] = options.fallback
         if options.hold_secs is not None:
-            more["hold_secs"] = options.hold_secs
-        most = self._engine.configuration.max_output_tokens if stated is None else stated
-        return Ask(
-            input_tokens=bounds.input_tokens, max_output_tokens=most, model=self._asked
-        ), more
+            asked["hold_secs"] = options.hold_secs
+        return asked
 
-    def ask_again(self) -> tuple[Ask, AuthorizeFields]:
+    def ask_again(self) -> Ask:
         """What to authorize for an attempt after one whose answer was lost: exactly the same."""
-        asked, more = self.ask()
+        asked = self.ask()
         asked["model"], asked["max_output_tokens"] = self._label, self._max_output
-        more["allow_lower_max_output"] = more["fallback"] = False
-        return asked, more
+        asked["allow_lower_max_output"] = asked["fallback"] = False
+        return asked
 
     def grant(self, authorization: Authorization, request: MutableMapping[str, Any]) -> None:
-        """Have the request ask for what was authorized."""
+        """Have the request ask for what was authorized.
+
+        No output is granted for a model that writes no text: its body gets no longest answer.
+        """
         self._authorization = authorization
         self._label, self._max_output = authorization.label, authorization.max_output_tokens
+        has_answer = self._max_output > 0
+        if self._operation.is_converse and not has_answer:
+            raise self._refuse(
+                f"{authorization.model_id} writes no text; name a model that does, or use "
+                "invoke_model"
+            )
         family = None if self._operation.is_converse else self._family(authorization)
+        call = self._call = msgspec.structs.replace(
+            self._call, family=family, has_answer=has_answer
+        )
         if not self._is_asked_by_id(authorization):
             self._model_id = authorization.model_id
             model = quote(self._model_id, safe="-._~")
             path = f"/model/{model}/{self._operation.path_end}"
             request["url"] = request["url"].replace(self._path, path, 1)
             request["url_path"] = path
-        if self._needs_other_length():
-            body = with_max_output(self._body, self._max_output, family)
-            request["body"] = json.dumps(body).encode()
+        request["body"] = call.encoded(self._max_output)
 
     def grant_again(self, authorization: Authorization) -> None:
         """Go on with another attempt."""
@@ -170,46 +175,45 @@ class MeteredCall:
         It is called as it was spelled: a profile of another region, or for another department's
         costs, has the same price and is not the same to AWS.
         """
-        by_name = self._asked in (_AUTO, authorization.label)
+        by_name = self._asked in (AUTO, authorization.label)
         return not by_name and authorization.reason == AS_ASKED
-
-    def _needs_other_length(self) -> bool:
-        stated = self._stated
-        if stated == self._max_output or not self._is_object:
-            return False
-        return stated is not None or answers_with_text(self._model_id)
 
     def _family(self, authorization: Authorization) -> Family:
         """The family of the body; raises if the model that was authorized is of another."""
-        family, meant = family_of_model(authorization.model_id), self._meant_family
+        family = family_of_model(authorization.model_id)
+        meant = self._call.family or Family.OTHER
         if Family.OTHER in (family, meant):  # an opaque profile, or a body that does not tell
             return meant if family is Family.OTHER else family
         if meant is not family:
-            self._give_back("its body is of another model family")
-            detail = (
+            raise self._refuse(
                 f"{authorization.model_id} was chosen, and the body is for {meant} models; "
                 "name a model of that family, or use converse"
             )
-            raise RejectedError(ServiceProblem(400, "INVALID_REQUEST", detail))
         return family
+
+    def _refuse(self, detail: str) -> RejectedError:
+        """The error for a call that the authorized model can't take; nothing stays held for it."""
+        self._give_back("the model can't take the call")
+        return invalid_request(detail)
 
     def note_attempt(self) -> None:
         """Note that an attempt is about to be sent."""
         self._may_be_billed = True
 
     def note_outcome(
-        self, parsed: Mapping[str, Any] | None, exception: BaseException | None
+        self, response: Mapping[str, Any] | None, exception: BaseException | None
     ) -> None:
-        """Note what came of an attempt; there may be another."""
+        """Note the result of an attempt, as botocore's event has it; there may be another."""
         if exception is not None:
             self._may_be_billed = not was_never_sent(exception)
+        elif response is None or response["status_code"] < HTTPStatus.MULTIPLE_CHOICES:
+            return  # it is billed, and will say how much
         else:
-            about = (parsed or {}).get("ResponseMetadata", {})
-            status = int(about.get("HTTPStatusCode", 0))
-            code = str((parsed or {}).get("Error", {}).get("Code", ""))
-            if status < HTTPStatus.MULTIPLE_CHOICES:
-                return  # it is billed, and will say how much
-            self._may_be_billed = not is_refusal(code, status)
+            status, headers = response["status_code"], response["headers"]
+            reply = read_error(status, headers, response["body"])
+            self._may_be_billed = not reply.is_free
+            if reply.usage is not None:
+                self.finish(reply.usage)
         if self._may_be_billed:
             self._leave_unknown()
 
@@ -230,16 +234,20 @@ class MeteredCall:
 
     def finish_invoke(self, body: bytes, headers: Mapping[str, str]) -> None:
         """Count what the model's own reply, or its headers, say was used."""
-        try:
-            reply = json.loads(body)
-        except (ValueError, RecursionError):
-            reply = {}
         lower = {str(name).lower(): str(value) for name, value in headers.items()}
-        self.finish(usage_of_invoke(reply if isinstance(reply, dict) else {}, lower))
+        has_answer = self._call.has_answer
+        self.finish(usage_of_invoke(decode_telling(body), lower, has_answer=has_answer))
 
     def stream_usage(self, service_tier: str | None) -> StreamUsage:
         """What will know what the stream used."""
         return StreamUsage(self._operation, service_tier)
+
+    def finish_stream(self, usage: StreamUsage) -> None:
+        """Count what a stream says was used, unless it is a refusal."""
+        if usage.is_refused:
+            self._give_back("Bedrock refused the call")
+        else:
+            self.finish(usage.usage())
 
     def finish(self, usage: Usage | None) -> None:
         """Count what was used; ``None`` if the answer did not say it."""
@@ -258,48 +266,34 @@ class MeteredCall:
     def _leave_unknown(self) -> None:
         authorization, self._authorization = self._authorization, None
         if authorization is not None:
-            self._engine.leave_unknown(authorization, self._bounds.input_tokens, self.tags)
+            self._engine.leave_unknown(authorization, self._call.bounds.input_tokens, self.tags)
 
     def __del__(self) -> None:
         # A caller that was interrupted or cancelled fires no other event.
         authorization = getattr(self, "_authorization", None)
         if authorization is None:
             return
-        engine, input_tokens, tags = self._engine, self._bounds.input_tokens, self.tags
+        engine, input_tokens, tags = self._engine, self._call.bounds.input_tokens, self.tags
         if self._may_be_billed:
             later.put(lambda: engine.leave_unknown(authorization, input_tokens, tags))
         else:
             later.put(lambda: engine.give_back(authorization, "its caller was interrupted"))
 
 
-def _body_of(request: MutableMapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The JSON of a request's body, and whether it is an object, as every model's is.
+def _body_of(request: MutableMapping[str, Any]) -> dict[str, Any]:
+    """The JSON object of a request's body. A file is read, and replaced by what was in it.
 
-    A file is read, and replaced by what was in it.
+    Bedrock may read other bytes, such as UTF-16, and nothing could be held for what they say.
     """
     body = request["body"]
     if hasattr(body, "read"):
         body = request["body"] = body.read()
     try:
-        found = json.loads(body)
-    except (TypeError, ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return found, True
-    return {"prompt": _as_text(body)}, False  # as many tokens as bytes
-
-
-def _as_text(body: Any) -> str:
-    if isinstance(body, bytes | bytearray):
-        return bytes(body).decode("utf-8", "replace")
-    return str(body)
-
-
-def _is_tag(name: str, value: str) -> bool:
-    try:
-        return 1 <= len(name) <= TAG_NAME_MAX and len(value.encode()) <= TAG_BYTES_MAX
-    except UnicodeEncodeError:  # half of a character
-        return False
+        return _decode(body)
+    except (TypeError, *NOT_JSON):
+        raise invalid_request(
+            "the body must be a JSON object in UTF-8 without a byte order mark"
+        ) from None
 
 
 def _model_of(path: str) -> str:

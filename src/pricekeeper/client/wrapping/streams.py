@@ -48,7 +48,7 @@ class MeteredResponse:
 
     def _finish(self) -> None:
         if self._abandon.detach() is not None:  # not one that was closed meanwhile
-            self._call.finish(self._usage.usage())
+            self._call.finish_stream(self._usage)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
@@ -157,7 +157,7 @@ def _limit_wait(raw: Any, secs: float) -> None:
 
 
 def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
-    call.finish(usage.usage())
+    call.finish_stream(usage)
     with contextlib.suppress(OSError):
         raw.close()
 

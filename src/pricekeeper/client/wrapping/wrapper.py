@@ -15,6 +15,7 @@ from pricekeeper.client.wrapping.hooks import SERVICE, AwaitingHooks, BlockingHo
 from pricekeeper.client.wrapping.metered_call import Options
 from pricekeeper.client.wrapping.streams import wait_for_threads
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.tags import check_tags
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ def wrap(
     session of one of them; it is returned as it came. Without a ``keeper`` the environment says
     which service and as whom. The other arguments apply to each call, as `authorize` has them.
     """
+    check_tags(tags or {})
     options = Options(fallback, allow_lower_max_output, min_output_tokens, hold_secs, tags)
     if hasattr(target, "meta") and hasattr(target.meta, "events"):
         _wrap_client(target, keeper, options)

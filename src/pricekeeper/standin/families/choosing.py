@@ -9,9 +9,11 @@ from pricekeeper.standin.families.completions import COHERE, LLAMA, MISTRAL, TIT
 from pricekeeper.standin.families.family import ModelFamily
 from pricekeeper.standin.families.nova import NOVA
 from pricekeeper.standin.families.openai import OPENAI
+from pricekeeper.standin.families.without_text import WITHOUT_TEXT
 from pricekeeper.standin.refusals import AwsFault
 
 FAMILIES: Final[dict[str, ModelFamily]] = {
+    **WITHOUT_TEXT,
     "anthropic.": ANTHROPIC,
     "amazon.nova": NOVA,
     "amazon.titan-text": TITAN,
@@ -21,6 +23,16 @@ FAMILIES: Final[dict[str, ModelFamily]] = {
     "openai.": OPENAI,
 }
 """By what an id contains: a region's prefix or an ARN may be before it."""
+
+
+def require_text(model_id: str) -> None:
+    """Refuse a model that can't be asked with Converse."""
+    if any(marker in model_id for marker in WITHOUT_TEXT):
+        raise AwsFault(
+            "ValidationException",
+            "This action doesn't support the model that you provided. Try again with a supported "
+            "text or chat model.",
+        )
 
 
 def family_of(model_id: str) -> ModelFamily:

@@ -1,0 +1,128 @@
+"""Reads how long an answer may be, and writes it where the model reads it.
+
+A body may state it under several names, and which of them a model obeys is not certain. So the
+highest counts, the family's own name is written, and all others are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from pricekeeper.bedrock.families import Family
+from pricekeeper.bedrock.shapes import BodyRefusedError, is_length, is_times
+
+Holders: TypeAlias = list[tuple[str, dict[str, Any]]]
+ADDITIONAL: Final = "additionalModelRequestFields"
+"""What Converse hands to the model as it is."""
+CONFIGS: Final = ("inferenceConfig", "textGenerationConfig")
+_OUTER: Final = (*CONFIGS, ADDITIONAL)
+_OWN_NAMES: Final[Mapping[Family | None, tuple[str | None, str]]] = {
+    None: ("inferenceConfig", "maxTokens"),
+    Family.ANTHROPIC: (None, "max_tokens"),
+    Family.NOVA: ("inferenceConfig", "maxTokens"),
+    Family.TITAN: ("textGenerationConfig", "maxTokenCount"),
+    Family.LLAMA: (None, "max_gen_len"),
+    Family.MISTRAL: (None, "max_tokens"),
+    Family.COHERE: (None, "max_tokens"),
+    Family.OPENAI: (None, "max_completion_tokens"),
+    Family.OTHER: (None, "max_tokens"),
+}
+"""Where each family reads the longest answer, ``None`` being ``converse``."""
+_CONVERSE: Final = "inferenceConfig.maxTokens"
+_OF_OTHERS: Final = ("max_tokens", "max_completion_tokens")
+"""The names that models of no known family obey; of another one it is not certain."""
+_THOUGHTS: Final = ("thinking", "reasoning_config")
+_COMPACTION: Final = "compact"
+"""How an edit of the context begins that has the model read everything once more, and sum it up."""
+
+
+def take_lengths(holders: Holders, family: Family | None) -> int | None:
+    """Take the longest answers out of a body; the highest of them, ``None`` if there are none.
+
+    ``family`` is ``None`` for ``converse``. Raises `BodyRefusedError` for one that is no count.
+    """
+    longest = None
+    for path, holder in holders:
+        for name in [name for name in holder if is_length(name)]:
+            if family is None and not path.startswith(ADDITIONAL) and path + name != _CONVERSE:
+                continue  # the shapes of `converse` refuse it
+            value = holder.pop(name)
+            if value is None:
+                continue
+            if family is Family.OTHER and path + name not in _OF_OTHERS:
+                raise BodyRefusedError(
+                    f"{path}{name}: it is not certain that this model obeys it; say max_tokens"
+                )
+            longest = max(longest or 0, _count(f"{path}{name}", value))
+    return longest
+
+
+def budget_of(holders: Holders) -> int:
+    """The most tokens that a body lets the model think, if it says so.
+
+    They count in the longest answer. Only with thoughts between calls of tools may they be more
+    than that, and then nothing says how long the answer is.
+    """
+    most = 0
+    for _, holder in holders:
+        for name in _THOUGHTS:
+            thoughts = holder.get(name)
+            budget = thoughts.get("budget_tokens") if type(thoughts) is dict else None
+            if budget is not None:
+                most = max(most, _count(f"{name}.budget_tokens", budget))
+    return most
+
+
+def write_length(body: dict[str, Any], tokens: int, family: Family | None) -> dict[str, Any]:
+    """The body with that longest answer, under the family's own name."""
+    outer, name = _OWN_NAMES[family]
+    if outer is None:
+        return {**body, name: tokens}
+    return {**body, outer: {**body.get(outer, {}), name: tokens}}
+
+
+def answers_of(holders: Holders) -> int:
+    """How many answers to the one prompt are asked for."""
+    most = 1
+    for path, holder in holders:
+        for name in filter(is_times, holder):
+            if holder[name] is not None:
+                most = max(most, _count(f"{path}{name}", holder[name]))
+    return most
+
+
+def is_compacting(holders: Holders) -> bool:
+    """Whether the model may read all of it once more, to sum it up, and answer with that, too."""
+    for _, holder in holders:
+        if "context_management" not in holder:
+            continue
+        context = holder.get("context_management")
+        edits = context.get("edits") if isinstance(context, dict) else None
+        if isinstance(edits, list) and any(
+            isinstance(one, dict) and str(one.get("type")).startswith(_COMPACTION) for one in edits
+        ):
+            return True
+    return False
+
+
+def holders_of(body: dict[str, Any]) -> Holders:
+    """The objects of a body that may state a longest answer, and the path to each."""
+    found = [("", body)]
+    for outer in _OUTER:
+        inside = body.get(outer)
+        if inside is None:
+            continue
+        if type(inside) is not dict:
+            raise BodyRefusedError(f"{outer}: must be an object")
+        found.append((f"{outer}.", inside))
+        if outer == ADDITIONAL:
+            configs = [inner for inner in CONFIGS if type(inside.get(inner)) is dict]
+            found += [(f"{outer}.{inner}.", inside[inner]) for inner in configs]
+    return found
+
+
+def _count(path: str, value: Any) -> int:
+    if type(value) is not int or value <= 0:
+        raise BodyRefusedError(f"{path}: must be a whole number above zero")
+    return value

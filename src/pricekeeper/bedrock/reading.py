@@ -1,0 +1,181 @@
+"""Reads the bytes of a body and judges it, in time linear in its length.
+
+A judged body can be handed to another process. Its members travel as JSON texts, so the other
+process neither parses nor encodes the long ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from pricekeeper.bedrock.families import Family, family_of_body
+from pricekeeper.bedrock.judging import BedrockCall, CallBounds, judge
+from pricekeeper.bedrock.lengths import ADDITIONAL, CONFIGS
+from pricekeeper.bedrock.shapes import BodyRefusedError
+from pricekeeper.bedrock.usage import NOT_JSON
+
+VALUES_MAX: Final = 100_000
+"""The most values in a body; each takes half a microsecond."""
+MEMBERS_MAX: Final = 256
+"""The most members of a body, and of its settings; Bedrock knows about 30."""
+EXPONENT_VALUES: Final = 20
+"""A number with an exponent takes as long to parse as this many values."""
+DIGITS_AS_A_VALUE: Final = 32
+WEIGHED_FROM_BYTES: Final = 16_384
+"""A shorter body can't have too many values."""
+NESTED_MAX: Final = 100
+"""A body with fewer lists and objects is not nested too deeply for Python. The stack may be this
+much deeper when the body is encoded."""
+SHORT_BYTES: Final = 1_024
+"""A longer member stays JSON text when it is handed over."""
+_NO_BOUNDS: Final = CallBounds(0, 0)
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+_decode_outer: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+Bytes: TypeAlias = bytes | bytearray
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What to find out about a body."""
+
+    family: Family | None
+    """The model family of the body; ``None`` for Converse."""
+    is_told_by_body: bool = False
+    """Whether to take the family from the form of the body."""
+    headers: dict[str, str] = {}
+    has_answer: bool = True
+    is_free: bool = False
+    """Whether no model runs, so that nothing is reserved."""
+    is_signed: bool = False
+    """Whether to return the digest of the bytes."""
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """The call that a body asks for, or why it is refused."""
+
+    call: BedrockCall | None
+    model: str = ""
+    """The model that the body names, if any."""
+    content_sha256: str = ""
+    refused: str = ""
+
+
+class _Invoke(msgspec.Struct):
+    body: bytes
+
+
+class _Input(msgspec.Struct):
+    invoke: _Invoke = msgspec.field(name="invokeModel")
+
+
+class _ToCount(msgspec.Struct):
+    input: _Input
+
+
+class _HandedOver(msgspec.Struct, frozen=True):
+    judged: Judged
+    members: dict[str, bytes]
+
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_unpack: Final = msgspec.msgpack.Decoder(_HandedOver).decode
+
+
+def read_and_judge(question: Question, body: Bytes) -> Judged:
+    """Judge the bytes of a body."""
+    digest = hashlib.sha256(body).hexdigest() if question.is_signed else ""
+    try:
+        parsed = _read(body)
+        family = family_of_body(parsed) if question.is_told_by_body else question.family
+        model = parsed.get("model", "")
+        if question.is_free:
+            call = BedrockCall(_family_to_count(parsed), parsed, _NO_BOUNDS)
+        else:
+            call = judge(parsed, family, question.headers, has_answer=question.has_answer)
+    except BodyRefusedError as error:
+        return Judged(None, "", digest, str(error))
+    return Judged(call, model if isinstance(model, str) else "", digest)
+
+
+def hand_over(judged: Judged) -> bytes:
+    """Encode a judged body for another process."""
+    members = {}
+    if judged.call is not None:
+        members = {name: _encode(value) for name, value in judged.call.body.items()}
+        call = msgspec.structs.replace(judged.call, body={})
+        judged = msgspec.structs.replace(judged, call=call)
+    return _pack(_HandedOver(judged, members))
+
+
+def take_over(data: Bytes) -> Judged:
+    """Decode what another process has judged; long members of the body stay JSON texts."""
+    taken = _unpack(data)
+    judged = taken.judged
+    if judged.call is None:
+        return judged
+    body = {name: _member(name, text) for name, text in taken.members.items()}
+    return msgspec.structs.replace(judged, call=msgspec.structs.replace(judged.call, body=body))
+
+
+def weigh(body: Bytes) -> int:
+    """An upper bound of the values in a JSON text; numbers that parse slowly count several times.
+
+    Takes linear time and does not parse. A string ends at a quotation mark that is not escaped.
+    Outside of strings a value is the first of its container or follows a comma.
+    """
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    named = bare.count(b'"') // 4  # a value has two strings at most: its name and itself
+    if named > VALUES_MAX:  # too many to split
+        return named
+    outside = b"".join(bare.split(b'"')[::2]).translate(None, b" \t\r\n")
+    marks = outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+    numbers = outside.replace(b"true", b"").replace(b"false", b"")
+    exponents = numbers.count(b"e") + numbers.count(b"E")
+    return 1 + marks + EXPONENT_VALUES * exponents + len(outside) // DIGITS_AS_A_VALUE
+
+
+def _read(body: Bytes) -> dict[str, Any]:
+    if len(body) > WEIGHED_FROM_BYTES and weigh(body) > VALUES_MAX:
+        raise BodyRefusedError(
+            f"the body may have {VALUES_MAX} values at most, and fewer long numbers"
+        )
+    try:
+        parsed = _decode(body)
+        if body.count(b"[") + body.count(b"{") > NESTED_MAX:
+            _check_writable(parsed)
+    except NOT_JSON:
+        raise BodyRefusedError("the body is no JSON object that could be sent on") from None
+    for holder in (parsed, *(parsed.get(name) for name in (*CONFIGS, ADDITIONAL))):
+        if isinstance(holder, dict) and len(holder) > MEMBERS_MAX:
+            raise BodyRefusedError(f"an object of settings may have {MEMBERS_MAX} members at most")
+    return parsed
+
+
+def _family_to_count(body: dict[str, Any]) -> Family | None:
+    """The family of the InvokeModel body in a CountTokens request; ``None`` if it does not tell."""
+    try:
+        family = family_of_body(_read(msgspec.convert(body, _ToCount).input.invoke.body))
+    except (msgspec.ValidationError, BodyRefusedError):
+        return None
+    return None if family is Family.OTHER else family
+
+
+def _check_writable(parsed: Any) -> None:
+    """Raise `RecursionError` for a body that is nested too deeply to be encoded later.
+
+    The stack may be deeper then.
+    """
+    for _ in range(NESTED_MAX):
+        parsed = [parsed]
+    _encode(parsed)
+
+
+def _member(name: str, text: bytes) -> Any:
+    if len(text) <= SHORT_BYTES:
+        return _decode_any(text)
+    return _decode_outer(text) if name in CONFIGS and text[:1] == b"{" else msgspec.Raw(text)

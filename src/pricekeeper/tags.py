@@ -1,0 +1,39 @@
+"""The rule that the tags of a call keep, on every way into the service.
+
+The gateway, wrapped clients, the client and REST share it. A tag that breaks the rule is refused
+and never left out: without its tag a call would count against another ``per_tag`` budget. The
+bounds are those of Bedrock's ``requestMetadata``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pricekeeper.errors import InvalidValueError
+
+TAGS_MAX: Final = 16
+TAG_BYTES_MAX: Final = 256
+"""Of a tag's name, and of its value, in UTF-8: so sixteen pairs are 8 KiB at most."""
+BLIND_TAG: Final = "pricekeeper-blind"
+"""Marks the usage of a call that a client allowed without the service; it comes on top."""
+TAG_PREFIX: Final = "x-pricekeeper-tag-"
+"""What the name of a header begins with that holds a tag."""
+
+
+def check_tags(tags: Mapping[str, str]) -> None:
+    """Raise `InvalidValueError` for tags that are too many, too long or not text."""
+    if len(tags) - (BLIND_TAG in tags) > TAGS_MAX:
+        raise InvalidValueError(
+            "tags", f"must be at most {TAGS_MAX} pairs, not {len(tags)}; leave some out"
+        )
+    for name, value in tags.items():
+        try:
+            fits = 1 <= len(name.encode()) <= TAG_BYTES_MAX >= len(value.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidValueError("tags", "must be text, without lone surrogates") from error
+        if not fits:
+            raise InvalidValueError(
+                f"tags.{name[:TAG_BYTES_MAX]}",
+                f"must have a name of 1 to {TAG_BYTES_MAX} bytes, and a value of at most as many",
+            )
