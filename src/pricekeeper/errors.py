@@ -37,7 +37,8 @@
         ├── StoreMisconfiguredError    a missing table or permission: retrying can't help
         │   ├── StoreReplacedError     the database file was removed or replaced while it was open
         │   ├── StoreDamagedError      the database file is damaged
-        │   └── StoreReadOnlyError     the database file can be read and not written
+        │   ├── StoreReadOnlyError     the database file can be read and not written
+        │   └── StoreFormatError       the store has a format of another version
         ├── UnreadableItemError        a stored item has no meaning: its owner alone is concerned
         ├── StoreUnavailableError      not applied; trying again later may work
         │   ├── StoreFullError         there is no room left on the disk
@@ -578,6 +579,12 @@ class StoreReadOnlyError(StoreMisconfiguredError):
     """The database file, or its file system, can be read and not written."""
 
     code = "STORE_READ_ONLY"
+
+
+class StoreFormatError(StoreMisconfiguredError):
+    """Another version of pricekeeper wrote the store; the message says what to do next."""
+
+    code = "STORE_FORMAT"
 
 
 class UnreadableItemError(StoreError):

@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import getrandbits
 from typing import Any, Final, NewType
 from uuid import UUID
@@ -90,22 +89,6 @@ def parse_model_label(text: str, field: str = "model_label") -> ModelLabel:
             field, "must be 1 to 64 of a-z 0-9 . _ - and start with a letter or digit"
         )
     return ModelLabel(text)
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """Who asked for a change, from where and why.
-
-    Whatever makes the change is handed this, so that it can be written down with the change.
-    """
-
-    actor: str
-    """Which key it was, by its fingerprint, or which user of the command line. No secret."""
-    address: str
-    request_id: str
-    reason: str | None = None
-    org_id: OrgId | None = None
-    """The organisation whose own key it was; ``None`` for who administers the deployment."""
 
 
 def parse_reason(text: str, field: str = "reason") -> str:

@@ -162,7 +162,7 @@ async def test_a_repeat_is_not_denied_by_its_own_hold(
     policy = a_policy(budgets=(a_budget(20_000),))
     ids = [str(uuid.uuid4()) for _ in range(2)]
     first = await instance.authorize(policy, authorization_id=ids[0])
-    frozen = dataclasses.replace(policy, freeze=Freeze("ORG", "leaked", 1, by_org=False))
+    frozen = dataclasses.replace(policy, freeze=Freeze("ORG", "leaked", 1))
     for asked, whose in ((instance, policy), (Instance(store, clock), policy), (instance, frozen)):
         again = await asked.authorize(whose, authorization_id=ids[0])
         assert again.authorization == first.authorization

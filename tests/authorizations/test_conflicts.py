@@ -260,6 +260,7 @@ async def check_buckets(store: MemoryStore, policies: list[Policy]) -> None:
     assert used["org"] == used["apps"] == PAIRS_PER_SEC * SECS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("seed", range(1, 3))
 def test_three_instances_at_five_hundred_pairs_a_second(seed: int, named: bool) -> None:
@@ -272,6 +273,7 @@ def test_three_instances_at_five_hundred_pairs_a_second(seed: int, named: bool) 
     assert world.p99_ms("capture") < P99_MS
 
 
+@pytest.mark.slow
 def test_an_instance_alone_does_not_wait_for_others() -> None:
     """A write for its tokens, one for its sheet, and a short pause: nobody is in its way."""
     world, store = run_world(1, instances=1)

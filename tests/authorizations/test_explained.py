@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def examples(draw: st.DrawFn) -> Example:
     return Example(policy, before, draw(requests()))
 
 
+@pytest.mark.slow
 @given(examples())
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 def test_raising_exactly_what_a_denial_names_admits_the_call(example: Example) -> None:

@@ -4,6 +4,7 @@ Else an app could void its call, or say that it used nothing, while Bedrock bill
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ import pytest
 from attribution import BY
 from authorizations.conftest import COST_USD_PICOS, HELD_USD_PICOS, Instance, a_budget, a_capture
 from metering.conftest import a_policy, a_usage
+from pricekeeper.authority import NO_ORG, Authority, KeyKind, Role
 from pricekeeper.authorizations import State
+from pricekeeper.authorizations.authorization import LATE_MS_MAX
 from pricekeeper.budgets import Balance
-from pricekeeper.errors import ConflictError
+from pricekeeper.errors import ConflictError, NotPermittedError
 from pricekeeper.metering import Refused
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Policy
+from pricekeeper.tenants import BudgetRule, Policy, Window
 from selection.conftest import SettableClock
 
 Settle = Callable[[Instance, Policy, str], Awaitable[Any]]
@@ -68,6 +71,40 @@ async def test_an_app_does_not_settle_what_the_gateway_calls(
     await asked.close()
 
 
+LISTED = replace(BY, authority=Authority(KeyKind.ADMIN_KEY, Role.ADMIN, NO_ORG))
+"""An administrator of some organisations."""
+
+
+@pytest.mark.parametrize("orgs_set_budgets", [False, True])
+@pytest.mark.parametrize("what", ["the gateway's", "too late for the client"])
+async def test_who_may_raise_budgets_voids_what_the_client_may_not(
+    instance: Instance, clock: SettableClock, what: str, orgs_set_budgets: bool
+) -> None:
+    """Its amount goes back to budgets that were set above the organisation."""
+    policy = a_policy(budgets=(a_budget(window=Window.MONTH),))
+    granted = (await instance.authorize(policy, by_gateway=what == "the gateway's")).authorization
+    if not granted.grant.terms.by_gateway:
+        clock.advance_ms(granted.expires_at_ms - clock.now_ms() + LATE_MS_MAX + 1)
+    rule = BudgetRule(orgs_set_budgets=orgs_set_budgets)
+    voiding = instance.authorizations.void_for_admin(policy, granted.id, LISTED, rule)
+    if orgs_set_budgets:
+        assert (await voiding).state is State.VOIDED
+        return
+    with pytest.raises(NotPermittedError, match="all organisations"):
+        await voiding
+    assert (await balance(instance, policy, clock.now_ms())).used == HELD_USD_PICOS
+    voided = await instance.authorizations.void_for_admin(policy, granted.id, BY, rule)
+    assert voided.state is State.VOIDED
+
+
+async def test_any_administrator_voids_what_the_client_may(instance: Instance) -> None:
+    """The client could void it itself, so nothing is gained by it."""
+    policy = a_policy(budgets=(a_budget(),))
+    granted = (await instance.authorize(policy)).authorization
+    voided = await instance.authorizations.void_for_admin(policy, granted.id, LISTED, BudgetRule())
+    assert voided.state is State.VOIDED
+
+
 async def test_the_gateway_and_administrators_do(instance: Instance, clock: SettableClock) -> None:
     """The one by what Bedrock says, the others on their own responsibility, with an entry."""
     policy = a_policy(budgets=(a_budget(),))
@@ -78,6 +115,6 @@ async def test_the_gateway_and_administrators_do(instance: Instance, clock: Sett
     done = await authorizations.capture(policy, captured.id, a_capture(), by_gateway=True)
     assert done.recorded.receipt.cost_usd_picos == COST_USD_PICOS
     await authorizations.void(policy, voided.id, "not sent", by_gateway=True)
-    found = await authorizations.void_for_admin(policy, given_back.id, BY)
+    found = await authorizations.void_for_admin(policy, given_back.id, BY, BudgetRule())
     assert found.state is State.VOIDED
     assert await balance(instance, policy, clock.now_ms()) == Balance(COST_USD_PICOS, 0, 0)

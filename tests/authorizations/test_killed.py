@@ -154,6 +154,7 @@ async def engine(
         yield url + endpoint, url + proxy.endpoint, proxy
 
 
+@pytest.mark.slow
 async def test_kill_9_overspends_nothing_and_leaves_nothing_held(
     engine: tuple[str, str, FaultProxy | None],
 ) -> None:

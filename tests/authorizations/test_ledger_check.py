@@ -14,7 +14,7 @@ from pricekeeper.days import MS_PER_DAY
 from pricekeeper.errors import ConflictError
 from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import RATE_BUCKETS
-from pricekeeper.tenants import Window
+from pricekeeper.tenants import BudgetRule, Window
 from selection.conftest import SettableClock
 
 
@@ -133,7 +133,7 @@ async def test_what_is_unsettled_for_days_stays_charged_and_listed(
     in_its_day = await instance.authorizations.read_exposed({policy.org_id}, began_ms, began_ms)
     assert [one.id for _, one in in_its_day] == [name], "the spend of that day has it"
     before = await check()
-    voided = await instance.authorizations.void_for_admin(org, name, BY)
+    voided = await instance.authorizations.void_for_admin(org, name, BY, BudgetRule())
     assert voided.state is State.VOIDED
     assert name not in await unsettled()
     assert await check() == before - Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import structlog
 
+from attribution import BY
 from cli.conftest import NOBODY, ORG, Cli
 from http_fixtures import ENVIRONMENT, KEY, Api
-from pricekeeper.admin_keys import WantedKey
-from pricekeeper.authority import ALL_ORGS, DEPLOYMENT, Role
+from pricekeeper.authority import ALL_ORGS, Role
 from pricekeeper.bootstrap import open_services, require_administrator
 from pricekeeper.cli.demo.service import demo_settings
 from pricekeeper.errors import SettingsError
-from pricekeeper.values import Attribution
 from serving import running_server
 from tokens.conftest import MovableClock
 
@@ -146,8 +145,7 @@ class TestWithoutARoot:
             with pytest.raises(SettingsError, match="PRICEKEEPER_PROVISIONING_KEY"):
                 await require_administrator(services)
             end = clock.now_ms() // 1000 + 60
-            wanted = WantedKey("platform", Role.ADMIN, ALL_ORGS, end)
-            await services.admin_keys.create(wanted, DEPLOYMENT, Attribution("cli/x", "", ""))
+            await services.admin_keys.create("platform", Role.ADMIN, ALL_ORGS, end, BY)
             capsys.readouterr()
             await require_administrator(services)
             assert "admin_keys_expired" not in capsys.readouterr().out

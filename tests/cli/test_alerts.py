@@ -7,6 +7,7 @@ from ipaddress import ip_network
 
 import pytest
 
+from alerts.topics_server import TOPIC
 from cli.conftest import NOBODY, ORG, Cli
 from cli.test_spend import on_services
 from hook_server import Hook, running_hook
@@ -38,10 +39,15 @@ def anywhere(
 ) -> Iterator[Cli]:
     """Commands on the store and against a service, where this machine may be called."""
     monkeypatch.setenv("PRICEKEEPER_ALERT_NETWORKS", "127.0.0.0/8")
+    monkeypatch.setenv("PRICEKEEPER_ALERT_TOPICS", TOPIC)
     if request.param == "store":
         yield cli
         return
-    settings = replace(demo_settings(cli.folder), alert_networks=(ip_network("127.0.0.0/8"),))
+    settings = replace(
+        demo_settings(cli.folder),
+        alert_networks=(ip_network("127.0.0.0/8"),),
+        alert_topics=frozenset({TOPIC}),
+    )
     with running_service(settings, SystemClock()) as url:
         monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", settings.provisioning_key or "")
         cli.place = ("--url", url)

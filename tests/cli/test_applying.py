@@ -28,7 +28,10 @@ ACME: dict[str, Any] = {
         "*": {"rpm": {"capacity": 60, "refill_amount": 60, "refill_period_ms": 60_000}}
     },
     "budgets": [{"name": "monthly", "window": "MONTH", "limit_usd_micros": 200_000_000}],
-    "apps": {"chat": {"app_name": "Chat", "session_limit": 9}, "web": {"app_name": "Web"}},
+    "apps": {
+        "chat": {"app_name": "Chat", "session_limit": 9, "max_output_tokens_cap": 900},
+        "web": {"app_name": "Web"},
+    },
 }
 
 
@@ -113,6 +116,7 @@ class TestThePlan:
             "budget weekly none -> $0.000001 a week",
             f"~ Chat {ORG} chat {path}",
             "sessions 9 at most -> inherited",
+            "longest answer 900 tokens -> inherited",
             f"~ Web {ORG} web {path}",
             "tight from 95 %, inherited -> 60 %",
             "rate limit *:rpm 60/1m, inherited -> none",
@@ -509,6 +513,7 @@ def test_a_person_is_asked_after_the_plan(
     assert len(cli.ok("org", "list") and cli.ok("app", "list", ORG)) == max(0, count - 1)
 
 
+@pytest.mark.slow
 def test_nobody_is_asked_if_there_is_nothing_to_ask(
     cli: Cli, environment: Mapping[str, str]
 ) -> None:

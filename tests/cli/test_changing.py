@@ -56,6 +56,28 @@ def test_a_flag_changes_what_it_names(anywhere: Cli) -> None:
     }
 
 
+def test_a_cap_is_set_shown_and_removed(anywhere: Cli) -> None:
+    """An app has its organisation's, or its own; it is in the YAML only where it is stated."""
+    anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--output-cap", "8192")
+    anywhere.ok("app", "put", ORG, "chat", "--name", "Chat")
+
+    def cap(*client: str) -> Any:
+        return anywhere.ok(*client)["configuration"]["max_output_tokens_cap"]
+
+    app = ("app", "get", ORG, "chat")
+    assert (cap("org", "get", ORG), cap(*app)) == (8_192, 8_192)
+    assert "longest answer 8,192 tokens inherited" in told(anywhere(*app).out)
+    done = anywhere("app", "set", ORG, "chat", "--output-cap", "16000")
+    assert "longest answer 8192 tokens, inherited -> 16000 tokens" in told(done.out)
+    assert cap(*app) == 16_000
+    assert "max_output_tokens_cap: 16000" in anywhere(*app, "--yaml").out
+    anywhere.ok("app", "set", ORG, "chat", "--unset", "max-output-tokens-cap")
+    assert cap(*app) == 8_192
+    anywhere.ok("org", "set", ORG, "--unset", "max_output_tokens_cap")
+    assert (cap("org", "get", ORG), cap(*app)) == (None, None)
+    assert "max_output_tokens_cap" not in anywhere("org", "get", ORG, "--yaml").out
+
+
 def test_what_is_removed(anywhere: Cli) -> None:
     """A budget, a limit, a quota that no ordering needs, and fields that have a default."""
     flags = (

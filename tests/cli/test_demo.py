@@ -42,6 +42,7 @@ def run_demo(*words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.slow
 def test_a_day_from_end_to_end() -> None:
     """Everything that was promised is seen, and every sum is what was sent. Stdout is JSON only."""
     done = run_demo(*SMALL, "--json")
@@ -62,6 +63,7 @@ def test_a_day_from_end_to_end() -> None:
     assert used == {"premium", "standard", "economy"}
 
 
+@pytest.mark.slow
 def test_without_a_terminal_there_are_plain_lines(cli: Cli) -> None:
     """One for each event, the summary, the commands to go on; and the store is kept if asked."""
     kept = cli.folder / "kept"

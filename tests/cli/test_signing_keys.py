@@ -61,6 +61,7 @@ def test_commands_on_the_store_use_the_pepper_from_there(cli: Cli, place: str) -
     assert "pepper" in cli("credentials", "provisioning-key", ORG).err
 
 
+@pytest.mark.slow
 def test_secrets_manager_is_asked(cli: Cli) -> None:
     """Doctor says where they come from, and what is wrong there."""
     keyring, pepper = cli("keys", "new").out, cli("keys", "new-pepper").out.strip()

@@ -15,13 +15,16 @@ from pricekeeper.authorizations import LedgerCheck, State
 from pricekeeper.authorizations.reading import AuthorizationReader
 from pricekeeper.authorizations.regions import Regions
 from pricekeeper.budgets import Balance
+from pricekeeper.cli import exits
 from pricekeeper.clock import SystemClock
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering import WindowSpend
 from pricekeeper.settings import read_settings
-from pricekeeper.storage import open_store
-from pricekeeper.storage.tables import ALL_TABLES
+from pricekeeper.storage import Delete, open_store
+from pricekeeper.storage.format import FORMAT_KEY, FORMAT_VERSION
+from pricekeeper.storage.tables import ALL_TABLES, CONFIG
 from selection.conftest import SettableClock
+from stored_items import on_store, write_items
 
 NAMES = {table.name for table in ALL_TABLES}
 _DATA = Path(__file__).parents[1] / "pricing" / "data"
@@ -119,7 +122,7 @@ def test_aggregate_tells_what_it_did(cli: Cli) -> None:
 
 
 def test_aggregate_charges_what_a_service_that_is_gone_has_left(store: Cli) -> None:
-    """It is unsettled, its budget is charged what it held, and nothing is held any more."""
+    """It reads as unsettled from its expiry on; `aggregate` moves its hold in the budget."""
     store.ok("tables", "create")
     location = read_settings(os.environ).store
     midday_in = f"Etc/GMT{SystemClock().now_ms() // 3_600_000 % 24 - 12:+d}"  # no midnight is near
@@ -145,10 +148,49 @@ def test_aggregate_charges_what_a_service_that_is_gone_has_left(store: Cli) -> N
         return [one.enforced for one in findings], states
 
     asyncio.run(leave())
-    assert asyncio.run(look()) == ([Balance(HELD_USD_PICOS, HELD_USD_PICOS)], [State.OPEN])
+    assert asyncio.run(look()) == ([Balance(HELD_USD_PICOS, HELD_USD_PICOS)], [State.UNSETTLED])
     assert store.ok("aggregate")["expired"] == 1
     assert asyncio.run(look()) == ([Balance(HELD_USD_PICOS, 0, HELD_USD_PICOS)], [State.UNSETTLED])
     assert store.ok("aggregate")["expired"] == 0
+
+
+def test_a_new_store_has_nothing_to_migrate(store: Cli) -> None:
+    """On tables that are empty, and on a store in use."""
+    store.ok("tables", "create")
+    for _ in range(2):
+        assert store.ok("migrate") == {"format": FORMAT_VERSION, "migrated": False}
+        store.ok("org", "put", ORG, *ORG_FLAGS)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("aggregate",),
+        ("org", "list"),
+        ("usage", "show", "--all"),
+        ("audit", "verify"),
+        ("ledger", "check"),
+        ("limits", "repair"),
+        ("prices", "refresh", "--source", OFFERS),
+        ("migrate",),
+    ],
+    ids=" ".join,
+)
+def test_a_store_of_another_format_is_refused(store: Cli, words: tuple[str, ...]) -> None:
+    """By every kind of command, with what to do next; nothing is half-read."""
+    store.ok("tables", "create")
+    store.ok("org", "put", ORG, *ORG_FLAGS)
+    format_item = FORMAT_KEY.attributes
+    write_items(os.environ["PRICEKEEPER_STORE"], (CONFIG, {**format_item, "version": 2}))
+    refused = store(*words)
+    assert refused.code == exits.FAILED
+    assert "format 2" in refused.err
+    assert "install the version" in " ".join(refused.err.split())
+    assert "tables create" not in refused.err
+    on_store(os.environ["PRICEKEEPER_STORE"], lambda one: one.delete(Delete(CONFIG, FORMAT_KEY)))
+    refused = store(*words)
+    assert refused.code == exits.FAILED
+    assert "no format version" in " ".join(refused.err.split())
 
 
 def test_prices_in_force(cli: Cli) -> None:

@@ -243,6 +243,7 @@ def test_a_screen_is_whole_and_ends_with_ctrl_c(
     assert "Traceback" not in terminal.printed
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_one_frame_after_the_other(environment: Mapping[str, str]) -> None:
     """Without control codes, until it is interrupted."""
     process = subprocess.Popen(  # noqa: S603  # our own program

@@ -110,6 +110,7 @@ def admin_key(cli: Cli) -> str:
 RUNS: dict[tuple[str, ...], Words] = {
     ("aggregate",): lambda _: (),
     ("doctor",): lambda _: (),
+    ("migrate",): lambda _: (),
     ("export",): lambda _: ("--day", "2026-01-31", "--into", "exports"),
     ("apply",): lambda _: (DECLARATION, "--yes"),
     ("org", "put"): lambda _: ("new", *ORG_FLAGS),

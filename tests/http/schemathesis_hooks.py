@@ -28,8 +28,8 @@ import schemathesis
 from http_fixtures import Api, Tenant
 from pricekeeper.http import wire
 from pricekeeper.http.reports import GROUPS
-from pricekeeper.metering.usage import TAG_BYTES_MAX
 from pricekeeper.pricing import load_catalogue
+from pricekeeper.tags import TAG_BYTES_MAX, TAGS_MAX
 from pricekeeper.tenants import bodies
 from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
 from pricekeeper.usecases.wire import (
@@ -184,6 +184,13 @@ def settings(body: dict[str, Any]) -> dict[str, Any]:
                 limit["refill_amount"] = max(limit["refill_amount"], least)
     if fits(body.get("budgets"), bodies.Budgets):
         budgets(body["budgets"], body.get("tag_keys") or ())
+    return uncapped(body)
+
+
+def uncapped(body: dict[str, Any]) -> dict[str, Any]:
+    """A cap that is above every longest answer that is asked for: a longer one is refused."""
+    if fits(body.get("max_output_tokens_cap"), bodies.OutputCap):
+        body["max_output_tokens_cap"] = max(body["max_output_tokens_cap"], PLAUSIBLE_TOKENS)
     return body
 
 
@@ -256,20 +263,33 @@ def usage(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def plausible(body: dict[str, Any]) -> dict[str, Any]:
-    """Values of tags that are short enough, and so many tokens as a call can have."""
+    """Tags that are few and short enough in bytes, and so many tokens as a call can have."""
     if isinstance(tags := body.get("tags"), dict):
-        for name, value in tags.items():
-            if isinstance(value, str) and len(value) <= TAG_BYTES_MAX:
-                cut = value.encode("utf-8", "replace")[:TAG_BYTES_MAX]
-                tags[name] = cut.decode("utf-8", "ignore")
+        if len(tags) == TAGS_MAX + 1:  # the type accepts our own mark on top
+            tags.popitem()
+        body["tags"] = {_cut(name): _cut(value) for name, value in tags.items()}
     for field in (name for name in body if name.endswith("_tokens")):
         if fits(body[field], values.Tokens):
             body[field] = min(body[field], PLAUSIBLE_TOKENS)
     return body
 
 
+def _cut(text: Any) -> Any:
+    """A text that has few enough characters, with few enough bytes; anything else is unchanged."""
+    if not isinstance(text, str) or len(text) > TAG_BYTES_MAX:
+        return text
+    return text.encode("utf-8", "replace")[:TAG_BYTES_MAX].decode("utf-8", "ignore")
+
+
 def authorization(body: dict[str, Any]) -> dict[str, Any]:
-    """An id is for one authorization, a model is one that there is, batch has no tier."""
+    """An id is for one authorization, a model is one that there is, batch has no tier.
+
+    Nothing is used that the deployment file has no price or no window for.
+    """
+    if fits(body.get("uses"), list[authorizations.Use]):
+        body["uses"] = []
+    if fits(body.get("window_tokens"), values.Tokens):
+        body["window_tokens"] = 0
     if fits(body.get("authorization_id"), values.Uuid):
         body["authorization_id"] = str(uuid.uuid4())
     if fits(body.get("model"), authorizations.ModelName):

@@ -127,6 +127,18 @@ class TestMaking:
         assert api.call("PUT", elsewhere, body, key=mine).status == 404
         assert api.provision("GET", elsewhere).status == 404
 
+    def test_a_key_with_a_day_left_does_not_take_over_an_endless_one(self, api: Api) -> None:
+        """It could go on after its own end, and the owner would be locked out."""
+        owners, end = created(api, role="ADMIN"), later(days=1)
+        mine = created(api, role="ADMIN", expires_at=end)
+        path, body = f"{KEYS}/{owners['key_id']}/rotate", {"grace_period_hours": 0}
+        refused = api.call("POST", path, body, key=mine["key"])
+        assert (refused.status, refused.code) == (403, "FORBIDDEN")
+        assert end in refused.json["detail"]
+        assert api.call("GET", KEYS, key=owners["key"]).status == 200
+        own = api.call("POST", f"{KEYS}/{mine['key_id']}/rotate", body, key=mine["key"])
+        assert (own.status, own.json["expires_at"]) == (200, end)
+
     def test_a_key_that_expires_gives_none_that_lasts(self, api: Api, tenant: Tenant) -> None:
         """Neither an admin key nor an organisation's own, which has no end."""
         end = later(days=1)

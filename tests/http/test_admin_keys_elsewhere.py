@@ -3,12 +3,13 @@
 Time is a clock that the test moves, so nothing waits.
 """
 
+import uuid
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from http_fixtures import Api
+from http_fixtures import ORG, Api
 from tokens.conftest import MovableClock
 from two_instances import HALF_A_MINUTE_MS, instances
 
@@ -57,6 +58,27 @@ def test_deletion(both: Both) -> None:
     assert both.opens(made["key"]) == ([401], [200])
     both.clock.pass_ms(HALF_A_MINUTE_MS)
     assert both.opens(made["key"]) == ([401], [401])
+
+
+@pytest.mark.parametrize("how", ["deleted", "rotated"])
+def test_an_ended_key_changes_nothing_at_once(both: Both, how: str) -> None:
+    """Otherwise it could make another key, and go on after its own deletion."""
+    made, fresh = (both.create(role="ADMIN") for _ in range(2))
+    assert both.opens(made["key"]) == ([200], [200])
+    if how == "deleted":
+        assert both.here.provision("DELETE", f"{KEYS}/{made['key_id']}").status == 204
+    else:
+        both.rotate(made["key_id"], 0)
+    assert both.opens(made["key"]) == ([401], [200])
+    changes = [
+        ("POST", KEYS, {"name": "heir", "role": "ADMIN"}),
+        ("POST", f"{KEYS}/{fresh['key_id']}/rotate", {"grace_period_hours": 0}),
+        ("PUT", f"/api/v1/orgs/{uuid.uuid4()}", ORG),
+        ("DELETE", f"{KEYS}/{fresh['key_id']}", None),
+    ]
+    for method, path, body in changes:
+        refused = both.there.call(method, path, body, key=made["key"])
+        assert refused.status == 401, (method, path, refused.data)
 
 
 def test_rotation_without_grace(both: Both) -> None:

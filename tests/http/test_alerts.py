@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from alerts.topics_server import TOPIC
 from hook_server import Hook, running_hook
 from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant, usage
 from minting import minted
@@ -46,6 +47,7 @@ def server(
         **receivers.topics.environment,
         "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "1",
         "PRICEKEEPER_ALERT_NETWORKS": "127.0.0.0/8",
+        "PRICEKEEPER_ALERT_TOPICS": TOPIC,
     }
     with running_server(folder, environment=environment, store=store) as running:
         yield running
@@ -98,6 +100,7 @@ def test_a_crossed_threshold_is_delivered_and_listed(
     until(lambda: [one["state"] for one in listed(tenant)] == ["delivered"], server.output)
     (alert,) = listed(tenant)
     (sent,) = told()
+    assert sent.pop("foreign").keys() == {"title", "text"}
     assert {**sent, "state": "delivered"} == {
         **{name: alert[name] for name in sent if name != "test"},
         "test": False,
@@ -252,6 +255,7 @@ def test_what_a_kind_does_not_have_is_named(tenant: Tenant, receivers: Receivers
         ("SLACK", {"url": "https://10.0.0.1/services/T000"}, ["url"]),
         ("SLACK", {"secret": SECRET, "sender": "a@example.com"}, ["secret", "sender"]),
         ("SNS", {"url": "https://sns.eu-central-1.amazonaws.com"}, ["url"]),
+        ("SNS", {"url": f"{TOPIC}-2"}, ["url"]),
         ("SNS", {"url": "arn:aws:sqs:eu-central-1:123456789012:alerts"}, ["url"]),
         ("SNS", {"recipients": ["ops@example.com"], "user": "a"}, ["user", "recipients"]),
         ("EMAIL", {"sender": None, "recipients": None}, ["sender", "recipients"]),

@@ -28,6 +28,7 @@ from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.http.answering import NOBODY_LEFT
 from pricekeeper.http.at_once import RequestAtOnce
+from pricekeeper.http.connections import Connections
 from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.operation import Answer
 from pricekeeper.http.protocol import ProblemProtocol
@@ -393,8 +394,9 @@ class Begun:
         scope: Any = {"method": "POST", "http_version": "1.1", "state": {DEADLINES: deadlines}}
         logger = logging.getLogger("t")
         one = Exchange(
-            scope, self.transport, self.flow, logger, [], _ignore, self.tasks, keep_alive=True
-        )
+            scope, self.transport, self.flow, logger, [], _ignore, self.tasks,
+            connections=Connections(1, 1), offer_place=lambda: None, keep_alive=True,
+        )  # fmt: skip
         request = SimpleNamespace(scope=scope, exchange=one, deadline=None)
         call: Any = SimpleNamespace(request=request, request_id="r", limit_headers=())
         self.reply = RequestAtOnce(one, call, "/usage", 0, self._note)

@@ -274,6 +274,26 @@ def test_a_dry_run_takes_nothing(shop: Shop) -> None:
     assert (denied.status, denied.code) == (429, "QUOTA_EXCEEDED")
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"uses": ["guardrail"]}, "models.premium.units.guardrail_text_unit:content"),
+        ({"uses": ["tool_call:web_search"]}, "models.premium.units.tool_call:web_search"),
+        ({"window_tokens": 10**9}, "models.premium.context_window_tokens"),
+        ({"uses": [""]}, "uses"),
+        ({"uses": ["x"] * 17}, "uses"),
+    ],
+)
+def test_what_the_deployment_file_does_not_cover_is_refused(
+    shop: Shop, more: dict[str, Any], told: str
+) -> None:
+    """A unit without a price, or a window longer than the file says; nothing is held."""
+    refused = shop.authorize(**more)
+    assert (refused.status, told in str(refused.json)) == (400, True), refused.json
+    assert shop.rpm() == 50
+    assert shop.authorize(window_tokens=200_000).status == 201
+
+
 def test_an_answer_is_fitted_into_what_is_left_if_the_caller_says_so(shop: Shop) -> None:
     """Never shorter than the caller can use, and never unasked."""
     wanted = {"max_output_tokens": 100_000}
@@ -284,6 +304,57 @@ def test_an_answer_is_fitted_into_what_is_left_if_the_caller_says_so(shop: Shop)
     assert fitted.status == 201
     assert fitted.json["max_output_tokens"] == (40_000 - 4_400) // 22
     assert fitted.json["held_usd_micros"] <= 40_000
+
+
+class TestOutputCap:
+    """The caller makes the call itself, so what is lowered has to be its own wish."""
+
+    CAP = 300
+
+    @pytest.fixture
+    def shop(self, api: Api) -> Shop:
+        return open_shop(api, max_output_tokens_cap=self.CAP)
+
+    def test_an_answer_above_it_is_refused_by_name(self, shop: Shop) -> None:
+        """The message says what to do next."""
+        refused = shop.authorize()
+        assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+        for told in ("max_output_tokens", "max_output_tokens_cap", "300", "allow_lower_max_output"):
+            assert told in refused.json["detail"]
+        assert shop.authorize(max_output_tokens=self.CAP).status == 201
+
+    def test_it_is_lowered_if_the_caller_allows_that(self, shop: Shop) -> None:
+        granted = shop.authorize(allow_lower_max_output=True)
+        assert granted.json["max_output_tokens"] == self.CAP
+        assert granted.json["held_usd_micros"] == (INPUT * 4_400 + self.CAP * 22_000) // 1_000
+        tried = shop.authorize(allow_lower_max_output=True, dry_run=True)
+        assert tried.json["max_output_tokens"] == self.CAP
+
+    def test_never_below_what_the_caller_can_use(self, shop: Shop) -> None:
+        least = {"allow_lower_max_output": True, "min_output_tokens": self.CAP + 1}
+        refused = shop.authorize(**least)
+        assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+        for told in ("min_output_tokens", "max_output_tokens_cap", "300"):
+            assert told in refused.json["detail"]
+        least["min_output_tokens"] = self.CAP
+        assert shop.authorize(**least).json["max_output_tokens"] == self.CAP
+
+    @pytest.mark.parametrize("may_be_lowered", [False, True])
+    def test_a_repeated_request_is_the_grant_from_before_the_cap(
+        self, api: Api, may_be_lowered: bool
+    ) -> None:
+        """A caller that lost an answer gets that one, whatever was set since."""
+        shop = open_shop(api)
+        call = {"authorization_id": str(uuid.uuid4()), "allow_lower_max_output": may_be_lowered}
+        first = shop.authorize(**call)
+        assert first.status == 201
+        patch = {"content-type": "application/merge-patch+json"}
+        changed = api.call(
+            "PATCH", shop.tenant.org, {"max_output_tokens_cap": 1}, key=KEY, headers=patch
+        )
+        assert changed.status == 200
+        again = shop.authorize(**call)
+        assert (again.status, again.json["max_output_tokens"]) == (200, OUTPUT)
 
 
 class TestCapturing:

@@ -20,6 +20,7 @@ APPLIED = (
 """The store has done it, and its reply does not come through."""
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     """A revocation, a rotation without grace, ended sessions and a freeze, each killed at once."""
     with running_server(tmp_path, environment=ENVIRONMENT) as server:

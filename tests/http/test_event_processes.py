@@ -84,6 +84,7 @@ def record(tenant: Tenant) -> str:
     return request_id
 
 
+@pytest.mark.slow
 def test_two_workers_tell_each_others_listeners(tmp_path: Path) -> None:
     """Whichever of them a record comes to, everybody hears of it; a stop ends all streams."""
     with running_server(tmp_path, "--workers", "2", environment=ENVIRONMENT) as server:

@@ -8,6 +8,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from pricekeeper.gateway.connection import ABORT
+from pricekeeper.http.connections import Connections
 from pricekeeper.http.exchange import Exchange
 
 
@@ -36,7 +37,10 @@ def exchange(
     log = logging.getLogger("test")
     scope: Any = {"method": method, "http_version": version}
     flow = FlowControl(transport)
-    return Exchange(scope, transport, flow, log, [], lambda: None, set(), keep_alive=keep_alive)
+    return Exchange(
+        scope, transport, flow, log, [], lambda: None, set(),
+        connections=Connections(1, 1), offer_place=lambda: None, keep_alive=keep_alive,
+    )  # fmt: skip
 
 
 async def answer(one: Exchange, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -10,6 +10,7 @@ import pytest
 from http_fixtures import KEY, Api, Tenant, usage
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.operation import Operation
+from tenant_matrix import BODIES
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
 RAW = [
@@ -98,6 +99,9 @@ def path_of(operation: Operation, tenant: Tenant) -> str:
         request_id="7c9e6679-7425-40de-944b-e07fc1f90ae7",
         key_id="0" * 12,
         channel="ops",
+        file="index.js",
+        session_id="001-" + "x" * 22,
+        date="2026-01-01",
     )
 
 
@@ -261,3 +265,21 @@ def test_an_escaped_slash_is_no_slash(api: Api, tenant: Tenant) -> None:
     for path in (f"{tenant.app}%2Fmodel-selection", f"{tenant.org}/apps%2fweb/model-selection"):
         reply = api.call("GET", path, token=tenant.app_token)
         assert (reply.status, reply.code) == (404, "NOT_FOUND")
+
+
+DOTS = ("..", "%2e%2e", "%2E", "..%5c", "%252e%252e", "..%3b")
+WITH_ID = [operation for operation in OPERATIONS if "{" in operation.path]
+
+
+@pytest.mark.parametrize("operation", WITH_ID, ids=lambda operation: operation.name)
+def test_no_id_is_a_dot_segment(
+    api: Api, tenant: Tenant, victim: Tenant, operation: Operation
+) -> None:
+    """A proxy takes them for other paths, so no operation finds something by such an id."""
+    known = path_of(operation, target(operation, tenant, victim)).split("/")
+    for at, name in enumerate(operation.path.split("/")):
+        for dots in DOTS if "{" in name else ():
+            path = "/".join([*known[:at], dots, *known[at + 1 :]])
+            body = BODIES.get(operation.name)
+            reply = api.call(operation.method, path, body, token=tenant.app_token, key=KEY)
+            assert 400 <= reply.status < 500, (path, reply.status)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from attribution import PERMIT
 from http_fixtures import ENVIRONMENT, ORG, Api, Reply, Tenant, usage
 from pricekeeper.clock import ManualClock
 from pricekeeper.credentials.secret import CLIENT_SECRET, mint
@@ -269,7 +270,7 @@ def test_a_flood_of_guesses_does_not_reach_the_store(
         replies = [guess("pks_guess") for _ in range(8)]
         assert replies[0].status == 401
         check_refusal(replies[-1])
-        secret = mint(CLIENT_SECRET, secrets.token_bytes).reveal()
+        secret = mint(PERMIT, CLIENT_SECRET, secrets.token_bytes).reveal()
         counts = []
         for guessed in ("pks_guess", secret):
             before = store_calls(api)

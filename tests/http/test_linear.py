@@ -9,7 +9,6 @@ import importlib
 import json
 import pkgutil
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from re import _constants, _parser  # how a pattern was read
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 import pricekeeper
+from counted_calls import calls
 from pricekeeper.errors import InvalidConfigError, InvalidValueError, RequestRefusedError
 from pricekeeper.http import edge
 from pricekeeper.http.edge import read_body, strict_json
@@ -74,22 +74,6 @@ def counted(work: Callable[[], object]) -> int:
     Work.count = 0
     work()
     return Work.count
-
-
-def calls(work: Callable[[], object]) -> int:
-    """How many functions were called, of Python and of C."""
-    made = 0
-
-    def note(_frame: object, event: str, _argument: object) -> None:
-        nonlocal made
-        made += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return made
 
 
 def refused(work: Callable[[], object]) -> Callable[[], None]:

@@ -188,6 +188,7 @@ def test_if_there_is_a_token_the_listener_asks_for_it(tmp_path: Path) -> None:
         assert listener.call("GET", "/healthz").status == 200
 
 
+@pytest.mark.slow
 def test_with_two_workers_one_listener_speaks_for_both(tmp_path: Path) -> None:
     """The process that has started them answers: metrics of both, and health of both."""
     with with_listener(tmp_path, "--workers", "2") as (server, listener):

@@ -12,6 +12,7 @@ from prometheus_client import Metric
 
 from pricekeeper.bootstrap import Supervisor, open_services
 from pricekeeper.gateway.meter import GatewayMeter
+from pricekeeper.gateway.sharing import ShareMeter
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import SPEND, Metrics
 from pricekeeper.http.observing import Observer
@@ -45,6 +46,7 @@ async def observed() -> Metrics:
             limits = ApiLimits(services.limiter, {})
             Observer(services, metrics, Supervisor(services.clock), limits).carry()
             metrics.watch(GatewayMeter())
+            metrics.watch(ShareMeter())
             return metrics
 
 

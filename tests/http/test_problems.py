@@ -104,6 +104,7 @@ EXAMPLES: list[PriceKeeperError] = [
     errors.StoreReplacedError("/var/lib/x.db was removed"),
     errors.StoreDamagedError("/var/lib/x.db is damaged"),
     errors.StoreReadOnlyError("attempt to write"),
+    errors.StoreFormatError("the store has format 2"),
     errors.StoreFullError("no room"),
     errors.UnreadableItemError("the DailyTotal item ORG#a can't be read"),
     errors.StoreUnavailableError("10.0.0.1 refused the connection"),

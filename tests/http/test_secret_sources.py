@@ -36,6 +36,7 @@ def private_parts(secrets: Mapping[str, str]) -> list[str]:
     return [entry["refresh"], entry["signing"]["d"], secrets["pepper"].partition(":")[2]]
 
 
+@pytest.mark.slow
 def test_instances_without_a_common_folder_believe_each_other(
     tmp_path: Path, aws: SecretsManagerStandIn, secrets: dict[str, str]
 ) -> None:

@@ -83,6 +83,7 @@ class Load:
                 self.answers.append((body["request_id"], reply.status))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_under_load_loses_and_breaks_nothing(tmp_path: Path, workers: int) -> None:
     """Readiness ends first, while requests are still served; none of them is answered with a 5xx.
@@ -141,6 +142,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         assert "Traceback" not in server.output()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite-file", "dynoxide"])
 def test_two_workers_count_exactly(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
@@ -196,6 +198,7 @@ def test_keys_and_pepper_survive_a_restart(tmp_path: Path) -> None:
     assert {kept["pepper"], kept["signing-keys.json"]} == {0o600}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "setting", "fix"),
     [
@@ -253,6 +256,7 @@ def test_with_a_bad_setting_it_does_not_start(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "proxies", "loud"),
     [

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ async def handler(call: Call) -> Answer:
             return Answer(200, {"fine": True})
 
 
-async def lifespan(*_: Any) -> None:
+def lifespan() -> AbstractAsyncContextManager[dict[str, Any]]:
     raise AssertionError("nothing but HTTP is asked here")
 
 

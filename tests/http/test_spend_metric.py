@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from attribution import BY
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
-from metering.older_version import marker_put
+from metering.other_program import marker_put
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.http.election import Election
@@ -58,6 +58,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"dynamodb://us-east-1?prefix=http-{uuid.uuid4().hex[:8]}-&endpoint={endpoint}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("store", "workers"), [("sqlite-file", 2), ("dynoxide", 1)], indirect=["store"]
 )

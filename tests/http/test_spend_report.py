@@ -324,7 +324,7 @@ def test_the_longest_ranges_are_answered(world: World, tenant: Tenant) -> None:
 
 
 async def _count_as_before(store: Store, account: Account, total: Total) -> None:
-    """As the version before has it: a shard and its marker."""
+    """As another program writes it: a shard and its marker."""
     expires = day_expires_at_epoch(account.day)
     marker = f"{account.scope_key}#LABEL#{account.label}#SH#8"
     index = {"PK": f"ACTIVE#{account.day}", "SK": marker, "expires_at_epoch": expires}

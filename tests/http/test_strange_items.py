@@ -177,7 +177,7 @@ def test_a_shard_that_can_not_be_read_makes_its_account_alone_unknown(world: Wor
     scope = world.scope(victim)
     shards = [written.shard(scope, "premium", number, world.day) for number in range(8)]
     world.write(*((table, {**one, "cost_usd_micros": "1250000"}) for table, one in shards))
-    world.spend(victim)  # a record counts, whatever an earlier version has left
+    world.spend(victim)  # a record counts, whatever another program has left
     world.aggregate()  # finds that another program has written shards
     report = world.aggregate()
     assert report.failed == 0

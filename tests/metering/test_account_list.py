@@ -1,4 +1,4 @@
-"""The list of partitions: as long as the totals in them, and with what the version before had."""
+"""The list of partitions: as long as the totals in them, and with totals of other programs."""
 
 from metering.conftest import DAY_MS, a_policy
 from pricekeeper.days import org_day

@@ -15,7 +15,7 @@ from metering.conftest import (
     a_policy,
     a_usage,
 )
-from metering.older_version import counter_update, marker_put
+from metering.other_program import counter_update, marker_put
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day

@@ -9,7 +9,7 @@ import pytest
 from faulty_store import Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.conftest import CATALOGUE, COST_USD_PICOS, PREMIUM, STANDARD, a_policy, a_usage
-from metering.older_version import OlderMetering, marker_put
+from metering.other_program import OtherProgram, marker_put
 from metering.test_aggregator import ForgedStore, account_puts
 from metering.test_posting import QuickClock, clock, memory, metering, new_instance
 from minting import minted
@@ -36,8 +36,8 @@ async def total_of(store: Store, policy: Policy, day: str) -> Total:
     return total_from(await store.get(*total_key(account)))
 
 
-class OlderAggregator:
-    """An aggregator of the version before: it sums shards, and knows nothing of the journal."""
+class OtherAggregator:
+    """An aggregator of another program: it sums shards, and does not read the journal."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self._store = store
@@ -54,12 +54,12 @@ class OlderAggregator:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_versions_side_by_side(
+async def test_another_program_side_by_side(
     metering: Metering, memory: MemoryStore, clock: QuickClock, policy: Policy, seed: int
 ) -> None:
     """Both count and both sum, in any order: after a run of ours the total is what was counted."""
     random, day = Random(seed), org_day("UTC", clock.now_ms())
-    older, summing = OlderMetering(memory, clock, random), OlderAggregator(memory, clock)
+    older, summing = OtherProgram(memory, clock, random), OtherAggregator(memory, clock)
     ours = [Aggregator(memory, clock), Aggregator(memory, clock)]
     count = 0
     for _ in range(40):

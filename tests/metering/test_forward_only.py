@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import CATALOGUE, DAY_MS, PREMIUM, MeteringMaker, a_usage, new_org_id
-from metering.older_version import counter_update, marker_put
+from metering.other_program import counter_update, marker_put
 from metering.test_aggregator import ForgedStore, Sleeper, stored
 from pricekeeper.days import date_of, day_start_ms
 from pricekeeper.errors import OutcomeUnknownError

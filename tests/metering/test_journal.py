@@ -29,9 +29,9 @@ from pricekeeper.metering.journal import (
     weight_of,
 )
 from pricekeeper.metering.journal_items import Written, page_update
-from pricekeeper.metering.usage import TAG_BYTES_MAX, TAGS_MAX
 from pricekeeper.storage import Key
 from pricekeeper.storage.values import ITEM_BYTES_MAX, item_bytes
+from pricekeeper.tags import TAG_BYTES_MAX, TAGS_MAX
 from pricekeeper.ticks import TICK_MS, region_at, tick_of
 
 MOMENTS = st.integers(min_value=0, max_value=(1 << 48) - 1)

@@ -26,17 +26,12 @@ from pricekeeper.metering.journal import (
 )
 from pricekeeper.metering.journal_items import REPAIR, page_key
 from pricekeeper.metering.posting import ANSWER_MS_MAX, NONCE_BYTES, is_late
-from pricekeeper.metering.usage import (
-    AHEAD_MS_MAX,
-    LATE_MS_MAX,
-    TAG_BYTES_MAX,
-    TAGS_MAX,
-    Usage,
-)
+from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX, Usage
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Item, Put, Store, Update
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.storage.values import ITEM_BYTES_MAX, item_bytes
+from pricekeeper.tags import TAG_BYTES_MAX, TAGS_MAX
 from pricekeeper.tenants import Policy
 from pricekeeper.ticks import TICK_MS, tick_of
 

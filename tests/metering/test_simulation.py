@@ -3,7 +3,7 @@
 Several instances count for apps in three zones, around the midnight of each. Their wire loses
 requests and replies, delivers late, up to minutes, and their processes die. Their clocks are up to
 two seconds wrong. Clients repeat a third of their records, some ids have their time in them and
-some not, and whatever was not answered is reported again. An instance of the version before counts
+some not, and whatever was not answered is reported again. Another program counts in shards
 beside them. Two aggregators run in between, stopped at any read or write. However it goes, the
 totals are those of the distinct records.
 """
@@ -25,7 +25,7 @@ from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.audit import Audit, Reported, Watcher
 from metering.conftest import LABELS, PREMIUM, a_policy
-from metering.older_version import OlderMetering
+from metering.other_program import OtherProgram
 from metering.variants import BROKEN, CAUGHT_BY, SEEDING, SOUND, Variant
 from minting import minted
 from pricekeeper.clock import ManualClock
@@ -51,12 +51,13 @@ from pricekeeper.ticks import TICK_MS
 from pricekeeper.values import OrgId
 from quick_loop import quiet
 from slow_wire import SkewedClock, SlowWire, TornStore
+from slowness import batches
 
 __all__ = ["quiet"]
 
 pytestmark = pytest.mark.usefixtures("quiet")
 HISTORIES = 500
-HISTORIES_EACH = 250
+HISTORIES_EACH = 50
 BEFALLING = {
     "refused", "request_lost", "reply_lost", "late", "crashed",
     "last_request", "slow_request", "slow_reply",
@@ -103,7 +104,7 @@ class World:
         ]
         self.instances = [self.instance() for _ in range(INSTANCES)]
         self.crowded_ms = clock.now_ms() - self.random.randrange(10_000)
-        self.older = OlderMetering(self.wire, self.service_clock(), self.random)
+        self.other_program = OtherProgram(self.wire, self.service_clock(), self.random)
         self.crashes = 0
 
     def service_clock(self) -> SkewedClock:
@@ -150,7 +151,7 @@ class World:
 
     async def send(self, record: Reported) -> None:
         if record.usage.request_id[14] == "4" and self.random.random() < 0.3:
-            await self.send_to_older(record)
+            await self.send_to_other_program(record)
             return
         number = self.random.randrange(INSTANCES)
         instance = self.instances[number]
@@ -165,10 +166,10 @@ class World:
         else:
             self.audit.answer(record, answer)
 
-    async def send_to_older(self, record: Reported) -> None:
-        """An instance of the version before counts it, in a shard."""
+    async def send_to_other_program(self, record: Reported) -> None:
+        """Another program counts it, in a shard."""
         with suppress(*_NO_ANSWER):
-            await self.older.record(
+            await self.other_program.record(
                 record.policy, record.usage, record.happened_at_ms, record.cost_usd_picos
             )
 
@@ -229,7 +230,7 @@ def set_full_weight(weight: int) -> None:
         vars(module)["FULL_WEIGHT"] = weight
 
 
-@pytest.mark.parametrize("first", range(0, HISTORIES, HISTORIES_EACH))
+@pytest.mark.parametrize("first", batches(HISTORIES, HISTORIES_EACH))
 def test_the_totals_are_those_of_the_distinct_records(first: int) -> None:
     """Whatever is lost, repeated, late or dead; and no total ever goes back."""
     befell: Counter[str] = Counter()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from metering.conftest import ECONOMY, PREMIUM, STANDARD
-from metering.older_version import marker_put
+from metering.other_program import marker_put
 from pricekeeper.clock import ManualClock
 from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.items import day_expires_at_epoch, total_key, total_put

@@ -14,7 +14,7 @@ import botocore.session
 import pytest
 
 from metering.conftest import COST_USD_PICOS, LABELS, PREMIUM, a_policy, a_usage
-from metering.older_version import marker_put
+from metering.other_program import marker_put
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering import Aggregator, Metering, Outcome, org_day
 from pricekeeper.metering.counters import Account

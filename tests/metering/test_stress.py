@@ -154,6 +154,7 @@ async def proxy(dynoxide: str) -> AsyncIterator[FaultProxy]:
         yield proxy
 
 
+@pytest.mark.slow
 async def test_64_writers_through_an_unreliable_network(
     proxy: FaultProxy, dynoxide: str, table_prefix: str, new_metering: MeteringMaker
 ) -> None:

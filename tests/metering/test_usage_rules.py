@@ -138,4 +138,4 @@ def test_another_client_has_another_body() -> None:
 def test_what_is_not_text_is_refused() -> None:
     """A lone surrogate has no bytes to be counted or compared by."""
     with pytest.raises(InvalidValueError, match="surrogate"):
-        fingerprint("c", a_usage(ID, tags={"k": "\ud800"}))
+        checked(a_usage(ID, tags={"k": "\ud800"}))

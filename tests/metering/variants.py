@@ -292,7 +292,7 @@ def checkpoint_past_failures(patch: pytest.MonkeyPatch) -> Variant:
 
 
 def shards_forgotten(patch: pytest.MonkeyPatch) -> Variant:
-    """A total that an earlier version wrote is taken for one without shards."""
+    """A total that another program wrote is taken for one without shards."""
 
     async def none(*_: Any) -> Counters:
         return NOTHING

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.values import Attribution, OrgId
+from pricekeeper.authority import Attribution
+from pricekeeper.values import OrgId
 
 DEPLOYMENT: Final = "DEPLOYMENT"
 """The chain of what concerns no single organisation."""
@@ -79,8 +80,6 @@ class Head:
     seq: int = 0
     hash: str = ""
     expires_at_epoch: int = 0
-    is_known: bool = False
-    """Whether the configuration says that the chain was begun; heads of earlier versions say no."""
 
     def next_entry(
         self, change: Change, by: Attribution, *, entry_id: str, at_ms: int, expires_at_epoch: int

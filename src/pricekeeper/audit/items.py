@@ -30,7 +30,6 @@ HEADS: Final = "HEADS"
 TIMELINE: Final = "TIMELINE"
 BEGINNINGS: Final = "AUDIT_CHAINS"
 _BEGUN: Final = "begun"
-_IS_KNOWN: Final = "is_known"
 _BODY: Final = "entry"
 _SEQ_DIGITS: Final = 12
 _SORT_KEY: Final = re.compile(f"[0-9]{{{_SEQ_DIGITS}}}", re.ASCII)
@@ -82,11 +81,6 @@ def beginning_update(chain: str) -> Update:
     return Update(CONFIG, beginning_key(chain), (Add(_BEGUN, 1),))
 
 
-def beginning_put(chain: str) -> Put:
-    """Make a chain known that an earlier version has begun."""
-    return Put(CONFIG, {**_keyed(beginning_key(chain)), _BEGUN: 1}, ITEM_ABSENT)
-
-
 def beginnings_query() -> Query:
     """Every chain that was ever begun."""
     return Query(CONFIG, BEGINNINGS)
@@ -103,7 +97,6 @@ def times_begun(item: Item | None) -> int:
 def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
     """The writes that append an entry to a chain that ends with that head: the head comes first.
 
-    The new head says that Config knows the chain, so whoever sends them sees to that as well.
     Each of them is refused once it was applied, so the transaction can be sent any number of times.
     """
     after = head_after(entry)
@@ -116,7 +109,6 @@ def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
                 "seq": after.seq,
                 "hash": after.hash,
                 "entry_expires_at_epoch": after.expires_at_epoch,
-                _IS_KNOWN: True,
             },
             attr("seq").eq(head.seq) & attr("hash").eq(head.hash) if head.seq else ITEM_ABSENT,
         ),
@@ -153,7 +145,6 @@ def head_from(item: Any) -> Head:
         typed.whole("seq", least=1),
         typed.text("hash"),
         typed.whole("entry_expires_at_epoch", least=0),
-        is_known=item.get(_IS_KNOWN) is True,
     )
 
 

@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 
 from pricekeeper.audit import items
 from pricekeeper.audit.entry import Change, Head, TrailEntry
+from pricekeeper.authority import Attribution
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import (
@@ -37,9 +38,9 @@ from pricekeeper.errors import (
 )
 from pricekeeper.settings import AUDIT_RETENTION_DAYS_DEFAULT
 from pricekeeper.storage import Store, Write
-from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
+from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.telemetry.audit_log import log_change
-from pricekeeper.values import Attribution, new_request_id
+from pricekeeper.values import new_request_id
 
 ATTEMPTS_MAX: Final = 24
 """How often others may move the head of the chain before a change gives up."""
@@ -94,7 +95,7 @@ class AuditTrail:
         for attempt in range(ATTEMPTS_MAX):
             await self._pause(attempt)
             entry = self._next_entry(head, by, change)
-            beginning = await self._beginning(head, change.chain)
+            beginning = () if head.seq else (items.beginning_update(change.chain),)
             moved = await self._send(entry, head, operations, beginning)
             if moved is None:
                 return
@@ -110,14 +111,6 @@ class AuditTrail:
             at_ms=now_ms,
             expires_at_epoch=now_ms // 1000 + self._retention_secs,
         )
-
-    async def _beginning(self, head: Head, chain: str) -> tuple[Write, ...]:
-        """What makes the chain known in Config: nothing, unless it begins or is an older one."""
-        if not head.seq:
-            return (items.beginning_update(chain),)
-        if head.is_known or await self._store.get(CONFIG, items.beginning_key(chain)) is not None:
-            return ()
-        return (items.beginning_put(chain),)
 
     async def _send(
         self,

@@ -49,7 +49,7 @@ class ChainReport:
 
     chain: str
     is_known: bool = False
-    """Whether it was ever begun, as far as the store knows; older organisations have none."""
+    """Whether it was ever begun, as far as the store knows."""
     entries: int = 0
     first_seq: int = 0
     last_seq: int = 0

@@ -1,7 +1,8 @@
 """One decision before a call, one settlement after it: authorize, capture, void, expire."""
 
 from pricekeeper.authorizations.authorization import Authorization, State
-from pricekeeper.authorizations.candidates import find_label, named_limits
+from pricekeeper.authorizations.candidates import named_limits
+from pricekeeper.authorizations.labels import find_label
 from pricekeeper.authorizations.ledger_check import AccountFinding, LedgerCheck
 from pricekeeper.authorizations.request import AuthorizationRequest
 from pricekeeper.authorizations.service import Authorizations, Authorized

@@ -1,7 +1,8 @@
 """An administrator's void: what a client was granted goes back, with its entry in the audit trail.
 
-It is the void that the client itself could ask for, and later than that: for as long as the
-authorization is kept. Its sheet is written in the transaction of its entry.
+It is the void that the client itself could ask for. What a client may not void itself, because the
+gateway made the call or it expired more than 24 hours ago, gives money back to budgets: that takes
+a key which may raise them. Its sheet is written in the transaction of its entry.
 """
 
 from __future__ import annotations
@@ -10,27 +11,36 @@ from collections.abc import Sequence
 from typing import Final
 
 from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.authority import Attribution
 from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.settling import Void
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Write
-from pricekeeper.values import Attribution, OrgId
+from pricekeeper.tenants import BudgetRule
+from pricekeeper.values import OrgId
 
 _ACTION: Final = "authorization.void"
 
 
 async def void_by_admin(
-    desk: Desk, trail: AuditTrail, org_id: str, seen: Seen, by: Attribution
+    desk: Desk, trail: AuditTrail, org_id: str, seen: Seen, by: Attribution, rule: BudgetRule
 ) -> Authorization:
     """Give back what any client was granted; voiding it again changes nothing.
 
     Raises `ConflictError` if it was captured: then there is a usage record to void.
+    `NotPermittedError` if the client could not void it itself, and the key may not raise budgets.
     """
+    authorization = seen.authorization
+    if authorization.grant.terms.by_gateway:
+        rule.require_reach(by, "voiding a call of the gateway")
+    if not authorization.may_be_settled_at(desk.clock.now_ms()):
+        rule.require_reach(by, "voiding a call that expired more than 24 hours ago")
 
     async def send(operations: Sequence[Write]) -> None:
-        await trail.apply(by, _change(org_id, command.seen.authorization), operations)
+        before = command.seen.authorization.at(desk.clock.now_ms())
+        await trail.apply(by, _change(org_id, before), operations)
 
     action = Void(by.reason or "", by_admin=True)
     command = desk.submit(org_id, action, seen, send=send)

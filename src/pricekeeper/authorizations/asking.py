@@ -65,8 +65,9 @@ class Asking:
         That is the first candidate that there is money for, as far as this process knows.
         """
         wanted = self._wanted
-        if not wanted.candidates[0].chain.buckets:
-            self._speeds[0] = Taken(wanted.max_output_tokens, (), {})
+        first = wanted.candidates[0]
+        if not first.chain.buckets:
+            self._speeds[0] = Taken(first.max_output_tokens, (), {})
             return None
         log = self._desk.ledger.log_of(wanted.org_id)
         return Wants(0 if log.position is None else find_first_with_room(log.book, wanted))

@@ -11,7 +11,6 @@ whose order each change happens once.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from enum import StrEnum
 from typing import Final
@@ -122,6 +121,7 @@ class Authorization(msgspec.Struct, frozen=True):
     """Our own name for it, which says on which sheet it is."""
     grant: Grant
     state: State
+    """As the log says. What is shown, and what may be done with it, depends on the time: `at`."""
     expires_at_ms: int
     settlement: Settlement | None = None
     outcome: str = ""
@@ -131,6 +131,19 @@ class Authorization(msgspec.Struct, frozen=True):
     def shown_id(self) -> str:
         """The id by which its caller knows it, and by which its record counts."""
         return self.grant.asked_as or self.id
+
+    def at(self, now_ms: int) -> Authorization:
+        """The authorization at that time: unsettled from its expiry on.
+
+        The log says so a little later, when a process has charged it.
+        """
+        if self.state is State.OPEN and self.expires_at_ms <= now_ms:
+            return msgspec.structs.replace(self, state=State.UNSETTLED)
+        return self
+
+    def may_be_settled_at(self, now_ms: int) -> bool:
+        """Whether its client is still in time to settle it."""
+        return now_ms <= self.expires_at_ms + LATE_MS_MAX
 
 
 def usual_tokens(input_tokens: int, max_output_tokens: int) -> dict[str, int]:
@@ -154,8 +167,3 @@ def parse_id(text: str, field: str = "authorization_id") -> str:
         raise InvalidValueError(
             field, "must be a UUID such as 01928f7c-12ab-7c3d-8e4f-0123456789ab"
         ) from error
-
-
-def fingerprint_of(client_id: str, body: bytes) -> bytes:
-    """Equal exactly for the same request of the same client."""
-    return hashlib.blake2b(client_id.encode() + b"\0" + body, digest_size=16).digest()

@@ -66,8 +66,14 @@ class Candidate(msgspec.Struct, frozen=True):
     reason: str
     input_tokens: int
     """Of the prompt, at most as many as the model can read."""
+    max_output_tokens: int
+    """The longest answer to hold for: at most what the model can write, if that may be less."""
+    min_output_tokens: int | None
+    """Down to how long an answer it may be fitted into what is left; ``None`` is not at all."""
     worst: WorstCase
     chain: CallChain
+    passed_over: tuple[Considered, ...] = ()
+    """The labels between the candidate before this one and this one."""
     barred_by: DeniedBy | None = None
     """What denies it whatever there is; it is a candidate so that all the rest is named."""
 
@@ -83,15 +89,13 @@ class Wanted(msgspec.Struct, frozen=True):
     org_id: str
     fingerprint: bytes
     candidates: tuple[Candidate, ...]
-    max_output_tokens: int
-    min_output_tokens: int | None
-    """Down to how long an answer it may be fitted into what is left; ``None`` is not at all."""
     consume: dict[str, int] | None
     hold_ms: int
     tags: dict[str, str]
     at_ms: int
     """When it was asked for: its windows are those of this moment."""
     passed_over: tuple[Considered, ...] = ()
+    """The labels behind the last candidate."""
     asked_as: str = ""
 
     def tokens(self, candidate: Candidate, max_output_tokens: int) -> dict[str, int]:
@@ -185,8 +189,8 @@ class ChosenCandidate(msgspec.Struct, frozen=True):
 def find_first_with_room(balances: Balances, wanted: Wanted) -> int | None:
     """The first candidate that there is money for, whatever its limits."""
     for rank, candidate in enumerate(wanted.candidates):
-        least = wanted.min_output_tokens
-        output_tokens = wanted.max_output_tokens if least is None else least
+        least = candidate.min_output_tokens
+        output_tokens = candidate.max_output_tokens if least is None else least
         if candidate.barred_by is None and _has_room(balances, candidate, output_tokens):
             return rank
     return None
@@ -197,7 +201,7 @@ def choose(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidat
     first, speed = wanted.candidates[0], speeds.get(0)
     if (
         isinstance(speed, Taken)
-        and not wanted.passed_over
+        and not first.passed_over
         and first.barred_by is None
         and _has_room(balances, first, speed.output_tokens)
     ):  # as nearly always
@@ -206,13 +210,14 @@ def choose(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidat
 
 
 def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate | Denied | Wants:
-    considered = list(wanted.passed_over)
+    considered: list[Considered] = []
     named: list[DeniedBy] | None = None
     unknown: list[int] = []
     for rank, candidate in enumerate(wanted.candidates):
+        considered += candidate.passed_over
         speed = speeds.get(rank)
-        longest = speed.output_tokens if isinstance(speed, Taken) else wanted.max_output_tokens
-        output_tokens = _fit(balances, wanted, candidate, longest)
+        longest = speed.output_tokens if isinstance(speed, Taken) else candidate.max_output_tokens
+        output_tokens = _fit(balances, candidate, longest)
         denied_by = _find_obstacles(balances, candidate, output_tokens)
         if isinstance(speed, Lacking):
             denied_by += speed.denied_by
@@ -229,7 +234,7 @@ def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate
             named = denied_by
     if unknown:
         return Wants(None, tuple(unknown))
-    return Denied(tuple(named or ()), tuple(considered))
+    return Denied(tuple(named or ()), (*considered, *wanted.passed_over))
 
 
 def _farness(denied_by: Sequence[DeniedBy]) -> tuple[bool, int]:
@@ -251,9 +256,9 @@ def _has_room(balances: Balances, candidate: Candidate, output_tokens: int) -> b
     return True
 
 
-def _fit(balances: Balances, wanted: Wanted, candidate: Candidate, longest: int) -> int:
+def _fit(balances: Balances, candidate: Candidate, longest: int) -> int:
     """The longest answer that fits into what is left, if the call may be fitted."""
-    least = wanted.min_output_tokens
+    least = candidate.min_output_tokens
     if least is None:
         return longest
     for account in candidate.chain.accounts:

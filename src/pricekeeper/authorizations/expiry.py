@@ -1,19 +1,30 @@
 """Authorizations that nobody settles are charged at what they hold, when their time is over.
 
-The process that granted an authorization remembers when it expires (`open_list`). For those of
-processes that are gone, a sweep visits the regions that are marked (`regions`). Any process can
-sweep, also one that serves nobody: it needs the store alone.
+The process that granted an authorization remembers when it expires (`open_list`). What dead
+processes have left is in marked regions (`regions`), which are visited in two ways:
+
+- A process that starts visits each region that is marked then, and again when something in it
+  expires. It leaves the marks: a live process may still grant in a young region.
+- A sweep visits the regions that are a few minutes old, and removes the marks. Any process can
+  sweep, also one that serves no requests: it needs the store alone.
+
+What has expired reads as unsettled without any visit (`Authorization.at`). A visit moves its hold
+in the budgets.
+
+Bounds: a start visits `LEFT_MAX` regions, `VISITS_AT_ONCE` in a row. Sweeps find those beyond.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+from collections.abc import Sequence
 from random import Random
 from typing import Final, NamedTuple, Self
 
 import structlog
 
-from pricekeeper.authorizations.authorization import State
+from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.items import Marker
 from pricekeeper.authorizations.meter import AuthorizationMeter
@@ -22,7 +33,7 @@ from pricekeeper.authorizations.regions import VISITS_MS
 from pricekeeper.authorizations.settling import Expire
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import in_groups
-from pricekeeper.errors import OverloadedError, StoreError
+from pricekeeper.errors import OverloadedError, PriceKeeperError, StoreError
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.position import region_of
 from pricekeeper.metering import WindowSpend
@@ -32,6 +43,11 @@ from pricekeeper.storage import Store
 EXPIRY_INTERVAL_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
 EXPIRED_AT_ONCE: Final = 100
+LEFT_MAX: Final = 1_000
+VISITS_AT_ONCE: Final = 20
+REVISIT_AFTER_MS: Final = 5_000
+"""How long after the next expiry in it a region is visited again: a live process that granted that
+charges it before."""
 SELDOM_MS: Final = 600_000
 """How often an instance sweeps whose totals another process aggregates."""
 
@@ -47,11 +63,22 @@ class Swept(NamedTuple):
     """Regions that could not be visited."""
 
 
+class Visited(NamedTuple):
+    """What a visit of a region has done and found."""
+
+    expired: int
+    next_due_ms: int | None
+    """When the next open authorization in it expires; ``None`` if none is open."""
+    some_unsettled: bool
+
+
 class Expiry:
     """Expires what is due: of this process, and of those that are gone."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self._left: list[tuple[int, Marker]] | None = None
+        """The regions that were marked at the start, as a heap by when they are to be visited."""
 
     @classmethod
     def on_store(cls, store: Store, clock: Clock, retention_days: int) -> Self:
@@ -65,17 +92,37 @@ class Expiry:
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
         due = self._desk.open.take_due(self._desk.clock.now_ms())
-        for some in in_groups(due, EXPIRED_AT_ONCE):
-            done = await asyncio.gather(
-                *(self._expire(one.org_id, self._desk.seen(one)) for one in some),
-                return_exceptions=True,
-            )
-            for failure in done:
-                if isinstance(failure, (StoreError, OverloadedError)):  # a sweep finds it
-                    _log.warning("expiry_failed", error=failure.code)
-                elif isinstance(failure, BaseException):
-                    raise failure
+        for done in await self._expire_all([(one.org_id, self._desk.seen(one)) for one in due]):
+            if isinstance(done, (StoreError, OverloadedError)):  # a sweep finds it
+                _log.warning("expiry_failed", error=done.code)
+            elif isinstance(done, BaseException):
+                raise done
         return len(due)
+
+    async def visit_left(self) -> int:
+        """Visit regions that were marked at the start, when it is time; how many have expired.
+
+        What fails for one region is tried again after `SWEEP_INTERVAL_MS`, and the others are
+        visited.
+        """
+        regions, clock = self._desk.regions, self._desk.clock
+        if self._left is None:
+            self._left = [(0, marker) for marker in (await regions.read_fresh())[:LEFT_MAX]]
+        expired = 0
+        for _ in range(VISITS_AT_ONCE):
+            now_ms = clock.now_ms()
+            if not self._left or self._left[0][0] > now_ms:
+                break
+            _, marker = heapq.heappop(self._left)
+            try:
+                visited = await self._visit(marker)
+            except (StoreError, OverloadedError) as error:
+                _note_failed(marker, error)
+                visited = Visited(0, now_ms + SWEEP_INTERVAL_MS, some_unsettled=False)
+            expired, next_due_ms = expired + visited.expired, visited.next_due_ms
+            if next_due_ms is not None:
+                heapq.heappush(self._left, (next_due_ms + REVISIT_AFTER_MS, marker))
+        return expired
 
     async def sweep(self) -> Swept:
         """Charge what processes that are gone have left.
@@ -86,15 +133,16 @@ class Expiry:
         for visit in range(len(VISITS_MS)):
             for marker in await self._desk.regions.read_due(visit):
                 try:
-                    expired += await self._visit(marker, visit)
+                    visited = await self._visit(marker)
+                    if visited.next_due_ms is None:
+                        await self._desk.regions.note_visited(
+                            marker, visit, some_unsettled=visited.some_unsettled
+                        )
                 except (StoreError, OverloadedError) as error:
                     failed += 1
-                    _log.warning(
-                        "sweep_failed",
-                        org_id=marker.org_id,
-                        region=marker.region,
-                        error=error.code,
-                    )
+                    _note_failed(marker, error)
+                else:
+                    expired += visited.expired
         return Swept(expired, failed)
 
     async def run_forever(self, sweep_interval_ms: int = SWEEP_INTERVAL_MS) -> None:
@@ -102,36 +150,51 @@ class Expiry:
         clock = self._desk.clock
         swept_at_ms = clock.monotonic_ms()
         while True:
-            await clock.sleep_ms(EXPIRY_INTERVAL_MS)
             try:
                 await self.expire_due()
+                await self.visit_left()
                 if clock.monotonic_ms() - swept_at_ms >= sweep_interval_ms:
                     swept_at_ms = clock.monotonic_ms()
                     await self.sweep()
             except StoreError as error:
                 _log.warning("expiry_failed", error=error.code)
+            await clock.sleep_ms(EXPIRY_INTERVAL_MS)
 
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""
         await self._desk.close()
 
-    async def _visit(self, marker: Marker, visit: int) -> int:
-        """Charge what has expired in a region, and be done with it if nothing is open any more."""
-        org_id, region, _ = marker
-        expired, some_open, some_unsettled = 0, False, False
-        async for seen in self._desk.regions.read(org_id, region):
-            one, state = seen.authorization, seen.authorization.state
-            if state is State.OPEN and one.expires_at_ms <= self._desk.clock.now_ms():
-                state = await self._expire(org_id, seen)
-                expired += 1
-            some_open |= state is State.OPEN
-            some_unsettled |= state is State.UNSETTLED
-        if not some_open:
-            await self._desk.regions.note_visited(marker, visit, some_unsettled=some_unsettled)
-        return expired
+    async def _visit(self, marker: Marker) -> Visited:
+        """Charge what has expired in a region."""
+        now_ms = self._desk.clock.now_ms()
+        due: list[tuple[str, Seen]] = []
+        after: list[Authorization] = []
+        async for seen in self._desk.regions.read(marker.org_id, marker.region):
+            if seen.authorization.at(now_ms).state is seen.authorization.state:
+                after.append(seen.authorization)
+            else:
+                due.append((marker.org_id, seen))
+        for done in await self._expire_all(due):
+            if isinstance(done, BaseException):
+                raise done
+            after.append(done)
+        open_until_ms = (one.expires_at_ms for one in after if one.state is State.OPEN)
+        some_unsettled = any(one.state is State.UNSETTLED for one in after)
+        return Visited(len(due), min(open_until_ms, default=None), some_unsettled)
 
-    async def _expire(self, org_id: str, seen: Seen) -> State:
-        """Charge it at its hold, if nobody has settled it; returns what has become of it."""
+    async def _expire_all(
+        self, due: Sequence[tuple[str, Seen]]
+    ) -> list[Authorization | BaseException]:
+        """Expire each of these; what has become of it, or what it failed with."""
+        done: list[Authorization | BaseException] = []
+        for some in in_groups(due, EXPIRED_AT_ONCE):
+            done += await asyncio.gather(
+                *(self._expire(org_id, seen) for org_id, seen in some), return_exceptions=True
+            )
+        return done
+
+    async def _expire(self, org_id: str, seen: Seen) -> Authorization:
+        """Charge it at its hold, if it is still open; returns what has become of it."""
         authorization = seen.authorization
         await self._desk.regions.note_unsettled(org_id, region_of(authorization.id))
         settled = await self._desk.submit(org_id, Expire(), seen).future
@@ -144,4 +207,8 @@ class Expiry:
                 label=grant.terms.label,
                 held_usd_picos=grant.held_usd_picos,
             )
-        return settled.authorization.state
+        return settled.authorization
+
+
+def _note_failed(marker: Marker, error: PriceKeeperError) -> None:
+    _log.warning("sweep_failed", org_id=marker.org_id, region=marker.region, error=error.code)

@@ -5,8 +5,7 @@ For authorization ``n`` of a sheet::
     g{n}             its grant
     c{digest}        what the grants of one app and label have in common
 
-A grant never changes. What becomes of it is said by later sheets (`outcomes`). Sheets that were
-written before there was a log have ``s{n}`` as well, the state that it then had.
+A grant never changes. Later sheets say what becomes of it (`outcomes`).
 """
 
 from __future__ import annotations
@@ -34,16 +33,14 @@ from pricekeeper.authorizations.authorization import (
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.ledger.position import authorization_id_of, sheet_number
 from pricekeeper.ledger.sheet import WRITTEN, org_prefix
-from pricekeeper.metering.journal import Record, StoredTerms, entry_on, private_name
+from pricekeeper.metering.journal import Record, StoredTerms
 from pricekeeper.storage import Key, TypedItem
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 GRANT: Final = "g"
-_STATE: Final = "s"
 _TERMS: Final = "c"
 _TERMS_BYTES: Final = 9
 _ACCOUNTS: Final = "#BUDGETS"
-_STATES: Final = {state.value[0]: state for state in State}
 _TERMS_MAX: Final = 4_096
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -74,7 +71,7 @@ class _StoredGrant(msgspec.Struct, frozen=True, array_like=True):
     """``None`` if its own label was the only one."""
     tags: dict[str, str] | None
     asked_as: bytes | None
-    hold_ms: int = 0
+    hold_ms: int
     """How long after its sheet was written it expires."""
 
 
@@ -158,34 +155,13 @@ def authorization_on(sheet: Mapping[str, Any], number: int) -> Authorization | N
     try:
         org_id, sort_key = str(sheet["PK"]).split("#", 2)[1], str(sheet["SK"])
         stored = _decode_grant(data)
-        written_at_ms = typed.moment_ms(WRITTEN, None)
-        began_ms = int(sort_key[1:13], 16) if written_at_ms is None else written_at_ms
-        grant = _grant_of(org_id, sheet, stored, began_ms)
-        granted = Authorization(
-            authorization_id_of(sort_key, number), grant, State.OPEN, began_ms + stored.hold_ms
+        written_ms = typed.moment_ms(WRITTEN)
+        grant = _grant_of(org_id, sheet, stored, written_ms)
+        return Authorization(
+            authorization_id_of(sort_key, number), grant, State.OPEN, written_ms + stored.hold_ms
         )
-        text: Any = sheet.get(f"{_STATE}{number}")
-        if text is None:
-            return granted
-        return _as_it_was(granted, text, entry_on(sheet, private_name(number)))
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise typed.report_unreadable(f"{number} is no authorization: {error}") from error
-
-
-def _as_it_was(granted: Authorization, text: str, record: Record | None) -> Authorization:
-    """What had become of an authorization before there was a log."""
-    until, _, *rest = text[1:].split(".", 3)
-    state = _STATES[text[0]]
-    settlement = None
-    if state is State.VOIDED:
-        settlement = Settlement(int(rest[0], 16), reason=rest[1])
-    elif state is State.CAPTURED:
-        if record is None:
-            raise LookupError("it is captured, and has no record")
-        settlement = settlement_of(record)
-    return msgspec.structs.replace(
-        granted, state=state, expires_at_ms=int(until, 16), settlement=settlement
-    )
 
 
 def settlement_of(record: Record) -> Settlement:
@@ -203,7 +179,7 @@ def settlement_of(record: Record) -> Settlement:
     )
 
 
-def _grant_of(org_id: str, sheet: Mapping[str, Any], stored: _StoredGrant, began_ms: int) -> Grant:
+def _grant_of(org_id: str, sheet: Mapping[str, Any], stored: _StoredGrant, at_ms: int) -> Grant:
     terms = _terms_of(org_id, sheet[_terms_name(stored.terms)])
     alone = stored.considered is None
     return Grant(
@@ -213,7 +189,7 @@ def _grant_of(org_id: str, sheet: Mapping[str, Any], stored: _StoredGrant, began
         stored.held_usd_picos,
         stored.input_tokens,
         stored.max_output_tokens,
-        began_ms - stored.waited_ms,
+        at_ms - stored.waited_ms,
         usual_tokens(stored.input_tokens, stored.max_output_tokens)
         if stored.tokens is None
         else stored.tokens,

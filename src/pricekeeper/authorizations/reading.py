@@ -78,26 +78,24 @@ class AuthorizationReader:
         raise ContendedError("chapters were filed while an authorization was read")
 
     async def find_named(self, org_id: str, name: str, claim: str) -> str | None:
-        """The authorization that an id stands for which its caller gave it, if it does.
+        """Find the authorization whose caller gave it that id.
 
-        ``claim`` is what stands at the id's place: about where in the log it was to be granted.
-        One that nothing was granted by costs the most: `CLAIM_SHEETS` sheets.
+        ``claim`` says about where in the log it was to be granted. A claim without a grant costs
+        the most: it reads `CLAIM_SHEETS` sheets.
         """
         book = await self._ledger.read_book(org_id)
         own_id = book.named(name)
         if own_id is not None or book.has_chapter_of(sheet_sort_key(claim)):
             return own_id
-        first, read = None, 0
+        read = 0
         async for sheet in query_items(self._store, behind_query(org_id, claim, CLAIM_PAGE)):
             number = readable_names(sheet).get(name)
             if number is not None:
                 return authorization_id_of(str(sheet["SK"]), number)
-            first, read = first or sheet, read + 1
+            read += 1
             if read >= CLAIM_SHEETS:
                 break
-        granted = find_on(first, claim)
-        is_older = granted is not None and granted.grant.asked_as == name
-        return claim if is_older else None  # a sheet that was written before there was a log
+        return None
 
     async def find_record(self, org_id: str, own_id: str, request_id: str) -> Record | None:
         """The usage record of that id, if it is on a sheet under that id of ours."""

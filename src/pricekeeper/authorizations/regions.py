@@ -2,9 +2,12 @@
 
 A region is marked before the first authorization in it is granted, and again every `MARKED_MS`: a
 chapter of the log may last longer than its region. A sweep visits the regions that are a few
-minutes old, and is done with one once nothing in it is open. It comes back twice, the last time
-after more than a day: a sheet that arrives late, and that nobody was told of, is found then. Where
-some are unsettled, another marker says so, for as long as they are remembered.
+minutes old, and removes the mark once nothing in one is open. It comes back twice, the last time
+after more than a day, to find a sheet that arrived late. Another marker says where some are
+unsettled, for as long as they are remembered.
+
+What is read here has the state that it has now (`Authorization.at`), but for `read`, whose
+authorizations are as the log says.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ class Regions:
         return await self._read_marked(visit, self._clock.now_ms() - VISITS_MS[visit])
 
     def read(self, org_id: str, region: str) -> AsyncIterator[Seen]:
-        """The authorizations of a region; one that can't be read is reported and left out."""
+        """The authorizations of a region, as the log says; unreadable ones are reported."""
         return self._reader.read_region(org_id, region)
 
     async def read_unfinished(
@@ -89,9 +92,8 @@ class Regions:
 
         ``before`` is the id of one: those that follow it are read, region by region.
         """
-        marked: set[str] = set()
-        if State.OPEN in states:
-            marked = {one.region for one in await self._read_fresh() if one.org_id == org_id}
+        now_ms = self._clock.now_ms()
+        marked = {one.region for one in await self.read_fresh() if one.org_id == org_id}
         for period, query in unsettled_queries(*self._all_regions(), org_id):
             regions = {region for region in marked if region.startswith(period)}
             if State.UNSETTLED in states:
@@ -100,9 +102,9 @@ class Regions:
             for region in sorted(regions, reverse=True):
                 if before and region > region_of(before):
                     continue
-                found = [one async for one, _ in self.read(org_id, region) if one.state in states]
+                found = [one.at(now_ms) async for one, _ in self.read(org_id, region)]
                 for one in sorted(found, key=lambda one: one.id, reverse=True):
-                    if not before or one.id < before:
+                    if one.state in states and (not before or one.id < before):
                         yield one
 
     async def read_exposed(
@@ -112,15 +114,15 @@ class Regions:
 
         The markers are read once for all.
         """
-        wanted = set(org_ids)
+        wanted, now_ms = set(org_ids), self._clock.now_ms()
         alone = next(iter(wanted)) if len(wanted) == 1 else ""
         first, last = region_at(max(0, first_ms)), region_at(max(0, last_ms))
-        regions = {(one.org_id, one.region) for one in await self._read_fresh()}
+        regions = {(one.org_id, one.region) for one in await self.read_fresh()}
         for _, query in unsettled_queries(first, last, alone):
             markers = query_items(self._store, query)
             regions |= {unsettled_region(item) async for item in markers}
         return [
-            (org_id, one)
+            (org_id, one.at(now_ms))
             for org_id, region in sorted(regions)
             if org_id in wanted and first <= region <= last
             async for one, _ in self.read(org_id, region)
@@ -139,8 +141,8 @@ class Regions:
             regions |= {one.region for one in marked if one.org_id == org_id}
         return sorted(regions)
 
-    async def _read_fresh(self) -> list[Marker]:
-        """The regions in which something may be open."""
+    async def read_fresh(self) -> list[Marker]:
+        """The regions in which something may be open, also those that are too young for a sweep."""
         return await self._read_marked(0, self._clock.now_ms() + VISITS_MS[0])
 
     def _all_regions(self) -> tuple[str, str]:

@@ -9,16 +9,15 @@ import msgspec
 from pricekeeper.authorizations.authorization import (
     HOLD_SECS_DEFAULT,
     HOLD_SECS_RANGE,
-    fingerprint_of,
     parse_id,
 )
+from pricekeeper.bedrock import AUTO, CacheWrite
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.metering import check_tags
-from pricekeeper.pricing import TOKENS_MAX, CacheWrite
+from pricekeeper.metering.usage import fingerprint as fingerprint_of
+from pricekeeper.pricing import TOKENS_MAX
+from pricekeeper.tags import check_tags
 
-AUTO: Final = "auto"
 CONSUME_MAX: Final = 16
-_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,6 +34,10 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     cache_write: CacheWrite = CacheWrite.NONE
     service_tier: str | None = None
     batch: bool = False
+    uses: tuple[str, ...] = ()
+    """What Bedrock bills beside tokens; the deployment file has to have a price for it."""
+    window_tokens: int = 0
+    """The window that the call asks for, if it asks for a longer one than the model has without."""
     consume: dict[str, int] | None = None
     tags: dict[str, str] = {}
     allow_lower_max_output: bool = False
@@ -48,6 +51,27 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     def may_fall_back(self) -> bool:
         """Whether labels further down the ordering may be taken."""
         return self.model == AUTO if self.fallback is None else self.fallback
+
+    def longest_answer(self, cap: int | None) -> int:
+        """The longest answer to reserve for, lowered to ``cap`` if the caller allows it.
+
+        Raises `InvalidValueError` if it may not be lowered: a caller that makes the call itself
+        would get a longer answer than was reserved. The gateway has lowered it already.
+        """
+        asked, least = self.max_output_tokens, self.least_output_tokens
+        if cap is None or asked <= cap or self.by_gateway:
+            return asked
+        if least is None:
+            raise InvalidValueError(
+                "max_output_tokens",
+                f"must be {cap} at most, the app's max_output_tokens_cap; or set allow_lower_max_"
+                "output, and call the model with the max_output_tokens of the answer",
+            )
+        if least > cap:
+            raise InvalidValueError(
+                "min_output_tokens", f"must be {cap} at most, the app's max_output_tokens_cap"
+            )
+        return cap
 
     @property
     def least_output_tokens(self) -> int | None:
@@ -86,10 +110,7 @@ def fingerprint(client_id: str, request: AuthorizationRequest) -> bytes:
     body = request
     if request.authorization_id is not None or request.dry_run:
         body = msgspec.structs.replace(request, authorization_id=None, dry_run=False)
-    try:
-        return fingerprint_of(client_id, _canonical(body))
-    except UnicodeEncodeError as error:
-        raise InvalidValueError("tags", "must be text, without lone surrogates") from error
+    return fingerprint_of(client_id, body)
 
 
 def _check_whole(field: str, value: int, least: int, most: int) -> None:

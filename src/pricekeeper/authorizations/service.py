@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from pricekeeper.audit import AuditTrail
+from pricekeeper.authority import Attribution
 from pricekeeper.authorizations.admin_voids import void_by_admin
 from pricekeeper.authorizations.asking import Asking
 from pricekeeper.authorizations.authorization import (
@@ -70,15 +71,15 @@ from pricekeeper.ledger.position import region_of
 from pricekeeper.ledger.service import AccountKey
 from pricekeeper.limiter.bucket import LimitStatus
 from pricekeeper.metering import Metering, RecordOnSheet, Submission, Usage
-from pricekeeper.metering.journal import lanes_of
+from pricekeeper.metering.journal import address_of, lanes_of
 from pricekeeper.metering.posting import is_late
 from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
 from pricekeeper.storage import Key, Store
-from pricekeeper.tenants import Policy, QuotaEnforcement
+from pricekeeper.tenants import BudgetRule, Policy, QuotaEnforcement
 from pricekeeper.ticks import TICK_MS, region_at, tick_of
-from pricekeeper.values import Attribution, parse_reason
+from pricekeeper.values import parse_reason
 
 CAPTURES_MAX: Final = 100
 EXPOSED_MS: Final = 5 * 24 * 3_600_000
@@ -174,14 +175,14 @@ class Authorizations:
             if existing is None:  # one that we make later may be the same
                 message = "is of version 8, as only those are that we make; make it of version 7"
                 raise InvalidValueError("authorization_id", message)
-            return _repeated(existing, fingerprint_of_request(policy.client_id, request))
+            return self._repeat(existing, fingerprint_of_request(policy.client_id, request))
         try:
             wanted = await self._candidates.find(policy, request, now_ms)
         except PriceKeeperError:
             existing = None if asked_as is None else await self._look_up(policy, asked_as)
             if existing is None:
                 raise
-            return _repeated(existing, fingerprint_of_request(policy.client_id, request))
+            return self._repeat(existing, fingerprint_of_request(policy.client_id, request))
         if request.dry_run:
             return await self._try(policy, wanted, now_ms)
         place = None if asked_as is None else self._place(policy, asked_as)
@@ -193,7 +194,7 @@ class Authorizations:
             existing = await self._desk.reader.find(policy.org_id, answer.own_id)
             if existing is None:
                 raise ConflictError("authorization_id", "is that of a usage record")
-            return _repeated(existing, wanted.fingerprint)
+            return self._repeat(existing, wanted.fingerprint)
         return Authorized(answer.authorization, answer)
 
     async def capture(
@@ -286,13 +287,16 @@ class Authorizations:
         await self._desk.return_tokens(void, settled)
 
     async def void_for_admin(
-        self, org: Policy, authorization_id: str, by: Attribution
+        self, org: Policy, authorization_id: str, by: Attribution, rule: BudgetRule
     ) -> Authorization:
-        """Give back what any client of the organisation has been granted, with an audit entry."""
+        """Give back what any client of the organisation has been granted, with an audit entry.
+
+        What the client could not void itself takes a key that may raise budgets, by that rule.
+        """
         seen = await self._look_up(org, parse_id(authorization_id))
         if seen is None:
             raise NotFoundError("authorization")
-        return await void_by_admin(self._desk, self._trail, org.org_id, seen, by)
+        return await void_by_admin(self._desk, self._trail, org.org_id, seen, by, rule)
 
     async def find_captured_ms(self, org: Policy, request_id: str) -> int | None:
         """About when a record was written that is on a sheet; ``None`` if none has that id."""
@@ -316,7 +320,8 @@ class Authorizations:
 
     async def find(self, policy: Policy, authorization_id: str) -> Authorization:
         """The authorization of a client; raises `NotFoundError` if it has none of that id."""
-        return (await self._find(policy, authorization_id)).authorization
+        found = (await self._find(policy, authorization_id)).authorization
+        return found.at(self._clock.now_ms())
 
     async def _find(self, policy: Policy, authorization_id: str) -> Seen:
         found = await self._look_up(policy, parse_id(authorization_id))
@@ -470,7 +475,13 @@ class Authorizations:
         """Where a usage record of that id would be."""
         lanes = lanes_of(policy.agg_shard_count)
         expires = self._metering.poster.expires_at_epoch(region_at(self._clock.now_ms()))
-        return Place(asked_as, self._metering.address_of(asked_as), lanes, expires)
+        return Place(asked_as, address_of(asked_as), lanes, expires)
+
+    def _repeat(self, existing: Seen, fingerprint: bytes) -> Authorized:
+        """The answer to a request whose id has an authorization."""
+        if existing.authorization.grant.fingerprint != fingerprint:
+            raise ConflictError("authorization_id", "was used for another request")
+        return Authorized(existing.authorization.at(self._clock.now_ms()), None)
 
     def _bucket_tokens(self, usage: Usage) -> int:
         """What the call took from Bedrock's limit: its input, and its output by a factor."""
@@ -507,9 +518,3 @@ def _are_held(accounts: tuple[BudgetAccount, ...], grant: Grant) -> bool:
         if account.id != one.id or account.key.pk != one.key.pk:
             return False
     return True
-
-
-def _repeated(existing: Seen, fingerprint: bytes) -> Authorized:
-    if existing.authorization.grant.fingerprint != fingerprint:
-        raise ConflictError("authorization_id", "was used for another request")
-    return Authorized(existing.authorization, None)

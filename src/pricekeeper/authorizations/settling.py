@@ -12,7 +12,6 @@ import msgspec
 
 from pricekeeper.authorizations.authorization import (
     HOLD_MS_MAX,
-    LATE_MS_MAX,
     Authorization,
     Settlement,
     State,
@@ -66,9 +65,9 @@ def settle(action: Action, seen: Authorization, now_ms: int) -> Changed | None:
         return _void(action, seen, now_ms)
     if isinstance(action, Extend):
         return _extend(action.hold_ms, seen, now_ms)
-    if seen.state is not State.OPEN or seen.expires_at_ms > now_ms:
+    after = seen.at(now_ms)
+    if after.state is seen.state:
         return None
-    after = msgspec.structs.replace(seen, state=State.UNSETTLED)
     return Changed(after, expire(seen.grant.held_usd_picos))
 
 
@@ -81,11 +80,8 @@ def _capture(settlement: Settlement, seen: Authorization, now_ms: int) -> Change
         return None
     if seen.state is State.VOIDED:
         raise _conflict("was voided")
-    held, cost = seen.grant.held_usd_picos, settlement.cost_usd_picos
-    change = capture(held, cost)
-    if seen.state is State.UNSETTLED:
-        _check_late(seen, now_ms)
-        change = capture_late(held, cost)
+    _check_late(seen, now_ms)
+    change = _release(seen, settlement.cost_usd_picos)
     after = Authorization(seen.id, seen.grant, State.CAPTURED, seen.expires_at_ms, settlement)
     return Changed(after, change)
 
@@ -95,19 +91,23 @@ def _void(action: Void, seen: Authorization, now_ms: int) -> Changed | None:
         return None
     if seen.state is State.CAPTURED:
         raise _conflict("was captured")
-    change = capture(seen.grant.held_usd_picos, 0)
-    if seen.state is State.UNSETTLED:
-        if not action.by_admin:
-            _check_late(seen, now_ms)
-        change = capture_late(seen.grant.held_usd_picos, 0)
+    if not action.by_admin:
+        _check_late(seen, now_ms)
     settlement = Settlement(now_ms, reason=action.reason)
     after = msgspec.structs.replace(seen, state=State.VOIDED, settlement=settlement)
-    return Changed(after, change)
+    return Changed(after, _release(seen, 0))
+
+
+def _release(seen: Authorization, cost: int) -> Balance:
+    """What a settlement adds to the accounts, which count the hold as the log does."""
+    held = seen.grant.held_usd_picos
+    return capture_late(held, cost) if seen.state is State.UNSETTLED else capture(held, cost)
 
 
 def _extend(hold_ms: int, seen: Authorization, now_ms: int) -> Changed | None:
-    if seen.state is not State.OPEN:
-        raise _conflict(f"is {seen.state.value}")
+    state = seen.at(now_ms).state
+    if state is not State.OPEN:
+        raise _conflict(f"is {state.value}")
     until_ms = min(now_ms + hold_ms, seen.grant.authorized_at_ms + HOLD_MS_MAX)
     if until_ms <= seen.expires_at_ms:
         return None
@@ -115,7 +115,7 @@ def _extend(hold_ms: int, seen: Authorization, now_ms: int) -> Changed | None:
 
 
 def _check_late(seen: Authorization, now_ms: int) -> None:
-    if now_ms > seen.expires_at_ms + LATE_MS_MAX:
+    if not seen.may_be_settled_at(now_ms):
         raise _conflict(
             "expired more than 24 hours ago, and stays charged at what it held unless an "
             "administrator voids it"

@@ -166,7 +166,7 @@ class TokenTaker:
 
         Nothing is taken if one bucket has too little.
         """
-        output_tokens = wanted.max_output_tokens
+        output_tokens = candidate.max_output_tokens
         while True:  # ends: each answer is shorter than the one before
             debits = wanted.debits(candidate, output_tokens)
             if not debits:
@@ -181,7 +181,7 @@ class TokenTaker:
 
     async def look(self, wanted: Wanted, candidate: Candidate) -> Room | Lacking:
         """What would be in the way of a candidate, from its buckets as they are; takes nothing."""
-        debits = wanted.debits(candidate, wanted.max_output_tokens)
+        debits = wanted.debits(candidate, candidate.max_output_tokens)
         keys = dict.fromkeys(map(_key, debits))
         await self._return(keys)
         await self._read(keys)
@@ -189,7 +189,7 @@ class TokenTaker:
         lines = [self._line(debit, now_ms) for debit in debits]
         answer = _Answer(_denied(debits, lines), tuple(lines), now_ms)
         if not answer.denied:
-            return Room(wanted.max_output_tokens, answer.statuses)
+            return Room(candidate.max_output_tokens, answer.statuses)
         shorter = _fitting(wanted, candidate, answer)
         if shorter is not None:
             denied = _denied(wanted.debits(candidate, shorter), lines)
@@ -560,10 +560,10 @@ def _denied(debits: Sequence[Debit], lines: Sequence[BucketLine]) -> tuple[_Deni
 
 def _fitting(wanted: Wanted, candidate: Candidate, answer: _Answer) -> int | None:
     """The longest answer that its tokens suffice for; ``None`` if the call can't be fitted."""
-    least = wanted.min_output_tokens
+    least = candidate.min_output_tokens
     if least is None or wanted.consume is not None:
         return None
-    longest = wanted.max_output_tokens
+    longest = candidate.max_output_tokens
     for one in answer.denied:
         for violation in one.denial.violations:
             if violation.limit == TOKENS:

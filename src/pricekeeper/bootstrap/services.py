@@ -27,12 +27,12 @@ from pricekeeper.forecast import SpendHistory
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.recounting import Recounts
 from pricekeeper.limiter import Limiter
-from pricekeeper.metering import Aggregator, Metering, Voider, WindowSpend, agree_on_start
+from pricekeeper.metering import Aggregator, Metering, Voider, WindowSpend
 from pricekeeper.pricing import PriceBook, load_catalogue
 from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
 from pricekeeper.settings import Settings
-from pricekeeper.storage import Store, open_store
+from pricekeeper.storage import Store, open_store, require_format
 from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Tenants
@@ -99,8 +99,15 @@ async def open_services(
         )
         closing.push_async_callback(store.close)
         await store.create_tables()
+        await require_format(store)
         trail = AuditTrail(store, clock, retention_days=settings.audit_retention_days)
-        tenants = Tenants(store, clock, catalogue.labels, trail=trail)
+        tenants = Tenants(
+            store,
+            clock,
+            catalogue.labels,
+            trail=trail,
+            orgs_set_budgets=settings.org_admins_set_budgets,
+        )
         verifier = Verifier(clock, peppers)
         credentials = Credentials(store, clock, tenants, peppers, trail=trail, verifier=verifier)
         keys, key_watcher = await open_keys(settings, clock)
@@ -127,7 +134,6 @@ async def open_services(
             prices,
             retention_days=settings.retention_days,
             linger_ms=settings.usage_linger_ms,
-            journal_from_ms=await agree_on_start(store, clock),
             ledger=ledger,
             on_counted=teller.note_counted,
             in_flight_ms=settings.request_deadline_ms + CLOCKS_APART_MS,
@@ -153,8 +159,9 @@ async def open_services(
                 settings.aggregator_interval_secs,
             ),
             ledger=ledger,
+            catalogue=catalogue,
             trail=trail,
-            guard=Guard(settings.alert_networks),
+            guard=Guard(settings.alert_networks, settings.alert_topics),
             observe=teller.note_alert,
         )
         closing.push_async_callback(alerts.close)

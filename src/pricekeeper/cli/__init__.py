@@ -18,7 +18,6 @@ NEEDED: Final = (
     "joserfc",
     "prometheus_client",
     "rich",
-    "starlette",
     "structlog",
     "typer",
     "uvicorn",

@@ -29,7 +29,7 @@ from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.metering import AggregationReport
 from pricekeeper.metering.folding import Look, look_at_nothing
 from pricekeeper.settings import RETENTION_DAYS_DEFAULT, StoreLocation, read_settings
-from pricekeeper.storage import Store, open_store
+from pricekeeper.storage import Store, open_store, require_format
 from pricekeeper.telemetry.logs import configure_logging
 
 log = structlog.get_logger("pricekeeper.aggregator")
@@ -60,7 +60,13 @@ class WarmAggregator:
 
     async def _run_once(self) -> AggregationReport:
         if self._store is None:
-            self._store = await open_store(self._location, clock=self._clock)
+            store = await open_store(self._location, clock=self._clock)
+            try:
+                await require_format(store, may_begin=False)
+            except BaseException:
+                await store.close()
+                raise
+            self._store = store
             self._look = make_look(self._store, self._clock)
         return await aggregate_and_sweep(
             self._store, self._clock, retention_days=self._retention_days, look=self._look

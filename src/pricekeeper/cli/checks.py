@@ -27,7 +27,7 @@ from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.strength import HOW_TO_MAKE_A_TOKEN
-from pricekeeper.errors import PriceKeeperError, StoreMisconfiguredError
+from pricekeeper.errors import PriceKeeperError, StoreFormatError, StoreMisconfiguredError
 from pricekeeper.metering.items import CHECKPOINT, checkpoint_from
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.settings import (
@@ -47,9 +47,10 @@ from pricekeeper.storage import (
     find_damage,
     find_tables_without_expiry,
     read_leap_ms,
+    require_format,
 )
 from pricekeeper.storage.strange_items import StrangeItems
-from pricekeeper.storage.tables import REVOKED_TOKENS
+from pricekeeper.storage.tables import CONFIG, REVOKED_TOKENS
 
 AGGREGATION_AGE_MS_MAX: Final = 15 * 60_000
 DAMAGE_MS_MAX: Final = 20_000
@@ -159,9 +160,15 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
         if whole.level == "FAIL":
             return  # what follows would write to it
     try:
-        async with open_local_store(settings, clock=clock) as store:
+        async with open_local_store(settings, any_format=True, clock=clock) as store:
             found = await find_tables(store)
             missing = [name for name, there in found.items() if not there]
+            if CONFIG.name not in missing:
+                try:
+                    await require_format(store)
+                except StoreFormatError as error:
+                    yield Checked("format", "FAIL", str(error), "docs/deploy.md, Upgrade")
+                    return
             if missing:
                 text = f"missing: {', '.join(missing)}"
                 yield Checked("tables", "FAIL", text, "pricekeeper tables create")

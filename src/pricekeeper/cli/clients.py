@@ -240,6 +240,8 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
         "sessions": line("session_limit", f"{settings['session_limit']} at most"),
         "tight from": line("tight_mode_threshold_pct", f"{settings['tight_mode_threshold_pct']} %"),
     }
+    if cap := settings.get("max_output_tokens_cap"):
+        about["longest answer"] = line("max_output_tokens_cap", f"{cap:,} tokens")
     if enforcement := settings.get("quota_enforcement"):
         about["quotas are"] = enforcement
     if listed := settings.get("budgets"):

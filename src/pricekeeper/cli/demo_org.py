@@ -17,6 +17,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from pricekeeper.authority import DEPLOYMENT, Attribution
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Retrieval
 from pricekeeper.credentials.secret import SECRET_BYTES_MAX
@@ -31,14 +32,14 @@ from pricekeeper.settings import (
     Settings,
 )
 from pricekeeper.tenants import Client
-from pricekeeper.values import AppId, Attribution, OrgId
+from pricekeeper.values import AppId, OrgId
 
 DEMO_KEY: Final = PUBLIC_KEY
 DEMO_METRICS_TOKEN: Final = PUBLIC_METRICS_TOKEN
 DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
 DEMO_CLIENT: Final = Client(DEMO_ORG, DEMO_APP)
-DEMO: Final = Attribution("serve/demo", "local", "local")
+DEMO: Final = Attribution("serve/demo", "local", "local", authority=DEPLOYMENT)
 """Who prepares the demo, as the audit trail has it."""
 SECRET_FILE: Final = "demo-secret"  # noqa: S105  # its name
 GRACE_HOURS: Final = 24
@@ -56,6 +57,8 @@ ORG_BODY: Final[dict[str, Any]] = {
         }
     },
     "quota_enforcement": "STRICT",
+    # Coding agents state 32,000 tokens for each answer, which is 70 cents on premium.
+    "max_output_tokens_cap": 8_192,
     "budgets": [{"name": "monthly", "window": "MONTH", "limit_usd_micros": 50_000_000}],
 }
 
@@ -67,6 +70,27 @@ _FOUND_FIRST: Final = (
     "AWS_BEARER_TOKEN_BEDROCK",
 )
 """Where SDKs look for credentials before they ask the gateway for some."""
+_PAIR: Final = '"$PRICEKEEPER_CLIENT_ID:$PRICEKEEPER_CLIENT_SECRET"'
+_ONE_MORE_LINE: Final = (
+    (
+        "OpenAI's SDKs",
+        f'OPENAI_BASE_URL="$PRICEKEEPER_URL/bedrock/openai/v1" OPENAI_API_KEY={_PAIR}',
+    ),
+    (
+        "Anthropic's SDKs, for its own API",
+        f'ANTHROPIC_BASE_URL="$PRICEKEEPER_URL/bedrock/anthropic" ANTHROPIC_API_KEY={_PAIR}',
+    ),
+    (
+        "Claude Code",
+        "CLAUDE_CODE_USE_BEDROCK=1 ANTHROPIC_MODEL=standard ANTHROPIC_DEFAULT_HAIKU_MODEL=economy",
+    ),
+    (
+        "Vercel's AI SDK, in a terminal of its own: boto3 sends no bearer token over http",
+        f"AWS_BEARER_TOKEN_BEDROCK={_PAIR}",
+    ),
+)
+"""Lines for one client each. They are not in the first block: a bearer token stops boto3, and the
+others redirect programs that do not use Bedrock. docs/gateway.md shows the same lines."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -97,18 +121,27 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
         console.print(Text(f"export {name}={shlex.quote(value)}"), soft_wrap=True)
     if of_gateway:
         console.print(Text(f"unset {' '.join(_FOUND_FIRST)}"), soft_wrap=True)
+        console.print("\nSome clients need one more line; paste only that of your client.")
+        for client, assignments in _ONE_MORE_LINE:
+            console.print(Text(f"\n{client}:\nexport {assignments}"), soft_wrap=True)
     console.print()
 
 
 def _gateway_variables(settings: Settings, url: str, secret: str) -> list[tuple[str, str]]:
-    """What points every AWS SDK at the gateway, with the app's credentials and no others."""
+    """The environment that sends Bedrock clients to the gateway with the app's credentials.
+
+    docs/gateway.md says which client reads which variable.
+    """
     if settings.bedrock is None or not settings.serves_gateway:
         return []
     pair = base64.b64encode(f"{DEMO_CLIENT.client_id}:{secret}".encode()).decode()
     return [
         ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", f"{url}/bedrock"),
+        ("ANTHROPIC_BEDROCK_BASE_URL", f"{url}/bedrock"),
+        ("AWS_BEDROCK_RUNTIME_ENDPOINT", f"{url}/bedrock"),
         ("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{url}/auth/aws-credentials"),
         ("AWS_CONTAINER_AUTHORIZATION_TOKEN", f"Basic {pair}"),
+        ("AWS_REGION", settings.bedrock.region),
         ("AWS_DEFAULT_REGION", settings.bedrock.region),
         ("AWS_SHARED_CREDENTIALS_FILE", os.devnull),
         ("AWS_CONFIG_FILE", os.devnull),

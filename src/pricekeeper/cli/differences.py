@@ -33,6 +33,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "refresh_interval_normal_secs": "refresh",
     "refresh_interval_tight_secs": "refresh when tight",
     "session_limit": "sessions",
+    "max_output_tokens_cap": "longest answer",
     "quota_enforcement": "quotas are",
 }
 _UNITS: Final[Mapping[str, str]] = {
@@ -40,6 +41,7 @@ _UNITS: Final[Mapping[str, str]] = {
     "refresh_interval_normal_secs": " s",
     "refresh_interval_tight_secs": " s",
     "session_limit": " at most",
+    "max_output_tokens_cap": " tokens",
 }
 
 
@@ -69,9 +71,9 @@ def lines_in_force(answer: Mapping[str, Any]) -> dict[Line, str]:
 
 
 def effective_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The name and the configuration; an app without what is its organisation's alone."""
+    """The name and the settings that have a value; an app's without its organisation's alone."""
     (name,) = [name for name in NAMES if name in answer]
-    fields = dict(answer["configuration"])
+    fields = {field: value for field, value in answer["configuration"].items() if value is not None}
     if name == "app_name":
         from pricekeeper.tenants.configuration import INHERITED as MAY_STATE  # noqa: PLC0415
 

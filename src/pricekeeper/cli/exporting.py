@@ -77,7 +77,7 @@ async def export(
     org = None if org_id is None else str(parse_org_id(org_id))
     clock, manifests = SystemClock(), list["Manifest"]()
     async with open_local_store(settings) as store:
-        destination = await open_destination(location, clock, s3_endpoint=settings.s3_endpoint)
+        destination = open_destination(location, clock, s3_endpoint=settings.s3_endpoint)
         try:
             with _shown_progress() as observe:
                 exporter = Exporter(

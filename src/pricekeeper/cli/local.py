@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from pricekeeper.authority import ALL_ORGS, DEPLOYMENT
+from pricekeeper.authority import ALL_ORGS, DEPLOYMENT, Attribution
 from pricekeeper.bootstrap import Services
 from pricekeeper.cli.opening import has_pepper, is_missing_file, open_local_services
 from pricekeeper.errors import SettingsError
@@ -44,7 +44,7 @@ from pricekeeper.usecases.wire.alerts import ChannelBody
 from pricekeeper.usecases.wire.authorizations import VoidBody
 from pricekeeper.usecases.wire.containment import ReasonBody, RevokeCredentialsBody
 from pricekeeper.usecases.wire.provisioning import ClaimBody, OverrideBody, RotateBody
-from pricekeeper.values import Attribution, OrgId, parse_app_id, parse_org_id
+from pricekeeper.values import OrgId, parse_app_id, parse_org_id
 
 Json: TypeAlias = dict[str, Any]
 
@@ -122,8 +122,7 @@ class LocalAdmin:
     async def issue_provisioning_key(self, org_id: str) -> Json:
         org = parse_org_id(org_id)
         self._require_pepper()
-        made = provisioning.issue_provisioning_key(self._services, org, DEPLOYMENT, _by())
-        return plain(await made)
+        return plain(await provisioning.issue_provisioning_key(self._services, org, _by()))
 
     async def withdraw_provisioning_key(self, org_id: str) -> None:
         await self._services.provisioning_keys.withdraw(parse_org_id(org_id), _by())
@@ -195,8 +194,7 @@ class LocalAdmin:
         self._require_pepper()
         given = {"name": name, "role": role, "org_ids": org_ids, "expires_at": expires_at}
         body = convert(given, AdminKeyBody)
-        made = admin_keys.create_key(self._services, body, DEPLOYMENT, _by())
-        return plain(await made)
+        return plain(await admin_keys.create_key(self._services, body, _by()))
 
     async def list_admin_keys(self) -> list[Json]:
         async def page_keys(after: str | None) -> tuple[list[Json], str | None]:
@@ -209,11 +207,10 @@ class LocalAdmin:
     async def rotate_admin_key(self, key_id: str, *, grace_period_hours: int) -> Json:
         self._require_pepper()
         body = convert({"grace_period_hours": grace_period_hours}, RotateKeyBody)
-        by = _by()
-        return plain(await admin_keys.rotate_key(self._services, key_id, body, ALL_ORGS, by))
+        return plain(await admin_keys.rotate_key(self._services, key_id, body, _by()))
 
     async def delete_admin_key(self, key_id: str) -> None:
-        await admin_keys.delete_key(self._services, key_id, ALL_ORGS, _by())
+        await admin_keys.delete_key(self._services, key_id, _by())
 
     async def me(self) -> Json:
         """Whoever holds the store may do everything."""
@@ -406,7 +403,7 @@ def _client(org_id: str, app_id: str | None = None) -> Client:
 
 def _by(reason: str | None = None) -> Attribution:
     """Who works on the store, and why."""
-    return Attribution(local_actor(), "local", "local", reason)
+    return Attribution(local_actor(), "local", "local", reason, DEPLOYMENT)
 
 
 def _by_reason(reason: str) -> Attribution:

@@ -54,15 +54,24 @@ def has_pepper(settings: Settings) -> bool:
 
 @asynccontextmanager
 async def open_local_store(
-    settings: Settings, *, may_create: bool = False, clock: Clock | None = None
+    settings: Settings,
+    *,
+    may_create: bool = False,
+    any_format: bool = False,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Store]:
-    """Open the store alone, for what needs neither keys nor prices; create nothing in it."""
-    from pricekeeper.storage import open_store  # noqa: PLC0415
+    """Open the store alone, for commands that need neither keys nor prices.
+
+    ``any_format`` is for commands that look at tables, or check the format themselves.
+    """
+    from pricekeeper.storage import open_store, require_format  # noqa: PLC0415
 
     if not may_create:
         _require_store(settings)
     store = await open_store(settings.store, clock=clock or SystemClock())
     try:
+        if not any_format:
+            await require_format(store)
         yield store
     finally:
         await store.close()

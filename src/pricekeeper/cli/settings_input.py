@@ -94,6 +94,9 @@ class AppFlags:
         int | None,
         option("--session-limit", "Live sessions at most, 1 to 100; twice its processes."),
     ] = None
+    output_cap: Annotated[
+        int | None, option("--output-cap", "The longest answer of a call, in tokens.")
+    ] = None
     tight_pct: Annotated[
         int | None, option("--tight-pct", "TIGHT from this percentage on, 50 to 100.")
     ] = None
@@ -114,6 +117,7 @@ class AppFlags:
             "quotas": parse_quotas(self.quota),
             "rate_limits": parse_rate_limits(self.rate_limit),
             "session_limit": self.session_limit,
+            "max_output_tokens_cap": self.output_cap,
             "tight_mode_threshold_pct": self.tight_pct,
             "budgets": parse_budgets(self.budget),
         }
@@ -373,7 +377,7 @@ def settings_file(answer: Mapping[str, Any]) -> str:
     import yaml  # noqa: PLC0415
 
     name = "app_name" if "app_id" in answer else "org_name"
-    fields = dict(answer["configuration"])
+    fields = {field: value for field, value in answer["configuration"].items() if value is not None}
     if "app_id" in answer:
         from pricekeeper.tenants.configuration import INHERITED  # noqa: PLC0415
 

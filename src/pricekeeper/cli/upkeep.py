@@ -1,4 +1,4 @@
-"""``aggregate`` and ``tables``: what an operator does to a deployment now and then."""
+"""``aggregate``, ``migrate`` and ``tables``: upkeep of a deployment."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ async def aggregate(settings: Settings) -> Output:
     """
     from pricekeeper.alerts import make_look  # noqa: PLC0415
     from pricekeeper.cli.aggregation import aggregate_and_sweep  # noqa: PLC0415
+    from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
 
+    catalogue = load_catalogue(settings.config_path)
     async with open_local_store(settings) as store:
         clock = SystemClock()
-        look, days = make_look(store, clock), settings.retention_days
+        look, days = make_look(store, clock, catalogue), settings.retention_days
         report = await aggregate_and_sweep(store, clock, retention_days=days, look=look)
     heading = Text("aggregated", "bold green")
     if report.unreadable:
@@ -60,6 +62,20 @@ async def aggregate(settings: Settings) -> Output:
     return Output(report, Section(heading, Facts(about)), code)
 
 
+@store_command(top, "migrate")
+async def migrate(settings: Settings) -> Output:
+    """Bring the store to the format of this version. The first format has nothing to migrate.
+
+    [dim]pricekeeper migrate[/dim]
+    """
+    from pricekeeper.storage.format import FORMAT_VERSION  # noqa: PLC0415
+
+    async with open_local_store(settings):
+        pass  # opening checks the format
+    said = f"nothing to do: the store has format {FORMAT_VERSION}, which this version uses"
+    return Output({"format": FORMAT_VERSION, "migrated": False}, done(said))
+
+
 @store_command(tables, "create")
 async def create_tables(settings: Settings) -> Output:
     """Create whatever tables are missing, and wait until they can be used.
@@ -71,7 +87,7 @@ async def create_tables(settings: Settings) -> Output:
     """
     from pricekeeper.storage import enable_expiry  # noqa: PLC0415
 
-    async with open_local_store(settings, may_create=True) as store:
+    async with open_local_store(settings, may_create=True, any_format=True) as store:
         await store.create_tables()
         await enable_expiry(settings.store, clock=SystemClock())
         found = await find_tables(store)
@@ -89,7 +105,7 @@ async def show_tables(settings: Settings) -> Output:
     if is_missing_file(settings):
         found = {one.name: False for one in ALL_TABLES}
     else:
-        async with open_local_store(settings) as store:
+        async with open_local_store(settings, any_format=True) as store:
             found = await find_tables(store)
     rows = table("table", "")
     for name, there in found.items():

@@ -26,8 +26,8 @@ async def create_key(call: Call) -> Answer:
 
     A key covers no more than the one it is made with, and does not outlive it.
     """
-    by, authority = attribution_of(call), authority_of(call)
-    return Answer(201, await cases.create_key(call.services, call.body, authority, by), NO_STORE)
+    made = await cases.create_key(call.services, call.body, attribution_of(call))
+    return Answer(201, made, NO_STORE)
 
 
 async def list_keys(call: Call) -> Answer:
@@ -39,16 +39,19 @@ async def list_keys(call: Call) -> Answer:
 
 
 async def rotate_key(call: Call) -> Answer:
-    """Give a key another text, shown once; the one in use counts until the grace ends."""
+    """Give a key another text, shown once; the one in use counts until the grace ends.
+
+    A key that is greater than the one that asks is refused, as when it is made.
+    """
     by, key_id = attribution_of(call), call.path["key_id"]
-    made = await cases.rotate_key(call.services, key_id, call.body, call.coverage, by)
+    made = await cases.rotate_key(call.services, key_id, call.body, by)
     return Answer(200, made, NO_STORE)
 
 
 async def delete_key(call: Call) -> Answer:
     """End a key: at once here, within 30 seconds everywhere."""
     by, key_id = attribution_of(call), call.path["key_id"]
-    await cases.delete_key(call.services, key_id, call.coverage, by)
+    await cases.delete_key(call.services, key_id, by)
     return Answer(204)
 
 

@@ -10,7 +10,6 @@ import asyncio
 from typing import Final
 
 import structlog
-from starlette.types import Send
 
 from pricekeeper.errors import (
     DeadlineExceededError,
@@ -19,6 +18,7 @@ from pricekeeper.errors import (
     StoreDamagedError,
     StoreReplacedError,
 )
+from pricekeeper.http.asgi import Send
 from pricekeeper.http.exchange import Exchange, render_lines
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.operation import JSON_TYPE, SECURITY, Answer, Call

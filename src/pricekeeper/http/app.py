@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from starlette.routing import Router
 
 from pricekeeper.authorizations.expiry import SELDOM_MS, SWEEP_INTERVAL_MS
 from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
@@ -55,8 +54,8 @@ from pricekeeper.telemetry.logs import configure_logging, keep_secret
 if TYPE_CHECKING:
     from pricekeeper.gateway.relay import Gateway
 
-LARGE_CALLS_MAX: Final = 8
-"""How many calls through the gateway with the largest body may be under way at once."""
+CALLS_PERCENT: Final = 75
+"""Of the connections, how many calls through the gateway may be under way at once."""
 OPERATIONS: Final = (
     *runtime.OPERATIONS,
     *authorizations.OPERATIONS,
@@ -93,7 +92,7 @@ def make_app(
     beating = heartbeat if worker is None else worker.heartbeat
 
     @asynccontextmanager
-    async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
+    async def lifespan() -> AsyncIterator[dict[str, Any]]:
         draining = asyncio.Event()
         async with (
             open_services(settings, clock=clock, store_wait_ms=STORE_WAIT_MS) as services,
@@ -122,12 +121,12 @@ def make_app(
                     connections.LISTENERS: listeners,
                     connections.STATE: connections.Connections(
                         connections.affordable_connections(settings.connections_max),
-                        connections.HELD_BYTES_MAX + _bytes_for_calls(settings, gateway),
+                        connections.HELD_BYTES_MAX,
                     ),
                 }
 
     access_log = AccessLog(enabled=settings.log_level in ("debug", "info"))
-    shell = Shell(operations, Router(lifespan=lifespan), access_log)
+    shell = Shell(operations, lifespan, access_log)
     return shell
 
 
@@ -185,18 +184,15 @@ async def _open_gateway(
             note_guess=note_guess,
             is_barred=is_barred,
             body_bytes_max=services.settings.gateway_body_mb_max << 20,
+            calls_max=max(1, services.settings.connections_max * CALLS_PERCENT // 100),
             logs=services.settings.log_level in ("debug", "info"),
         )
         metrics.watch(gateway.meter)
+        metrics.watch(gateway.sharing.meter)
         try:
             yield gateway
         finally:
             await gateway.close()
-
-
-def _bytes_for_calls(settings: Settings, gateway: Gateway | None) -> int:
-    """What bodies of calls may hold besides; a call with pictures has more than any other body."""
-    return 0 if gateway is None else LARGE_CALLS_MAX * (settings.gateway_body_mb_max << 20)
 
 
 @asynccontextmanager

@@ -16,8 +16,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
-from starlette.requests import ClientDisconnect
-
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import DeadlineExceededError, OverloadedError
 from pricekeeper.http.answering import (
@@ -27,6 +25,7 @@ from pricekeeper.http.answering import (
     send_answer,
     write_at_once,
 )
+from pricekeeper.http.asgi import CallerLeftError
 from pricekeeper.http.edge import take_json
 from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.operation import Answer, Beginning, Call, Operation, Reply, encode_body
@@ -124,7 +123,7 @@ class RequestAtOnce:
             answer = await self._work_out(work, left_secs)
             status = answer.status
             await send_answer(self._exchange.send, answer, call)
-        except ClientDisconnect:
+        except CallerLeftError:
             status = NOBODY_LEFT
         finally:  # also if the server ends it
             self._note_end(status)
@@ -136,7 +135,7 @@ class RequestAtOnce:
                 deadline.may_be_applied = self.may_be_applied
                 self._call.request.deadline = deadline
                 return (await work).encoded()
-        except ClientDisconnect:
+        except CallerLeftError:
             raise
         except Exception as error:  # noqa: BLE001 - it is told and logged
             return problem_answer(self._call, error)

@@ -49,6 +49,8 @@ class Connections:
         """Those that hold part of a request, in the same order."""
         self.held_bytes = 0
         """What all of them hold. Connections add to it and take from it themselves."""
+        self.has_logged_http2 = False
+        """Whether the log says that callers speak HTTP/2; it says so once."""
 
     def __len__(self) -> int:
         return len(self._open)

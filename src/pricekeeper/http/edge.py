@@ -18,9 +18,9 @@ from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.requests import ClientDisconnect
 
 from pricekeeper.errors import FieldError, PriceKeeperError, RequestRefusedError
+from pricekeeper.http.asgi import CallerLeftError
 from pricekeeper.http.incoming import Incoming
 from pricekeeper.shapes import convert, cropped, members_of
 
@@ -80,7 +80,7 @@ async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
     while True:  # ends with the body, or with the bound on it
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            raise ClientDisconnect
+            raise CallerLeftError
         part: bytes = message.get("body", b"")
         if len(body) + len(part) > bytes_max:
             raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from pricekeeper.gateway.connection import ABORT
+from pricekeeper.http.connections import Connections
 from pricekeeper.http.known_head import KnownHead
 
 EXCHANGE: Final = "pricekeeper.exchange"
@@ -69,6 +70,8 @@ class Exchange(RequestResponseCycle):
         on_response: Callable[[], None],
         tasks: set[asyncio.Task[None]],
         *,
+        connections: Connections,
+        offer_place: Callable[[], None],
         keep_alive: bool,
     ) -> None:
         self.scope = scope
@@ -78,6 +81,8 @@ class Exchange(RequestResponseCycle):
         self.default_headers = default_headers
         self.on_response = on_response
         self._tasks = tasks
+        self._connections = connections
+        self.offer_place = offer_place
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = False
         self.body: bytes | bytearray = bytearray()  # type: ignore[assignment]
@@ -139,6 +144,16 @@ class Exchange(RequestResponseCycle):
             return None
         body, self.body = bytes(self.body), bytearray()
         return body
+
+    def hold(self, count: int) -> None:
+        """Count so many bytes more of the request."""
+        self.held_bytes += count
+        self._connections.held_bytes += count
+
+    def let_go(self) -> None:
+        """Count its bytes no longer: it is answered, or somebody else counts them."""
+        self._connections.held_bytes -= self.held_bytes
+        self.held_bytes = 0
 
     def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
         """Write an answer; returns whether it did. If its reader is slow, it has to be sent."""

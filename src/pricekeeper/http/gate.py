@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pricekeeper.admin_keys import KEY_PREFIX
-from pricekeeper.authority import DEPLOYMENT, Authority, KeyKind, of_org
+from pricekeeper.authority import DEPLOYMENT, Attribution, Authority, KeyKind, of_org
 from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
@@ -32,7 +32,6 @@ from pricekeeper.http.problems import AccessDeniedError, KeyDeniedError, WrongAu
 from pricekeeper.tokens import APP_USE, Principal
 from pricekeeper.values import (
     REASON_LENGTH_MAX,
-    Attribution,
     OrgId,
     parse_app_id,
     parse_org_id,
@@ -59,7 +58,9 @@ async def admit(call: Call, operation: Operation) -> None:
             )
         return
     if access in BY_KEY or _comes_with_key(call, operation):
-        call.authority, call.actor, caller = await _authenticate_key(call)
+        # A key that ended elsewhere makes no other key before this instance learns of its end.
+        fresh = operation.method != "GET"
+        call.authority, call.actor, caller = await _authenticate_key(call, fresh=fresh)
     else:
         call.principal = _recall_client(call) or await _authenticate_client(call)
         caller = f"client/{call.principal.client_id}"
@@ -167,7 +168,7 @@ def authority_of(call: Call) -> Authority:
 
 def attribution_of(call: Call, reason: str | None = None) -> Attribution:
     """Who asks, from where and why."""
-    return Attribution(call.actor, address_of(call), call.request_id, reason, call.key_org_id)
+    return Attribution(call.actor, address_of(call), call.request_id, reason, call.authority)
 
 
 def attribution_with_reason(call: Call) -> Attribution:

@@ -6,10 +6,9 @@ from collections.abc import Collection
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from starlette.types import Receive, Scope
-
 from pricekeeper.concurrency.deadline import Deadline
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.http.asgi import Receive, Scope
 from pricekeeper.http.exchange import EXCHANGE, Exchange
 
 QUERY_FIELDS_MAX: Final = 20

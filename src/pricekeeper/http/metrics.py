@@ -233,12 +233,15 @@ class Metrics:
             self.carry(family, by_labels)
 
     def carry(self, family: Family, counts: Mapping[Any, float]) -> None:
-        """Add what was counted since the last time to the family, by its labels."""
+        """Add what was counted since the last time to the family, by its labels; set a level."""
         total = self._instrument(family)
         for key, count in counts.items():
             labels = key if isinstance(key, tuple) else (key,)
             line = total.labels(*labels) if labels else total  # there from now on, be it at 0
-            line.inc(self._take_growth((family.name, *labels), count))
+            if family.kind is Kind.LEVEL:
+                line.set(count)
+            else:
+                line.inc(self._take_growth((family.name, *labels), count))
 
     def show(self, family: Family, value: float, *labels: str) -> None:
         """Set a gauge, whatever another worker has said of it."""
@@ -294,6 +297,8 @@ class Metrics:
                     made = Total(*about, registry=registry)
                 case Kind.GAUGE:
                     made = Gauge(*about, registry=registry, multiprocess_mode="mostrecent")
+                case Kind.LEVEL:
+                    made = Gauge(*about, registry=registry, multiprocess_mode="livesum")
                 case Kind.SIZES:
                     made = CountHistogram(*about, bounds=BOUNDS, registry=registry)
                 case Kind.DURATIONS:

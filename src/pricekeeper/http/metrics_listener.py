@@ -19,10 +19,10 @@ from typing import Final, Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry, multiprocess
-from starlette.types import Receive, Scope, Send
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import NotFoundError, PriceKeeperError
+from pricekeeper.http.asgi import Receive, Scope, Send
 from pricekeeper.http.edge import JSON
 from pricekeeper.http.heartbeat import ALIVE_MS_MAX, HeartbeatInMemory, read_heartbeat
 from pricekeeper.http.metrics import CONTENT_TYPE, Metrics, exposition_of

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from pricekeeper.authority import NO_ORG, Authority, Coverage, KeyKind, Role, only
+from pricekeeper.authority import NO_ORG, Authority, Coverage, Role, only
 from pricekeeper.bootstrap import Services
 from pricekeeper.http.edge import JSON, read_json
 from pricekeeper.http.encoding import EncodedAnswers
@@ -155,14 +155,6 @@ class Call(msgspec.Struct):
         if self.authority is not None:
             return self.authority.coverage
         return NO_ORG if self.principal is None else only(self.principal.org_id)
-
-    @property
-    def key_org_id(self) -> OrgId | None:
-        """The organisation whose own key came; ``None`` for every other key, and without one."""
-        authority = self.authority
-        if authority is None or authority.kind is not KeyKind.ORG_KEY:
-            return None
-        return authority.coverage.one
 
     @property
     def org_id(self) -> OrgId:

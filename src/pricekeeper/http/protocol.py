@@ -10,14 +10,13 @@ may hold together is the business of `Connections`.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from collections import deque
-from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import httptools
+import structlog
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -25,7 +24,17 @@ from pricekeeper.errors import OverloadedError
 from pricekeeper.http.connections import LISTENERS, connections_of
 from pricekeeper.http.exchange import BEGIN, EXCHANGE, Exchange
 from pricekeeper.http.known_head import KnownHead, KnownRequest, remember_head
-from pricekeeper.http.problems import RETRY_SECS, Problem, status_of
+from pricekeeper.http.problems import status_of
+from pricekeeper.http.refusals import (
+    GOAWAY,
+    HTTP_2_CODE,
+    HTTP_2_HINT,
+    PREFACE_BYTES,
+    PREFACE_ERROR,
+    SETTINGS,
+    Http2Refusal,
+    refusal,
+)
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 100
@@ -44,6 +53,8 @@ KERNEL_BUFFER_BYTES: Final = 128 * 1024
 """What the kernel keeps for a slow reader; left to itself, it goes up to megabytes for each."""
 _LOOK_EVERY_SECS: Final = 5
 _NO_ROOM: Final = 503
+
+_log = structlog.get_logger(__name__)
 
 
 class _HeadRefusedError(Exception):
@@ -96,6 +107,8 @@ class ProblemProtocol(HttpToolsProtocol):
         self._deaf = False
         """Whether nothing more is taken from this peer."""
         self._watch: asyncio.TimerHandle | None = None
+        self._http2: Http2Refusal | None = None
+        """Reads what comes, if the connection began with the preface of HTTP/2."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin if there is room, and look now and then whether it gets anywhere."""
@@ -117,7 +130,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self._all.leave(self)
         self._all.held_bytes -= self._held_head_bytes
         for accepted in self._accepted:
-            self._all.held_bytes -= accepted.held_bytes
+            accepted.let_go()
             accepted.give_up()
         self._held_head_bytes = 0
         self._accepted.clear()
@@ -134,6 +147,8 @@ class ProblemProtocol(HttpToolsProtocol):
         request = known.request_of(data) if is_between and known is not None else None
         if request is not None:
             self._take_known(request)
+        elif self._http2 is not None:
+            self._refuse_http2(self._http2, data)
         else:
             self._parse(data, is_between=is_between)
 
@@ -153,7 +168,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
         except httptools.HttpParserError as error:
             self._start()
-            self._refuse_unparsed(error)
+            self._refuse_unparsed(error, data)
             return
         if is_between and self._whole and self._begun == 1 and self.cycle.keep_alive:
             if self._known is None or self.url in self._urls:
@@ -178,8 +193,7 @@ class ProblemProtocol(HttpToolsProtocol):
         exchange.body, exchange.more_body = body, False
         if is_same:  # else what was worked out of the other may not be true of it
             exchange.known = self._known
-        exchange.held_bytes = head_bytes + len(body)
-        self._all.held_bytes += exchange.held_bytes
+        exchange.hold(head_bytes + len(body))
         self._accepted.append(exchange)
         self.cycle = self._unstarted = exchange
         self._start()
@@ -235,9 +249,9 @@ class ProblemProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))
         self._head_ended = True
-        self._all.held_bytes += self._head_bytes - self._held_head_bytes
+        self._all.held_bytes -= self._held_head_bytes
         self._held_head_bytes = 0
-        exchange.held_bytes = self._head_bytes
+        exchange.hold(self._head_bytes)
         self._accepted.append(exchange)
 
     def _make_exchange(self) -> Exchange:
@@ -268,6 +282,8 @@ class ProblemProtocol(HttpToolsProtocol):
             self.server_state.default_headers,
             self.on_response_complete,
             self.tasks,
+            connections=self._all,
+            offer_place=self._note_waiting,
             keep_alive=keep_alive,
         )
 
@@ -277,8 +293,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self._body_parts += 1
         if cycle.response_complete:
             return
-        self._all.held_bytes += count
-        self._accepted[-1].held_bytes += count
+        self._accepted[-1].hold(count)
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
@@ -293,7 +308,7 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next request. `_look` closes a connection on which none comes."""
-        self._all.held_bytes -= self._accepted.popleft().held_bytes
+        self._accepted.popleft().let_go()
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -400,16 +415,44 @@ class ProblemProtocol(HttpToolsProtocol):
         self._count("ANSWER_NOT_READ")
         self.transport.abort()
 
-    def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
-        refusal = error.__context__
-        if not isinstance(refusal, _HeadRefusedError):
+    def _refuse_unparsed(self, error: httptools.HttpParserError, data: bytes) -> None:
+        """Refuse what the parser could not read; the piece that it ended in is ``data``."""
+        cause, newest = error.__context__, cast("Exchange | None", self.cycle)
+        if str(error) == PREFACE_ERROR and newest is None:  # nothing came before it
+            self._begin_http2(data[PREFACE_BYTES - self._gathered_bytes :])
+        elif not isinstance(cause, _HeadRefusedError):
             self.send_400_response("Invalid HTTP request received.")
-        elif refusal.args:
-            self.send_400_response(str(refusal))
+        elif cause.args:
+            self.send_400_response(str(cause))
         elif len(self.pipeline) >= PIPELINED_MAX:
             self._stop_taking()  # what was accepted is answered; then the peer may come again
         else:
             self._refuse_head()
+
+    def _begin_http2(self, data: bytes) -> None:
+        """The caller speaks HTTP/2; what came after its preface is frames."""
+        self._http2 = Http2Refusal()
+        self._gathered_bytes = 0
+        self._count(HTTP_2_CODE)
+        if not self._all.has_logged_http2:
+            self._all.has_logged_http2 = True
+            _log.warning("http2_refused", hint=HTTP_2_HINT)
+        self.transport.write(SETTINGS)
+        self._refuse_http2(self._http2, data)
+
+    def _refuse_http2(self, http2: Http2Refusal, data: bytes) -> None:
+        """Answer the first request, once it has begun.
+
+        The caller closes the connection, or `_look` does so later. Closing here could lose the
+        answer: the kernel drops it if more of the request arrives.
+        """
+        answer = http2.answer(data)
+        if answer is None:
+            return
+        self._deaf = True
+        self._arriving_since = None
+        self._idle_since = self.loop.time()
+        self.transport.write(answer)
 
     def _refuse_head(self) -> None:
         self._refuse(431, "HEADERS_TOO_LARGE", "the request line or its headers are too large")
@@ -426,8 +469,10 @@ class ProblemProtocol(HttpToolsProtocol):
         answered = self._head_ended and self.cycle is not None and self.cycle.response_complete
         if not self._stop_taking():
             return
-        if not (answered and self._arriving_since is not None):  # else it was told all it is told
-            self.transport.write(_answer(status, code, detail))
+        if self._http2 is not None:
+            self.transport.write(GOAWAY)
+        elif not (answered and self._arriving_since is not None):  # else it has its answer
+            self.transport.write(refusal(status, code, detail))
         self.transport.close()
 
     def _stop_taking(self) -> bool:
@@ -452,32 +497,10 @@ class ProblemProtocol(HttpToolsProtocol):
         self._accepted.pop()
         if self.pipeline and self.pipeline[0][0] is last:  # the newest is on the left
             self.pipeline.popleft()
-        self._all.held_bytes -= last.held_bytes
+        last.let_go()
         last.give_up()
 
     def _count(self, code: str) -> None:
         metrics = self.app_state.get("metrics")
         if metrics is not None:
             metrics.note_problem(code)
-
-
-def _answer(status: int, code: str, detail: str) -> bytes:
-    """A whole answer: a problem, and the end of the connection."""
-    request_id = secrets.token_hex(16)
-    body = Problem(status, code, detail).body(request_id)
-    return (
-        b"HTTP/1.1 %d %s\r\n"
-        b"content-type: application/problem+json\r\n"
-        b"content-length: %d\r\n"
-        b"x-request-id: %s\r\n"
-        b"%s"
-        b"connection: close\r\n\r\n%s"
-        % (
-            status,
-            HTTPStatus(status).phrase.encode(),
-            len(body),
-            request_id.encode(),
-            b"retry-after: %d\r\n" % RETRY_SECS if status == _NO_ROOM else b"",
-            body,
-        )
-    )

@@ -13,7 +13,6 @@ from pricekeeper.http.gate import (
     REASON,
     attribution_of,
     attribution_with_reason,
-    authority_of,
     count_failure,
     limit_client,
 )
@@ -73,8 +72,8 @@ async def list_orgs(call: Call) -> Answer:
 
 async def issue_provisioning_key(call: Call) -> Answer:
     """Give an organisation a provisioning key of its own, which replaces the one it had."""
-    authority, by = authority_of(call), attribution_of(call)
-    made = await cases.issue_provisioning_key(call.services, call.org_id, authority, by)
+    by = attribution_of(call)
+    made = await cases.issue_provisioning_key(call.services, call.org_id, by)
     return Answer(201, made, NO_STORE)
 
 

@@ -14,14 +14,12 @@ from random import getrandbits
 from time import perf_counter_ns
 from typing import Any, Final, cast
 
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from pricekeeper.concurrency.deadline import DEADLINES
 from pricekeeper.errors import NotFoundError, PriceKeeperError, RequestRefusedError
 from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.answering import NOBODY_LEFT, note_error, problem_answer, send_answer
+from pricekeeper.http.asgi import CallerLeftError, Lifespan, Receive, Scope, Send, run_lifespan
 from pricekeeper.http.at_once import RequestAtOnce, Target, begin_in_task
 from pricekeeper.http.edge import BodyTooLargeError, refuse_repeated
 from pricekeeper.http.encoding import EncodedAnswers
@@ -110,10 +108,10 @@ class Path:
 
 
 class Shell:
-    """Around everything that is served. ``lifespan`` gets whatever is not HTTP."""
+    """Around everything that is served. ``lifespan`` is open while the server runs."""
 
     def __init__(
-        self, operations: Sequence[Operation], lifespan: ASGIApp, access_log: AccessLog
+        self, operations: Sequence[Operation], lifespan: Lifespan, access_log: AccessLog
     ) -> None:
         self._lifespan = lifespan
         self._access_log = access_log
@@ -129,7 +127,7 @@ class Shell:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, whatever happens inside."""
         if scope["type"] != "http":
-            await self._lifespan(scope, receive, send)
+            await run_lifespan(self._lifespan, scope, receive, send)
             return
         if scope.get("raw_path", b"").startswith(PREFIX):
             gateway = scope["state"].get(GATEWAY)
@@ -152,7 +150,7 @@ class Shell:
             if answer.stream is not None:  # how long it is listened to is not how slow we are
                 elapsed_us = _us_since(started_ns)
             await send_answer(send, answer, call)
-        except ClientDisconnect:
+        except CallerLeftError:
             status = NOBODY_LEFT
         finally:
             if elapsed_us is None:
@@ -252,7 +250,7 @@ async def _answer(call: Call, path: Path | None, method: str) -> Answer:
             raise MethodNotAllowedError(path.allowed)
         answer = await endpoint.answer(call)
         return answer.encoded()
-    except ClientDisconnect:
+    except CallerLeftError:
         raise
     except Exception as error:  # noqa: BLE001 - it is told and logged
         return problem_answer(call, error)

@@ -9,13 +9,12 @@ from pricekeeper.metering.admission import GROUP_RECORDS, BatchPlaces
 from pricekeeper.metering.aggregation_report import AggregationReport
 from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters, Total
-from pricekeeper.metering.journal_start import agree_on_start
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.recorded import Outcome, Recorded, Refused
 from pricekeeper.metering.service import Metering
 from pricekeeper.metering.submission import RecordOnSheet, Submission
 from pricekeeper.metering.totals import Readings, total_keys, totals_from
-from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus, check_tags
+from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus
 from pricekeeper.metering.voiding import Voider
 from pricekeeper.metering.waiting import RecordUnderWay
 from pricekeeper.metering.window_spend import WindowSpend
@@ -42,8 +41,6 @@ __all__ = [
     "UsageStatus",
     "Voider",
     "WindowSpend",
-    "agree_on_start",
-    "check_tags",
     "day_start_ms",
     "next_midnight_ms",
     "org_day",

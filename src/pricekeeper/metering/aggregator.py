@@ -13,7 +13,7 @@ A lost reply to a write needs no care: a total is put in place of the one that w
 or twice it is refused. An account that can't be read or written is reported and tried again by the
 next run; the others go on. So it is with an organisation with an unreadable page.
 
-What an earlier version has counted in shards is brought in by `metering.shards`.
+`metering.shards` adds what another program has counted in shards.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Aggregator:
         since_ms = max(oldest_ms, min(began_ms, oldest_ms if last_ms is None else last_ms))
         tally = Tally()
         closed = closed_tick_from(checkpoint)
-        # What the version before has counted is listed once, by the first run that closes a tick.
+        # The first run that closes a tick lists once what other programs have counted.
         days = list(days_open(oldest_ms if closed is None else since_ms, began_ms))
         for day in days:
             await self._shards.write_totals_of(day, tally)

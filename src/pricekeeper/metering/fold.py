@@ -1,6 +1,6 @@
 """What a total is made of, and how it moves forward. No I/O, no clock.
 
-A total is the sum of three things: what an earlier version or another program counted in shards
+A total is the sum of three things: what another program counted in shards
 (``shards``), the ticks that are closed, and a **part** for each tick that is open. A fold sums
 the records of the open ticks anew, so that it does not matter what an earlier fold had seen. Once
 a tick is closed, its part belongs to the total for good and is forgotten by itself.

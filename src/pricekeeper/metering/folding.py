@@ -4,8 +4,8 @@ Per organisation, the records are read and added up by total and tick. Then each
 moved forward, and put in place of the one that was read. If another run has been faster, or what
 was read is older than what is stored, the records are read again.
 
-A total that does not say what it is made of was written by an earlier version, perhaps in place of
-one of ours. It is made anew, from every tick of its day and from its shards.
+Another program wrote a total that does not say what it is made of, perhaps in place of one of ours.
+The fold sums such a total again, from every tick of its day and from its shards.
 """
 
 from __future__ import annotations
@@ -379,7 +379,7 @@ class FoldRunner:
         return fold.total
 
     async def _read_shards(self, facet: Facet, stored: Item | None) -> Counters:
-        """What an earlier version or another program has counted there."""
+        """Read what another program has counted there."""
         account = facet.account
         if account is None:
             return NOTHING

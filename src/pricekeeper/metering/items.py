@@ -11,7 +11,7 @@
   days (``has_days``), or of hours and tags (``has_hours``)
 
 Everything of a day expires at one moment, `RETENTION_DAYS` after it has ended everywhere. Counters
-of an earlier version are in `metering.shards`, the values of tags in `metering.tag_values`.
+of other programs are in `metering.shards`, the values of tags in `metering.tag_values`.
 
 A total that another program wrote by the schema document alone has its cost in
 ``cost_usd_micros``. In a total that we wrote, that is only a rounded copy of ``cost_usd_picos``.

@@ -69,19 +69,12 @@ _CommonKey: TypeAlias = tuple[str, str, str | None, bool, str | None]
 
 
 class Preparer:
-    """Checks and prices records. Without a ``ledger`` records are spent from no budgets.
+    """Checks and prices records. Without a ``ledger`` records are spent from no budgets."""
 
-    Ids that were made before ``journal_from_ms`` need a receipt: instances of an earlier version
-    may have counted them.
-    """
-
-    def __init__(
-        self, clock: Clock, prices: PriceBook, ledger: Ledger | None, journal_from_ms: int
-    ) -> None:
+    def __init__(self, clock: Clock, prices: PriceBook, ledger: Ledger | None) -> None:
         self._clock = clock
         self._prices = prices
         self._ledger = ledger
-        self._journal_from_ms = journal_from_ms
         self._common: BoundedCache[_CommonKey, _Common] = BoundedCache(COMMON_MAX)
         self._estimates = EstimateWarnings(clock)
 
@@ -132,14 +125,6 @@ class Preparer:
             happened_at_ms(usage, self._clock.now_ms())
         check_details(usage)
 
-    def find_address(self, request_id: str) -> Address | None:
-        """Where the record of that id is, if the id alone says so.
-
-        One of a time before the journal has a receipt.
-        """
-        address = address_of(request_id)
-        return None if address is None or address.minted_ms < self._journal_from_ms else address
-
     def _check(
         self, policy: Policy, usage: Usage
     ) -> tuple[Usage, Address | None, int, tuple[BudgetAccount, ...]]:
@@ -153,12 +138,10 @@ class Preparer:
         """Where the record will be, if its id says so; raises if the id can be no record's now."""
         address = address_of(usage.request_id)
         if address is not None:
-            minted_ms = address.minted_ms
-            check_minted(minted_ms, now_ms)
-            return address if minted_ms >= self._journal_from_ms else None
-        if is_authorization_id(usage.request_id):
+            check_minted(address.minted_ms, now_ms)
+        elif is_authorization_id(usage.request_id):
             raise RequestIdReusedError(usage.request_id, usage.request_id)
-        return None
+        return address
 
     def _find_accounts(
         self, policy: Policy, usage: Usage, at_ms: int, now_ms: int

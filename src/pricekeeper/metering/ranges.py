@@ -214,9 +214,9 @@ class RangeReader:
         breakdown: Breakdown,
         unfolded: Unfolded,
     ) -> None:
-        """Add what is known by hour, and where hours are not asked for, what is known by day alone.
+        """Add totals by hour; if hours are not asked for, also totals that are known by day alone.
 
-        That is what an earlier version, or another program, has counted in shards.
+        Another program has counted the latter in shards.
         """
         hours = _Hours(unfolded.org_id, span, breakdown)
 

@@ -35,7 +35,7 @@ from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
 from pricekeeper.metering.committer import PENDING_MAX, Committer
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.items import RETENTION_DAYS
-from pricekeeper.metering.journal import Address, lanes_of
+from pricekeeper.metering.journal import address_of, lanes_of
 from pricekeeper.metering.known_totals import KnownTotals
 from pricekeeper.metering.live import LiveSums
 from pricekeeper.metering.posting import Poster, TakenPlace
@@ -79,12 +79,11 @@ class Metering:
         retention_days: int = RETENTION_DAYS,
         randomness: random.Random | None = None,
         linger_ms: int = 0,
-        journal_from_ms: int = 0,
         ledger: Ledger | None = None,
         on_counted: Callable[[Sequence[Submission]], None] = _tell_nobody,
         in_flight_ms: int = IN_FLIGHT_MS,
     ) -> None:
-        """``ledger`` and ``journal_from_ms`` are what `Preparer` says of them.
+        """Without a ``ledger``, records are charged to no budget.
 
         ``on_counted`` is told of the records that this process counts. No record is acknowledged
         later than ``in_flight_ms`` after it was sent, by any instance.
@@ -97,7 +96,7 @@ class Metering:
         """What was posted since the totals were made."""
         self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
-        self._preparer = Preparer(clock, prices, ledger, journal_from_ms)
+        self._preparer = Preparer(clock, prices, ledger)
         self._poster = Poster(
             store,
             clock,
@@ -314,10 +313,6 @@ class Metering:
         outcome = Outcome.ACCEPTED if accepted else Outcome.DUPLICATE
         return await self._answer_counted(policy, request_id, outcome, receipt)
 
-    def address_of(self, request_id: str) -> Address | None:
-        """Where the record of that id is, if the id alone says so."""
-        return self._preparer.find_address(request_id)
-
     def note_voided(self, sums: Mapping[Account, Counters]) -> None:
         """Let the totals of this process know what a correction has taken out."""
         for account, counters in sums.items():
@@ -423,8 +418,7 @@ class Metering:
         """
         bodies = [_body(policy, *one) for one in refused]
         known: dict[str, Receipt | TakenPlace | StoreError] = {}
-        find_address = self._preparer.find_address
-        addresses = {body.request_id: find_address(body.request_id) for body in bodies if body}
+        addresses = {body.request_id: address_of(body.request_id) for body in bodies if body}
         if addresses:
             lanes = lanes_of(policy.agg_shard_count)
             try:

@@ -1,4 +1,4 @@
-"""The counters of an earlier version, and of other programs: summed into the totals, forward only.
+"""The counters of other programs: summed into the totals, forward only.
 
 In UsageAggSharded, by the schema document:
 

@@ -13,9 +13,11 @@ from typing import Final
 
 import msgspec
 
+from pricekeeper.bedrock.judging import SERVICE_TIER
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.ledger.position import AUTHORIZATION_VERSION
 from pricekeeper.pricing import TokenUsage
+from pricekeeper.tags import check_tags
 
 LATE_MS_MAX: Final = 24 * 3_600_000
 """How old the event may be when it is reported."""
@@ -30,13 +32,9 @@ and 55 min, is margin for clocks that disagree and for the time a commit may tak
 without a timestamp of its own happens whenever it is sent: it is known again for these 48 h.
 """
 BATCH_MAX: Final = 100
-TAGS_MAX: Final = 16
-TAG_BYTES_MAX: Final = 256
-"""Of a tag's name, and of its value, in UTF-8: so sixteen pairs are 8 KiB at most."""
 TEXT_LENGTH_MAX: Final = 2048
 
 _REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_SERVICE_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,32}")
 _FINGERPRINT_BYTES: Final = 16
 _VERSION_AT: Final = 14
@@ -102,7 +100,7 @@ def check_details(usage: Usage) -> None:
     model_id, tier = usage.bedrock_model_id, usage.service_tier
     if model_id is not None and not 1 <= len(model_id) <= TEXT_LENGTH_MAX:
         raise InvalidValueError("bedrock_model_id", f"must have 1 to {TEXT_LENGTH_MAX} characters")
-    if tier is not None and not _SERVICE_TIER.fullmatch(tier):
+    if tier is not None and not SERVICE_TIER.fullmatch(tier):
         raise InvalidValueError(
             "service_tier", "must be the tier of Bedrock's response, such as priority"
         )
@@ -143,17 +141,12 @@ def names_authorization(text: object) -> bool:
     return isinstance(text, str) and _AUTHORIZATION_ID.fullmatch(text) is not None
 
 
-def fingerprint(client_id: str, usage: Usage) -> bytes:
-    """Equal, in every process, exactly for the same body from the same client.
+def fingerprint(client_id: str, body: msgspec.Struct) -> bytes:
+    """A digest that is the same in every process for the same body from the same client.
 
-    The body is what was sent: a timestamp that was left out is not in it, so that a retry
-    is the same body a second later.
+    A timestamp that was left out is not in the body, so a retry has the same digest.
     """
-    try:
-        body = _canonical(usage)
-    except UnicodeEncodeError as error:
-        raise InvalidValueError("tags", "must be text, without lone surrogates") from error
-    named = b"%b\0%b" % (client_id.encode(), body)
+    named = b"%b\0%b" % (client_id.encode(), _canonical(body))
     return hashlib.blake2b(named, digest_size=_FINGERPRINT_BYTES).digest()
 
 
@@ -167,20 +160,3 @@ def parse_request_id(text: str) -> str:
             "request_id", "must be a UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7"
         )
     return canonical
-
-
-def check_tags(tags: dict[str, str]) -> None:
-    """Refuse tags that are too many or too long."""
-    if len(tags) > TAGS_MAX:
-        raise InvalidValueError("tags", f"must be at most {TAGS_MAX} pairs")
-    for name, value in tags.items():
-        if not 1 <= _utf8_bytes(name) <= TAG_BYTES_MAX or _utf8_bytes(value) > TAG_BYTES_MAX:
-            raise InvalidValueError(
-                f"tags.{name[:TAG_BYTES_MAX]}",
-                f"must have a name of 1 to {TAG_BYTES_MAX} bytes, and a value of at most as many",
-            )
-
-
-def _utf8_bytes(text: str) -> int:
-    # Lone surrogates are refused later, with a message of their own.
-    return len(text.encode("utf-8", "surrogatepass"))

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.authority import Attribution
 from pricekeeper.budgets import BudgetAccount
 from pricekeeper.clock import Clock
 from pricekeeper.days import MS_PER_DAY, day_start_ms
@@ -66,7 +67,7 @@ from pricekeeper.storage import Store, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.tenants import Client, Policy, Tenants
 from pricekeeper.ticks import region_at
-from pricekeeper.values import AppId, Attribution, OrgId, new_request_id
+from pricekeeper.values import AppId, OrgId, new_request_id
 
 VOIDABLE_DAYS: Final = 3
 """How long after the beginning of its day in UTC a record can be voided: then the day is final."""

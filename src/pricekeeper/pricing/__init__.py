@@ -14,17 +14,26 @@ from pricekeeper.pricing.cost import (
 )
 from pricekeeper.pricing.deployment import load_catalogue
 from pricekeeper.pricing.model_ids import ModelRef, OpaqueId, normalise_model_id
-from pricekeeper.pricing.plausibility import check_answer_plausible, check_plausible
+from pricekeeper.pricing.plausibility import (
+    answer_tokens,
+    check_plausible,
+    require_text,
+    too_short,
+)
 from pricekeeper.pricing.prices import Prices, Rates
 from pricekeeper.pricing.quotes import PriceSource
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.pricing.service import PriceBook
-from pricekeeper.pricing.worst_case import CacheWrite, WorstCase, WorstRates, worst_rates
+from pricekeeper.pricing.worst_case import (
+    WorstCase,
+    WorstRates,
+    check_covered,
+    worst_rates,
+)
 
 __all__ = [
     "PICOS_PER_MICRO",
     "TOKENS_MAX",
-    "CacheWrite",
     "Catalogue",
     "CheckReport",
     "Model",
@@ -38,11 +47,14 @@ __all__ = [
     "TokenUsage",
     "WorstCase",
     "WorstRates",
+    "answer_tokens",
     "charge",
-    "check_answer_plausible",
+    "check_covered",
     "check_plausible",
     "load_catalogue",
     "normalise_model_id",
+    "require_text",
     "split_micros",
+    "too_short",
     "worst_rates",
 ]

@@ -7,7 +7,7 @@ refused (`Model.require`) rather than priced as something else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -33,7 +33,7 @@ from pricekeeper.values import ModelLabel
 
 CONTEXT_WINDOW_TOKENS: Final = 1_000_000
 """Taken for the window of a model that the deployment file states none for."""
-MAX_OUTPUT_TOKENS: Final = 128_000
+MODEL_OUTPUT_TOKENS: Final = 128_000
 """Taken for the longest answer of a model that the deployment file states none for."""
 MATCHING_MAX: Final = 1_024
 """Ids of models of which it is remembered which labels they mean."""
@@ -64,9 +64,12 @@ class StatedModel(msgspec.Struct, frozen=True, kw_only=True):
     input_includes_cache_tokens: bool = False
     burn_down_factor_permille: int = PERMILLE
     context_window_tokens: int = CONTEXT_WINDOW_TOKENS
-    max_output_tokens: int = MAX_OUTPUT_TOKENS
+    max_output_tokens: int = MODEL_OUTPUT_TOKENS
     counts_tokens: bool = False
     """Whether the gateway has Bedrock count a prompt before something is held for it."""
+    units: dict[str, int] = {}
+    """Micro-dollars for 1,000 units of what Bedrock bills beside tokens. The gateway refuses a call
+    that uses something that is not in here. What is in here is not held or counted yet."""
 
 
 class Model(StatedModel, frozen=True, kw_only=True):
@@ -74,6 +77,8 @@ class Model(StatedModel, frozen=True, kw_only=True):
 
     label: ModelLabel
     ref: ModelRef
+    writes_text: bool = True
+    """Whether it takes conversations. Others make vectors, an order of documents, pictures ..."""
     priority: VariantPricing | None = None
     flex: VariantPricing | None = None
     reserved: VariantPricing | None = None
@@ -175,6 +180,12 @@ class Catalogue:
             if len(model_id) <= MODEL_ID_LENGTH_MAX:
                 self._matching.put(model_id, found)
         return found
+
+    def skipped_by_auto(self, ordering: Sequence[str]) -> frozenset[str]:
+        """The labels of an ordering that `auto` skips: they write no text, and others of it do."""
+        known = [self._models[ModelLabel(label)] for label in ordering if label in self]
+        without_text = frozenset(model.label for model in known if not model.writes_text)
+        return without_text if len(without_text) < len(known) else frozenset()
 
     def __contains__(self, label: object) -> bool:
         return label in self._models

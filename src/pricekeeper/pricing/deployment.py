@@ -7,6 +7,7 @@ with its path, all of them at once. Without a file, the built-in one is used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final, Literal, cast
 
 import msgspec
 
+from pricekeeper.bedrock import answers_with_text
 from pricekeeper.errors import DeploymentFileError, FieldError, InvalidValueError
 from pricekeeper.pricing.catalogue import Catalogue, Model, StatedModel, VariantPricing
 from pricekeeper.pricing.model_ids import ModelRef, normalise_model_id
@@ -28,6 +30,15 @@ PRICE_USD_MICROS_PER_1M_MAX: Final = 10_000_000_000
 PERMILLE_MAX: Final = 100_000
 TEXT_LENGTH_MAX: Final = 1024
 
+UNITS: Final = (
+    "image, video_second, audio_input_token, audio_output_token, search_query, guardrail_image, "
+    "guardrail_text_unit:POLICY, tool_call:NAME"
+)
+_UNIT: Final = re.compile(
+    r"image|video_second|audio_(in|out)put_token|search_query|guardrail_image"
+    r"|(guardrail_text_unit|tool_call):[A-Za-z0-9_.-]{1,64}"
+)
+_UNIT_USD_MICROS_MAX: Final = 10**12
 _CENTS_OF_A_CENT: Final = 1_000
 """Nothing on Bedrock costs less per million tokens; a smaller number was meant in dollars."""
 _STEP_TOKENS_MAX: Final = 1_000_000_000
@@ -43,6 +54,7 @@ class _Tiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _ModelEntry(StatedModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
     priced_as: str | None = None
+    writes_text: bool | None = None
     service_tiers: _Tiers = _Tiers()
     aliases: tuple[str, ...] = ()
     price_list_names: tuple[str, ...] = ()
@@ -85,10 +97,12 @@ def parse_catalogue(text: str, origin: str) -> Catalogue:
 
 def _model(label: ModelLabel, entry: _ModelEntry) -> Model:
     stated = {name: getattr(entry, name) for name in StatedModel.__struct_fields__}
+    ref, writes_text = cast(ModelRef, _ref(entry)), entry.writes_text  # checked before
     return Model(
         **stated,
         label=label,
-        ref=cast(ModelRef, _ref(entry)),  # which _identity_errors has seen to
+        ref=ref,
+        writes_text=answers_with_text(ref.base) if writes_text is None else writes_text,
         **msgspec.structs.asdict(entry.service_tiers),
         aliases=frozenset(entry.aliases),
         price_list_names=frozenset(entry.price_list_names),
@@ -121,6 +135,10 @@ def _meaning_errors(entries: dict[str, _ModelEntry]) -> Iterator[FieldError]:
         for field in ("context_window_tokens", "max_output_tokens"):
             tokens = getattr(entry, field)
             yield from _range_errors(f"{path}.{field}", tokens, 1, _MODEL_TOKENS_MAX)
+        for unit, price in entry.units.items():
+            if not _UNIT.fullmatch(unit):
+                yield FieldError(f"{path}.units", f"{unit!r} is no unit; one of {UNITS}")
+            yield from _range_errors(f"{path}.units.{unit}", price, 0, _UNIT_USD_MICROS_MAX)
 
 
 def _identity_errors(entry: _ModelEntry, path: str) -> Iterator[FieldError]:

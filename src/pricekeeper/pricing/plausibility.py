@@ -39,15 +39,48 @@ def check_plausible(model: Model, usage: TokenUsage) -> None:
             f"a prompt of {prompt_tokens} tokens in all is more than {prompt_tokens_max}, "
             f"{TIMES_MAX} times the context window of '{model.label}'; report each call by itself",
         )
-    check_answer_plausible(model, usage.output_tokens)
 
-
-def check_answer_plausible(model: Model, output_tokens: int) -> None:
-    """The same for the answer alone."""
     output_tokens_max = TIMES_MAX * model.max_output_tokens
-    if output_tokens > output_tokens_max:
+    if usage.output_tokens > output_tokens_max:
         raise InvalidValueError(
             Component.OUTPUT.tokens_field,
-            f"{output_tokens} is more than {output_tokens_max}, {TIMES_MAX} times the "
+            f"{usage.output_tokens} is more than {output_tokens_max}, {TIMES_MAX} times the "
             f"longest answer of '{model.label}'; report each call by itself",
         )
+
+
+def require_text(model: Model) -> None:
+    """Raise `InvalidValueError` if the model can't answer with text."""
+    if not model.writes_text:
+        raise InvalidValueError(
+            "model",
+            f"'{model.label}' ({model.bedrock_model_id}) writes no text: name a label that does; "
+            "its own calls name it, use InvokeModel and ask for no output",
+        )
+
+
+def answer_tokens(model: Model, asked_tokens: int, least_tokens: int | None) -> int:
+    """How long an answer a call may have that asks for so many tokens.
+
+    A call that may be lowered, down to ``least_tokens``, gets at most the longest answer that the
+    deployment file states, and none from a model that writes no text. Raises `InvalidValueError` if
+    the model can't take the call.
+    """
+    if not model.writes_text:
+        if asked_tokens and least_tokens is None:
+            require_text(model)
+        return 0
+    longest = model.max_output_tokens
+    if least_tokens is not None and least_tokens <= longest:
+        return min(asked_tokens, longest)
+    if asked_tokens > TIMES_MAX * longest:
+        raise InvalidValueError("max_output_tokens", too_short(model, asked_tokens))
+    return asked_tokens
+
+
+def too_short(model: Model, asked_tokens: int) -> str:
+    """Why a model's answers are too short for a call."""
+    return (
+        f"the longest answer of '{model.label}' has {model.max_output_tokens} tokens, and "
+        f"{asked_tokens} are asked for; ask for less, or name a label with longer answers"
+    )

@@ -14,25 +14,19 @@ budget is a division.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from pricekeeper.errors import UnpricedUsageError
+from pricekeeper.bedrock import CacheWrite
+from pricekeeper.bedrock.shapes import GUARDRAIL
+from pricekeeper.errors import InvalidValueError, UnpricedUsageError
 from pricekeeper.pricing.catalogue import Model
 from pricekeeper.pricing.cost import TOKENS_MAX, TokenUsage, highest_rates, served_variant
 from pricekeeper.pricing.prices import Component, Prices, PriceTable, RateCard, Rates, Variant
 
-
-class CacheWrite(StrEnum):
-    """Whether a call writes its prompt to the cache, and for how long."""
-
-    NONE = "none"
-    FIVE_MINUTES = "5m"
-    ONE_HOUR = "1h"
-
-
+_USE_CHARS_MAX: Final = 80
 _WRITES: Final = {
     CacheWrite.NONE: (),
     CacheWrite.FIVE_MINUTES: (Component.CACHE_WRITE_5M,),
@@ -76,6 +70,32 @@ class WorstRates(msgspec.Struct, frozen=True):
     def of(self, input_tokens: int) -> WorstCase:
         """The most that a call with such a prompt can cost."""
         return WorstCase(input_tokens * self.prompt_usd_picos, self.output_usd_picos)
+
+
+def check_covered(model: Model, uses: Iterable[str], window_tokens: int) -> None:
+    """Raise for what a call costs beyond what is held for it.
+
+    That is something billed beside tokens without a price in the deployment file, and a longer
+    window than the file states: no more than that window is held for a prompt.
+    """
+    for use in uses:
+        if not any(unit == use or unit.startswith(f"{use}_") for unit in model.units):
+            unit = f"{use}_text_unit:content" if use == GUARDRAIL else use
+            raise UnpricedUsageError(
+                model.label,
+                "uses",
+                f"Bedrock bills {use[:_USE_CHARS_MAX]} beside tokens, and the deployment file has "
+                "no price for it",
+                f"add models.{model.label}.units.{unit[:_USE_CHARS_MAX]} to the file, or leave it "
+                "out of the call",
+            )
+    if window_tokens > model.context_window_tokens:
+        raise InvalidValueError(
+            "window_tokens",
+            f"the call asks for a window of {window_tokens} tokens, and the deployment file states "
+            f"{model.context_window_tokens}; raise models.{model.label}.context_window_tokens and "
+            "state the long-context prices, or leave the beta out of the call",
+        )
 
 
 def worst_rates(

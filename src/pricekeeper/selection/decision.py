@@ -124,6 +124,8 @@ def _explain_quota(use: LabelQuota, choice: Choice) -> str:
             return f"{use.label} was given up earlier today, {until}: {spent}"
         case LabelRole.DISABLED:
             return f"{use.label} has no quota"
+        case LabelRole.NO_TEXT:
+            return f"{use.label} writes no text"
         case _:
             return f"{use.label} is not a model of this deployment"
 

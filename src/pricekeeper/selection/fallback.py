@@ -65,6 +65,8 @@ class LabelRole(StrEnum):
     """Its quota is zero."""
     UNDEFINED = "UNDEFINED"
     """The deployment has no such model (any more)."""
+    NO_TEXT = "NO_TEXT"
+    """Its model writes no text, and other labels of the order do."""
     NOT_NEEDED = "NOT_NEEDED"
     """It comes after the chosen one, or an override decided."""
 
@@ -119,7 +121,7 @@ class StickyState:
     activated_at_epoch: int
     given_up: frozenset[ModelLabel] | None
     given_up_at_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
-    """The quota that each of them had spent; a record of an earlier version does not say."""
+    """The quota that each of them had spent; a record by the schema document does not say."""
     comebacks: Mapping[ModelLabel, Comeback] = field(default_factory=dict)
     """The last one of each of them that is recorded."""
     comeback_version: int = 0
@@ -223,19 +225,24 @@ def choose(
     spends_usd_micros: Mapping[ModelLabel, int],
     sticky: StickyState | None = None,
     overrides: Sequence[Override] = (),
+    without_text: Container[str] = (),
 ) -> Choice:
     """Choose a label. The first override that names a usable label of the ordering decides.
 
     ``defined`` are the labels that the deployment has a model for. A label without a spend
-    has spent nothing.
+    has spent nothing. Labels ``without_text`` are not chosen, unless by an override.
     """
     ordering = policy.model_ordering
     state = sticky if policy.sticky_fallback_enabled else None
     given_up: frozenset[ModelLabel] = state.barred(policy) if state else frozenset()
     obstacles = [
-        _obstacle(policy.quotas.get(label, 0), spends_usd_micros.get(label, 0), label in given_up)
-        if label in defined
-        else LabelRole.UNDEFINED
+        LabelRole.UNDEFINED
+        if label not in defined
+        else LabelRole.NO_TEXT
+        if label in without_text
+        else _obstacle(
+            policy.quotas.get(label, 0), spends_usd_micros.get(label, 0), label in given_up
+        )
         for label in ordering
     ]
     override = next((o for o in overrides if o.label in ordering and o.label in defined), None)

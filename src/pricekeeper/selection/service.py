@@ -29,6 +29,7 @@ import structlog
 
 from pricekeeper.activity import event as activity
 from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.authority import Attribution
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import NextFlight, SingleFlight
 from pricekeeper.days import date_of
@@ -68,7 +69,7 @@ from pricekeeper.selection.meter import SelectionMeter
 from pricekeeper.storage import Item, Store, Update
 from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, Policy
-from pricekeeper.values import Attribution, ModelLabel
+from pricekeeper.values import ModelLabel
 
 FLIP_ATTEMPTS_MAX: Final = 4
 """An attempt fails if another instance has recorded a later flip, or if a reply was lost."""
@@ -334,8 +335,11 @@ class Selector:
     async def _choose_and_record(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
         """Choose a label and record the flip or comeback, again if another instance was first."""
         defined, sticky = self._prices.catalogue, found.sticky
+        without_text = defined.skipped_by_auto(policy.model_ordering)
         for _ in range(FLIP_ATTEMPTS_MAX):
-            choice = choose(policy, defined, found.spends_usd_micros, sticky, found.overrides)
+            choice = choose(
+                policy, defined, found.spends_usd_micros, sticky, found.overrides, without_text
+            )
             if choice.flip is None and choice.comeback is None:
                 return choice
             try:

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from pricekeeper.audit import AuditTrail, Change
+from pricekeeper.authority import Attribution
 from pricekeeper.client_ids import parse_client_id
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff
@@ -50,7 +51,6 @@ from pricekeeper.sessions.refresh_token import (
 from pricekeeper.sessions.session import SLOTS_MAX, Lifetimes, Session, SessionId, Verdict, judge
 from pricekeeper.storage import Item, Set, Store, Update
 from pricekeeper.storage.tables import SESSIONS
-from pricekeeper.values import Attribution
 
 OPEN_ATTEMPTS_MAX: Final = 10
 OPEN_BACKOFF: Final = Backoff(40, 2_000)

@@ -31,6 +31,7 @@ from pricekeeper.settings.secret_locations import SecretLocation, parse_secret_l
 from pricekeeper.settings.table import (
     AGGREGATOR_INTERVAL,
     ALERT_NETWORKS,
+    ALERT_TOPICS,
     API_RATE_LIMITS,
     AUDIENCE,
     AUDIT_RETENTION,
@@ -53,6 +54,7 @@ from pricekeeper.settings.table import (
     METRICS_PORT,
     METRICS_TOKEN,
     NO_PROXIES,
+    ORG_ADMINS_SET_BUDGETS,
     PEPPER,
     PRICE_SOURCE,
     PROVISIONING_KEY,
@@ -82,6 +84,7 @@ _DEADLINE_RANGE: Final = range(1, 61)
 _LINGER_RANGE: Final = range(101)
 _BODY_MB_RANGE: Final = range(1, 1_001)
 RETENTION_RANGE: Final = range(30, 3_651)
+_TOPIC_EXAMPLE: Final = "arn:aws:sns:eu-central-1:123456789012:alerts"
 _SENDABLE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
@@ -155,6 +158,10 @@ class Settings:
     gateway_body_mb_max: int = 25
     alert_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     """Where alerts may be sent to although it is not the public internet."""
+    alert_topics: frozenset[str] = frozenset()
+    """The SNS topics that alert channels may name, by their ARNs."""
+    org_admins_set_budgets: bool = False
+    """Whether an organisation's own administrators may raise its hard budgets and quotas."""
     serves_api: bool = True
     serves_gateway: bool = True
 
@@ -220,6 +227,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         bedrock=parse_bedrock_location(given.get(BEDROCK_UPSTREAM), given.get(BEDROCK_REGION)),
         gateway_body_mb_max=whole(GATEWAY_BODY, _BODY_MB_RANGE),
         alert_networks=_networks(ALERT_NETWORKS, text(ALERT_NETWORKS)),
+        alert_topics=_topics(text(ALERT_TOPICS)),
+        org_admins_set_budgets=(
+            _one_of(ORG_ADMINS_SET_BUDGETS, text(ORG_ADMINS_SET_BUDGETS), "0", "1") == "1"
+        ),
         serves_api=_serves(text(SERVE_ONLY), "api"),
         serves_gateway=_serves(text(SERVE_ONLY), "gateway"),
     )
@@ -301,6 +312,16 @@ def _networks(setting: str, text: str) -> tuple[IPv4Network | IPv6Network, ...]:
             message = f"{one!r} is no address and no network such as 10.0.0.0/16 ({error})"
             raise SettingsError(setting, message) from None
     return tuple(networks)
+
+
+def _topics(text: str) -> frozenset[str]:
+    """ARNs of SNS topics with commas between them; what else an ARN needs is said by SNS."""
+    topics = frozenset(one.strip() for one in text.split(",") if one.strip())
+    for one in sorted(topics):
+        if not one.startswith("arn:aws") or ":sns:" not in one:
+            message = f"{one!r} is no ARN of a topic, such as {_TOPIC_EXAMPLE}"
+            raise SettingsError(ALERT_TOPICS, message)
+    return topics
 
 
 def _seconds(setting: str, given: Mapping[str, str]) -> int:

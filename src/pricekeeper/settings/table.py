@@ -38,6 +38,8 @@ BEDROCK_REGION: Final = "PRICEKEEPER_BEDROCK_REGION"
 GATEWAY_BODY: Final = "PRICEKEEPER_GATEWAY_BODY_MB_MAX"
 SERVE_ONLY: Final = "PRICEKEEPER_SERVE_ONLY"
 ALERT_NETWORKS: Final = "PRICEKEEPER_ALERT_NETWORKS"
+ALERT_TOPICS: Final = "PRICEKEEPER_ALERT_TOPICS"
+ORG_ADMINS_SET_BUDGETS: Final = "PRICEKEEPER_ORG_ADMINS_SET_BUDGETS"
 SETTINGS_FILE: Final = "PRICEKEEPER_SETTINGS"
 URL: Final = "PRICEKEEPER_URL"
 ADMIN_KEY: Final = "PRICEKEEPER_ADMIN_KEY"
@@ -116,6 +118,12 @@ SETTINGS: Final = (
         ALERT_NETWORKS,
         "",
         "networks that alerts may go to although they are not public, with commas",
+    ),
+    Setting(ALERT_TOPICS, "", "ARNs of the SNS topics that alert channels may name, with commas"),
+    Setting(
+        ORG_ADMINS_SET_BUDGETS,
+        "0",
+        "1: keys of an organisation raise its own hard budgets and quotas",
     ),
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
 )

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 import structlog
 
+from pricekeeper.authority import Attribution
 from pricekeeper.errors import (
     ConditionFailedError,
     OutcomeUnknownError,
     StoreError,
     TransactionCancelledError,
 )
-from pricekeeper.values import Attribution
 
 _log = structlog.get_logger(__name__)
 

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from pricekeeper.telemetry.sizes import Sizes
 
-Kind = Enum("Kind", ["COUNTER", "GAUGE", "SIZES", "DURATIONS"])
+Kind = Enum("Kind", ["COUNTER", "GAUGE", "LEVEL", "SIZES", "DURATIONS"])
+"""A level is a gauge of one process; those of all processes add up."""
 _EXPORT: Final = "export"
 
 

@@ -6,28 +6,28 @@ from typing import Any
 
 from msgspec import UNSET
 
-from pricekeeper.admin_keys import AdminKey, IssuedKey, WantedKey, parse_key_name
-from pricekeeper.authority import ALL_ORGS, Authority, Coverage, Role
+from pricekeeper.admin_keys import AdminKey, IssuedKey, parse_key_name
+from pricekeeper.authority import ALL_ORGS, NO_ORG, Attribution, Authority, Coverage, Role
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.tokens import Principal
 from pricekeeper.usecases.queries import without_secret
 from pricekeeper.usecases.wire import admin_keys as wire
 from pricekeeper.usecases.wire.values import LAST_EPOCH, parse_timestamp, rfc3339
-from pricekeeper.values import Attribution, parse_org_id
+from pricekeeper.values import parse_org_id
 
 
 async def create_key(
-    services: Services, body: wire.AdminKeyBody, authority: Authority, by: Attribution
+    services: Services, body: wire.AdminKeyBody, by: Attribution
 ) -> wire.IssuedAdminKey:
     """Make a key; it is shown in this answer and never again."""
     name = without_secret("name", parse_key_name(body.name))
     expires_at_epoch = None
     if body.expires_at is not None:
         expires_at_epoch = _future_epoch(body.expires_at, services.clock.now_ms())
-    coverage = await _read_coverage(services, body.org_ids, authority)
-    wanted = WantedKey(name, Role(body.role), coverage, expires_at_epoch)
-    return _issued(await services.admin_keys.create(wanted, authority, by))
+    coverage = await _read_coverage(services, body.org_ids, by)
+    role = Role(body.role)
+    return _issued(await services.admin_keys.create(name, role, coverage, expires_at_epoch, by))
 
 
 async def list_keys(
@@ -39,16 +39,15 @@ async def list_keys(
 
 
 async def rotate_key(
-    services: Services, key_id: str, body: wire.RotateKeyBody, within: Coverage, by: Attribution
+    services: Services, key_id: str, body: wire.RotateKeyBody, by: Attribution
 ) -> wire.IssuedAdminKey:
     """Give a key another text; the one in use counts until the grace ends."""
-    hours = body.grace_period_hours
-    return _issued(await services.admin_keys.rotate(key_id, hours, within, by))
+    return _issued(await services.admin_keys.rotate(key_id, body.grace_period_hours, by))
 
 
-async def delete_key(services: Services, key_id: str, within: Coverage, by: Attribution) -> None:
+async def delete_key(services: Services, key_id: str, by: Attribution) -> None:
     """End a key for good."""
-    await services.admin_keys.delete(key_id, within, by)
+    await services.admin_keys.delete(key_id, by)
 
 
 def key_answer(authority: Authority) -> wire.Me:
@@ -78,13 +77,14 @@ def client_answer(principal: Principal) -> wire.Me:
 
 
 async def _read_coverage(
-    services: Services, org_ids: list[str] | None, authority: Authority
+    services: Services, org_ids: list[str] | None, by: Attribution
 ) -> Coverage:
     """The organisations that are named; what the caller does not cover does not exist."""
     if org_ids is None:
         return ALL_ORGS
     wanted = {parse_org_id(org_id, "org_ids"): None for org_id in org_ids}
-    covered = [org_id for org_id in wanted if org_id in authority.coverage]
+    within = NO_ORG if by.authority is None else by.authority.coverage
+    covered = [org_id for org_id in wanted if org_id in within]
     there = set(await services.tenants.list_org_ids(covered))
     missing = [org_id for org_id in wanted if org_id not in there]
     if missing:

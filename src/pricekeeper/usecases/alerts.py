@@ -18,13 +18,13 @@ from pricekeeper.alerts import (
     StoredAlert,
 )
 from pricekeeper.alerts.body import parse_body
-from pricekeeper.authority import Coverage
+from pricekeeper.authority import Attribution, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.usecases.queries import parse_choice, parse_each
 from pricekeeper.usecases.wire import alerts as wire
 from pricekeeper.usecases.wire.values import rfc3339
-from pricekeeper.values import Attribution, OrgId, parse_org_id
+from pricekeeper.values import OrgId, parse_org_id
 
 
 class AlertsRequest(NamedTuple):
@@ -120,7 +120,7 @@ def _channel(channel: Channel, status: str | None = None) -> wire.ChannelAnswer:
 
 def _alert(alert: StoredAlert) -> wire.AlertAnswer:
     sent = asdict(parse_body(alert.body))
-    del sent["test"]
+    del sent["test"], sent["foreign"]
     more = {"state": alert.state.value, "deliveries": _deliveries(alert.deliveries)}
     return wire.AlertAnswer(**{**sent, "kind": alert.kind.value, **more})
 

@@ -20,7 +20,7 @@ from pricekeeper.budgets import Balance, BudgetAccount, accounts_for
 from pricekeeper.concurrency import gather_in_turn
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
 from pricekeeper.limiter import LimitStatus
-from pricekeeper.pricing import PICOS_PER_MICRO, CacheWrite
+from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import DENIALS, note_denial
 from pricekeeper.usecases.queries import without_secret
@@ -45,7 +45,8 @@ async def authorize(
 ) -> tuple[wire.AuthorizedAnswer, bool]:
     """Authorize a call; also says whether that is a new grant."""
     try:
-        authorized = await services.authorizations.authorize(policy, _request_of(body))
+        request = msgspec.convert(body, AuthorizationRequest, from_attributes=True)
+        authorized = await services.authorizations.authorize(policy, request)
     except DENIALS as denied:
         if not body.dry_run:
             kind = DeniedKind.AUTHORIZATION
@@ -179,25 +180,6 @@ def micros_up(usd_picos: int) -> int:
 def micros_down(usd_picos: int) -> int:
     """Whole micro-dollars, of what remains; below zero it is rounded to the larger debt."""
     return usd_picos // PICOS_PER_MICRO
-
-
-def _request_of(body: wire.AuthorizeBody) -> AuthorizationRequest:
-    return AuthorizationRequest(
-        input_tokens=body.input_tokens,
-        max_output_tokens=body.max_output_tokens,
-        authorization_id=body.authorization_id,
-        model=body.model,
-        fallback=body.fallback,
-        cache_write=CacheWrite(body.cache_write),
-        service_tier=body.service_tier,
-        batch=body.batch,
-        consume=body.consume,
-        tags=body.tags,
-        allow_lower_max_output=body.allow_lower_max_output,
-        min_output_tokens=body.min_output_tokens,
-        hold_secs=body.hold_secs,
-        dry_run=body.dry_run,
-    )
 
 
 async def _authorized(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pricekeeper.audit import Change
+from pricekeeper.authority import Attribution
 from pricekeeper.bootstrap import Services
 from pricekeeper.pricing import split_micros
 from pricekeeper.storage import Write
@@ -22,7 +23,7 @@ from pricekeeper.usecases.sessions import session_list
 from pricekeeper.usecases.wire import containment as wire
 from pricekeeper.usecases.wire.sessions import SessionList
 from pricekeeper.usecases.wire.values import rfc3339
-from pricekeeper.values import Attribution, parse_reason
+from pricekeeper.values import parse_reason
 
 
 async def revoke_credentials(
@@ -85,8 +86,12 @@ async def reset_limits(services: Services, client: Client, by: Attribution) -> w
 async def void_usage(
     services: Services, client: Client, request_id: str, by: Attribution
 ) -> wire.UsageVoided:
-    """Take a usage record out of its totals and budgets, by a correction; both stay visible."""
+    """Take a usage record out of its totals and budgets, by a correction; both stay visible.
+
+    That gives money back to budgets, so it takes a key that may raise them.
+    """
     by = _checked(by)
+    services.tenants.budget_rule.require_reach(by, "voiding a usage record")
     org = await services.tenants.read_policy(client)
     about_ms = await services.authorizations.find_captured_ms(org, request_id)
     voided, sums = await services.voider.void(org, request_id, by, about_ms)
@@ -107,9 +112,9 @@ async def void_authorization(
     services: Services, client: Client, authorization_id: str, by: Attribution
 ) -> wire.AuthorizationVoided:
     """Give back what any client of the organisation was granted: the call is not to be made."""
-    by = _checked(by)
+    by, rule = _checked(by), services.tenants.budget_rule
     org = await services.tenants.read_policy(client)
-    voided = await services.authorizations.void_for_admin(org, authorization_id, by)
+    voided = await services.authorizations.void_for_admin(org, authorization_id, by, rule)
     return wire.AuthorizationVoided(voided.shown_id, "voided", voided.grant.terms.client_id)
 
 

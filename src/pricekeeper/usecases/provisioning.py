@@ -8,17 +8,17 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from pricekeeper.authority import Authority, Coverage
+from pricekeeper.authority import Attribution, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.credentials.service import SecretClaim
-from pricekeeper.errors import ConflictError, NotPermittedError
+from pricekeeper.errors import ConflictError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy
 from pricekeeper.tenants.bodies import AlertsBody, BudgetBody, RateLimitBody
 from pricekeeper.usecases.wire import provisioning as wire
 from pricekeeper.usecases.wire.values import rfc3339
-from pricekeeper.values import AppId, Attribution, OrgId, parse_model_label, settings_tag
+from pricekeeper.values import AppId, OrgId, parse_model_label, settings_tag
 
 Expects: TypeAlias = Callable[[str], bool] | None
 """Whether settings with that tag are those that somebody expects; ``None`` if any will do."""
@@ -76,11 +76,9 @@ async def list_apps(
 
 
 async def issue_provisioning_key(
-    services: Services, org_id: OrgId, authority: Authority, by: Attribution
+    services: Services, org_id: OrgId, by: Attribution
 ) -> wire.ProvisioningKey:
     """Give an organisation a provisioning key of its own, which replaces the one it had."""
-    if authority.expires_at_epoch is not None:
-        raise NotPermittedError("a key that expires gives none that does not")
     key = await services.provisioning_keys.issue(org_id, by)
     return wire.ProvisioningKey(org_id, key.reveal())
 
@@ -162,6 +160,7 @@ def _configuration(policy: Policy) -> wire.Configuration:
         ],
         quota_enforcement=policy.quota_enforcement,
         alerts=_alerts(policy.alerts),
+        max_output_tokens_cap=policy.max_output_tokens_cap,
     )
 
 

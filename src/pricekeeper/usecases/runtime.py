@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import named_limits
+from pricekeeper.bedrock import AUTO
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import RateLimitExceededError, UnknownModelLabelError, Violation
 from pricekeeper.limiter import Limit, LimitsSource, LimitStatus
@@ -22,8 +23,6 @@ from pricekeeper.usecases.wire import runtime as wire
 from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import ModelLabel
 
-AUTO: Final = "auto"
-"""What is asked for if no model is named."""
 TOTALS_REMEMBERED_MAX: Final = 1_024
 _STATUSES: Final = {status.value: status for status in UsageStatus}
 _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")

@@ -45,7 +45,11 @@ class AdminKeyBody(RequestBody, frozen=True):
         | None
     ) = None
     expires_at: (
-        Annotated[Timestamp, Meta(description="When it stops counting; without it, never.")] | None
+        Annotated[
+            Timestamp,
+            Meta(description="When it stops counting; without it, when the key that asks does."),
+        ]
+        | None
     ) = None
 
 

@@ -6,7 +6,7 @@ or is needed is rounded up to whole micro-dollars, what remains is rounded down.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -42,6 +42,18 @@ ModelName = Annotated[
 ]
 
 
+USES_MAX: Final = 16
+Use = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=128,
+        description="A unit of the deployment file, or how it begins.",
+        examples=["guardrail", "tool_call:nova_grounding"],
+    ),
+]
+
+
 class AuthorizeBody(RequestBody, frozen=True):
     """A call that is about to be made."""
 
@@ -55,6 +67,10 @@ class AuthorizeBody(RequestBody, frozen=True):
     cache_write: Literal["none", "5m", "1h"] = "none"
     service_tier: ServiceTier | None = None
     batch: bool = False
+    uses: Annotated[list[Use], Meta(max_length=USES_MAX)] = field(default_factory=list)
+    """What Bedrock bills beside tokens. Refused if the deployment file has no price for it."""
+    window_tokens: Tokens = 0
+    """The window that the call asks for, if a beta opens a longer one."""
     consume: Annotated[dict[LimitName, Tokens], Meta(max_length=CONSUME_MAX)] | None = None
     tags: Tags = field(default_factory=dict)
     allow_lower_max_output: bool = False

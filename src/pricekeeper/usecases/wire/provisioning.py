@@ -35,6 +35,7 @@ class Configuration(Response, frozen=True):
     budgets: list[BudgetBody]
     quota_enforcement: str
     alerts: AlertsBody
+    max_output_tokens_cap: int | None
 
 
 class Frozen(Response, frozen=True):

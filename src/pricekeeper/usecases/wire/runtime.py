@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from pricekeeper.metering import BATCH_MAX
+from pricekeeper.tags import TAG_BYTES_MAX, TAGS_MAX
 from pricekeeper.usecases.wire.values import (
     Amount,
     Delta,
@@ -33,9 +34,14 @@ ServiceTier = Annotated[
 ]
 Region = Annotated[str, Meta(pattern="^[a-z0-9-]{1,32}$", examples=["us-east-1"])]
 Tags = Annotated[
-    dict[Annotated[str, Meta(min_length=1, max_length=64)], Annotated[str, Meta(max_length=256)]],
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=TAG_BYTES_MAX)],
+        Annotated[str, Meta(max_length=TAG_BYTES_MAX)],
+    ],
     Meta(
-        max_length=16, description="Kept with the record. A value has at most 256 bytes in UTF-8."
+        max_length=TAGS_MAX + 1,  # with our own mark, `BLIND_TAG`
+        description="Kept with the record: at most 16 of your own. A name and a value have at most "
+        "256 bytes in UTF-8.",
     ),
 ]
 

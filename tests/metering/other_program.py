@@ -1,7 +1,6 @@
-"""The version before the journal, as far as it wrote to the store: receipts and shards.
+"""Another program that counts usage by the schema document: receipts and shards.
 
-Its instances may run beside ours for a while, and what it has counted stays in the store. These
-lines are its own, kept so that no change of ours changes what it did.
+These lines use as little of our code as they can, so that no change of ours changes what it writes.
 """
 
 import secrets
@@ -52,8 +51,8 @@ def marker_put(account: Account, shard_count: int, expires_at_epoch: int) -> Put
     )
 
 
-class OlderMetering:
-    """An instance of that version. It counts one record at a time, and its sender repeats it."""
+class OtherProgram:
+    """Counts one record at a time; its sender repeats it."""
 
     def __init__(self, store: Store, clock: Clock, randomness: Random) -> None:
         self._store = store
