@@ -4,6 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 PARALLEL ?= -n 3 --dist loadscope --no-loadscope-reorder
+SUITE = -m "not slow"
 
 # The tests start hundreds of processes, and each would compile all of us again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,8 +25,8 @@ INSTALL := $(PIP) install --require-hashes --no-deps --no-compile -r requirement
 OURSELVES := install --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run dashboard page-types screenshots demo test test-stores test-clients check audit sbom format lock clean \
-	walk backtest simulate soak-client soak-processes soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-authorizations bench-page bench-large bench-overload
+.PHONY: help setup run dashboard page-types screenshots demo test test-slow test-all test-stores test-clients check audit sbom format lock clean \
+	walk size backtest simulate soak-client soak-processes soak-gateway bench bench-client bench-limiter bench-identity bench-spend bench-http bench-gateway bench-neighbours bench-authorizations bench-page bench-large bench-overload
 
 help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
@@ -46,7 +47,7 @@ page-types: $(DEV) ## write the types of the API's answers for the dashboard
 
 screenshots: $(DEV) ## take the pictures in docs/dashboard anew, in a real browser
 	@$(BIN)/python tools/dashboard.py prepare
-	@PRICEKEEPER_PAGE_ONLY=screenshots PRICEKEEPER_SCREENSHOTS=$(CURDIR)/docs/dashboard \
+	@PRICEKEEPER_SCREENSHOTS=$(CURDIR)/docs/dashboard \
 		$(BIN)/python -m pytest -q tests/page -k pictures
 	@command -v pngquant > /dev/null && pngquant --force --strip --ext .png 128 docs/dashboard/*.png || \
 		echo "screenshots: install pngquant to make them smaller"
@@ -54,13 +55,19 @@ screenshots: $(DEV) ## take the pictures in docs/dashboard anew, in a real brows
 demo: $(RUN) ## watch a whole day of a company's traffic in half a minute
 	@$(BIN)/pricekeeper demo $(ARGS)
 
-test: $(DEV) ## run the tests, on SQLite and on a DynamoDB engine
+test: $(DEV) ## run the quick tests: at most six minutes on two cores
 	@$(BIN)/python tools/engine.py fetch --best-effort
 	@$(BIN)/python tools/dashboard.py prepare --best-effort
-	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(SUITE) $(ARGS)
 
-test-stores: $(DEV) ## run the tests again, each of them on every store that it knows
-	@EVERY_STORE=1 $(MAKE) test
+test-slow: $(DEV) ## run the others: all histories, browser, wheel, DynamoDB engines
+	@$(MAKE) test SUITE='-m slow'
+
+test-stores: $(DEV) ## run all tests, each of them on every store that it knows
+	@EVERY_STORE=1 $(MAKE) test SUITE=
+
+test-all: $(DEV) ## run all tests on every store, and judge 100,000 hostile bodies
+	@EVERY_STORE=1 PRICEKEEPER_MASKED_BODIES=100000 $(MAKE) test SUITE=
 
 test-clients: $(DEV) ## run real clients (langchain, strands, litellm ...); ARGS='--kind gateway'
 	@$(BIN)/python tools/clients.py $(ARGS)
@@ -83,8 +90,11 @@ sbom: $(AUDIT) ## write the bill of materials of a deployment to dist/sbom.cdx.j
 		--output-reproducible --of JSON -o dist/sbom.cdx.json requirements/deploy.txt
 	@echo "sbom: dist/sbom.cdx.json"
 
-walk: $(DEV) ## show the way of four requests through the modules
+walk: $(DEV) ## show the way of six requests through the modules
 	@$(BIN)/python tools/walk.py $(ARGS)
+
+size: $(DEV) ## count lines, modules, words, tests and hops, beside their aims
+	@$(BIN)/python tools/size.py
 
 soak-client: $(DEV) ## a thousand wrapped calls with kills and restarts; ARGS='--calls N --seed N'
 	@$(BIN)/python tools/soak_client.py $(ARGS)
@@ -127,12 +137,15 @@ bench-authorizations: $(BENCH) ## measure authorize and capture beside a bare St
 bench-gateway: $(BENCH) ## measure the gateway beside a plain relay; ARGS=--others: LiteLLM and Portkey, too
 	@$(BIN)/python bench/gateway.py $(ARGS)
 
+bench-neighbours: $(BENCH) ## measure the calls of one organisation while another one floods the gateway
+	@$(BIN)/python bench/neighbours.py $(ARGS)
+
 bench-client: $(BENCH) ## measure a wrapped boto3 client beside a bare one
 	@$(BIN)/python bench/client.py $(ARGS)
 
 bench-page: $(DEV) ## measure the dashboard: its size, and how soon it shows numbers
 	@$(BIN)/python tools/dashboard.py prepare
-	@PRICEKEEPER_PAGE_ONLY=first_view $(BIN)/python -m pytest -q -s tests/page -k first | grep -v "^ok "
+	@$(BIN)/python -m pytest -q -s tests/page -k first | grep -v "^ok "
 
 bench-large: $(BENCH) ## measure a store with two million records beside an empty one
 	@$(BIN)/python bench/large.py $(ARGS)

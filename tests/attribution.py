@@ -1,5 +1,6 @@
 """Whoever makes changes in tests that are about something else."""
 
-from pricekeeper.values import Attribution
+from pricekeeper.authority import DEPLOYMENT, Attribution, may_produce
 
-BY = Attribution("tests/tester", "192.0.2.1", "a-request-of-a-test")
+BY = Attribution("tests/tester", "192.0.2.1", "a-request-of-a-test", authority=DEPLOYMENT)
+PERMIT = may_produce(DEPLOYMENT, DEPLOYMENT)

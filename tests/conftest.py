@@ -32,6 +32,8 @@ from engine_packages import (
     EngineUnsupportedError,
 )
 
+pytest_plugins = ["slowness"]
+
 CONTRACT_FOLDER: Final = "tests/contract/"
 CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynoxide", "dynamodb-local")
 
@@ -39,6 +41,7 @@ CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynoxide", "dynamodb-
 LONGEST: Final = (
     "metering/test_simulation.py",
     "http/test_schema.py",
+    "page/test_browser.py",
     "authorizations/test_simulation.py",
     "cli/test_people.py",
     "test_wheel.py",
@@ -73,11 +76,12 @@ hypothesis.settings.register_profile("dev", deadline=None, max_examples=500, pri
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the `LONGEST` modules first; the order is otherwise that of the folders.
+    """Put the `LONGEST` modules first, and keep tests off stores where they would show the same.
 
-    The contract holds all stores to one meaning, so what builds on it runs on a file and on an
-    engine, and no third time in memory. `make test-stores` runs everything on every store.
+    All stores pass the contract. So the quick suite runs other tests on a file, the slow suite
+    also on an engine, and neither in memory. `make test-stores` runs all tests on all stores.
     """
     places = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
@@ -86,6 +90,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         spared = {item for item in items if _is_spared(item.nodeid, known)}
         config.hook.pytest_deselected(items=[*spared])
         items[:] = [item for item in items if item not in spared]
+    known = {item.nodeid for item in items}
+    for item in items:
+        if _has_twin_on_file(item.nodeid, known):
+            item.add_marker(pytest.mark.slow)
 
 
 def _is_spared(name: str, known: set[str]) -> bool:
@@ -94,8 +102,13 @@ def _is_spared(name: str, known: set[str]) -> bool:
         return False
     if "sqlite-memory" in name:
         return name.replace("sqlite-memory", "sqlite-file") in known
-    is_elsewhere = name.replace("dynoxide", "sqlite-file") in known
-    return name.partition("::")[0] in ONE_STORE and "dynoxide" in name and is_elsewhere
+    return name.partition("::")[0] in ONE_STORE and _has_twin_on_file(name, known)
+
+
+def _has_twin_on_file(name: str, known: set[str]) -> bool:
+    """Whether this test of an engine, which is none of the contract, also runs on a file."""
+    twins = {name.replace(engine, "sqlite-file") for engine in ("dynoxide", "dynamodb-local")}
+    return not name.startswith(CONTRACT_FOLDER) and any(twin in known for twin in twins - {name})
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""The Python of a document, as programs: so that what a document shows is run, as it stands.
+"""What a document shows, as programs: so that it is run, as it is shown.
 
 A block is ```` ```python ````, and may name in its first line what it needs beside boto3:
 ```` ```python langchain-aws ````. Such a block is run where that is installed: in an environment of
@@ -9,13 +9,14 @@ document. A few blocks only define something; `DRIVERS` has what calls it.
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 CLIENT_DOCUMENT: Final = ROOT / "docs" / "client.md"
+GATEWAY_DOCUMENT: Final = ROOT / "docs" / "gateway.md"
 SECS_MAX: Final = 120
 PYTEST: Final = "pytest"
 """The word of a block that is a file of tests."""
@@ -99,3 +100,41 @@ def run_snippet(
         timeout=SECS_MAX,
         check=False,
     )
+
+
+def shell_blocks(document: Path, name: str = "") -> list[str]:
+    """The blocks of a document that are ```` ```bash ````, or ```` ```bash name ````."""
+    opening = f"```bash {name}".rstrip()
+    pattern = re.compile(rf"^{re.escape(opening)}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return pattern.findall(document.read_text("utf-8"))
+
+
+def environment_after(pasted: Iterable[str], before: Mapping[str, str]) -> dict[str, str]:
+    """What a shell's environment is after these lines were pasted into it."""
+    done = subprocess.run(  # noqa: S603 - what our own documents and the demo say
+        ["bash", "-euc", "\n".join((*pasted, "env -0"))],  # noqa: S607
+        env=before,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(line.split("=", 1) for line in done.stdout.rstrip("\0").split("\0"))
+
+
+def gateway_environment(
+    url: str, client_id: str, secret: str, block: str, before: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment that the gateway's document shows, for one app of one service.
+
+    ``block`` names the lines for one client that the document has beside those for all; empty for
+    none.
+    """
+    own = {
+        "PRICEKEEPER_URL": url,
+        "PRICEKEEPER_CLIENT_ID": client_id,
+        "PRICEKEEPER_CLIENT_SECRET": secret,
+    }
+    lines = shell_blocks(GATEWAY_DOCUMENT)
+    if block:
+        lines += shell_blocks(GATEWAY_DOCUMENT, block)
+    return environment_after(lines, {**before, **own})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
+from pricekeeper.authority import Attribution
 from pricekeeper.errors import (
     ConditionFailedError,
     NotFoundError,
@@ -17,7 +18,6 @@ from pricekeeper.errors import (
 )
 from pricekeeper.telemetry.audit_log import log_change
 from pricekeeper.telemetry.logs import configure_logging, contains_secret, keep_secret
-from pricekeeper.values import Attribution
 
 BY = Attribution("deployment-key/0123", "192.0.2.7", "r-1", "leaked")
 

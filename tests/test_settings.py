@@ -479,3 +479,22 @@ def test_one_part_may_be_served_alone(only: str, api: bool, gateway: bool) -> No
     assert settings.gateway_body_mb_max == 25
     given = {"PRICEKEEPER_GATEWAY_BODY_MB_MAX": "40"}
     assert read_settings(given).gateway_body_mb_max == 40
+
+
+def test_topics_of_alerts_are_listed() -> None:
+    """None by default: a channel names none that the deployment does not."""
+    topics = [f"arn:aws:sns:eu-central-1:123456789012:{name}" for name in ("one", "two.fifo")]
+    assert read_settings({}).alert_topics == frozenset()
+    listed = read_settings({"PRICEKEEPER_ALERT_TOPICS": f" {topics[0]},{topics[1]}, "})
+    assert listed.alert_topics == set(topics)
+    with pytest.raises(SettingsError, match="PRICEKEEPER_ALERT_TOPICS"):
+        read_settings({"PRICEKEEPER_ALERT_TOPICS": "alerts"})
+
+
+@pytest.mark.parametrize(("text", "may"), [("", False), ("0", False), ("1", True)])
+def test_who_raises_budgets_is_said(text: str, *, may: bool) -> None:
+    """An organisation's own administrators do not, unless the deployment says so."""
+    name = "PRICEKEEPER_ORG_ADMINS_SET_BUDGETS"
+    assert read_settings({name: text}).org_admins_set_budgets is may
+    with pytest.raises(SettingsError, match=name):
+        read_settings({name: "yes"})

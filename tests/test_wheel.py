@@ -33,6 +33,7 @@ INSTALL_SECS = 600
 PIN = re.compile(r"^[A-Za-z0-9._-]+==[^ ]+(?: ; [^\\\n]+)?", re.MULTILINE)
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(2 * INSTALL_SECS),
     pytest.mark.skipif(
         os.environ.get("PRICEKEEPER_TESTS_OFFLINE") == "1",

@@ -134,7 +134,7 @@ def _run_one(
     world.upstream.ledger.clear()
     before, began = world.count_requests(), time.monotonic()
     try:
-        result.steps, result.output = run_program(world.environment(result.app, home), home)
+        result.steps, result.output = run_program(world.environment(client, result.app, home), home)
     except subprocess.TimeoutExpired as error:
         result.output = str(error)
     result.secs = time.monotonic() - began

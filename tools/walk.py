@@ -2,7 +2,7 @@
 
 A hop is a call from one module of the package into another. A real service runs on a SQLite file
 in a temporary folder, and is asked over a socket. Each request is sent twice, and the second one
-is printed: what can be remembered is remembered by then.
+is printed, so that caches are warm.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ ORG: Final[dict[str, Any]] = {
 }
 
 Step = Callable[[], Awaitable[object]]
+Hop = tuple[str, str, str]
+"""The module that calls, the module that is called, and the function."""
 
 
 class Trace:
@@ -44,8 +46,7 @@ class Trace:
 
     def __init__(self) -> None:
         self._is_recording = False
-        self.hops: list[tuple[str, str, str]] = []
-        """Of each hop: the module that calls, the module that is called, the function."""
+        self.hops: list[Hop] = []
 
     def note(self, frame: FrameType, event: str, _: object) -> None:
         """Note a call. A coroutine that goes on is no new call: it is beyond its first line."""
@@ -82,7 +83,7 @@ def _caller(frame: FrameType) -> str:
     return ""
 
 
-def show(name: str, hops: list[tuple[str, str, str]], *, whole: bool) -> None:
+def show(name: str, hops: list[Hop], *, whole: bool) -> None:
     """Print one walk."""
     modules = {module for caller, called, _ in hops for module in (caller, called)}
     print(f"{name}: {len(hops)} hops through {len(modules)} modules")
@@ -91,8 +92,8 @@ def show(name: str, hops: list[tuple[str, str, str]], *, whole: bool) -> None:
             print(f"  {caller} -> {called}.{function}")
 
 
-async def walk(url: str, key: str, trace: Trace, *, whole: bool) -> None:
-    """Make an organisation, and send each of the four requests twice."""
+async def walk(url: str, key: str, trace: Trace) -> dict[str, list[Hop]]:
+    """Make an organisation, send each request twice, and return the hops of the second."""
     org_id = str(uuid.uuid4())
     async with Admin(url, key) as admin:
         await admin.put_org(org_id, ORG)
@@ -100,13 +101,18 @@ async def walk(url: str, key: str, trace: Trace, *, whole: bool) -> None:
         claimed = await admin.claim(made["secret_retrieval"]["token"])
     client_id, secret = claimed["client_id"], claimed["client_secret"]
 
+    walks: dict[str, list[Hop]] = {}
+
     async def login() -> None:
         async with Api(url, client_id, secret) as another:
             with trace.recording():
                 await another.limits()
 
     async with Api(url, client_id, secret) as keeper:
+        made_ids = [(await keeper.authorize(10, 5, model="premium")).id for _ in range(2)]
         steps: dict[str, Step] = {
+            "authorize": lambda: keeper.authorize(10, 5, model="premium"),
+            "capture": lambda: keeper.capture(made_ids.pop(), 10, 5),
             "model selection": lambda: keeper.select(force_check=True),
             "usage record": lambda: keeper.record("premium", input_tokens=10, output_tokens=5),
             "acquire": lambda: keeper.acquire("premium", {"rpm": 1}),
@@ -115,13 +121,14 @@ async def walk(url: str, key: str, trace: Trace, *, whole: bool) -> None:
             await step()
             with trace.recording():
                 await step()
-            show(name, trace.hops, whole=whole)
+            walks[name] = trace.hops
     await login()
     await login()
-    show("login, and a list of limits", trace.hops, whole=whole)
+    walks["login, and a list of limits"] = trace.hops
+    return walks
 
 
-def main() -> None:
+def all_walks() -> dict[str, list[Hop]]:
     """Run the service and walk through it."""
     configure_logging("error")
     trace = Trace()
@@ -129,8 +136,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pricekeeper-walk-") as folder:
         settings = demo_settings(Path(folder))
         with running_service(settings, SystemClock()) as url:
-            whole = "--hops" in sys.argv[1:]
-            asyncio.run(walk(url, settings.provisioning_key or "", trace, whole=whole))
+            return asyncio.run(walk(url, settings.provisioning_key or "", trace))
+
+
+def main() -> None:
+    """Print all walks."""
+    for name, hops in all_walks().items():
+        show(name, hops, whole="--hops" in sys.argv[1:])
     print("to see each hop: make walk ARGS=--hops")
 
 

@@ -1,5 +1,5 @@
 // Runs the tests of a folder by Node's own runner: `src` needs nothing, `e2e` a service and a browser.
-//     node scripts/test.mjs src [--report FILE] [--only TEXT]
+//     node scripts/test.mjs src [--report FILE] [--only TEXT ...]
 import { spawnSync } from "node:child_process";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
@@ -7,18 +7,17 @@ import { parseArgs } from "node:util";
 import { SOURCE } from "./build.mjs";
 
 const { values, positionals } = parseArgs({
-  options: { report: { type: "string" }, only: { type: "string", default: "" } },
+  options: { report: { type: "string" }, only: { type: "string", multiple: true, default: [] } },
   allowPositionals: true,
 });
 const [folder = "src"] = positionals;
 const names = readdirSync(join(SOURCE, folder), { encoding: "utf8", recursive: true });
-/** Takes the pictures of the documents, and is run only if somebody names it. */
+/** Takes the pictures of the documents. It runs only if `--only` names it. */
 const PICTURES = "screenshots.test.ts";
 const tests = names.filter(
   (name) =>
     name.endsWith(".test.ts") &&
-    name.includes(values.only) &&
-    (values.only !== "" || name !== PICTURES),
+    (values.only.length > 0 ? values.only.some((text) => name.includes(text)) : name !== PICTURES),
 );
 const report = values.report
   ? ["--test-reporter=junit", `--test-reporter-destination=${values.report}`]

@@ -17,13 +17,14 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from audit_trail.voids import SHOP, Voiding
+from pricekeeper.authority import DEPLOYMENT, Attribution
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import ContendedError
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage import open_store
 from pricekeeper.telemetry.logs import configure_logging
 from pricekeeper.tenants import Client, Tenants
-from pricekeeper.values import AppId, Attribution, OrgId
+from pricekeeper.values import AppId, OrgId
 from tenants.conftest import LABELS
 
 TASKS = 4
@@ -71,7 +72,7 @@ async def main(url: str, org_id: str, name: str, changes: int, *targets: str) ->
 
 
 def _by(name: str, request_id: str) -> Attribution:
-    return Attribution(name, "local", request_id)
+    return Attribution(name, "local", request_id, authority=DEPLOYMENT)
 
 
 def _tell(line: str) -> None:

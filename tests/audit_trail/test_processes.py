@@ -52,6 +52,7 @@ def told_until_killed(process: subprocess.Popen[str]) -> set[str]:
     return {line.strip() for line in lines if line.endswith("\n")}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_every_change_has_its_entry_and_every_entry_its_change(
     url: str, org_id: OrgId

@@ -11,11 +11,12 @@ from pricekeeper.audit import AuditTrail, Change, reading
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import chain_of
 from pricekeeper.audit.reading import EntryPage, TrailCursor, TrailReader, WantedEntries
+from pricekeeper.authority import Attribution
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Put, Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.telemetry import StoreMeter
-from pricekeeper.values import Attribution, OrgId
+from pricekeeper.values import OrgId
 from stores import ShiftedClock
 from tenants.conftest import new_org_id
 

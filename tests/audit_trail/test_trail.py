@@ -13,6 +13,7 @@ from pricekeeper.audit import AuditTrail
 from pricekeeper.audit import items as trail_items
 from pricekeeper.audit.entry import chain_of
 from pricekeeper.audit.service import ATTEMPTS_MAX
+from pricekeeper.authority import Attribution
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
     ConditionFailedError,
@@ -26,7 +27,7 @@ from pricekeeper.errors import (
 from pricekeeper.storage import Delete, Put, Store, Write
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.telemetry import StoreMeter
-from pricekeeper.values import Attribution, OrgId
+from pricekeeper.values import OrgId
 from stores import ShiftedClock
 from tenants.conftest import new_org_id
 

@@ -12,6 +12,7 @@ from metering.audit import found_totals
 from metering.conftest import a_usage
 from minting import either
 from pricekeeper.audit import AuditTrail
+from pricekeeper.authority import Attribution
 from pricekeeper.authorizations import State
 from pricekeeper.clock import Clock
 from pricekeeper.metering.aggregator import Aggregator
@@ -20,9 +21,9 @@ from pricekeeper.metering.journal_items import PostedRegion, VoidNote
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.voiding import Voider
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Client, Policy, Tenants
+from pricekeeper.tenants import BudgetRule, Client, Policy, Tenants
 from pricekeeper.ticks import TICK_MS, region_at, tick_of
-from pricekeeper.values import AppId, Attribution, OrgId
+from pricekeeper.values import AppId, OrgId
 from stores import ShiftedClock
 from tenants.conftest import LABELS, org_body
 
@@ -76,7 +77,7 @@ class Voiding:
         if kind == "usage":
             await self._voider.void(self.policy, name, by)
         else:
-            await self._instance.authorizations.void_for_admin(self.policy, name, by)
+            await self._instance.authorizations.void_for_admin(self.policy, name, by, BudgetRule())
 
     async def close(self) -> None:
         await self._instance.close()

@@ -12,13 +12,20 @@ import pytest
 from attribution import BY
 from http_fixtures import ORG
 from pricekeeper.bootstrap import Services, open_services
-from pricekeeper.errors import KeyringError, SettingsError, StoreClosedError, StoreError
+from pricekeeper.errors import (
+    KeyringError,
+    SettingsError,
+    StoreClosedError,
+    StoreError,
+    StoreFormatError,
+)
 from pricekeeper.limiter import Limit, Limiter
 from pricekeeper.metering import Usage, org_day
 from pricekeeper.metering.service import Metering
 from pricekeeper.settings import Settings, SqliteLocation
-from pricekeeper.storage import Query
-from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.storage import Put, Query
+from pricekeeper.storage.format import FORMAT_KEY, FORMAT_VERSION
+from pricekeeper.storage.tables import CONFIG, USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
 from pricekeeper.values import parse_org_id
 
@@ -49,6 +56,19 @@ def a_record() -> Usage:
     return Usage(
         request_id=str(uuid.uuid4()), model_label="premium", input_tokens=1000, output_tokens=0
     )
+
+
+async def test_a_store_of_another_format_is_refused_before_anything_is_written(
+    settings: Settings,
+) -> None:
+    """A service that started would half-read it; two of this version may start at once."""
+    async with open_services(settings) as services, open_services(settings):
+        assert await services.store.get(CONFIG, FORMAT_KEY) is not None
+        newer = {**FORMAT_KEY.attributes, "version": FORMAT_VERSION + 1}
+        await services.store.put(Put(CONFIG, newer))
+    with pytest.raises(StoreFormatError, match="install the version"):
+        async with open_services(settings):
+            pass
 
 
 async def test_closing_commits_what_was_accepted_and_gives_back_what_was_fetched(

@@ -21,11 +21,11 @@ from deploy.policies import Policy, permissions
 from deploy.stacks import filled_in, read_template
 from fault_proxy import Canned, FaultProxy
 from metering.conftest import a_policy
-from metering.older_version import counter_update, marker_put
+from metering.other_program import counter_update, marker_put
 from pricekeeper.cli import aggregator_lambda
 from pricekeeper.cli.aggregator_lambda import WarmAggregator, handler
 from pricekeeper.clock import ManualClock, SystemClock
-from pricekeeper.errors import StoreMisconfiguredError, StoreUnavailableError
+from pricekeeper.errors import StoreFormatError, StoreMisconfiguredError, StoreUnavailableError
 from pricekeeper.ledger.log import CHAPTER_MS
 from pricekeeper.metering import AggregationReport, Counters, org_day
 from pricekeeper.metering.counters import Account
@@ -36,8 +36,9 @@ from pricekeeper.metering.items import (
 )
 from pricekeeper.metering.journal_items import Repair, repair_put
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
-from pricekeeper.storage import Store, open_store
-from pricekeeper.storage.tables import ALL_TABLES
+from pricekeeper.storage import Put, Store, open_store
+from pricekeeper.storage.format import FORMAT_KEY, FORMAT_VERSION
+from pricekeeper.storage.tables import ALL_TABLES, CONFIG
 
 _Result = TypeVar("_Result")
 
@@ -250,15 +251,32 @@ async def leave_an_authorization(store: Store) -> None:
     await gone.close()
 
 
+async def test_a_store_of_another_format_is_refused_until_it_is_migrated(
+    invoke: Invoker, store: Store
+) -> None:
+    """Each event looks again; totals are left alone."""
+    account = await count_a_request(store)
+    version = {**FORMAT_KEY.attributes, "version": FORMAT_VERSION + 1}
+    await store.put(Put(CONFIG, version))
+    for _ in range(2):
+        with pytest.raises(StoreFormatError, match="install the version"):
+            await invoke.handle()
+    assert (await total_of(store, account)).requests == 0
+    await store.put(Put(CONFIG, {**version, "version": FORMAT_VERSION}))
+    assert (await invoke.handle())["written"] == 1
+
+
 async def test_the_functions_role_grants_exactly_what_it_needs(
     invoke: Invoker, store: Store, proxy: FaultProxy, prefix: str
 ) -> None:
-    """On each table: what two runs do is allowed, and nothing else is.
+    """On each table: what three runs do is allowed, and nothing else is.
 
-    They meet shards of an earlier version, records with a threshold that they cross, a day that is
-    to be summed anew, and an authorization of an instance that is gone.
+    The first one opens an empty store. The others meet shards of another program, records with a
+    threshold that they cross, a day that is to be summed again, and an authorization of an instance
+    that is gone.
     """
     policy = role_policy(prefix)
+    await invoke()
     await count_a_request(store)
     instance, clock = Instance(store, SystemClock()), SystemClock()
     org = Org(instance, clock)

@@ -14,6 +14,7 @@ import yaml
 
 from pricekeeper.bootstrap import Supervisor, open_services
 from pricekeeper.gateway.meter import GatewayMeter
+from pricekeeper.gateway.sharing import ShareMeter
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.observing import Observer
@@ -38,6 +39,7 @@ async def exposed() -> dict[str, set[str]]:
             limits = ApiLimits(services.limiter, {})
             Observer(services, metrics, Supervisor(services.clock), limits).carry()
             metrics.watch(GatewayMeter())
+            metrics.watch(ShareMeter())
             found = {}
             for family in metrics.families:
                 name = family.name.removesuffix("_total")

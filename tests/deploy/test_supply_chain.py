@@ -1,6 +1,8 @@
 """What is installed is what was chosen: by version, by hash, and by who builds it."""
 
+import os
 import re
+import subprocess
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from audit import LISTS, read_report
+from audit import LISTS, NOT_DONE, read_report
 from deploy.conftest import ROOT
 from pricekeeper.cli import NEEDED
 
@@ -110,21 +112,74 @@ VULNERABLE = """{"dependencies": [
 
 def test_a_known_vulnerability_fails_the_audit() -> None:
     """And says which, and what mends it."""
-    report = read_report(VULNERABLE)
+    report = read_report(VULNERABLE, "")
     assert report.exit_code == 1
     assert str(report) == (
-        "audit: 2 packages, 1 known vulnerabilities\n  old 0.1: PYSEC-1, mended in 0.2"
+        "audit: 2 packages, 1 known vulnerabilities\n"
+        "  not looked up: 1, such as: not found\n"
+        "  old 0.1: PYSEC-1, mended in 0.2"
     )
 
 
 @pytest.mark.parametrize(
-    "text", ["", "not JSON", '{"dependencies": [{"name": "a", "skip_reason": "not found"}]}']
+    ("text", "errors", "why"),
+    [
+        ("", "WARNING: slow\nConnectionError: no route\n", "ConnectionError: no route"),
+        ("not JSON", "", "pip-audit printed no report"),
+        (
+            '{"dependencies": [{"name": "a", "skip_reason": "a is not found"}]}',
+            "No known vulnerabilities found",
+            "a is not found",
+        ),
+    ],
 )
-def test_without_advisories_the_audit_is_left_out(text: str) -> None:
-    """In one line, and without failing: a build does not depend on somebody else's server."""
-    report = read_report(text)
-    assert report.exit_code == 0
-    assert str(report) == "audit: left out, because no advisories could be had from here"
+def test_an_audit_that_looked_nothing_up_is_not_done(text: str, errors: str, why: str) -> None:
+    """It has neither passed nor failed, and says why."""
+    report = read_report(text, errors)
+    assert report.exit_code == NOT_DONE
+    assert str(report) == f"audit: NOT DONE, because nothing could be looked up: {why}"
+
+
+@pytest.mark.parametrize(
+    ("audit", "test", "status", "ends"),
+    [
+        (0, 0, 0, "==> make audit: passed\n==> all passed\n"),
+        (1, 0, 1, "==> make audit: FAILED\n==> failed: audit\n"),
+        (
+            NOT_DONE,
+            0,
+            0,
+            "==> make audit: NOT DONE\n==> NOT DONE: audit\n==> all else passed\n",
+        ),
+        (NOT_DONE, 2, 1, "==> NOT DONE: audit\n==> failed: test\n"),
+    ],
+)
+def test_ci_tells_an_audit_that_was_not_done(
+    tmp_path: Path, audit: int, test: int, status: int, ends: str
+) -> None:
+    """In its last lines; a machine that reaches no advisories can still pass."""
+    programs = {
+        "bin/make": f'[[ "$1" != test ]] || exit {test}',
+        ".venv/bin/python": f"exit {audit}",
+        ".ci/run": (ROOT / ".ci" / "run").read_text(encoding="utf-8"),
+    }
+    for name, text in programs.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text if name == ".ci/run" else f"#!/usr/bin/env bash\n{text}\n")
+        path.chmod(0o755)
+
+    ran = subprocess.run(  # noqa: S603 - our own script
+        [tmp_path / ".ci" / "run"],
+        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+
+    assert (ran.returncode, ran.stderr) == (status, "")
+    assert ran.stdout.endswith(ends)
+    assert "==> make test-slow: passed\n" in ran.stdout  # a failure before it does not stop it
 
 
 def test_the_audit_looks_at_what_is_deployed() -> None:

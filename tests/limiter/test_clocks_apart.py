@@ -39,6 +39,7 @@ async def go_round(scene: Scene, first: int, until_ms: int) -> int:
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay_ms", [0, 10])
 @pytest.mark.parametrize(
     ("clients", "first"),

@@ -1,7 +1,7 @@
 """The page in a real Chromium, on a real service: what is in `dashboard/e2e`, file by file.
 
-Node's runner drives the browser by Playwright, once for all files, and says in a report what each
-test did. Where no browser or no npm can be had, all of this is left out in one line.
+Node's runner drives the browser by Playwright, once for all files whose tests are selected, and
+reports the result of each test. Without a browser or npm, pytest skips all of this in one line.
 """
 
 import json
@@ -19,23 +19,26 @@ from http_fixtures import KEY
 from page_history import live_through
 from serving import running_server
 
-ONLY = "PRICEKEEPER_PAGE_ONLY"
-"""Which of the files to run, for `make screenshots` and `make bench-page`."""
-PICTURES = "screenshots"
-"""Taken by `make screenshots` alone: all that they show is looked at by the other files, too."""
-SUITES = sorted(
-    name
-    for path in (dashboard.SOURCE / "e2e").glob("*.test.ts")
-    if os.environ.get(ONLY) == PICTURES or not path.name.startswith(PICTURES)
+PICTURES = "PRICEKEEPER_SCREENSHOTS"
+"""The folder for the pictures, which only `make screenshots` takes: other files test the same."""
+SUITES = {
+    name: path.name
+    for path in sorted((dashboard.SOURCE / "e2e").glob("*.test.ts"))
+    if PICTURES in os.environ or not path.name.startswith("screenshots")
     for name in re.findall(r'^describe\("(.+)",', path.read_text("utf-8"), re.MULTILINE)
-)
+}
+"""The file of each suite."""
+SMOKE = "logging in"
+"""The only suite that `make test` runs."""
 RUN_SECS_MAX = 420
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 @pytest.fixture(scope="module")
-def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What went wrong in the tests of each suite; a suite that was not run is not in it."""
+def failures(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[str, list[str]]:
+    """Run the suites that are selected. Returns the failures of each one."""
     folder = tmp_path_factory.mktemp("page")
     try:
         browser = dashboard.prepare()
@@ -48,17 +51,26 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         known = {**made.description, "url": server.url, "key": KEY}
         world.write_text(json.dumps(known))
         variables = {"PRICEKEEPER_PAGE_WORLD": str(world), dashboard.CHROMIUM: str(browser)}
-        only = ["--only", os.environ[ONLY]] if ONLY in os.environ else []
+        selected = {item.name for item in request.session.items}
+        files = {file for suite, file in SUITES.items() if f"{BROWSED}[{suite}]" in selected}
+        only = [word for file in sorted(files) for word in ("--only", file)]
         return run_tests("e2e", folder / "report.xml", {**os.environ, **variables}, *only)
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize(
+    "suite",
+    [pytest.param(name, marks=[] if name == SMOKE else pytest.mark.slow) for name in SUITES],
+)
 def test_the_page_in_a_browser(failures: dict[str, list[str]], suite: str) -> None:
     """Every test of the suite has passed."""
     assert suite in failures, "it was not run; the output above says why"
     assert not failures[suite], "\n".join(failures[suite])
 
 
+BROWSED = test_the_page_in_a_browser.__name__
+
+
+@pytest.mark.slow
 def test_the_parts_that_need_no_browser(tmp_path: Path) -> None:
     """Exact amounts, ranges, addresses, the stream's parser: by Node alone."""
     try:

@@ -353,3 +353,52 @@ def test_a_file_that_can_not_be_read(
     (error,) = caught.value.errors
     assert error.field == "file"
     assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("model_id", "writes_text"),
+    [
+        ("us.anthropic.claude-opus-5-5", True),
+        ("amazon.titan-text-premier-v1:0", True),
+        ("amazon.nova-lite-v1:0", True),
+        ("cohere.command-r-plus-v1:0", True),
+        ("mistral.pixtral-large-2502-v1:0", True),
+        ("twelvelabs.pegasus-1-2-v1:0", True),
+        ("amazon.titan-embed-text-v2:0", False),
+        ("amazon.titan-image-generator-v2:0", False),
+        ("amazon.nova-2-multimodal-embeddings-v1:0", False),
+        ("us.amazon.nova-canvas-v1:0", False),
+        ("amazon.nova-reel-v1:1", False),
+        ("amazon.nova-2-sonic-v1:0", False),
+        ("amazon.rerank-v1:0", False),
+        ("cohere.rerank-v3-5:0", False),
+        ("global.cohere.embed-v4:0", False),
+        ("us.stability.stable-image-core-v1:1", False),
+        ("luma.ray-v2:0", False),
+        ("us.twelvelabs.marengo-embed-3-0-v1:0", False),
+    ],
+)
+def test_a_models_id_says_whether_it_writes_text(model_id: str, writes_text: bool) -> None:
+    """The file may say otherwise, for a model whose id does not tell."""
+    stated = changed("models.premium.bedrock_model_id", model_id)
+    assert parse(stated).model("premium").writes_text is writes_text
+    for said in (True, False):
+        stated["models"]["premium"]["writes_text"] = said
+        assert parse(stated).model("premium").writes_text is said
+
+
+def test_what_stands_behind_a_profile_says_whether_it_writes_text() -> None:
+    """The opaque id of an application profile tells nothing."""
+    profile = "arn:aws:bedrock:us-east-1:111122223333:application-inference-profile/abcd"
+    stated = changed("models.premium.bedrock_model_id", profile)
+    stated["models"]["premium"]["priced_as"] = "amazon.titan-embed-text-v2:0"
+    assert parse(stated).model("premium").writes_text is False
+
+
+def test_auto_skips_models_without_text_where_others_write_it() -> None:
+    text = document()["models"]["premium"]
+    vectors = {**text, "bedrock_model_id": "amazon.titan-embed-text-v2:0"}
+    catalogue = parse({"version": 1, "models": {"premium": text, "vectors": vectors}})
+    assert catalogue.skipped_by_auto(["vectors", "unknown", "premium"]) == {"vectors"}
+    assert catalogue.skipped_by_auto(["vectors", "unknown"]) == frozenset()
+    assert catalogue.skipped_by_auto(["premium"]) == frozenset()

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.pricing import CacheWrite, Prices, TokenUsage, charge, worst_rates
+from pricekeeper.bedrock import CacheWrite
+from pricekeeper.pricing import Prices, TokenUsage, charge, worst_rates
 from pricekeeper.pricing.prices import PriceTable, RateCard, Step
 from pricing.conftest import a_model
 

@@ -50,6 +50,12 @@ def test_a_fallback_in_words() -> None:
     )
 
 
+def test_a_label_without_text_in_words() -> None:
+    choice = choose(policy(), CHAIN, {}, without_text={PREMIUM})
+    told = decided(choice).explanation
+    assert told.startswith("premium writes no text; standard is recommended: ")
+
+
 def test_a_label_that_was_given_up_and_has_room_again_in_words() -> None:
     """It says why the label is not used, though its quota is not spent."""
     given_up = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}), {PREMIUM: 1_000})

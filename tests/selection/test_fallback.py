@@ -270,6 +270,21 @@ def test_a_quota_of_zero_passes_a_label_over_without_giving_it_up() -> None:
     assert moved_on.flip == StickyFlip(ECONOMY, 2, STANDARD, frozenset({STANDARD}), {STANDARD: 500})
 
 
+def test_a_label_without_text_is_neither_chosen_nor_given_up() -> None:
+    """Not first, not as the fallback, and not if all others are spent; an override may name it."""
+    without_text = {PREMIUM, ECONOMY}
+    choice = choose(policy(), CHAIN, {PREMIUM: 1_000}, without_text=without_text)
+    assert (choice.label, choice.reason, choice.flip) == (STANDARD, Reason.NORMAL, None)
+    assert choice.quotas[0].role is LabelRole.NO_TEXT
+    spent = choose(policy(), CHAIN, {STANDARD: 500}, without_text=without_text)
+    assert (spent.label, spent.flip) == (None, None)
+    given_up = choose(policy(), CHAIN, {STANDARD: 500}, without_text={PREMIUM})
+    assert given_up.flip is not None
+    assert given_up.flip.given_up == {STANDARD}
+    forced = choose(policy(), CHAIN, {}, None, [by_hand(ECONOMY)], without_text)
+    assert (forced.label, forced.reason) == (ECONOMY, Reason.MANUAL_OVERRIDE)
+
+
 def test_a_label_without_a_model_is_passed_over() -> None:
     """The deployment may have lost a model that an organisation still orders."""
     choice = choose(policy(), {STANDARD, ECONOMY}, {})

@@ -48,7 +48,7 @@ async def test_a_frozen_client_gets_no_model(world: World, app: Client) -> None:
     mine, selection = policy(client=app), world.instance()
     await world.spend(mine, {PREMIUM: 123})
     assert (await selection.select(mine)).label == PREMIUM
-    frozen = replace(mine, freeze=Freeze("APP", "leaked", 7, by_org=False))
+    frozen = replace(mine, freeze=Freeze("APP", "leaked", 7))
 
     for force_check in (False, True):
         with pytest.raises(FrozenError, match="the app is frozen: leaked"):

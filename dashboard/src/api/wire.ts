@@ -184,6 +184,7 @@ export interface Configuration {
   budgets: BudgetBody[];
   quota_enforcement: string;
   alerts: AlertsBody;
+  max_output_tokens_cap: Int | null;
 }
 
 /** A label that was looked at, and why it was passed over. */

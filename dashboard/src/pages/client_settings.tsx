@@ -23,6 +23,7 @@ const NAMES: Readonly<Record<keyof Configuration, string>> = {
   refresh_interval_normal_secs: "Asked again every",
   refresh_interval_tight_secs: "Asked again every, if tight",
   session_limit: "Sessions at once",
+  max_output_tokens_cap: "Longest answer",
   agg_shard_count: "Shards",
   alerts: "Alerts",
 };
@@ -91,6 +92,7 @@ const SHOW: Shown = {
   refresh_interval_normal_secs: (secs) => duration(Number(secs) * 1000),
   refresh_interval_tight_secs: (secs) => duration(Number(secs) * 1000),
   session_limit: (limit) => count(limit),
+  max_output_tokens_cap: (cap) => (cap === null ? none : `${count(cap)} tokens`),
   agg_shard_count: (shards) => count(shards),
   alerts: (alerts) => {
     const set = Object.entries(alerts).filter(([, value]) => value !== null);

@@ -305,7 +305,7 @@ function Leaf({ obstacle, zone }: { obstacle: Obstacle; zone: string }): JSX.Ele
       )}
       {obstacle.resetsAt === null ? null : (
         <>
-          ; begins anew <Away at={obstacle.resetsAt} zone={zone} /> (
+          ; resets <Away at={obstacle.resetsAt} zone={zone} /> (
           <Moment at={obstacle.resetsAt} zone={zone} /> {zone})
         </>
       )}
