@@ -1,9 +1,14 @@
 """The documents about the project itself say what is there."""
 
+import ast
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs"
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "src" / "pricekeeper"
 ROW = re.compile(
     r"^\| (\d+) \| \[(.+)\]\((\d{4}-[a-z0-9-]+\.md)\) \| "
     r"(accepted|superseded by \d+) \| \d{4}-\d{2}-\d{2} \|$",
@@ -31,3 +36,24 @@ def test_a_word_has_one_line_in_the_glossary() -> None:
     ]
     assert len(words) > 40
     assert sorted(words) == sorted(set(words))
+
+
+def functions_in(path: Path) -> frozenset[str]:
+    """The names that a module defines."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return frozenset(node.name for node in nodes if isinstance(node, kinds))
+
+
+@pytest.mark.parametrize("name", ["tour.md", "architecture.md"])
+def test_every_module_that_a_document_names_exists(name: str) -> None:
+    """`folder/`, `folder/file.py`, `file.py` in any folder, or `folder/file.py:Class.function`."""
+    text = (DOCS / name).read_text()
+    named = re.findall(r"`([a-z0-9_/]+(?:\.py|/))(?::([\w.]+))?`", text)
+    assert named
+    for path, names in named:
+        root = ROOT if path.startswith(("src/", "tests/", "dashboard/")) else PACKAGE
+        is_there = (root / path).exists() if "/" in path else any(PACKAGE.rglob(path))
+        assert is_there, path
+        if names:
+            assert set(names.split(".")) <= functions_in(root / path), f"{path}: {names}"
