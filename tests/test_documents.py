@@ -49,7 +49,7 @@ def functions_in(path: Path) -> frozenset[str]:
 def test_every_module_that_a_document_names_exists(name: str) -> None:
     """`folder/`, `folder/file.py`, `file.py` in any folder, or `folder/file.py:Class.function`."""
     text = (DOCS / name).read_text()
-    named = re.findall(r"`([a-z0-9_/]+(?:\.py|/))(?::([\w.]+))?`", text)
+    named = re.findall(r"`([a-z][a-z0-9_/]*(?:\.py|/))(?::([\w.]+))?`", text)
     assert named
     for path, names in named:
         root = ROOT if path.startswith(("src/", "tests/", "dashboard/")) else PACKAGE
