@@ -19,7 +19,7 @@ from pricekeeper.storage import Set, Update
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client
 from pricekeeper.tenants.items import config_key
-from pricekeeper.usecases.wire.alerts import KindName
+from pricekeeper.wire.alerts import KindName
 from selection.conftest import SettableClock
 
 MINUTE_MS = 60_000

@@ -21,12 +21,12 @@ from pricekeeper.client.errors import (
 from pricekeeper.client.spool import Spool, SpoolEntry, find_folder, read_refused
 from pricekeeper.client.telling import (
     ADOPT_EVERY_MS,
-    BATCH_MAX,
     GATHER_MS,
     VOID_UNKNOWN_MS,
     Teller,
 )
 from pricekeeper.clock import ManualClock
+from pricekeeper.wire.bounds import BATCH_MAX
 
 DAY_MS = 86_400_000
 Outcome = Mapping[str, Any] | Exception

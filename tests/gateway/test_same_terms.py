@@ -33,7 +33,7 @@ from pricekeeper.pricing import Catalogue, load_catalogue
 from pricekeeper.shapes import convert
 from pricekeeper.tags import TAG_BYTES_MAX, TAGS_MAX
 from pricekeeper.tenants import Policy
-from pricekeeper.usecases.wire.authorizations import AuthorizeBody
+from pricekeeper.wire.authorizations import AuthorizeBody
 
 BODIES = 2_000
 MODELS = {

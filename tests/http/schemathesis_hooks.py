@@ -26,20 +26,20 @@ import msgspec
 import schemathesis
 
 from http_fixtures import Api, Tenant
-from pricekeeper.http import wire
 from pricekeeper.http.reports import GROUPS
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tags import TAG_BYTES_MAX, TAGS_MAX
-from pricekeeper.tenants import bodies
-from pricekeeper.tenants.configuration import LIMIT_FILLING_MS_MAX
-from pricekeeper.usecases.wire import (
-    admin_keys,
+from pricekeeper.wire import (
+    administration,
     alerts,
     authorizations,
-    containment,
+    provisioning,
     runtime,
     values,
 )
+from pricekeeper.wire import identity as wire
+from pricekeeper.wire import settings as bodies
+from pricekeeper.wire.bounds import LIMIT_FILLING_MS_MAX
 
 CATALOGUE: Final = load_catalogue(None)
 LABELS: Final = tuple(CATALOGUE.labels)
@@ -238,7 +238,7 @@ def org_patched(body: dict[str, Any]) -> dict[str, Any]:
 
 def reason(text: Any) -> Any:
     """A reason is printable."""
-    if not fits(text, containment.Reason):
+    if not fits(text, provisioning.Reason):
         return text
     return "".join(filter(str.isprintable, text)).strip() or "x"
 
@@ -310,10 +310,10 @@ def capturing(body: dict[str, Any]) -> dict[str, Any]:
 
 def admin_key(body: dict[str, Any]) -> dict[str, Any]:
     """A printable name, organisations that there are (all of them), an end that is to come."""
-    if fits(body.get("name"), admin_keys.KeyName):
+    if fits(body.get("name"), administration.KeyName):
         name = "".join(one for one in body["name"] if one.isprintable() and one != "/")
         body["name"] = name.strip() or "x"
-    if fits(body, admin_keys.AdminKeyBody):
+    if fits(body, administration.AdminKeyBody):
         body |= {"org_ids": None, "expires_at": None}
     return body
 

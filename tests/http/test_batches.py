@@ -19,7 +19,7 @@ from pricekeeper.metering import GROUP_RECORDS, Usage
 from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.usecases.runtime import usage_of
-from pricekeeper.usecases.wire.runtime import UsageBody
+from pricekeeper.wire.runtime import UsageBody
 from stores import ShiftedClock
 
 

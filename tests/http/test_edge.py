@@ -13,8 +13,8 @@ from pricekeeper.errors import FieldError, RequestRefusedError
 from pricekeeper.http import edge
 from pricekeeper.http.edge import parse_json, strict_json
 from pricekeeper.shapes import convert, members_of
-from pricekeeper.tenants.bodies import OrgBody
-from pricekeeper.usecases.wire.runtime import UsageBody
+from pricekeeper.wire.runtime import UsageBody
+from pricekeeper.wire.settings import OrgBody
 
 
 class Limit(msgspec.Struct, forbid_unknown_fields=True):

@@ -26,7 +26,7 @@ from pricekeeper.http.routing import Paths
 from pricekeeper.shapes import convert
 from pricekeeper.telemetry.logs import redacted
 from pricekeeper.tenants.parsing import ERRORS_MAX, parse_org_settings
-from pricekeeper.usecases.wire.runtime import AcquireBody, BatchBody, UsageBody
+from pricekeeper.wire.runtime import AcquireBody, BatchBody, UsageBody
 
 FEW, MANY = 400, 800
 SLACK = 1.1

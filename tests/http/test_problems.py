@@ -34,7 +34,7 @@ from pricekeeper.http.problems import (
     problem_of,
     status_of,
 )
-from pricekeeper.http.wire import ProblemBody
+from pricekeeper.wire.identity import ProblemBody
 
 NOW_MS = 1_768_000_000_500
 RAN_OUT = Violation("org-1", "premium", "rpm", 5, 1, 1_001, "ORG")

@@ -15,7 +15,7 @@ from http_fixtures import ENVIRONMENT, KEY, Api, Tenant
 from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
 from pricekeeper.pricing.deployment import BUILT_IN
-from pricekeeper.tenants.bodies import TimeZone
+from pricekeeper.wire.settings import TimeZone
 from serving import running_server
 
 HOOKS = Path(__file__).with_name("schemathesis_hooks.py")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pricekeeper.errors import ConflictError, InvalidConfigError, InvalidValueError
 from pricekeeper.limiter import Limit
 from pricekeeper.tenants import AppSettings, OrgSettings, QuotaEnforcement, QuotaScope, RateLimit
-from pricekeeper.tenants import configuration as bounds
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
+from pricekeeper.wire import bounds
 from tenants.conftest import LABELS, app_body, org_body
 
 LIMIT = {"capacity": 10, "refill_amount": 5, "refill_period_ms": 1000}

@@ -23,7 +23,6 @@ from pricekeeper.activity.event import (
     AuthorizationChanges,
     AuthorizationLine,
     AuthorizationRow,
-    AuthorizationStatus,
     Counted,
     CountedSpend,
     DeniedCalls,
@@ -31,6 +30,7 @@ from pricekeeper.activity.event import (
     Flip,
     SpendRow,
 )
+from pricekeeper.wire.activity import AuthorizationStatus
 
 ORGS_MAX: Final = 10_000
 ROWS_MAX: Final = 100

@@ -9,9 +9,11 @@ Money is in pico-dollars here, and moments are milliseconds.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
+
+from pricekeeper.wire.activity import AuthorizationStatus, FlipReason
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -76,9 +78,6 @@ class GivenUp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     quota_usd_micros: int
 
 
-FlipReason = Literal["QUOTA_EXCEEDED", "QUOTA_RAISED", "MANUAL_OVERRIDE", "OVERRIDE_CLEARED"]
-
-
 class Flip(msgspec.Struct, frozen=True, array_like=True, tag="flip", gc=False):
     """Another label is recommended from now on, because of a quota or of an administrator."""
 
@@ -93,9 +92,6 @@ class Flip(msgspec.Struct, frozen=True, array_like=True, tag="flip", gc=False):
     given_up: tuple[GivenUp, ...]
     until_ms: int
     """When the organisation's day ends, and with it what was given up or set."""
-
-
-AuthorizationStatus = Literal["open", "captured", "voided", "unsettled"]
 
 
 class AuthorizationLine(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -19,7 +19,7 @@ import re
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -38,6 +38,7 @@ from pricekeeper.errors import (
     Violation,
 )
 from pricekeeper.storage import Store, query_items
+from pricekeeper.wire.activity import MissedReason
 
 POLL_MS: Final = 700
 WATCH_MS: Final = 25_000
@@ -81,10 +82,6 @@ class Arrived(NamedTuple):
 
     position: FeedPosition
     event: Event
-
-
-MissedReason = Literal["TOO_LATE", "TOO_MUCH"]
-"""What followed the position that was named is gone, or more has happened than could be told."""
 
 
 class Missed(NamedTuple):

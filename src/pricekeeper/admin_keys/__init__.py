@@ -2,20 +2,15 @@
 
 from pricekeeper.admin_keys.key import (
     KEY_PREFIX,
-    NAME_LENGTH_MAX,
-    ORGS_MAX,
     AdminKey,
     is_key_id,
     parse_key_name,
 )
 from pricekeeper.admin_keys.listing import list_roots
-from pricekeeper.admin_keys.service import GRACE_HOURS_MAX, AdminKeys, IssuedKey
+from pricekeeper.admin_keys.service import AdminKeys, IssuedKey
 
 __all__ = [
-    "GRACE_HOURS_MAX",
     "KEY_PREFIX",
-    "NAME_LENGTH_MAX",
-    "ORGS_MAX",
     "AdminKey",
     "AdminKeys",
     "IssuedKey",

@@ -20,15 +20,13 @@ from pricekeeper.authority import (
 )
 from pricekeeper.credentials.secret import Entropy, Secret, is_well_formed, mint, to_base62
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.wire.bounds import KEY_NAME_LENGTH_MAX
 
 KEY_PREFIX: Final = "pka_"
 KEY_ID_LENGTH: Final = 12
-NAME_LENGTH_MAX: Final = 64
-ORGS_MAX: Final = 100
-"""How many organisations a key names at most; one that covers more covers all."""
 
 _RANDOM_BYTES: Final = 3
-_NO_NAME: Final = f"must be 1 to {NAME_LENGTH_MAX} printable characters without a slash"
+_NO_NAME: Final = f"must be 1 to {KEY_NAME_LENGTH_MAX} printable characters without a slash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,6 @@ def is_key_id(text: str) -> bool:
 def parse_key_name(text: str, field: str = "name") -> str:
     """A name is a line of text for people, without blanks around it."""
     name = text.strip()
-    if not 1 <= len(name) <= NAME_LENGTH_MAX or not name.isprintable() or "/" in name:
+    if not 1 <= len(name) <= KEY_NAME_LENGTH_MAX or not name.isprintable() or "/" in name:
         raise InvalidValueError(field, _NO_NAME)
     return name

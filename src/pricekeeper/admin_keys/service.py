@@ -54,7 +54,6 @@ from pricekeeper.storage.tables import CONFIG
 
 LAST_USED_SECS: Final = 600
 """How much older than the last use the moment may be that is written down: one write a key."""
-GRACE_HOURS_MAX: Final = 168
 _SECS_PER_HOUR: Final = 3_600
 
 _log = structlog.get_logger(__name__)

@@ -19,8 +19,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.wire.bounds import URL_LENGTH_MAX
 
-URL_LENGTH_MAX: Final = 2_048
 PORTS: Final = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
 """Where a server is that names no port."""
 _LOCALHOST: Final = "localhost"

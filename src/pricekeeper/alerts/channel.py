@@ -19,15 +19,12 @@ import msgspec
 from pricekeeper.alerts.addresses import Guard, server_of
 from pricekeeper.alerts.alert import AlertKind
 from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedError
+from pricekeeper.wire.bounds import CHANNEL_NAME, CHANNEL_SECRET_LENGTHS, RECIPIENTS_MAX
 
 CHANNELS_MAX: Final = 8
 """Of one organisation, or of the deployment."""
-NAME: Final = "^[a-z0-9][a-z0-9-]{0,31}$"
-SECRET_LENGTHS: Final = (16, 256)
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - how the key of a webhook begins
 _SECRET_BYTES_MIN: Final = 16
-RECIPIENTS_MAX: Final = 10
-MAILBOX_LENGTH_MAX: Final = 254
 TOPIC: Final = re.compile(
     r"arn:aws(?:-[a-z]{1,8}){0,2}:sns:(?P<region>[a-z]{2}(?:-[a-z]{1,12}){1,3}-[0-9]{1,2})"
     r":[0-9]{12}:[A-Za-z0-9_-]{1,256}(?P<fifo>\.fifo)?"
@@ -35,7 +32,7 @@ TOPIC: Final = re.compile(
 _TOPIC_EXAMPLE: Final = "arn:aws:sns:eu-central-1:123456789012:alerts"
 TOPIC_NOT_LISTED: Final = "is not listed in PRICEKEEPER_ALERT_TOPICS: ask the operator to add it"
 """The service publishes with its own AWS identity, so its operator lists the topics for it."""
-_NAME: Final = re.compile(NAME)
+_NAME: Final = re.compile(CHANNEL_NAME)
 _MAILBOX: Final = re.compile(
     r"(?=.{3,254}\Z)[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?"
 )
@@ -217,7 +214,7 @@ def _secret_mistakes(secret: str) -> list[FieldError]:
     if not secret:
         message = "is required: alerts are signed with it; make one with openssl rand -hex 32"
         return [FieldError("secret", message)]
-    least, most = SECRET_LENGTHS
+    least, most = CHANNEL_SECRET_LENGTHS
     if not least <= len(secret) <= most or not secret.isprintable():
         message = f"must be {least} to {most} printable characters"
         return [FieldError("secret", message)]

@@ -21,8 +21,6 @@ import msgspec
 from pricekeeper.errors import ConflictError, InvalidValueError
 from pricekeeper.storage import Key
 
-HOLD_SECS_RANGE: Final = (10, 3_600)
-HOLD_SECS_DEFAULT: Final = 900
 LATE_MS_MAX: Final = 24 * 3_600_000
 """How long after it has expired an authorization can be settled."""
 HOLD_MS_MAX: Final = 26 * 3_600_000

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from pricekeeper.authorizations.authorization import (
-    HOLD_SECS_DEFAULT,
-    HOLD_SECS_RANGE,
     parse_id,
 )
 from pricekeeper.bedrock import AUTO, CacheWrite
@@ -16,8 +12,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering.usage import fingerprint as fingerprint_of
 from pricekeeper.pricing import TOKENS_MAX
 from pricekeeper.tags import check_tags
-
-CONSUME_MAX: Final = 16
+from pricekeeper.wire.bounds import CONSUME_MAX, HOLD_SECS_DEFAULT, HOLD_SECS_RANGE
 
 
 class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -81,7 +81,6 @@ from pricekeeper.tenants import BudgetRule, Policy, QuotaEnforcement
 from pricekeeper.ticks import TICK_MS, region_at, tick_of
 from pricekeeper.values import parse_reason
 
-CAPTURES_MAX: Final = 100
 EXPOSED_MS: Final = 5 * 24 * 3_600_000
 _PERMILLE: Final = 1_000
 

@@ -247,7 +247,7 @@ def _mapping(value: Any, path: str, mistakes: list[FieldError]) -> dict[str, Any
 
 def _labels_in(body: Any) -> Iterator[str]:
     """Every text in the body that is where a label is, and could be one."""
-    from pricekeeper.tenants.bodies import LABEL  # noqa: PLC0415
+    from pricekeeper.wire.settings import LABEL  # noqa: PLC0415
 
     if not isinstance(body, dict):
         return

@@ -39,12 +39,17 @@ from pricekeeper.usecases import (
     spend,
     usage_records,
 )
-from pricekeeper.usecases.wire.admin_keys import AdminKeyBody, RotateKeyBody
-from pricekeeper.usecases.wire.alerts import ChannelBody
-from pricekeeper.usecases.wire.authorizations import VoidBody
-from pricekeeper.usecases.wire.containment import ReasonBody, RevokeCredentialsBody
-from pricekeeper.usecases.wire.provisioning import ClaimBody, OverrideBody, RotateBody
 from pricekeeper.values import OrgId, parse_app_id, parse_org_id
+from pricekeeper.wire.administration import AdminKeyBody, RotateKeyBody
+from pricekeeper.wire.alerts import ChannelBody
+from pricekeeper.wire.authorizations import VoidBody
+from pricekeeper.wire.provisioning import (
+    ClaimBody,
+    OverrideBody,
+    ReasonBody,
+    RevokeCredentialsBody,
+    RotateBody,
+)
 
 Json: TypeAlias = dict[str, Any]
 

@@ -26,8 +26,8 @@ from pricekeeper.client.snapshot import is_model_id
 from pricekeeper.client.spool import Spool, SpoolEntry
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff, BoundedCache
+from pricekeeper.wire.bounds import BATCH_MAX
 
-BATCH_MAX: Final = 100
 VOIDS_AT_ONCE: Final = 8
 BACKOFF: Final = Backoff(200, 30_000)
 GATHER_MS: Final = 100

@@ -57,8 +57,8 @@ from pricekeeper.tenants import (
 )
 from pricekeeper.tenants.generations import random_name
 from pricekeeper.tenants.items import TOKENS_VALID_FROM
+from pricekeeper.wire.bounds import GRACE_HOURS_MAX
 
-GRACE_HOURS_MAX: Final = 168
 ATTEMPTS_MAX: Final = 8
 
 _log = structlog.get_logger(__name__)

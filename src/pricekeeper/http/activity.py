@@ -19,8 +19,8 @@ from pricekeeper.http.operation import (
 )
 from pricekeeper.http.viewing import END, read_org_policy, viewer_of
 from pricekeeper.usecases import denials, flips
-from pricekeeper.usecases.wire import activity as wire
-from pricekeeper.usecases.wire.values import APP_ID
+from pricekeeper.wire import activity as wire
+from pricekeeper.wire.values import APP_ID
 
 _FROM: Final = Parameter("from", "The first day or full hour; by default all that is kept.", END)
 _TO: Final = Parameter("to", "The last day, or the full hour at which the range ends.", END)

@@ -13,7 +13,7 @@ from pricekeeper.http.oauth import NO_STORE
 from pricekeeper.http.operation import AFTER, Access, Answer, Call, Operation
 from pricekeeper.http.provisioning import LIMIT, page_of
 from pricekeeper.usecases import admin_keys as cases
-from pricekeeper.usecases.wire import admin_keys as wire
+from pricekeeper.wire import administration as wire
 
 _KEYS: Final = "/api/v1/admin-keys"
 _ONE: Final = "/api/v1/admin-keys/{key_id}"

@@ -17,8 +17,8 @@ from pricekeeper.tenants import Policy
 from pricekeeper.usecases import aggregates as cases
 from pricekeeper.usecases import forecast
 from pricekeeper.usecases.queries import parse_date, parse_each
-from pricekeeper.usecases.wire import aggregates as wire
-from pricekeeper.usecases.wire.forecast import ForecastList
+from pricekeeper.wire import spend as wire
+from pricekeeper.wire.spend import ForecastList
 
 PAST_DAY_SECS: Final = 300
 

@@ -21,8 +21,8 @@ from pricekeeper.http.operation import (
 )
 from pricekeeper.http.problems import WrongAudienceError
 from pricekeeper.usecases import alerts as cases
-from pricekeeper.usecases.wire import alerts as wire
 from pricekeeper.values import OrgId
+from pricekeeper.wire import alerts as wire
 
 _UUID: Final = {"type": "string", "format": "uuid"}
 _QUERY: Final = (

@@ -8,7 +8,7 @@ from pricekeeper.audit.reading import CURSOR, PAGE_MAX
 from pricekeeper.authority import Role
 from pricekeeper.http.operation import AFTER, NO_STORE, Access, Answer, Call, Operation, Parameter
 from pricekeeper.usecases import audit as cases
-from pricekeeper.usecases.wire import audit as wire
+from pricekeeper.wire import administration as wire
 
 _END: Final = {
     "type": "string",

@@ -20,7 +20,7 @@ from pricekeeper.http.problems import problem_of
 from pricekeeper.shapes import convert
 from pricekeeper.usecases import authorizations as cases
 from pricekeeper.usecases import budgets
-from pricekeeper.usecases.wire import authorizations as wire
+from pricekeeper.wire import authorizations as wire
 
 _ONE: Final = f"{APP}/authorizations/{{authorization_id}}"
 _LIST: Final = (

@@ -21,7 +21,7 @@ from pricekeeper.http.problems import RETRY_SECS, problem_of, status_of
 from pricekeeper.metering import GROUP_RECORDS, BatchPlaces, Recorded, Refused, Usage
 from pricekeeper.shapes import convert, members_of
 from pricekeeper.usecases.runtime import usage_of
-from pricekeeper.usecases.wire import runtime as wire
+from pricekeeper.wire import runtime as wire
 
 _OUTCOMES: Final = ("accepted", "duplicate", "failed")
 _UNAVAILABLE: Final = 503

@@ -12,8 +12,8 @@ from pricekeeper.http.gate import REASON, attribution_of
 from pricekeeper.http.oauth import NO_STORE
 from pricekeeper.http.operation import APP, ORG, Access, Answer, Call, Operation
 from pricekeeper.usecases import containment as cases
-from pricekeeper.usecases.wire import containment as wire
-from pricekeeper.usecases.wire.sessions import SessionList
+from pricekeeper.wire import provisioning as wire
+from pricekeeper.wire.provisioning import SessionList
 
 
 async def revoke_credentials(call: Call) -> Answer:

@@ -24,8 +24,8 @@ from pricekeeper.http.operation import Access, Answer, Call, Operation, Paramete
 from pricekeeper.http.viewing import caller_of, viewer_of
 from pricekeeper.usecases import events as cases
 from pricekeeper.usecases.spend import Viewer
-from pricekeeper.usecases.wire.activity import ResetEvent
-from pricekeeper.usecases.wire.values import Response
+from pricekeeper.wire.activity import ResetEvent
+from pricekeeper.wire.values import Response
 
 RETRY_MS: Final = 2_000
 """After how long a client that was cut off comes again."""

@@ -11,7 +11,7 @@ from pricekeeper.clock import Doubt
 from pricekeeper.http.documentation import PAGE, POLICY
 from pricekeeper.http.metrics import CONTENT_TYPE
 from pricekeeper.http.operation import NO_STORE, SECURITY, Access, Answer, Call, Operation
-from pricekeeper.http.wire import Health
+from pricekeeper.wire.identity import Health
 
 CLOCK_IN_DOUBT: Final = "clock in doubt"
 _PAGE_SECURITY: Final = tuple({**dict(SECURITY), b"content-security-policy": POLICY}.items())

@@ -8,7 +8,6 @@ from typing import Final
 
 from pricekeeper.credentials import Authenticated
 from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
-from pricekeeper.http import wire
 from pricekeeper.http.edge import read_parameters
 from pricekeeper.http.gate import address_of, bearer_of, find_principal, is_barred, limit_client
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
@@ -17,8 +16,9 @@ from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, Secr
 from pricekeeper.tenants import Client, parse_client_id
 from pricekeeper.tokens import SCOPES, Introspection, Principal, TokenGrant
 from pricekeeper.usecases import sessions as cases
-from pricekeeper.usecases.wire.sessions import SessionList
-from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.wire import identity as wire
+from pricekeeper.wire.provisioning import SessionList
+from pricekeeper.wire.values import rfc3339
 
 LABEL_LENGTH_MAX: Final = 256
 _BY_SECRET: Final = ["client_secret_basic", "client_secret_post"]

@@ -29,7 +29,7 @@ from pricekeeper.http.metrics import CONTENT_TYPE, Metrics, exposition_of
 from pricekeeper.http.metrics_token import require_metrics_token
 from pricekeeper.http.operation import SECURITY
 from pricekeeper.http.problems import MethodNotAllowedError, problem_of
-from pricekeeper.http.wire import Health
+from pricekeeper.wire.identity import Health
 
 PATIENCE_SECS: Final = 2
 """How long the service has to answer, or to bring its counts up to date."""

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.alerts.channel import NAME as CHANNEL
 from pricekeeper.http.edge import (
     FORM,
     JSON,
@@ -23,9 +22,10 @@ from pricekeeper.http.edge import (
     read_patch,
 )
 from pricekeeper.http.operation import Access, BodyReader, Operation
-from pricekeeper.http.wire import OAuthError, ProblemBody
-from pricekeeper.usecases.wire.values import APP_ID
 from pricekeeper.version import __version__
+from pricekeeper.wire.bounds import CHANNEL_NAME
+from pricekeeper.wire.identity import OAuthError, ProblemBody
+from pricekeeper.wire.values import APP_ID
 
 _NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REFERENCE: Final = "#/components/schemas/{name}"
@@ -70,7 +70,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "key_id": {"type": "string", "pattern": "^[A-Za-z0-9]{12}$"},
     "session_id": {"type": "string", "minLength": 1, "maxLength": 128},
     "file": {"type": "string", "minLength": 1, "maxLength": 255},
-    "channel": {"type": "string", "pattern": CHANNEL, "examples": ["ops"]},
+    "channel": {"type": "string", "pattern": CHANNEL_NAME, "examples": ["ops"]},
 }
 _MEANINGS: Final = {
     400: "The request is malformed; every bad field is named.",

@@ -27,12 +27,12 @@ from pricekeeper.http.operation import (
     Operation,
     Parameter,
 )
-from pricekeeper.tenants import bodies
 from pricekeeper.usecases import provisioning as cases
 from pricekeeper.usecases.queries import parse_limit
-from pricekeeper.usecases.wire import provisioning as wire
-from pricekeeper.usecases.wire.values import APP_ID
 from pricekeeper.values import parse_app_id, parse_org_id
+from pricekeeper.wire import provisioning as wire
+from pricekeeper.wire import settings as bodies
+from pricekeeper.wire.values import APP_ID
 
 PAGE_DEFAULT: Final = 100
 

@@ -20,9 +20,9 @@ from pricekeeper.http.viewing import END, read_org_policy, viewer_of
 from pricekeeper.usecases import budgets, usage_records
 from pricekeeper.usecases import spend as cases
 from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
-from pricekeeper.usecases.wire import reports as wire
-from pricekeeper.usecases.wire.authorizations import AllBudgets
-from pricekeeper.usecases.wire.values import APP_ID
+from pricekeeper.wire import spend as wire
+from pricekeeper.wire.authorizations import AllBudgets
+from pricekeeper.wire.values import APP_ID
 
 _CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
 _GROUP: Final = r"(org|app|label|day|hour|tag:[^#,]+)"

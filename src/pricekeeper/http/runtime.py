@@ -14,7 +14,7 @@ from pricekeeper.http.gate import limit_client
 from pricekeeper.http.operation import APP, Access, Answer, Call, Operation, Parameter, Reply
 from pricekeeper.metering import Recorded, RecordUnderWay
 from pricekeeper.usecases import runtime as cases
-from pricekeeper.usecases.wire import runtime as wire
+from pricekeeper.wire import runtime as wire
 
 _FORCE: Final = Parameter(
     "force_check",

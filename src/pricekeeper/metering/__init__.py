@@ -14,13 +14,12 @@ from pricekeeper.metering.recorded import Outcome, Recorded, Refused
 from pricekeeper.metering.service import Metering
 from pricekeeper.metering.submission import RecordOnSheet, Submission
 from pricekeeper.metering.totals import Readings, total_keys, totals_from
-from pricekeeper.metering.usage import BATCH_MAX, Usage, UsageStatus
+from pricekeeper.metering.usage import Usage, UsageStatus
 from pricekeeper.metering.voiding import Voider
 from pricekeeper.metering.waiting import RecordUnderWay
 from pricekeeper.metering.window_spend import WindowSpend
 
 __all__ = [
-    "BATCH_MAX",
     "GROUP_RECORDS",
     "Account",
     "AggregationReport",

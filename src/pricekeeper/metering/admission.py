@@ -24,7 +24,7 @@ from typing import Final
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import FairSlots, Shares
 from pricekeeper.errors import OverloadedError
-from pricekeeper.metering.usage import BATCH_MAX
+from pricekeeper.wire.bounds import BATCH_MAX
 
 WAIT_MS_MAX: Final = 1_000
 REFUSE_EVERY_MS: Final = 10

@@ -52,12 +52,13 @@ from pricekeeper.metering.submission import (
     sum_by_account,
 )
 from pricekeeper.metering.totals import OrgTotals, TotalsReader
-from pricekeeper.metering.usage import BATCH_MAX, Usage, checked, fingerprint
+from pricekeeper.metering.usage import Usage, checked, fingerprint
 from pricekeeper.metering.waiting import Outcomes, RecordUnderWay
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy
 from pricekeeper.values import ModelLabel, OrgId
+from pricekeeper.wire.bounds import BATCH_MAX
 
 IN_FLIGHT_MS: Final = 65_000
 """The longest that a request may take, and what clocks of instances may differ by."""

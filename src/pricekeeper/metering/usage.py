@@ -31,7 +31,6 @@ most 5 min ahead. So it can come back, and be taken for new, for 24 h and 5 min.
 and 55 min, is margin for clocks that disagree and for the time a commit may take. A record
 without a timestamp of its own happens whenever it is sent: it is known again for these 48 h.
 """
-BATCH_MAX: Final = 100
 TEXT_LENGTH_MAX: Final = 2048
 
 _REQUEST_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -11,10 +11,13 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
-QUOTA_AT_PCT_DEFAULT: Final = (80, 100)
-SHARE_PCT_RANGE: Final = (0, 100)
-ANOMALY_PCT_RANGE: Final = (0, 10_000)
-SECRET_DAYS_RANGE: Final = (0, 3_650)
+from pricekeeper.wire.bounds import (
+    ANOMALY_PCT_DEFAULT,
+    DENIED_PCT_DEFAULT,
+    QUOTA_AT_PCT_DEFAULT,
+    SECRET_DAYS_DEFAULT,
+    UNSETTLED_PCT_DEFAULT,
+)
 
 
 class AlertSettings(Struct, frozen=True):
@@ -22,13 +25,13 @@ class AlertSettings(Struct, frozen=True):
 
     quota_at_pct: tuple[Annotated[int, Meta(ge=1)], ...] = QUOTA_AT_PCT_DEFAULT
     """Percentages of each daily quota, rising."""
-    denied_pct: Annotated[int, Meta(ge=0)] = 50
+    denied_pct: Annotated[int, Meta(ge=0)] = DENIED_PCT_DEFAULT
     """How much of what an app asks for may be denied in ten minutes."""
-    unsettled_pct: Annotated[int, Meta(ge=0)] = 10
+    unsettled_pct: Annotated[int, Meta(ge=0)] = UNSETTLED_PCT_DEFAULT
     """How much of what is charged in an hour may be charged for calls that nobody has settled."""
-    anomaly_pct: Annotated[int, Meta(ge=0)] = 300
+    anomaly_pct: Annotated[int, Meta(ge=0)] = ANOMALY_PCT_DEFAULT
     """How much of the usual spend today's may be."""
-    secret_days: Annotated[int, Meta(ge=0)] = 90
+    secret_days: Annotated[int, Meta(ge=0)] = SECRET_DAYS_DEFAULT
     """How old a secret may be."""
 
     def __post_init__(self) -> None:

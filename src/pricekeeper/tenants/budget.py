@@ -15,14 +15,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from pricekeeper.values import ModelLabel
+from pricekeeper.wire.bounds import BUDGET_NAME
 
-BUDGETS_MAX: Final = 16
-LIMIT_USD_MICROS_MAX: Final = 10**15
-LABELS_MAX: Final = 64
-ALERTS_MAX: Final = 16
-ALERT_PCT_RANGE: Final = (1, 200)
-NAME: Final = "^(?!quota-)[a-z0-9-]{1,32}$"
-_NAME: Final = re.compile(NAME)
+_NAME: Final = re.compile(BUDGET_NAME)
 
 
 class Window(StrEnum):
@@ -51,7 +46,7 @@ class QuotaEnforcement(StrEnum):
 class Budget(Struct, frozen=True):
     """So much for each window, on some labels or all, perhaps for each value of a tag.
 
-    The bounds are those of a budget in the store; `bodies` has those of a request.
+    The bounds are those of a budget in the store; `wire.settings` has those of a request.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """What an organisation and an app can be configured with: fields, defaults and bounds.
 
 Values of these types are valid: they come out of `parsing` or out of the store. Their bounds are
-those of what is stored; `bodies` has those of a request.
+those of what is stored; `wire.settings` has those of a request.
 """
 
 from __future__ import annotations
@@ -16,32 +16,22 @@ from msgspec import Meta
 from pricekeeper.tenants.alerting import DEFAULTS, AlertSettings
 from pricekeeper.tenants.budget import Budget, QuotaEnforcement
 from pricekeeper.values import ModelLabel
+from pricekeeper.wire.bounds import (
+    OUTPUT_CAP_RANGE,
+    REFRESH_NORMAL_SECS_DEFAULT,
+    REFRESH_SECS_RANGE,
+    REFRESH_TIGHT_SECS_DEFAULT,
+    SESSION_LIMIT_DEFAULT,
+    SESSION_LIMIT_RANGE,
+    SHARD_COUNT_DEFAULT,
+    TIGHT_PCT_DEFAULT,
+)
 
-NAME_LENGTH_MAX: Final = 200
-ORDERING_LENGTH_MAX: Final = 64
-QUOTA_USD_MICROS_MAX: Final = 10**15
-SHARD_COUNT_DEFAULT: Final = 8
 SHARD_COUNT_MAX: Final = 1_024
 """The most shards in an imported item; settings allow only a few counts."""
-TIGHT_PCT_RANGE: Final = (50, 100)
-TIGHT_PCT_DEFAULT: Final = 95
-REFRESH_SECS_RANGE: Final = (1, 86_400)
-REFRESH_NORMAL_SECS_DEFAULT: Final = 300
-REFRESH_TIGHT_SECS_DEFAULT: Final = 60
-SESSION_LIMIT_RANGE: Final = (1, 100)
-SESSION_LIMIT_DEFAULT: Final = 5
-OUTPUT_CAP_RANGE: Final = (1, 100_000_000)
-"""As long as an answer that a deployment file can state for a model."""
 
-TAG_KEYS_MAX: Final = 4
-TAG_KEY_LENGTH_MAX: Final = 64
 
 ANY_LABEL: Final = "*"
-LIMITS_PER_LABEL_MAX: Final = 16
-LIMIT_AMOUNT_MAX: Final = 10**12
-LIMIT_PERIOD_MS_MAX: Final = 31 * 86_400_000
-LIMIT_FILLING_MS_MAX: Final = 10 * 366 * 86_400_000
-"""From empty to full; the limiter refuses to work with a slower one."""
 
 INHERITED: Final = (
     "model_ordering",

@@ -2,7 +2,7 @@
 
 Strict on purpose: a misspelt field, a number in quotes or a label that this deployment does
 not have is refused, because the alternative is a budget that silently does not hold. The types in
-`bodies` say what each field may be. What they can't say is looked for here, in whatever part of
+`wire.settings` says what each field may be. What they can't say is looked for here, in whatever part of
 the body has the right form, so that one answer names every mistake.
 """
 
@@ -20,11 +20,11 @@ import msgspec
 from pricekeeper.errors import ConflictError, FieldError, InvalidConfigError
 from pricekeeper.shapes import Wording, cropped, shape_errors
 from pricekeeper.tags import TAG_BYTES_MAX
-from pricekeeper.tenants import bodies
-from pricekeeper.tenants import configuration as bounds
-from pricekeeper.tenants.budget import BUDGETS_MAX, LABELS_MAX, is_budget_name
+from pricekeeper.tenants.budget import is_budget_name
 from pricekeeper.tenants.configuration import ANY_LABEL, AppSettings, OrgSettings, QuotaScope
 from pricekeeper.values import ModelLabel
+from pricekeeper.wire import bounds
+from pricekeeper.wire import settings as bodies
 
 ERRORS_MAX: Final = 100
 """No more mistakes than this are reported: an answer is not larger than what was sent."""
@@ -218,7 +218,7 @@ def _budget_errors(
     budgets: Any, labels: Collection[str], tag_keys: Collection[str] | None
 ) -> Iterator[FieldError]:
     """What can't be a budget beside the others, with these labels and declared tags."""
-    if not isinstance(budgets, list) or len(budgets) > BUDGETS_MAX:
+    if not isinstance(budgets, list) or len(budgets) > bounds.BUDGETS_MAX:
         return
     seen: set[str] = set()
     for index, budget in enumerate(budgets):
@@ -233,7 +233,7 @@ def _budget_errors(
             yield FieldError(f"{path}.name", f"names {name} a second time")
         else:
             seen.add(name)
-        if isinstance(listed, list) and len(listed) <= LABELS_MAX:
+        if isinstance(listed, list) and len(listed) <= bounds.BUDGET_LABELS_MAX:
             is_label = labels.__contains__
             yield from _list_errors(f"{path}.labels", listed, is_label, bodies.UNKNOWN_LABEL)
         if per_tag is not None and tag_keys is not None and per_tag not in tag_keys:

@@ -12,10 +12,10 @@ import msgspec
 
 from pricekeeper.storage import Item, TypedItem
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import configuration as bounds
-from pricekeeper.tenants.budget import BUDGETS_MAX, Budget, is_budget_name
+from pricekeeper.tenants.budget import Budget, is_budget_name
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings, ShardCount
 from pricekeeper.tenants.parsing import is_tag_key, is_time_zone, without_nulls
+from pricekeeper.wire import bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ def stored_settings(settings: OrgSettings | AppSettings) -> Item:
 def _check_budgets(typed: TypedItem, budgets: tuple[Budget, ...]) -> None:
     """Refuse what can't be keys; a tag that is no longer declared is no reason to lose a budget."""
     names = {budget.name for budget in budgets if is_budget_name(budget.name)}
-    if len(budgets) > BUDGETS_MAX or len(names) < len(budgets):
+    if len(budgets) > bounds.BUDGETS_MAX or len(names) < len(budgets):
         raise typed.report_unreadable(
-            f"budgets must be at most {BUDGETS_MAX}, each with a name of its own"
+            f"budgets must be at most {bounds.BUDGETS_MAX}, each with a name of its own"
         )
     if not all(is_tag_key(budget.per_tag) for budget in budgets if budget.per_tag is not None):
         raise typed.report_unreadable("per_tag of budgets must be the name of a tag")

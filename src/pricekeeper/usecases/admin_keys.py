@@ -12,9 +12,9 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.tokens import Principal
 from pricekeeper.usecases.queries import without_secret
-from pricekeeper.usecases.wire import admin_keys as wire
-from pricekeeper.usecases.wire.values import LAST_EPOCH, parse_timestamp, rfc3339
 from pricekeeper.values import parse_org_id
+from pricekeeper.wire import administration as wire
+from pricekeeper.wire.values import LAST_EPOCH, parse_timestamp, rfc3339
 
 
 async def create_key(

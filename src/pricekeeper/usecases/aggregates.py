@@ -19,9 +19,9 @@ from pricekeeper.metering.totals import OrgTotals, org_totals_of
 from pricekeeper.tenants import Policy, QuotaScope
 from pricekeeper.tenants.listing import read_pages
 from pricekeeper.usecases.runtime import quota_use
-from pricekeeper.usecases.wire import aggregates as wire
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import ModelLabel
+from pricekeeper.wire import spend as wire
+from pricekeeper.wire.values import rfc3339
 
 DAYS_MAX: Final = 92
 

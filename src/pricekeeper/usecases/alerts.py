@@ -22,9 +22,9 @@ from pricekeeper.authority import Attribution, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.usecases.queries import parse_choice, parse_each
-from pricekeeper.usecases.wire import alerts as wire
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import OrgId, parse_org_id
+from pricekeeper.wire import alerts as wire
+from pricekeeper.wire.values import rfc3339
 
 
 class AlertsRequest(NamedTuple):

@@ -15,9 +15,9 @@ from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
 from pricekeeper.usecases.queries import parse_date, parse_each, parse_limit
-from pricekeeper.usecases.wire import audit as wire
-from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import OrgId, parse_org_id
+from pricekeeper.wire import administration as wire
+from pricekeeper.wire.values import parse_timestamp, rfc3339
 
 FILTER_LENGTH_MAX: Final = 256
 _NO_END: Final = "must be a date such as 2026-01-23, or a moment such as 2026-01-23T15:30:45Z"

@@ -25,9 +25,9 @@ from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import DENIALS, note_denial
 from pricekeeper.usecases.queries import without_secret
 from pricekeeper.usecases.runtime import daily_total_answer, limit_state, make_usage
-from pricekeeper.usecases.wire import authorizations as wire
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import parse_reason
+from pricekeeper.wire import authorizations as wire
+from pricekeeper.wire.values import rfc3339
 
 PAGE_MAX: Final = 100
 _GRANT_STATUS: Final[Mapping[State, wire.GrantStatus]] = {

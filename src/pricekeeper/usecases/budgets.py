@@ -18,9 +18,9 @@ from pricekeeper.tenants import Budget, Policy, QuotaScope
 from pricekeeper.tenants.listing import read_pages
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
-from pricekeeper.usecases.wire import authorizations as wire
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_org_id
+from pricekeeper.wire import authorizations as wire
+from pricekeeper.wire.values import rfc3339
 
 VALUES_MAX: Final = 100
 """Values that are shown of a budget for each value of a tag."""

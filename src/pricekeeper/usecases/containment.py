@@ -20,10 +20,10 @@ from pricekeeper.tenants import Client
 from pricekeeper.usecases.provisioning import frozen_answer
 from pricekeeper.usecases.queries import without_secret
 from pricekeeper.usecases.sessions import session_list
-from pricekeeper.usecases.wire import containment as wire
-from pricekeeper.usecases.wire.sessions import SessionList
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import parse_reason
+from pricekeeper.wire import provisioning as wire
+from pricekeeper.wire.provisioning import SessionList
+from pricekeeper.wire.values import rfc3339
 
 
 async def revoke_credentials(

@@ -14,9 +14,9 @@ from pricekeeper.days import MS_PER_DAY
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end
 from pricekeeper.usecases.spend import Viewer
-from pricekeeper.usecases.wire import activity as wire
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, OrgId, parse_app_id
+from pricekeeper.wire import activity as wire
+from pricekeeper.wire.values import rfc3339
 
 _ZONE_OF_ALL: Final = "UTC"
 """By which a date is understood that concerns more than one organisation."""

@@ -10,7 +10,7 @@ from pricekeeper import errors
 from pricekeeper.activity import Denial, DeniedKind, bounded_why
 from pricekeeper.bootstrap import Services
 from pricekeeper.tenants import Policy
-from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.wire.values import rfc3339
 
 API_SCOPE: Final = "API"
 """Whose limit it is if neither an app's nor an organisation's: one of the service's own."""

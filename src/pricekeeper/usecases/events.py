@@ -11,9 +11,9 @@ from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.usecases.authorizations import considered_labels, micros_up
 from pricekeeper.usecases.flips import flip_answer
 from pricekeeper.usecases.spend import Viewer
-from pricekeeper.usecases.wire import activity as wire
-from pricekeeper.usecases.wire.values import Response, rfc3339
 from pricekeeper.values import OrgId
+from pricekeeper.wire import activity as wire
+from pricekeeper.wire.values import Response, rfc3339
 
 RESET: Final = "reset"
 EVENTS: Final[dict[str, type[Response]]] = {

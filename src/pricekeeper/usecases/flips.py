@@ -16,8 +16,8 @@ from pricekeeper.selection.history import FlipHistory, FlipPage
 from pricekeeper.selection.items import KEPT_DAYS
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end
-from pricekeeper.usecases.wire import activity as wire
-from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.wire import activity as wire
+from pricekeeper.wire.values import rfc3339
 
 FLIPS_MAX: Final = 100
 """Once a page of an app has so many flips, it ends with the day."""

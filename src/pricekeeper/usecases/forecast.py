@@ -16,8 +16,8 @@ from pricekeeper.metering.ranges import DayRange, RangeReader
 from pricekeeper.tenants import Policy, Window
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.budgets import read_budgets
-from pricekeeper.usecases.wire import forecast as wire
-from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.wire import spend as wire
+from pricekeeper.wire.values import rfc3339
 
 TOTAL_WINDOWS: Final = (Window.DAY, Window.MONTH)
 _NO_HOURS: Final = Hourly({}, 0)

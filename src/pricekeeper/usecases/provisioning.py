@@ -15,10 +15,10 @@ from pricekeeper.credentials.service import SecretClaim
 from pricekeeper.errors import ConflictError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy
-from pricekeeper.tenants.bodies import AlertsBody, BudgetBody, RateLimitBody
-from pricekeeper.usecases.wire import provisioning as wire
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, OrgId, parse_model_label, settings_tag
+from pricekeeper.wire import provisioning as wire
+from pricekeeper.wire.settings import AlertsBody, BudgetBody, RateLimitBody
+from pricekeeper.wire.values import rfc3339
 
 Expects: TypeAlias = Callable[[str], bool] | None
 """Whether settings with that tag are those that somebody expects; ``None`` if any will do."""

@@ -13,7 +13,7 @@ from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedErro
 from pricekeeper.metering import day_start_ms
 from pricekeeper.metering.facets import MS_PER_HOUR
 from pricekeeper.telemetry.logs import contains_secret
-from pricekeeper.usecases.wire.values import parse_timestamp
+from pricekeeper.wire.values import parse_timestamp
 
 End = date | int
 """A day, or the milliseconds of a full hour."""

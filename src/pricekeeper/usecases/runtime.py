@@ -19,9 +19,9 @@ from pricekeeper.pricing import Prices, split_micros
 from pricekeeper.selection import Decision, QuotaStatus, quota_pct_hundredths, quota_status
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import noting
-from pricekeeper.usecases.wire import runtime as wire
-from pricekeeper.usecases.wire.values import parse_timestamp, rfc3339
 from pricekeeper.values import ModelLabel
+from pricekeeper.wire import runtime as wire
+from pricekeeper.wire.values import parse_timestamp, rfc3339
 
 TOTALS_REMEMBERED_MAX: Final = 1_024
 _STATUSES: Final = {status.value: status for status in UsageStatus}

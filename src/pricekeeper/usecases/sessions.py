@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pricekeeper.bootstrap import Services
 from pricekeeper.sessions import Session
 from pricekeeper.tenants import Client
-from pricekeeper.usecases.wire.sessions import SessionAnswer, SessionList
-from pricekeeper.usecases.wire.values import rfc3339
+from pricekeeper.wire.provisioning import SessionAnswer, SessionList
+from pricekeeper.wire.values import rfc3339
 
 
 async def list_sessions(services: Services, client: Client, current_id: str = "") -> SessionList:

@@ -19,9 +19,9 @@ from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
 from pricekeeper.metering.ranges import DayRange, RangeReader
 from pricekeeper.usecases.authorizations import micros_up
 from pricekeeper.usecases.queries import NO_END, End, parse_each, parse_end, parse_tag
-from pricekeeper.usecases.wire import reports as wire
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_model_label, parse_org_id
+from pricekeeper.wire import spend as wire
+from pricekeeper.wire.values import rfc3339
 
 DAYS_MAX: Final = 400
 HOURLY_DAYS_MAX: Final = 31

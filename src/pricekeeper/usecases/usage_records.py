@@ -17,9 +17,9 @@ from pricekeeper.pricing import split_micros
 from pricekeeper.tenants import Policy
 from pricekeeper.ticks import tick_of
 from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end, parse_tag
-from pricekeeper.usecases.wire import reports as wire
-from pricekeeper.usecases.wire.values import rfc3339
 from pricekeeper.values import AppId, parse_app_id, parse_model_label
+from pricekeeper.wire import spend as wire
+from pricekeeper.wire.values import rfc3339
 
 KEPT_DAYS: Final = 92
 """How far back a list begins if nobody says: records are forgotten by then."""

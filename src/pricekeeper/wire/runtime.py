@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from pricekeeper.metering import BATCH_MAX
 from pricekeeper.tags import TAG_BYTES_MAX, TAGS_MAX
-from pricekeeper.usecases.wire.values import (
+from pricekeeper.wire.bounds import BATCH_MAX
+from pricekeeper.wire.values import (
     Amount,
     Delta,
     Label,

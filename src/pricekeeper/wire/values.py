@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from pricekeeper import showing
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.tenants.bodies import LABEL, LIMIT_NAME
+from pricekeeper.wire.settings import LABEL, LIMIT_NAME
 
 Tokens = Annotated[int, Meta(ge=0, le=10**9)]
 Uuid = Annotated[

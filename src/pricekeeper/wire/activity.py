@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.activity.event import AuthorizationStatus, FlipReason
-from pricekeeper.activity.listening import MissedReason
-from pricekeeper.usecases.wire.authorizations import ConsideredLabel
-from pricekeeper.usecases.wire.values import Response
+from pricekeeper.wire.authorizations import ConsideredLabel
+from pricekeeper.wire.values import Response
 
+AuthorizationStatus = Literal["open", "captured", "voided", "unsettled"]
+FlipReason = Literal["QUOTA_EXCEEDED", "QUOTA_RAISED", "MANUAL_OVERRIDE", "OVERRIDE_CLEARED"]
+MissedReason = Literal["TOO_LATE", "TOO_MUCH"]
 Why = Annotated[
     dict[str, Any],
     Meta(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.usecases.wire.values import RequestBody, Response, ShortText
+from pricekeeper.wire.values import RequestBody, Response, ShortText
 
 
 class TokenBody(RequestBody, frozen=True):

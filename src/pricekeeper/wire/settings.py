@@ -13,9 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 from msgspec.structs import fields
 
 from pricekeeper.shapes import MESSAGE
-from pricekeeper.tenants import alerting
-from pricekeeper.tenants import budget as budget_bounds
-from pricekeeper.tenants import configuration as bounds
+from pricekeeper.wire import bounds
 
 _LABEL: Final = "[a-z0-9][a-z0-9._-]{0,63}"
 LABEL: Final = f"^{_LABEL}$"
@@ -132,16 +130,16 @@ TagKeys = Annotated[
 
 
 Thresholds = Annotated[
-    list[Annotated[int, _whole(*budget_bounds.ALERT_PCT_RANGE)]],
+    list[Annotated[int, _whole(*bounds.THRESHOLD_PCT_RANGE)]],
     _with_message(
-        f"must be a list of at most {budget_bounds.ALERTS_MAX} percentages",
-        max_length=budget_bounds.ALERTS_MAX,
+        f"must be a list of at most {bounds.THRESHOLDS_MAX} percentages",
+        max_length=bounds.THRESHOLDS_MAX,
         examples=[[80, 100]],
     ),
 ]
 
 
-Share = Annotated[int, _whole(*alerting.SHARE_PCT_RANGE)]
+Share = Annotated[int, _whole(*bounds.SHARE_PCT_RANGE)]
 QuotaThresholds = Annotated[
     Thresholds, Meta(description="Percentages of each daily quota; an empty list is never.")
 ]
@@ -158,12 +156,12 @@ UnsettledShare = Annotated[
 ]
 AnomalyPercent = Annotated[
     int,
-    _whole(*alerting.ANOMALY_PCT_RANGE),
+    _whole(*bounds.ANOMALY_PCT_RANGE),
     Meta(description="How much of the usual spend today's may be; 0 is never."),
 ]
 SecretDays = Annotated[
     int,
-    _whole(*alerting.SECRET_DAYS_RANGE),
+    _whole(*bounds.SECRET_DAYS_RANGE),
     Meta(description="How many days old a client's secret may be; 0 is never."),
 ]
 
@@ -172,12 +170,12 @@ class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
     """When the organisation's people are told of something; null is as good as left out."""
 
     quota_at_pct: QuotaThresholds | None = field(
-        default_factory=lambda: list(alerting.QUOTA_AT_PCT_DEFAULT)
+        default_factory=lambda: list(bounds.QUOTA_AT_PCT_DEFAULT)
     )
-    denied_pct: DeniedShare | None = alerting.DEFAULTS.denied_pct
-    unsettled_pct: UnsettledShare | None = alerting.DEFAULTS.unsettled_pct
-    anomaly_pct: AnomalyPercent | None = alerting.DEFAULTS.anomaly_pct
-    secret_days: SecretDays | None = alerting.DEFAULTS.secret_days
+    denied_pct: DeniedShare | None = bounds.DENIED_PCT_DEFAULT
+    unsettled_pct: UnsettledShare | None = bounds.UNSETTLED_PCT_DEFAULT
+    anomaly_pct: AnomalyPercent | None = bounds.ANOMALY_PCT_DEFAULT
+    secret_days: SecretDays | None = bounds.SECRET_DAYS_DEFAULT
 
 
 class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,7 +187,7 @@ class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
             NO_BUDGET_NAME,
             description="Each budget of a list has a name of its own.",
             examples=["monthly"],
-            extra_json_schema={"pattern": budget_bounds.NAME},
+            extra_json_schema={"pattern": bounds.BUDGET_NAME},
         ),
     ]
     window: Annotated[
@@ -199,15 +197,15 @@ class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
             description="In the organisation's time zone; weeks begin on Monday.",
         ),
     ]
-    limit_usd_micros: Annotated[int, _whole(0, budget_bounds.LIMIT_USD_MICROS_MAX)]
+    limit_usd_micros: Annotated[int, _whole(0, bounds.BUDGET_USD_MICROS_MAX)]
     labels: (
         Annotated[
             list[Label],
             _with_message(
-                f"must be a list of 1 to {budget_bounds.LABELS_MAX} model labels, "
+                f"must be a list of 1 to {bounds.BUDGET_LABELS_MAX} model labels, "
                 "or left out for all of them",
                 min_length=1,
-                max_length=budget_bounds.LABELS_MAX,
+                max_length=bounds.BUDGET_LABELS_MAX,
                 description="Labels whose spend counts, each once; all of them if left out.",
                 extra_json_schema={"uniqueItems": True},
             ),
@@ -247,8 +245,8 @@ class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
 Budgets = Annotated[
     list[BudgetBody],
     _with_message(
-        f"must be a list of at most {budget_bounds.BUDGETS_MAX} budgets",
-        max_length=budget_bounds.BUDGETS_MAX,
+        f"must be a list of at most {bounds.BUDGETS_MAX} budgets",
+        max_length=bounds.BUDGETS_MAX,
         description="Limits on money. An app's are held beside its organisation's, "
         "which count for all of its apps.",
     ),

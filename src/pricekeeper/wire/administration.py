@@ -1,13 +1,13 @@
-"""Named keys of administrators, and what a credential may see."""
+"""Keys of administrators, and the audit trail."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.admin_keys import GRACE_HOURS_MAX, NAME_LENGTH_MAX, ORGS_MAX
-from pricekeeper.usecases.wire.values import RequestBody, Response, Timestamp, Uuid
+from pricekeeper.wire.bounds import GRACE_HOURS_MAX, KEY_NAME_LENGTH_MAX, KEY_ORGS_MAX
+from pricekeeper.wire.values import RequestBody, Response, Timestamp, Uuid
 
 RoleName = Annotated[
     Literal["VIEWER", "OPERATOR", "ADMIN"],
@@ -20,7 +20,7 @@ KeyName = Annotated[
     str,
     Meta(
         min_length=1,
-        max_length=NAME_LENGTH_MAX,
+        max_length=KEY_NAME_LENGTH_MAX,
         pattern=r"\S",
         description="Whose key it is, for people: printable characters without a slash.",
         examples=["night shift"],
@@ -38,7 +38,7 @@ class AdminKeyBody(RequestBody, frozen=True):
             list[Uuid],
             Meta(
                 min_length=1,
-                max_length=ORGS_MAX,
+                max_length=KEY_ORGS_MAX,
                 description="The organisations that it covers; without it all, also later ones.",
             ),
         ]
@@ -109,3 +109,36 @@ class Me(Response, frozen=True, omit_defaults=True):
     """Of an access token, as are the next two."""
     app_id: str | UnsetType = UNSET
     scope: str | UnsetType = UNSET
+
+
+Side = Annotated[
+    dict[str, Any],
+    Meta(description="What differs, and no secret; a value beyond 8 KiB is told by its hash."),
+]
+
+
+class AuditEntry(Response, frozen=True):
+    """A change that somebody made, written with the change itself."""
+
+    id: str
+    at: str
+    actor: str
+    """Which key it was, by its fingerprint, or which user of the command line."""
+    address: str
+    action: str
+    target: str
+    request_id: str
+    seq: int
+    """Its number in the chain of its organisation, or of the deployment."""
+    org_id: str | UnsetType = UNSET
+    """Left out of what concerns no single organisation."""
+    reason: str | UnsetType = UNSET
+    before: Side | UnsetType = UNSET
+    after: Side | UnsetType = UNSET
+
+
+class AuditList(Response, frozen=True):
+    """A page of entries, the newest first; a page may be empty and have a next."""
+
+    entries: list[AuditEntry]
+    next: str | UnsetType = UNSET

@@ -10,18 +10,16 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from pricekeeper.authorizations.authorization import HOLD_SECS_DEFAULT, HOLD_SECS_RANGE
-from pricekeeper.authorizations.request import CONSUME_MAX
-from pricekeeper.authorizations.service import CAPTURES_MAX
-from pricekeeper.usecases.wire.containment import Reason
-from pricekeeper.usecases.wire.runtime import (
+from pricekeeper.wire.bounds import CAPTURES_MAX, CONSUME_MAX, HOLD_SECS_DEFAULT, HOLD_SECS_RANGE
+from pricekeeper.wire.provisioning import Reason
+from pricekeeper.wire.runtime import (
     LimitState,
     ServiceTier,
     Tags,
     UsageAnswer,
     UsedBody,
 )
-from pricekeeper.usecases.wire.values import LimitName, RequestBody, Response, Tokens, Uuid
+from pricekeeper.wire.values import LimitName, RequestBody, Response, Tokens, Uuid
 
 HoldSecs = Annotated[
     int,

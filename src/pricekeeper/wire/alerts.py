@@ -6,9 +6,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from pricekeeper.alerts.addresses import URL_LENGTH_MAX
-from pricekeeper.alerts.channel import MAILBOX_LENGTH_MAX, RECIPIENTS_MAX, SECRET_LENGTHS
-from pricekeeper.usecases.wire.values import RequestBody, Response
+from pricekeeper.wire.bounds import (
+    CHANNEL_SECRET_LENGTHS,
+    MAILBOX_LENGTH_MAX,
+    RECIPIENTS_MAX,
+    URL_LENGTH_MAX,
+)
+from pricekeeper.wire.values import RequestBody, Response
 
 KindName = Literal[
     "BUDGET",
@@ -85,7 +89,7 @@ class ChannelBody(RequestBody, frozen=True):
         Annotated[
             str,
             Meta(
-                max_length=SECRET_LENGTHS[1],
+                max_length=CHANNEL_SECRET_LENGTHS[1],
                 description="What alerts are signed with, 16 characters at least; or the password "
                 "at the mail server. It is sealed, and never shown again.",
             ),

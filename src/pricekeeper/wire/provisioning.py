@@ -1,4 +1,4 @@
-"""Organisations, apps, their secrets and overrides."""
+"""Organisations and apps: settings, credentials, sessions, overrides and containment."""
 
 from __future__ import annotations
 
@@ -6,8 +6,29 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from pricekeeper.tenants.bodies import AlertsBody, BudgetBody, RateLimitBody
-from pricekeeper.usecases.wire.values import Label, RequestBody, Response
+from pricekeeper.values import REASON_LENGTH_MAX
+from pricekeeper.wire.bounds import GRACE_HOURS_MAX
+from pricekeeper.wire.settings import AlertsBody, BudgetBody, RateLimitBody
+from pricekeeper.wire.values import Label, RequestBody, Response
+
+
+class SessionAnswer(Response, frozen=True):
+    """A live session."""
+
+    session_id: str
+    created_at: str
+    last_used_at: str
+    expires_at: str
+    user_agent: str
+    address: str
+    current: bool
+
+
+class SessionList(Response, frozen=True):
+    """The live sessions of a client, the oldest first."""
+
+    sessions: list[SessionAnswer]
+    limit: int
 
 
 class SecretRetrieval(Response, frozen=True):
@@ -94,7 +115,7 @@ class AppList(Response, frozen=True, omit_defaults=True):
 class RotateBody(RequestBody, frozen=True):
     """How long the old secret lives on once the new one has been claimed."""
 
-    grace_period_hours: Annotated[int, Meta(ge=0, le=168)]
+    grace_period_hours: Annotated[int, Meta(ge=0, le=GRACE_HOURS_MAX)]
 
 
 class Rotated(Response, frozen=True):
@@ -138,3 +159,71 @@ class OverrideAnswer(Response, frozen=True):
     model_label: str
     org_day: str
     expires_at: str
+
+
+Reason = Annotated[
+    str,
+    Meta(
+        pattern=r"\S",
+        min_length=1,
+        max_length=REASON_LENGTH_MAX,
+        description="Why, for people: printable characters, and no secret in them.",
+        examples=["found in a public repository"],
+    ),
+]
+
+
+class ReasonBody(RequestBody, frozen=True):
+    """Why it is done."""
+
+    reason: Reason
+
+
+class RevokeCredentialsBody(RequestBody, frozen=True):
+    """Why, and which: all secrets, or the one before, whose grace still runs."""
+
+    reason: Reason
+    secrets: Literal["ALL", "PREVIOUS"] = "ALL"
+
+
+class CredentialsRevoked(Response, frozen=True):
+    """The client whose secrets and tokens have stopped working."""
+
+    client_id: str
+    status: str
+    secrets: str
+
+
+class FreezeAnswer(Response, frozen=True):
+    """The freeze in force."""
+
+    client_id: str
+    frozen: Frozen
+
+
+class LimitsReset(Response, frozen=True):
+    """The labels that had a bucket, which is full now. Where none is listed, all were full."""
+
+    client_id: str
+    labels: list[str]
+
+
+class UsageVoided(Response, frozen=True):
+    """The record that no longer counts, and the correction that says so. Both are listed."""
+
+    request_id: str
+    status: str
+    correction_id: str
+    voided_at: str
+    app_id: str | None
+    model_label: str
+    cost_usd_micros: int
+    """What was taken out."""
+
+
+class AuthorizationVoided(Response, frozen=True):
+    """The authorization that holds nothing any more, and whose it was."""
+
+    authorization_id: str
+    status: str
+    client_id: str

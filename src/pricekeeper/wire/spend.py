@@ -1,0 +1,164 @@
+"""Spend: totals of a day, reports, single usage records, forecasts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from pricekeeper.wire.values import Response
+
+
+class ModelAggregate(Response, frozen=True):
+    """One label's day."""
+
+    bedrock_model_id: str
+    cost_usd_micros: int
+    quota_usd_micros: int
+    quota_pct: float
+    quota_status: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    requests: int
+    average_cost_usd_micros: int
+
+
+class AggregateAnswer(Response, frozen=True, omit_defaults=True):
+    """One day of an organisation or an app."""
+
+    org_id: str
+    date: str
+    timezone: str
+    quota_scope: str
+    models: dict[str, ModelAggregate]
+    total_cost_usd_micros: int
+    total_quota_usd_micros: int
+    total_quota_pct: float
+    sticky_fallback_active: bool
+    current_active_model: str | None
+    updated_at: str | None
+    app_id: str | UnsetType = UNSET
+    apps: dict[str, int] | UnsetType = UNSET
+
+
+class AggregateRange(Response, frozen=True, omit_defaults=True):
+    """Several days, the earliest first."""
+
+    org_id: str
+    days: list[AggregateAnswer]
+    app_id: str | UnsetType = UNSET
+
+
+class SpendSum(Response, frozen=True):
+    """What was spent. Micro-dollars are whole; what is below one is counted and not shown."""
+
+    cost_usd_micros: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    requests: int
+    errors: int
+    held_usd_micros: int
+    unsettled_usd_micros: int
+
+
+SpendRow = Annotated[
+    dict[str, str | int],
+    Meta(
+        description="What the row is of, under the names of `group_by`, and then the same fields "
+        "as `total`. What has no such tag, and an app that is not known, is an empty text.",
+        examples=[{"app": "web", "tag:team": "red", "cost_usd_micros": 12, "requests": 3}],
+    ),
+]
+
+
+class SpendAnswer(Response, frozen=True):
+    """Spend by group, in order; the total is the exact sum of the rows."""
+
+    rows: list[SpendRow]
+    total: SpendSum
+    as_of: str | None
+    """Everything that was acknowledged before is in it; null, if nothing was aggregated yet."""
+
+
+class UsageRecord(Response, frozen=True, omit_defaults=True):
+    """One usage record as it was counted, or a correction that takes one out."""
+
+    request_id: str
+    app_id: str | None
+    model_label: str
+    happened_at: str
+    recorded_at: str
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_5m_tokens: int
+    cache_write_1h_tokens: int
+    cost_usd_micros: int
+    service_tier: str | None
+    pricing_version: str
+    price_estimated: bool
+    calling_region: str | None
+    tags: dict[str, str]
+    status: Literal["OK", "ERROR"]
+    voids: Annotated[
+        str | UnsetType,
+        Meta(description="Of a correction, whose amounts are negative: the record it takes out."),
+    ] = UNSET
+    voided_at: Annotated[
+        str | UnsetType, Meta(description="Of a voided record: since when it does not count.")
+    ] = UNSET
+    correction_id: Annotated[
+        str | UnsetType, Meta(description="Of a voided record: the correction that takes it out.")
+    ] = UNSET
+
+
+class UsageList(Response, frozen=True, omit_defaults=True):
+    """Usage records, the newest first, and where to go on. A page may be empty and have a next."""
+
+    records: list[UsageRecord]
+    next: str | UnsetType = UNSET
+
+
+class ForecastAnswer(Response, frozen=True, omit_defaults=True):
+    """Where one window will end. What is null is not known."""
+
+    kind: Literal["BUDGET", "QUOTA", "TOTAL"]
+    """`TOTAL` is everything that is spent in the window, whatever the budgets."""
+    scope: Literal["ORG", "APP"]
+    window: Literal["HOUR", "DAY", "WEEK", "MONTH"]
+    window_started_at: str
+    resets_at: str
+    spent_usd_micros: int
+    """Until now, with what is charged for calls that nobody has settled."""
+    expected_usd_micros: int | None
+    """At the end of the window."""
+    low_usd_micros: int | None
+    """It ends between this and `high_usd_micros` in four cases of five."""
+    high_usd_micros: int | None
+    straight_line_usd_micros: int | None
+    """Where it would end if it went on as it began."""
+    method: Literal["PROFILE", "STRAIGHT_LINE", "NONE"]
+    """What is expected comes from the weekdays and hours that were recorded, from a straight line
+    where they are too few, or from nothing."""
+    history_hours: int
+    """Recorded hours that it was made from."""
+    name: str | UnsetType = UNSET
+    limit_usd_micros: int | UnsetType = UNSET
+    spent_at: str | UnsetType = UNSET
+    """When the limit is expected to be spent, if that is in this window."""
+    spent_at_earliest: str | UnsetType = UNSET
+    """When it would be spent if the window ended at `high_usd_micros`."""
+    label: str | UnsetType = UNSET
+    """Of a quota."""
+    tag: dict[str, str] | UnsetType = UNSET
+    """Of a budget for each value of a tag: the tag, and the value."""
+
+
+class ForecastList(Response, frozen=True):
+    """A forecast for every budget that applies, and for all that is spent today and this month."""
+
+    forecasts: list[ForecastAnswer]
