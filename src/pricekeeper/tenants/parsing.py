@@ -2,8 +2,8 @@
 
 Strict on purpose: a misspelt field, a number in quotes or a label that this deployment does
 not have is refused, because the alternative is a budget that silently does not hold. The types in
-`wire.settings` says what each field may be. What they can't say is looked for here, in whatever part of
-the body has the right form, so that one answer names every mistake.
+`wire.settings` say what each field may be. What they can't say is checked here, in every part of
+the body that has the right form, so that one answer names every mistake.
 """
 
 from __future__ import annotations
