@@ -54,9 +54,8 @@ async def main(url: str, org_id: str, name: str, changes: int, *targets: str) ->
         org, first = OrgId(org_id), _by(name, "first")
         await until_done(lambda: tenants.put_app(org, app_id, {"app_name": "new"}, first))
         for number in range(task, changes, TASKS):
-            patch = partial(
-                tenants.patch_app, org, app_id, {"app_name": str(number)}, _by(name, str(number))
-            )
+            body, by = {"app_name": str(number)}, _by(name, str(number))
+            patch = partial(tenants.patch, Client(org, app_id), body, by)
             await until_done(patch)
             _tell(str(number))
             if number % 2:

@@ -36,8 +36,7 @@ from pricekeeper.ledger.log import OrgLog
 from pricekeeper.ledger.position import begin_chapter
 from pricekeeper.metering import Outcome, Recorded, Refused, org_day
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Enforcement, Policy, RateLimit, Window
-from pricekeeper.tenants.freeze import Freeze
+from pricekeeper.tenants import Enforcement, Freeze, Policy, RateLimit, Window
 from pricekeeper.values import AppId
 from selection.conftest import SettableClock
 

@@ -72,7 +72,7 @@ class World:
 
     async def give_a_budget(self) -> None:
         await self.second.policy()
-        await self.first.tenants.patch_org(ORG, {"budgets": [DAILY]}, BY)
+        await self.first.tenants.patch(Client(ORG), {"budgets": [DAILY]}, BY)
         await self.first.call()
         await self.second.call()
 
@@ -118,9 +118,9 @@ async def test_a_budget_that_comes_back_has_what_was_spent_without_it(
 ) -> None:
     """Its account is still open, from the time before."""
     await world.give_a_budget()
-    await world.first.tenants.patch_org(ORG, {"budgets": []}, BY)
+    await world.first.tenants.patch(Client(ORG), {"budgets": []}, BY)
     await world.first.call()
-    await world.first.tenants.patch_org(ORG, {"budgets": [DAILY]}, BY)
+    await world.first.tenants.patch(Client(ORG), {"budgets": [DAILY]}, BY)
     clock.advance_ms(RECOUNT_AFTER_MS)
     await world.second.recounts.run_due()
     assert await world.spent() == (3 * COST_USD_PICOS, 3 * COST_USD_PICOS)
@@ -135,9 +135,9 @@ async def test_a_recount_never_goes_too_far(world: World, clock: SettableClock) 
     assert await recounts.recount([org]), "the next round finds a quiet moment"
     assert await world.spent() == (3 * COST_USD_PICOS, 3 * COST_USD_PICOS)
 
-    await world.second.tenants.patch_org(ORG, {"budgets": []}, BY)
+    await world.second.tenants.patch(Client(ORG), {"budgets": []}, BY)
     await world.second.call()
-    await world.second.tenants.patch_org(ORG, {"budgets": [DAILY]}, BY)
+    await world.second.tenants.patch(Client(ORG), {"budgets": [DAILY]}, BY)
     world.first.meanwhile = lambda: world.second.recounts.recount([org])
     assert await recounts.recount([org])
     assert await world.spent() == (4 * COST_USD_PICOS, 4 * COST_USD_PICOS)
@@ -180,15 +180,15 @@ async def test_only_what_gives_other_accounts_is_recounted(world: World) -> None
         ({"quotas": dict.fromkeys(LABELS, 5)}, 0),
         (strict, 1),
     ):
-        await tenants.patch_org(ORG, patch, BY)
+        await tenants.patch(Client(ORG), patch, BY)
         assert await world.waiting() == wanted, patch
-    await tenants.patch_app(ORG, APP, {"budgets": [DAILY]}, BY)
+    await tenants.patch(Client(ORG, APP), {"budgets": [DAILY]}, BY)
     assert await world.waiting() == 2
     await tenants.put_app(ORG, AppId("new"), {"app_name": "New"}, BY)
     assert await world.waiting() == 3, "its organisation has strict quotas for each app"
     due = [one["due_ms"] async for one in query_items(world.store, recounts_query())]
     world.clock.advance_ms(1_000)
-    await tenants.patch_app(ORG, APP, raised, BY)
+    await tenants.patch(Client(ORG, APP), raised, BY)
     assert [one["due_ms"] async for one in query_items(world.store, recounts_query())] == due
 
 

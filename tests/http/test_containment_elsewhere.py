@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from http_fixtures import Api, Reply, Tenant
-from pricekeeper.tenants.cache import POLICY_AGE_MS_MAX
+from pricekeeper.tenants.reading import POLICY_AGE_MS_MAX
 from pricekeeper.tokens.validation import RECALL_MS, VALIDITY_AGE_MS_MAX
 from thief import ACCESS, EVERYTHING, NOTHING, OUTSIDE, SECRET, Thief, claim, thief_of
 from tokens.conftest import MovableClock

@@ -21,7 +21,7 @@ from pricekeeper.storage import Key, Put, Store, Write
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, RateLimit, Saved, Tenants
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
-from pricekeeper.tenants.patching import patched_body, stated_body
+from pricekeeper.tenants.stored_settings import patched_body, stated_body
 from pricekeeper.values import AppId, OrgId
 from stores import ShiftedClock
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
@@ -131,8 +131,8 @@ class TestOnAStore:
     async def test_only_what_is_named_changes(self, tenants: Tenants, org_id: OrgId) -> None:
         """Of an organisation; null restores the default."""
         before = (await tenants.put_org(org_id, FULL, BY)).policy
-        saved = await tenants.patch_org(
-            org_id, {"session_limit": None, "quotas": {"premium": 1}}, BY
+        saved = await tenants.patch(
+            Client(org_id), {"session_limit": None, "quotas": {"premium": 1}}, BY
         )
         assert not saved.created
         assert saved.policy == await tenants.get(Client(org_id))
@@ -147,11 +147,13 @@ class TestOnAStore:
         await tenants.put_org(org_id, FULL, BY)
         await tenants.put_app(org_id, APP, app_body(session_limit=2, rate_limits={}), BY)
         patch = {"session_limit": None, "tight_mode_threshold_pct": 60}
-        policy = (await tenants.patch_app(org_id, APP, patch, BY)).policy
+        policy = (await tenants.patch(Client(org_id, APP), patch, BY)).policy
         assert (policy.session_limit, policy.tight_mode_threshold_pct) == (9, 60)
         assert policy.rate_limits == {}
         assert "session_limit" in policy.inherited_fields
-        await tenants.patch_org(org_id, {"session_limit": 11, "tight_mode_threshold_pct": 70}, BY)
+        await tenants.patch(
+            Client(org_id), {"session_limit": 11, "tight_mode_threshold_pct": 70}, BY
+        )
         policy = await tenants.get(Client(org_id, APP))
         assert (policy.session_limit, policy.tight_mode_threshold_pct) == (11, 60)
 
@@ -162,11 +164,11 @@ class TestOnAStore:
         await tenants.put_org(org_id, FULL, BY)
         await tenants.put_app(org_id, APP, app_body(), BY)
         policy = (
-            await tenants.patch_app(org_id, APP, {"rate_limits": {"*": {"rpm": RPM}}}, BY)
+            await tenants.patch(Client(org_id, APP), {"rate_limits": {"*": {"rpm": RPM}}}, BY)
         ).policy
         assert policy.rate_limits == {"*": {"rpm": RateLimit(60, 60, 60_000)}}
         with pytest.raises(InvalidConfigError) as refused:
-            await tenants.patch_app(org_id, APP, {"quotas": {"premium": 1}}, BY)
+            await tenants.patch(Client(org_id, APP), {"quotas": {"premium": 1}}, BY)
         assert [error.field for error in refused.value.errors] == ["quotas.standard"]
 
     async def test_nothing_changes_if_the_result_is_wrong(
@@ -184,7 +186,7 @@ class TestOnAStore:
             "rate_limits": {"premium": {"rpm": {"capacity": 0}}},
         }
         with pytest.raises(InvalidConfigError) as refused:
-            await tenants.patch_org(org_id, patch, BY)
+            await tenants.patch(Client(org_id), patch, BY)
         assert {error.field for error in refused.value.errors} == {
             *("org_name", "budgets[1].per_tag", "quotas.standard", "timezone"),
             *("unheard_of", "rate_limits.premium.rpm.capacity"),
@@ -195,19 +197,19 @@ class TestOnAStore:
         """Whether it is to be another one or to be removed."""
         await tenants.put_org(org_id, org_body(agg_shard_count=16), BY)
         with pytest.raises(ConflictError):
-            await tenants.patch_org(org_id, {"agg_shard_count": 8}, BY)
+            await tenants.patch(Client(org_id), {"agg_shard_count": 8}, BY)
         for patch in ({"agg_shard_count": 16}, {"agg_shard_count": None}, {}):
-            assert (await tenants.patch_org(org_id, patch, BY)).policy.agg_shard_count == 16
+            assert (await tenants.patch(Client(org_id), patch, BY)).policy.agg_shard_count == 16
 
     async def test_nobody_is_created(self, store: Store, tenants: Tenants, org_id: OrgId) -> None:
         """An organisation, an app, an app of an organisation of another life."""
         with pytest.raises(NotFoundError):
-            await tenants.patch_org(org_id, org_body(), BY)
+            await tenants.patch(Client(org_id), org_body(), BY)
         with pytest.raises(NotFoundError):
-            await tenants.patch_app(org_id, APP, app_body(), BY)
+            await tenants.patch(Client(org_id, APP), app_body(), BY)
         await tenants.put_org(org_id, org_body(), BY)
         with pytest.raises(NotFoundError):
-            await tenants.patch_app(org_id, APP, app_body(), BY)
+            await tenants.patch(Client(org_id, APP), app_body(), BY)
         assert await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api")) is None
         await tenants.put_app(org_id, APP, app_body(), BY)
         left = await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#api"))
@@ -216,7 +218,7 @@ class TestOnAStore:
         assert left is not None
         await store.put(Put(CONFIG, left))
         with pytest.raises(NotFoundError):
-            await tenants.patch_app(org_id, APP, {"session_limit": 1}, BY)
+            await tenants.patch(Client(org_id, APP), {"session_limit": 1}, BY)
 
     async def test_an_imported_organisation_can_be_patched(
         self, store: Store, tenants: Tenants, org_id: OrgId
@@ -224,7 +226,7 @@ class TestOnAStore:
         """With a number of shards that no body can have; from then on it is listed."""
         item = {"PK": f"ORG#{org_id}", "SK": "ORG", "agg_shard_count": 10, **org_body()}
         await store.put(Put(CONFIG, item))
-        policy = (await tenants.patch_org(org_id, {"session_limit": 3}, BY)).policy
+        policy = (await tenants.patch(Client(org_id), {"session_limit": 3}, BY)).policy
         assert (policy.session_limit, policy.agg_shard_count) == (3, 10)
         assert await store.get(CONFIG, Key("ORGS", org_id)) is not None
 
@@ -247,8 +249,8 @@ async def test_patches_of_different_fields_at_once_all_hold(
     async def patch(change: dict[str, Any]) -> Saved:
         tenants = Tenants(store, clock, LABELS)
         if kind == "org":
-            return await tenants.patch_org(org_id, change, BY)
-        return await tenants.patch_app(org_id, APP, change, BY)
+            return await tenants.patch(Client(org_id), change, BY)
+        return await tenants.patch(Client(org_id, APP), change, BY)
 
     for step in range(5):
         changes: list[dict[str, Any]] = [{name: 60 + step} for name in NUMBERS]
@@ -280,11 +282,11 @@ async def test_a_patch_that_never_gets_its_turn_says_so(
             return getattr(store, name)
 
         async def transact(self, operations: Sequence[Write]) -> None:
-            await sound.patch_org(org_id, {"tight_mode_threshold_pct": 60}, BY)
+            await sound.patch(Client(org_id), {"tight_mode_threshold_pct": 60}, BY)
             await store.transact(operations)
 
     with pytest.raises(ContendedError):
-        await Tenants(InBetween(), clock, LABELS).patch_org(org_id, {"session_limit": 3}, BY)  # type: ignore[arg-type]
+        await Tenants(InBetween(), clock, LABELS).patch(Client(org_id), {"session_limit": 3}, BY)  # type: ignore[arg-type]
     assert (await sound.get(Client(org_id))).session_limit == 5
 
 
@@ -301,10 +303,10 @@ async def test_a_lost_reply_is_harmless_to_repeat(
     ):
         turns = Interleaving(1)
         shaky = Tenants(FaultyStore(store, turns, faults), clock, LABELS)
-        (told,) = await turns.run(shaky.patch_org(org_id, patch, BY))
+        (told,) = await turns.run(shaky.patch(Client(org_id), patch, BY))
         assert isinstance(told, outcome)
-    await sound.patch_org(org_id, {"tight_mode_threshold_pct": 60}, BY)
-    policy = (await sound.patch_org(org_id, patch, BY)).policy
+    await sound.patch(Client(org_id), {"tight_mode_threshold_pct": 60}, BY)
+    policy = (await sound.patch(Client(org_id), patch, BY)).policy
     assert (policy.session_limit, policy.tight_mode_threshold_pct) == (7, 60)
     assert policy.rate_limits == {"*": {"rpm": RateLimit(5, 60, 60_000)}}
 
@@ -326,7 +328,7 @@ async def test_whatever_is_lost_late_or_sent_twice_an_acknowledged_patch_holds(
             tenants = Tenants(shaky, InterleavedClock(clock, turns, clock.advance_ms), LABELS)
             for value in range(60, 66):
                 try:
-                    saved = await tenants.patch_app(org_id, APP, {name: value}, BY)
+                    saved = await tenants.patch(Client(org_id, APP), {name: value}, BY)
                 except (OutcomeUnknownError, StoreUnavailableError):
                     continue
                 assert getattr(saved.policy, name) == value

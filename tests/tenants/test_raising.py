@@ -11,9 +11,14 @@ from attribution import BY
 from pricekeeper.authority import Attribution, Authority, KeyKind, Role, of_org, only
 from pricekeeper.errors import NotPermittedError
 from pricekeeper.tenants import Budget
-from pricekeeper.tenants.budget import Enforcement, QuotaEnforcement, Window
-from pricekeeper.tenants.configuration import OrgSettings, QuotaScope
-from pricekeeper.tenants.raising import BudgetRule
+from pricekeeper.tenants.configuration import (
+    Enforcement,
+    OrgSettings,
+    QuotaEnforcement,
+    QuotaScope,
+    Window,
+)
+from pricekeeper.tenants.saving import BudgetRule
 from pricekeeper.values import ModelLabel
 from tenants.conftest import new_org_id
 

@@ -64,7 +64,7 @@ class TestPut:
         assert (await tenants.get(Client(org_id, APP))).max_output_tokens_cap == 900
         await tenants.put_app(org_id, APP, app_body(), BY)
         assert (await tenants.get(Client(org_id, APP))).max_output_tokens_cap == 500
-        await tenants.patch_org(org_id, dict.fromkeys(cap), BY)
+        await tenants.patch(Client(org_id), dict.fromkeys(cap), BY)
         for client in (Client(org_id), Client(org_id, APP)):
             assert (await tenants.get(client)).max_output_tokens_cap is None
         for sort_key in ("ORG", "APP#api"):
@@ -465,3 +465,16 @@ class TestCosts:
         assert deleted == {"batch_get": 1, "get": 1, "transact": 1}
         deleted = await calls(tenants.delete_org(org_id, BY))
         assert deleted == {"get": 2, "transact": 1, "query": 1}
+
+
+async def test_a_changed_organisation_is_forgotten_with_its_apps(tenants: Tenants) -> None:
+    """Apps inherit from it. A changed app is forgotten alone."""
+    org, other = Client(new_org_id()), Client(new_org_id())
+    app = Client(org.org_id, APP)
+    for client in (org, other):
+        await tenants.put_org(client.org_id, org_body(quota_scope="ORG"), BY)
+    for changed, known in ((app, (org, other)), (org, (other,))):
+        for client in (org, app, other):
+            await tenants.find_policy(*client)
+        tenants.forget(changed)
+        assert tuple(one for one in (org, app, other) if tenants.recall_policy(one)) == known

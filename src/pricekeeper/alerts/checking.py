@@ -36,8 +36,7 @@ from pricekeeper.days import day_start_ms, org_day
 from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError, UnreadableItemError
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.storage import Store
-from pricekeeper.tenants import Client, Policy, Tenants
-from pricekeeper.tenants.listing import read_pages
+from pricekeeper.tenants import Client, Policy, Tenants, read_pages
 from pricekeeper.values import OrgId
 
 INTERVAL_MS: Final = 30_000

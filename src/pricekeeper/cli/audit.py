@@ -102,7 +102,7 @@ async def verify_audit(
     """
     from pricekeeper.audit.entry import chain_of  # noqa: PLC0415
     from pricekeeper.audit.verification import TrailVerifier  # noqa: PLC0415
-    from pricekeeper.tenants.listing import list_org_ids  # noqa: PLC0415
+    from pricekeeper.tenants import list_org_ids  # noqa: PLC0415
 
     only, compared = None if org is None else parse_org_id(org), None
     chain = None if only is None else chain_of(only)

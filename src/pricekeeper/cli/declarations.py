@@ -166,7 +166,7 @@ def _mistake(file: Path | str, field: str, message: str) -> _MistakenFileError:
 def _org_of(file: str, document: Any) -> DeclaredOrg:
     """The organisation that the document declares, or everything that is wrong with it."""
     from pricekeeper.tenants.parsing import parse_org_settings  # noqa: PLC0415
-    from pricekeeper.tenants.patching import stated_body  # noqa: PLC0415
+    from pricekeeper.tenants.stored_settings import stated_body  # noqa: PLC0415
 
     if not isinstance(document, dict):
         raise _mistake(file, "", "want the fields of an organisation, name: value")
@@ -201,7 +201,7 @@ def _app_of(
 ) -> DeclaredClient | None:
     """The app, if nothing is wrong with it."""
     from pricekeeper.tenants.parsing import parse_app_settings  # noqa: PLC0415
-    from pricekeeper.tenants.patching import stated_body  # noqa: PLC0415
+    from pricekeeper.tenants.stored_settings import stated_body  # noqa: PLC0415
 
     path = f"apps.{name}"
     wrong = len(mistakes)

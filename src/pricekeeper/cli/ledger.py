@@ -76,8 +76,7 @@ async def check(
     """
     from pricekeeper.authorizations import LedgerCheck  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
-    from pricekeeper.tenants import Tenants  # noqa: PLC0415
-    from pricekeeper.tenants.listing import read_pages  # noqa: PLC0415
+    from pricekeeper.tenants import Tenants, read_pages  # noqa: PLC0415
 
     labels = load_catalogue(settings.config_path).labels
     findings: list[AccountFinding] = []

@@ -23,7 +23,7 @@ from pricekeeper.errors import SettingsError
 from pricekeeper.settings import DATA_DIR, PEPPER, Settings
 from pricekeeper.shapes import convert
 from pricekeeper.tenants import Client, Policy
-from pricekeeper.tenants.listing import PAGE_MAX
+from pricekeeper.tenants.reading import PAGE_MAX
 from pricekeeper.usecases import (
     admin_keys,
     aggregates,

@@ -6,7 +6,7 @@ nothing of what they are used for, and read no clock but the event loop's.
 """
 
 from pricekeeper.concurrency.backoff import Backoff
-from pricekeeper.concurrency.cache import BoundedCache
+from pricekeeper.concurrency.cache import BoundedCache, ReadCache, Reading
 from pricekeeper.concurrency.error_copies import error_copy
 from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
 from pricekeeper.concurrency.gathering import gather_in_groups, gather_in_turn, in_groups
@@ -23,6 +23,8 @@ __all__ = [
     "NextFlight",
     "Places",
     "Read",
+    "ReadCache",
+    "Reading",
     "SharedReadings",
     "Shares",
     "SingleFlight",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -52,3 +52,60 @@ class BoundedCache(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+Reading: TypeAlias = tuple[int, int]
+"""What was known when a read began: the number of changes, and when its result expires."""
+
+
+class ReadCache(Generic[K, V]):
+    """Values from the store, each used for ``age_ms_max`` from the moment its read began.
+
+    A read that is in flight during a change made here may have missed it, so it is not kept.
+    """
+
+    def __init__(self, monotonic_ms: Callable[[], int], age_ms_max: int, entries_max: int) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._age_ms_max = age_ms_max
+        self._entries: BoundedCache[K, tuple[int, V]] = BoundedCache(entries_max)
+        self.changes = 0
+        """The number of changes made here."""
+
+    def get(self, key: K) -> V | None:
+        """Return the cached value, unless it is too old."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        expires_ms, value = entry
+        if self._monotonic_ms() >= expires_ms:
+            self._entries.pop(key)
+            return None
+        return value
+
+    def reading(self) -> Reading:
+        """Begin a read; hand the result to `keep` with the value."""
+        return self.changes, self._monotonic_ms() + self._age_ms_max
+
+    def keep(self, key: K, value: V, reading: Reading) -> None:
+        """Cache the value, unless something was changed here since its read began."""
+        changes, expires_ms = reading
+        if changes == self.changes:
+            self._entries.put(key, (expires_ms, value))
+
+    def replace(self, key: K, value: V) -> None:
+        """Replace a cached value; the new one expires when the old one would have."""
+        entry = self._entries.peek(key)
+        if entry is not None:
+            self._entries.put(key, (entry[0], value))
+
+    def drop(self, key: K) -> None:
+        """Remove a value that does not exist any more."""
+        self._entries.pop(key)
+
+    def forget(self, key: K) -> None:
+        """Remove a value that was changed here."""
+        self.changes += 1
+        self._entries.pop(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)

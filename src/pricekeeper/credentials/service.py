@@ -55,7 +55,7 @@ from pricekeeper.tenants import (
     config_key,
     parse_client_id,
 )
-from pricekeeper.tenants.generations import random_name
+from pricekeeper.tenants.ending import random_name
 from pricekeeper.tenants.items import TOKENS_VALID_FROM
 from pricekeeper.wire.bounds import GRACE_HOURS_MAX
 

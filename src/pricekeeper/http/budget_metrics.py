@@ -24,8 +24,7 @@ from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of
 from pricekeeper.errors import NotFoundError, StoreError, UnreadableItemError
 from pricekeeper.http.metrics import BUDGET_LIMIT, BUDGET_USED, HELD, UNSETTLED, Metrics
 from pricekeeper.http.spend import whose
-from pricekeeper.tenants import Policy
-from pricekeeper.tenants.listing import read_pages
+from pricekeeper.tenants import Policy, read_pages
 from pricekeeper.values import AppId, OrgId
 
 CLIENTS_MAX: Final = 1_000

@@ -1,27 +1,28 @@
 """Organisations and apps: their settings, inheritance, and the policy in force for each.
 
-Features ask `Tenants.policy` and get one merged value. A client that does not exist, or exists
-no more, is a `NotFoundError` there, which is how everybody else learns of a deletion.
+Other features call `Tenants.find_policy`, which returns one merged value. It raises `NotFoundError`
+for a client that does not exist, which is how they learn of a deletion.
 """
 
 from pricekeeper.client_ids import Client, parse_client_id
-from pricekeeper.tenants.alerting import AlertSettings
-from pricekeeper.tenants.budget import Budget, Enforcement, QuotaEnforcement, Window
 from pricekeeper.tenants.configuration import (
     ANY_LABEL,
+    AlertSettings,
     AppSettings,
+    Budget,
+    Enforcement,
     OrgSettings,
+    QuotaEnforcement,
     QuotaScope,
     RateLimit,
     RateLimits,
+    Window,
 )
-from pricekeeper.tenants.freeze import Freeze
 from pricekeeper.tenants.items import config_key
-from pricekeeper.tenants.meter import REVOCATIONS
-from pricekeeper.tenants.policy import Generation, Life, Policy
-from pricekeeper.tenants.raising import BudgetRule
-from pricekeeper.tenants.saving import Enrolment
-from pricekeeper.tenants.service import Saved, Tenants
+from pricekeeper.tenants.policy import Freeze, Generation, Life, Policy
+from pricekeeper.tenants.reading import ClientReader, list_org_ids, read_pages
+from pricekeeper.tenants.saving import BudgetRule, Enrolment
+from pricekeeper.tenants.service import REVOCATIONS, Saved, Tenants
 
 __all__ = [
     "ANY_LABEL",
@@ -31,6 +32,7 @@ __all__ = [
     "Budget",
     "BudgetRule",
     "Client",
+    "ClientReader",
     "Enforcement",
     "Enrolment",
     "Freeze",
@@ -46,5 +48,7 @@ __all__ = [
     "Tenants",
     "Window",
     "config_key",
+    "list_org_ids",
     "parse_client_id",
+    "read_pages",
 ]

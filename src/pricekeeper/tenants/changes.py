@@ -1,4 +1,4 @@
-"""Changes to clients as the audit trail has them: what was stated before, and what is now."""
+"""Changes to clients as the audit trail records them: the settings before and after."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from pricekeeper.client_ids import Client
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import Item
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
-from pricekeeper.tenants.freeze import Freeze
-from pricekeeper.tenants.patching import stated_body
-from pricekeeper.tenants.stored_settings import app_settings, org_settings
+from pricekeeper.tenants.policy import Freeze
+from pricekeeper.tenants.stored_settings import settings_of, stated_body
 
 
 def client_created(client: Client, settings: OrgSettings | AppSettings) -> Change:
-    """A client begins to exist."""
+    """A client is created."""
     return _change(client, f"{_kind(client)}.create", after=stated_body(settings))
 
 
 def settings_replaced(client: Client, item: Item, settings: OrgSettings | AppSettings) -> Change:
-    """A client gets other settings: those that differ are told, before and after."""
+    """A client's settings change: only those that differ are recorded."""
     after = stated_body(settings)
     before = _stated(client, item)
     if before is not None:
@@ -31,12 +30,12 @@ def settings_replaced(client: Client, item: Item, settings: OrgSettings | AppSet
 
 
 def client_deleted(client: Client, item: Item) -> Change:
-    """A client ends, an organisation with all of its apps."""
+    """A client is deleted, an organisation with all of its apps."""
     return _change(client, f"{_kind(client)}.delete", before=_stated(client, item))
 
 
 def client_frozen(client: Client, before: Freeze | None, after: Freeze | None) -> Change:
-    """A client is frozen, again with another reason, or no longer."""
+    """A client is frozen, gets another reason, or is unfrozen."""
     action = "unfreeze" if after is None else "freeze"
     return _change(client, action, before=_frozen(before), after=_frozen(after))
 
@@ -55,14 +54,13 @@ def _kind(client: Client) -> str:
 
 
 def read_settings(client: Client, item: Item) -> OrgSettings | AppSettings | None:
-    """The settings of a client; what can't be read has been reported, and is ``None``."""
+    """Read a client's settings; ``None`` if they can't be read, which is reported."""
     with contextlib.suppress(UnreadableItemError):
-        return org_settings(item) if client.app_id is None else app_settings(item)
+        return settings_of(client, item)
     return None
 
 
 def _stated(client: Client, item: Item) -> dict[str, Any] | None:
-    """What the client has stated; what can't be read is not told."""
     settings = read_settings(client, item)
     return None if settings is None else stated_body(settings)
 

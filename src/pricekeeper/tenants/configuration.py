@@ -1,34 +1,114 @@
-"""What an organisation and an app can be configured with: fields, defaults and bounds.
+"""The settings of organisations and apps: fields, defaults and bounds.
 
-Values of these types are valid: they come out of `parsing` or out of the store. Their bounds are
-those of what is stored; `wire.settings` has those of a request.
+Values of these types are valid, because they come from `parsing` or the store. The bounds here are
+those of stored settings; `wire.settings` has those of requests.
+
+An app's budgets are held beside its organisation's: neither replaces the other. Strict quotas are
+budgets with names of their own, hence the reserved prefix. Alert channels are no settings, because
+they hold secrets (`pricekeeper.alerts.channels`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
-from pricekeeper.tenants.alerting import DEFAULTS, AlertSettings
-from pricekeeper.tenants.budget import Budget, QuotaEnforcement
 from pricekeeper.values import ModelLabel
 from pricekeeper.wire.bounds import (
+    ANOMALY_PCT_DEFAULT,
+    BUDGET_NAME,
+    DENIED_PCT_DEFAULT,
     OUTPUT_CAP_RANGE,
+    QUOTA_AT_PCT_DEFAULT,
     REFRESH_NORMAL_SECS_DEFAULT,
     REFRESH_SECS_RANGE,
     REFRESH_TIGHT_SECS_DEFAULT,
+    SECRET_DAYS_DEFAULT,
     SESSION_LIMIT_DEFAULT,
     SESSION_LIMIT_RANGE,
     SHARD_COUNT_DEFAULT,
     TIGHT_PCT_DEFAULT,
+    UNSETTLED_PCT_DEFAULT,
 )
 
+_BUDGET_NAME: Final = re.compile(BUDGET_NAME)
+
+
+class Window(StrEnum):
+    """The period of a budget, by the organisation's calendar; weeks begin on Monday."""
+
+    HOUR = "HOUR"
+    DAY = "DAY"
+    WEEK = "WEEK"
+    MONTH = "MONTH"
+
+
+class Enforcement(StrEnum):
+    """Whether an exhausted budget denies calls, or only alerts."""
+
+    HARD = "HARD"
+    SOFT = "SOFT"
+
+
+class QuotaEnforcement(StrEnum):
+    """Whether daily quotas only guide the choice of a model, or are hard budgets too."""
+
+    ADVISORY = "ADVISORY"
+    STRICT = "STRICT"
+
+
+class Budget(Struct, frozen=True):
+    """A limit for each window, on some labels or all, or for each value of a tag."""
+
+    name: str
+    window: Window
+    limit_usd_micros: Annotated[int, Meta(ge=0)]
+    labels: tuple[ModelLabel, ...] = ()
+    """The labels whose spend counts; empty means all."""
+    per_tag: str | None = None
+    """Each value of this tag has a budget of its own."""
+    enforcement: Enforcement = Enforcement.HARD
+    alert_at_pct: tuple[Annotated[int, Meta(ge=1)], ...] = ()
+    """Percentages of the limit, rising."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "alert_at_pct", tuple(sorted(set(self.alert_at_pct))))
+
+
+def is_budget_name(name: str) -> bool:
+    """Check a name, which becomes a part of keys."""
+    return _BUDGET_NAME.fullmatch(name) is not None
+
+
+class AlertSettings(Struct, frozen=True):
+    """The alert thresholds of an organisation; an empty list or 0 means no alert."""
+
+    quota_at_pct: tuple[Annotated[int, Meta(ge=1)], ...] = QUOTA_AT_PCT_DEFAULT
+    """Percentages of each daily quota, rising."""
+    denied_pct: Annotated[int, Meta(ge=0)] = DENIED_PCT_DEFAULT
+    """The share of an app's calls that may be denied in ten minutes."""
+    unsettled_pct: Annotated[int, Meta(ge=0)] = UNSETTLED_PCT_DEFAULT
+    """The share of an hour's charges that may be for calls that were never settled."""
+    anomaly_pct: Annotated[int, Meta(ge=0)] = ANOMALY_PCT_DEFAULT
+    """Today's spend, as a percentage of the usual spend."""
+    secret_days: Annotated[int, Meta(ge=0)] = SECRET_DAYS_DEFAULT
+    """The age of a secret."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "quota_at_pct", tuple(sorted(set(self.quota_at_pct))))
+
+
+ALERTS_DEFAULT: Final = AlertSettings()
+
+
 SHARD_COUNT_MAX: Final = 1_024
-"""The most shards in an imported item; settings allow only a few counts."""
+"""For imported items; settings allow only a few counts."""
 
 
 ANY_LABEL: Final = "*"
@@ -43,11 +123,11 @@ INHERITED: Final = (
     "rate_limits",
     "max_output_tokens_cap",
 )
-"""What an app may override; everything else is the org's alone."""
+"""The settings that an app may override."""
 
 
 class QuotaScope(StrEnum):
-    """Whether the apps of an organisation share its quotas or have their own."""
+    """Whether an organisation's apps share its quotas, or have their own."""
 
     ORG = "ORG"
     APP = "APP"
@@ -55,7 +135,7 @@ class QuotaScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """A token bucket: up to ``capacity``, and ``refill_amount`` more in every period."""
+    """A token bucket of ``capacity`` that gets ``refill_amount`` more in each period."""
 
     capacity: int
     refill_amount: int
@@ -75,7 +155,7 @@ RateLimits: TypeAlias = Mapping[str, Mapping[str, RateLimit]]
 
 @dataclass(frozen=True, slots=True)
 class OrgSettings:
-    """What an organisation is configured with; its apps inherit it."""
+    """The settings of an organisation, which its apps inherit."""
 
     org_name: str
     timezone: str
@@ -90,20 +170,18 @@ class OrgSettings:
     session_limit: _Sessions = SESSION_LIMIT_DEFAULT
     rate_limits: RateLimits = field(default_factory=dict)
     tag_keys: tuple[str, ...] = ()
-    """Spend is totalled by the values of these tags, too."""
+    """Spend is also totalled by the values of these tags."""
     budgets: tuple[Budget, ...] = ()
-    """All of its apps spend from them."""
+    """Shared by all of its apps."""
     quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
-    """Whether the quotas are hard budgets, too."""
-    alerts: AlertSettings = DEFAULTS
-    """The thresholds of alerts; budgets have their own."""
+    alerts: AlertSettings = ALERTS_DEFAULT
     max_output_tokens_cap: _OutputCap | None = None
-    """The longest answer that a call may have; ``None`` is no cap."""
+    """The longest answer of a call; ``None`` means no cap."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
-    """What an app overrides; ``None`` is inherited. Budgets are its own, beside the org's."""
+    """The overrides of an app; ``None`` means inherited. Budgets add to the organisation's."""
 
     app_name: str
     model_ordering: tuple[ModelLabel, ...] | None = None

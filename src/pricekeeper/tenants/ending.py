@@ -1,36 +1,110 @@
-"""Ends clients: one transaction each, with its entry in the audit trail; and what is left of them.
+"""Ends clients and everything issued to them: one write each, with its audit entry.
 
-A key ends nothing that was frozen from above it: what it looks at for that must be the same when
-the client ends. The apps of an organisation that has ended count for nothing already. Removing
-their items only frees space, page by page; it can stop anywhere, and deleting the same organisation
-again continues where it ended.
+A write replaces the generation, incarnation or freeze that was read and no other. So a copy that
+arrives late ends nothing that began after it.
+
+The items of a deleted organisation's apps no longer count. They are removed page by page; deleting
+the organisation again continues an interrupted removal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
 
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authority import Attribution, Reach
 from pricekeeper.client_ids import Client
-from pricekeeper.errors import ContendedError, NotFoundError, TransactionCancelledError
-from pricekeeper.storage import Check, Delete, Item, Key, Store, Write
+from pricekeeper.clock import Clock
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ContendedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StoreError,
+    TransactionCancelledError,
+)
+from pricekeeper.storage import Action, Check, Delete, Item, Key, Store, Update, Write
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import changes, freezing, items
-from pricekeeper.tenants.freeze import require_authority
+from pricekeeper.tenants.freezing import require_authority
 from pricekeeper.tenants.items import ReadItem
-from pricekeeper.tenants.policy import Life
+from pricekeeper.tenants.policy import Generation, Life
+
+ATTEMPTS_MAX: Final = 8
+
+MakeChange: TypeAlias = Callable[[Update | None], Awaitable[None]]
+"""Makes a change, with an audit entry if it has an author. ``None`` only records it: another
+caller has made the same change meanwhile."""
+
+
+def random_name() -> str:
+    """Return a unique name for a life or a generation."""
+    return secrets.token_hex(8)
+
+
+async def update_alone(store: Store, operation: Update | None) -> None:
+    """Make a change without an audit entry.
+
+    After a lost reply, the item shows whether it was written. If that can't be read either, the
+    `OutcomeUnknownError` is raised.
+    """
+    if operation is None:
+        return
+    try:
+        await store.update(operation)
+    except OutcomeUnknownError as lost:
+        try:
+            found = dict(lost.item or await store.get(CONFIG, operation.key) or {})
+        except StoreError as error:
+            raise lost from error
+        if not found or operation.apply(found) != found:
+            raise
+
+
+async def start_generation(
+    make: MakeChange, clock: Clock, read: ReadItem, client: Client, also: Sequence[Action]
+) -> None:
+    """Invalidate everything issued to the client; ``also`` is written with it."""
+    for _ in range(ATTEMPTS_MAX):
+        life = items.life_of(await read(client))
+        # Another instance's clock may be ahead, or ours was set back.
+        since_ms = max(clock.now_ms(), life.tokens_valid_from_epoch_ms)
+        generation = Generation(random_name(), since_ms)
+        actions = (*items.end_tokens_actions(generation), *also)
+        operation = Update(CONFIG, items.config_key(client), actions, items.same_generation(life))
+        try:
+            await make(operation)
+        except ConditionFailedError as failure:
+            if failure.item is not None and _was_done(dict(failure.item), life, client, also):
+                await make(None)
+                return
+        else:
+            return
+    raise ContendedError(f"{client.client_id}: others kept changing its credentials")
+
+
+def _was_done(item: Item, read: Life, client: Client, also: Sequence[Action]) -> bool:
+    """Whether another caller has done the same after this call had read the client.
+
+    Then everything issued before this call is invalid.
+    """
+    life = items.life_of(item)
+    if life.incarnation != read.incarnation or life.token_generation == read.token_generation:
+        return False
+    return Update(CONFIG, items.config_key(client), tuple(also)).apply(item) == item
+
 
 SWEEP_PAGES_MAX: Final = 100
-"""Pages in one call, so at most ten thousand apps; what is left then waits for the next."""
+"""For one call: at most ten thousand apps; the others wait for the next one."""
 
 
 async def end_org(
     store: Store, trail: AuditTrail, read: ReadItem, client: Client, item: Item, by: Attribution
 ) -> bool:
-    """End this life of the organisation; whether this call did it."""
+    """Delete this life of the organisation; ``False`` if another caller has done that."""
     life = items.life_of(item)
     await freezing.require_deletable(store, item, client, by)
     same = items.same_life(life) if by.reach is Reach.ALL else items.same_freeze(item)
@@ -50,7 +124,7 @@ async def end_org(
 async def end_app(
     trail: AuditTrail, read: ReadItem, client: Client, app: Item, org: Item, by: Attribution
 ) -> None:
-    """End this life of the app; `NotFoundError` if another was faster."""
+    """Delete this life of the app; `NotFoundError` if another caller has done that."""
     key, life = items.config_key(client), items.life_of(app)
     operations: list[Write] = [Delete(CONFIG, key, items.same_life(life))]
     if by.reach is not Reach.ALL:
@@ -68,7 +142,7 @@ async def end_app(
 
 
 async def _require_gone(read: ReadItem, client: Client, life: Life) -> None:
-    """Raise if the client that was not deleted is there still: its freeze has changed."""
+    """Raise if the client that was not deleted still exists: then its freeze has changed."""
     try:
         item = await read(client)
     except NotFoundError:
@@ -78,10 +152,9 @@ async def _require_gone(read: ReadItem, client: Client, life: Life) -> None:
 
 
 async def sweep_apps(store: Store, client: Client) -> int:
-    """Remove the apps that belong to no living organisation, within bounds; returns how many.
+    """Remove the apps of deleted lives of the organisation; returns how many.
 
-    The organisation is read after the apps: an incarnation that is not in force by then never
-    will be again.
+    The organisation is read after the apps: an incarnation that is not in force then never will be.
     """
     after, removed = "", 0
     for _ in range(SWEEP_PAGES_MAX):
@@ -100,7 +173,7 @@ async def sweep_apps(store: Store, client: Client) -> int:
 
 
 async def _remove(store: Store, dead: Sequence[Item]) -> bool:
-    """Remove the items; whether that worked. It fails if one has begun a new life meanwhile."""
+    """Remove the items; ``False`` if one has begun a new life meanwhile."""
     operations = [
         Delete(
             CONFIG,

@@ -1,13 +1,12 @@
-"""Freezing and unfreezing a client: one read and one write each; and what a freeze keeps.
+"""Freezes and unfreezes clients, and decides which key may change a freeze.
 
-A freeze has a version that every change moves on, also the one that lifts it. So a copy of an
-earlier change that arrives late finds another version and changes nothing: it neither brings back
-a freeze that was lifted, nor lifts one that was set after it.
+Each change, also the one that lifts a freeze, increments the freeze version. A late copy of an
+earlier change finds another version and changes nothing.
 
-A key deletes nothing that an administrator above it has frozen: what is created again is not
-frozen. Whoever deletes looks at the freezes and then replaces the versions that it has
-seen. A freeze of an app moves its organisation's version on as well, so one version answers for
-any number of apps.
+A key can't delete a client that a key above it has frozen, because a client that is created again
+is not frozen. A deletion reads the freezes and is written on condition that their versions are the
+same. A freeze of an app also increments its organisation's version, so one version covers any
+number of apps.
 """
 
 from __future__ import annotations
@@ -17,17 +16,45 @@ from typing import Final
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authority import Attribution, Reach
 from pricekeeper.client_ids import Client
-from pricekeeper.errors import ContendedError, TransactionCancelledError
+from pricekeeper.errors import (
+    ContendedError,
+    NotPermittedError,
+    TransactionCancelledError,
+)
 from pricekeeper.storage import Check, Item, Store, Update, Write, query_items
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import items
 from pricekeeper.tenants.changes import client_frozen
-from pricekeeper.tenants.freeze import Freeze, FreezeScope, next_freeze, require_authority
 from pricekeeper.tenants.items import ReadItem
+from pricekeeper.tenants.policy import Freeze, FreezeScope
 
 ATTEMPTS_MAX: Final = 8
 PAGE_MAX: Final = 100
-"""Apps that are looked at with one query."""
+"""Apps read with one query."""
+
+
+def next_freeze(
+    current: Freeze | None, scope: FreezeScope, by: Attribution, now_epoch: int
+) -> Freeze:
+    """Return the freeze to write: it keeps the first time and takes the last reason."""
+    require_authority(current, by.reach)
+    return Freeze(
+        scope=scope,
+        reason=by.reason or "",
+        frozen_at_epoch=now_epoch if current is None else current.frozen_at_epoch,
+        reach=by.reach,
+    )
+
+
+def require_authority(current: Freeze | None, reach: Reach, what: str = "this") -> None:
+    """Raise `NotPermittedError` if a key above this one has set the freeze.
+
+    Else a thief of the key could lift it.
+    """
+    if current is not None and reach < current.reach:
+        raise NotPermittedError(
+            f"{what} was frozen by an administrator above this key, who may lift it"
+        )
 
 
 async def freeze(
@@ -43,7 +70,7 @@ async def freeze(
 
 
 async def unfreeze(trail: AuditTrail, read: ReadItem, client: Client, by: Attribution) -> bool:
-    """Lift the client's own freeze; whether there was one."""
+    """Lift the client's own freeze; returns whether there was one."""
     for _ in range(ATTEMPTS_MAX):
         item = await read(client)
         current = items.freeze_of(item)
@@ -54,9 +81,9 @@ async def unfreeze(trail: AuditTrail, read: ReadItem, client: Client, by: Attrib
 
 
 async def require_deletable(store: Store, org: Item, client: Client, by: Attribution) -> None:
-    """Raise if the key may not end the organisation: it is frozen from above, or an app of it is.
+    """Raise if the key may not delete the organisation, because of a freeze of it or of an app.
 
-    This holds as long as the organisation's version is the one on the item.
+    The result is valid while the organisation's freeze version is the one of the item.
     """
     if by.reach is Reach.ALL:
         return
@@ -70,9 +97,9 @@ async def require_deletable(store: Store, org: Item, client: Client, by: Attribu
 async def _write(
     trail: AuditTrail, client: Client, item: Item, wanted: Freeze | None, by: Attribution
 ) -> bool:
-    """Write the freeze; whether that worked. It fails if another has changed it meanwhile.
+    """Write the freeze; ``False`` if it was changed meanwhile.
 
-    What is so already is only written down.
+    A freeze that is already as wanted only gets its audit entry.
     """
     key, same, current = items.config_key(client), items.same_freeze(item), items.freeze_of(item)
     operations: list[Write] = [Check(CONFIG, key, same)]

@@ -1,13 +1,11 @@
-"""Config items: keys, attributes, and what a condition on them says.
+"""Config items: keys, attributes, and conditions on them.
 
-An organisation is ``ORG#{org}`` / ``ORG``, its apps are ``ORG#{org}`` / ``APP#{app}``: one
-partition holds an organisation and everything in it. ``ORGS`` / ``{org}`` exists for each
-organisation, so that listing them is a query and never a scan.
+- ``ORG#{org}`` / ``ORG`` is an organisation, ``ORG#{org}`` / ``APP#{app}`` one of its apps.
+- ``ORGS`` / ``{org}`` exists for each organisation, so that listing them is a query.
 
-The item also holds the client's credentials, which are not ours: settings are written
-attribute by attribute (`stored_settings`) and never replace the item. An item that lacks more than
-it may, or holds something else than it must, can't be read: `UnreadableItemError` is raised to
-callers that ask about that client.
+The item also holds the client's credentials, so settings are written attribute by attribute and
+never replace the item. `UnreadableItemError` is raised for an item that lacks or has wrong
+attributes.
 """
 
 from __future__ import annotations
@@ -37,8 +35,9 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants.configuration import AppSettings, OrgSettings
-from pricekeeper.tenants.freeze import Freeze, FreezeScope
 from pricekeeper.tenants.policy import (
+    Freeze,
+    FreezeScope,
     Generation,
     Life,
     Policy,
@@ -53,7 +52,7 @@ INDEX_PK: Final = "ORGS"
 ORG_SORT_KEY: Final = "ORG"
 APP_PREFIX: Final = "APP#"
 ALERTS_SORT_KEY: Final = "ALERTS"
-"""The item of an organisation's alert channels; the form of it is `pricekeeper.alerts`' own."""
+"""The organisation's alert channels, which `pricekeeper.alerts` owns."""
 
 INCARNATION: Final = "incarnation"
 ORG_INCARNATION: Final = "org_incarnation"
@@ -63,64 +62,64 @@ UPDATED_AT: Final = "updated_at_epoch"
 TOKEN_GENERATION: Final = "token_generation"  # noqa: S105 - the name of an attribute
 TOKENS_VALID_FROM: Final = "tokens_valid_from_epoch_ms"
 SECRET_CREATED_AT: Final = "client_secret_created_at_epoch"  # noqa: S105
-"""Written with the client's secret; read here because a policy tells how old the secret is."""
+"""Written with the client's secret; a policy contains its age."""
 FREEZE: Final = "freeze"
 FREEZE_VERSION: Final = "freeze_version"
-"""Moved on by every change of the freeze, and left when the freeze is lifted.
+"""Incremented by each change of the freeze, and kept when it is lifted.
 
-An organisation's is also moved on when an administrator freezes one of its apps, so that whoever
-has looked at all of its apps can tell whether that still holds.
+An organisation's is also incremented when an administrator freezes one of its apps, so that a
+caller who has read all apps can tell whether that is still valid.
 """
 
 ReadItem: TypeAlias = Callable[[Client], Awaitable[Item]]
-"""Reads the client's own item; raises `NotFoundError` if the client does not exist."""
+"""Reads the client's own item; raises `NotFoundError`."""
 
 
 def org_partition(client: Client) -> str:
-    """The partition of the organisation and all of its apps."""
+    """Return the partition of the organisation and all of its apps."""
     return f"ORG#{client.org_id}"
 
 
 def config_key(client: Client) -> Key:
-    """The item of the client itself."""
+    """Return the key of the client's item."""
     sort = ORG_SORT_KEY if client.app_id is None else app_sort_key(client.app_id)
     return Key(org_partition(client), sort)
 
 
 def app_sort_key(app_id: AppId) -> str:
-    """The sort key of an app in its organisation's partition."""
+    """Return the sort key of an app in its organisation's partition."""
     return f"{APP_PREFIX}{app_id}"
 
 
 def apps_query(client: Client, after: str, limit: int) -> Query:
-    """Apps of the organisation, dead ones too, behind the one with that sort key."""
+    """Query the organisation's apps behind that sort key, also those of earlier lives."""
     return Query(CONFIG, org_partition(client), prefix=APP_PREFIX, after=after, limit=limit)
 
 
 def app_of(org_id: OrgId, sort_key: str) -> Client:
-    """The app whose item has that sort key."""
+    """Return the app that has this sort key."""
     return Client(org_id, AppId(sort_key.removeprefix(APP_PREFIX)))
 
 
 def alerts_key(client: Client) -> Key:
-    """The item of the organisation's alert channels, which ends with it."""
+    """Return the key of the organisation's alert channels, which are deleted with it."""
     return Key(org_partition(client), ALERTS_SORT_KEY)
 
 
 def index_key(client: Client) -> Key:
-    """The entry of the client's organisation in the list of all."""
+    """Return the key of the organisation in the index of all."""
     return Key(INDEX_PK, client.org_id)
 
 
 def index_put(client: Client) -> Put:
-    """Puts it into that list."""
+    """Add the organisation to the index."""
     return Put(CONFIG, {"PK": INDEX_PK, "SK": client.org_id})
 
 
 def new_item(
     client: Client, settings: OrgSettings | AppSettings, life: Life, org_incarnation: str = ""
 ) -> Item:
-    """The item of a client that begins to exist, without any credentials."""
+    """Return the item of a new client, without credentials."""
     item: Item = {
         **config_key(client).attributes,
         "client_id": client.client_id,
@@ -133,7 +132,7 @@ def new_item(
 
 
 def settings_actions(settings: OrgSettings | AppSettings, life: Life) -> tuple[Action, ...]:
-    """Write these settings, and remove those that have no value."""
+    """Write these settings, and remove those without a value."""
     written = stored_settings(settings)
     removed = [one.name for one in fields(settings) if one.name not in written]
     written[VERSION] = life.version
@@ -145,7 +144,7 @@ def settings_actions(settings: OrgSettings | AppSettings, life: Life) -> tuple[A
 
 
 def end_tokens_actions(generation: Generation) -> tuple[Action, ...]:
-    """Let nothing count that was issued so far."""
+    """Invalidate everything issued so far."""
     return (
         Set(TOKEN_GENERATION, generation.name),
         Set(TOKENS_VALID_FROM, generation.since_epoch_ms),
@@ -153,7 +152,7 @@ def end_tokens_actions(generation: Generation) -> tuple[Action, ...]:
 
 
 def same_generation(life: Life) -> Condition:
-    """The client is still the one that was read, and nobody has ended its tokens since."""
+    """The condition that the client's life and token generation are those that were read."""
     return same_life(life) & _still(TOKEN_GENERATION, life.token_generation)
 
 
@@ -164,7 +163,7 @@ def time_moves_on(generation: Generation) -> Condition:
 
 
 def freeze_actions(freeze: Freeze | None, version: int) -> tuple[Action, ...]:
-    """Freeze the client, or lift that."""
+    """Freeze the client, or unfreeze it."""
     if freeze is None:
         return (Remove(FREEZE), Set(FREEZE_VERSION, version))
     stored: dict[str, Value] = {
@@ -176,7 +175,7 @@ def freeze_actions(freeze: Freeze | None, version: int) -> tuple[Action, ...]:
 
 
 def freeze_of(item: Item) -> Freeze | None:
-    """The freeze on a client's own item; one that says too little is a freeze all the same."""
+    """Return the freeze on a client's own item; an incomplete one is a freeze too."""
     stored = item.get(FREEZE)
     if stored is None:
         return None
@@ -191,12 +190,12 @@ def freeze_of(item: Item) -> Freeze | None:
 
 
 def freeze_version(item: Item) -> int:
-    """How often the freeze was changed."""
+    """Return how often the freeze was changed."""
     return TypedItem(CONFIG, item).whole(FREEZE_VERSION, 0)
 
 
 def app_frozen(app: Client, item: Item) -> Update:
-    """Move the version of the organisation on, because that app of it is frozen."""
+    """Increment the organisation's freeze version, because one of its apps is frozen."""
     version = attr(FREEZE_VERSION)
     is_there = _still(INCARNATION, str(item.get(ORG_INCARNATION, "")))
     is_number = version.absent() | version.ge(0)
@@ -204,22 +203,22 @@ def app_frozen(app: Client, item: Item) -> Update:
 
 
 def same_freeze(item: Item) -> Condition:
-    """The condition that the client is the one that was read, with the same freeze."""
+    """The condition that the client's life and freeze are those that were read."""
     return same_life(life_of(item)) & _still(FREEZE_VERSION, freeze_version(item))
 
 
 def same_life(life: Life) -> Condition:
-    """The condition that the client exists and is the one that was read."""
+    """The condition that the client's life is the one that was read."""
     return _still(INCARNATION, life.incarnation)
 
 
 def same_settings(life: Life) -> Condition:
-    """The condition that the client is the one that was read, with the same settings."""
+    """The condition that the client's life and settings are those that were read."""
     return same_life(life) & _still(VERSION, life.version)
 
 
 def no_app_of(org_life: Life) -> Condition:
-    """The condition that there is no such app, or only one of a deleted organisation."""
+    """The condition that the app does not exist, or only in a deleted organisation."""
     return ITEM_ABSENT | (
         attr(ORG_INCARNATION).exists() & attr(ORG_INCARNATION).ne(org_life.incarnation)
     )
@@ -231,18 +230,18 @@ def gone_or_left_over(org_incarnation: str) -> Condition:
 
 
 def life_of(item: Mapping[str, Any]) -> Life:
-    """The bookkeeping of an item."""
+    """Return the life of a client by its item."""
     updated_at_epoch = item.get(UPDATED_AT, item.get(CREATED_AT, 0))
     return TypedItem(CONFIG, {**item, UPDATED_AT: updated_at_epoch}).convert(Life)
 
 
 def is_app_of(app: Item, org: Item) -> bool:
-    """Whether the app's item counts: it was created under this life of the organisation."""
+    """Whether the app was created under this life of the organisation, so that it counts."""
     return bool(app.get(ORG_INCARNATION, "") == org.get(INCARNATION, ""))
 
 
 def policy_of(client: Client, org: Item, own: Item) -> Policy:
-    """What holds for the client, by its organisation's item and its own."""
+    """Return the policy by the organisation's item and the client's own."""
     if client.app_id is None:
         policy = org_policy(client, org_settings(org), life_of(org))
     else:
@@ -257,7 +256,7 @@ def policy_of(client: Client, org: Item, own: Item) -> Policy:
 
 
 def policy_without_item(client: Client, org: Item) -> Policy | None:
-    """What holds for an app that has no item, by its organisation's alone."""
+    """Return the policy of an app without an item, if it has one."""
     policy = unregistered_policy(client, org_settings(org), life_of(org))
     return None if policy is None else replace(policy, freeze=freeze_of(org))
 
@@ -267,7 +266,7 @@ def _epoch(stored: Any) -> int | None:
 
 
 def _still(name: str, value: str | int) -> Condition:
-    """The attribute has this value; an imported item may lack what reads as empty."""
+    """The attribute has this value; an imported item may lack an empty one."""
     if value in {"", 0}:
         return ITEM_EXISTS & (attr(name).absent() | attr(name).eq(value))
     return attr(name).eq(value)

@@ -1,9 +1,8 @@
-"""From a decoded JSON object to settings, or to the list of everything that is wrong with it.
+"""Parses a decoded JSON object into settings, or lists every mistake in it.
 
-Strict on purpose: a misspelt field, a number in quotes or a label that this deployment does
-not have is refused, because the alternative is a budget that silently does not hold. The types in
-`wire.settings` say what each field may be. What they can't say is checked here, in every part of
-the body that has the right form, so that one answer names every mistake.
+A misspelt field, a number in quotes or an unknown label is refused: a lenient parser would accept a
+budget that does not hold. The types in `wire.settings` check the shape. The other rules are checked
+here, also in a body whose shape is wrong elsewhere, so that one answer lists everything.
 """
 
 from __future__ import annotations
@@ -20,16 +19,21 @@ import msgspec
 from pricekeeper.errors import ConflictError, FieldError, InvalidConfigError
 from pricekeeper.shapes import Wording, cropped, shape_errors
 from pricekeeper.tags import TAG_BYTES_MAX
-from pricekeeper.tenants.budget import is_budget_name
-from pricekeeper.tenants.configuration import ANY_LABEL, AppSettings, OrgSettings, QuotaScope
+from pricekeeper.tenants.configuration import (
+    ANY_LABEL,
+    AppSettings,
+    OrgSettings,
+    QuotaScope,
+    is_budget_name,
+)
 from pricekeeper.values import ModelLabel
 from pricekeeper.wire import bounds
 from pricekeeper.wire import settings as bodies
 
 ERRORS_MAX: Final = 100
-"""No more mistakes than this are reported: an answer is not larger than what was sent."""
+"""An answer is no larger than its request."""
 _SHOWN_MAX: Final = 64
-"""How much of a name that we do not know is repeated in a message."""
+"""The length to which an unknown name is cropped in a message."""
 _NAMES: Final = frozenset({"org_name", "app_name"})
 _LIMIT_NAME: Final = re.compile(bodies.LIMIT_NAME)
 _TAG_KEY: Final = re.compile(bodies.TAG_KEY)
@@ -43,10 +47,10 @@ _WORDING: Final = Wording(
 def parse_org_settings(
     body: Mapping[str, Any], labels: Collection[str], shard_count_now: int | None = None
 ) -> OrgSettings:
-    """The settings in the body; ``shard_count_now`` is what an existing organisation has.
+    """Parse the body; ``shard_count_now`` is that of an existing organisation.
 
-    Raises `InvalidConfigError` with every bad field, or, if that is the only thing wrong,
-    `ConflictError` for another shard count than the one the counters already live under.
+    Raises `InvalidConfigError` with every bad field. If only the shard count differs from the
+    existing one, raises `ConflictError`: counters live under it.
     """
     given = _given(body, bodies.OrgBody)
     coverage = _coverage_errors(given.get("quotas"), _ordering(given, labels) or ())
@@ -63,7 +67,7 @@ def parse_org_settings(
 def parse_app_settings(
     body: Mapping[str, Any], labels: Collection[str], org: OrgSettings
 ) -> AppSettings:
-    """What the body overrides, checked as it works out together with the organisation's."""
+    """Parse an app's overrides, and check them together with the organisation's settings."""
     given = _given(body, bodies.AppBody)
     ordering = _ordering(given, labels)
     ordering = org.model_ordering if ordering is None else ordering
@@ -75,7 +79,7 @@ def parse_app_settings(
 
 
 def _given(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The fields that there are, names without the blanks around them. Null is no value."""
+    """The fields that are present, names stripped. Null is no value."""
     given = {field: body[field] for field in kind.__struct_fields__ if body.get(field) is not None}
     for field in _NAMES & given.keys():
         if isinstance(given[field], str):
@@ -84,7 +88,7 @@ def _given(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any
 
 
 def without_nulls(plain: Any) -> Any:
-    """The same without what is null in it, which is as good as left out."""
+    """Remove null members, which count as left out."""
     if isinstance(plain, dict):
         return {name: without_nulls(one) for name, one in plain.items() if one is not None}
     return [without_nulls(one) for one in plain] if isinstance(plain, list) else plain
@@ -122,7 +126,7 @@ def _refuse(
 
 
 def _unknown_errors(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Iterator[FieldError]:
-    """Every field that is not one, or is only the organisation's."""
+    """Unknown fields, and in an app those that only an organisation has."""
     for field in body:
         if field not in kind.__struct_fields__:
             known = field in bodies.OrgBody.__struct_fields__
@@ -131,7 +135,7 @@ def _unknown_errors(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Iter
 
 
 def _text_errors(given: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Names that can't be printed, and time zones that are none."""
+    """Unprintable names and unknown time zones."""
     for field in _NAMES & given.keys():
         if isinstance(given[field], str) and not given[field].isprintable():
             yield FieldError(field, bodies.NO_NAME)
@@ -141,14 +145,14 @@ def _text_errors(given: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _listed(given: Mapping[str, Any]) -> list[Any] | None:
-    """The ordering, if it is a list of a length that is walked."""
+    """The ordering, if it is a list within its bound."""
     found = given.get("model_ordering")
     is_list = isinstance(found, list) and 1 <= len(found) <= bounds.ORDERING_LENGTH_MAX
     return found if is_list else None
 
 
 def _ordering(given: Mapping[str, Any], labels: Collection[str]) -> tuple[ModelLabel, ...] | None:
-    """What is right in the ordering; ``None`` if there is none, or nothing like one."""
+    """The valid part of the ordering; ``None`` if there is no ordering."""
     listed = _listed(given)
     if listed is None:
         return None
@@ -157,7 +161,7 @@ def _ordering(given: Mapping[str, Any], labels: Collection[str]) -> tuple[ModelL
 
 
 def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator[FieldError]:
-    """Labels that this deployment does not have, or that the ordering has twice."""
+    """Unknown labels, and those that the ordering repeats."""
     listed = _listed(given) or []
     yield from _list_errors("model_ordering", listed, labels.__contains__, bodies.UNKNOWN_LABEL)
     for field, known in (("quotas", labels), ("rate_limits", {*labels, ANY_LABEL})):
@@ -170,7 +174,7 @@ def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator
 def _list_errors(
     path: str, listed: list[Any], is_one: Callable[[str], bool], message: str
 ) -> Iterator[FieldError]:
-    """Members of a short list of names that are none, or that come twice."""
+    """Invalid and repeated members of a list of names."""
     for index, name in enumerate(listed):
         if not isinstance(name, str) or not is_one(name):
             yield FieldError(f"{path}[{index}]", message)
@@ -179,7 +183,7 @@ def _list_errors(
 
 
 def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
-    """Limits whose name is none, and buckets that would not fill in a lifetime."""
+    """Limits with invalid names, and buckets that fill too slowly."""
     for label, named in rate_limits.items() if isinstance(rate_limits, dict) else ():
         for name, limit in named.items() if isinstance(named, dict) else ():
             path = f"rate_limits.{cropped(label)}.{cropped(name)}"
@@ -192,13 +196,12 @@ def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
 
 
 def _tag_key_errors(tag_keys: Any) -> Iterator[FieldError]:
-    """Names that no tag can have, or that can't be part of a key, and names that come twice."""
     if isinstance(tag_keys, list) and len(tag_keys) <= bounds.TAG_KEYS_MAX:
         yield from _list_errors("tag_keys", tag_keys, is_tag_key, bodies.NO_TAG_KEY)
 
 
 def is_tag_key(name: str) -> bool:
-    """Whether an organisation may declare a tag of that name."""
+    """Check whether an organisation may declare this tag, which becomes a part of keys."""
     if not _TAG_KEY.fullmatch(name):
         return False
     try:
@@ -208,7 +211,7 @@ def is_tag_key(name: str) -> bool:
 
 
 def _declared(tag_keys: Any) -> list[str] | None:
-    """What is right in an organisation's tag keys; ``None`` if they are nothing like a list."""
+    """The valid tag keys of an organisation; ``None`` if they are not a list within its bound."""
     if not isinstance(tag_keys, list) or len(tag_keys) > bounds.TAG_KEYS_MAX:
         return None
     return [name for name in tag_keys if isinstance(name, str) and is_tag_key(name)]
@@ -217,7 +220,7 @@ def _declared(tag_keys: Any) -> list[str] | None:
 def _budget_errors(
     budgets: Any, labels: Collection[str], tag_keys: Collection[str] | None
 ) -> Iterator[FieldError]:
-    """What can't be a budget beside the others, with these labels and declared tags."""
+    """Budgets with invalid or repeated names, labels or tags."""
     if not isinstance(budgets, list) or len(budgets) > bounds.BUDGETS_MAX:
         return
     seen: set[str] = set()
@@ -252,18 +255,18 @@ def _fills_too_slowly(limit: Any) -> bool:
 
 
 def _coverage_errors(quotas: Any, ordering: Collection[ModelLabel]) -> Iterator[FieldError]:
-    """Every label of the ordering that has no quota, if the quotas have the right form."""
+    """Labels of the ordering without a quota."""
     for label in ordering if isinstance(quotas, Mapping) else ():
         if label not in quotas:
             yield FieldError(f"quotas.{label}", "is missing, but the ordering has this label")
 
 
 def is_time_zone(name: str) -> bool:
-    """Whether this is the name of an IANA time zone, in its exact spelling."""
+    """Check for the exact name of an IANA time zone."""
     return name in _time_zones()
 
 
 @functools.cache
 def _time_zones() -> frozenset[str]:
-    """Every zone of the time zone database; ``localtime`` is this machine's, so it is none."""
+    """``localtime`` is this machine's, so it is left out."""
     return frozenset(zoneinfo.available_timezones()) - {"localtime"}

@@ -1,44 +1,61 @@
 """A client's policy: the settings in force, merged from its own and its organisation's.
 
-Inheritance is by field: what an app does not override is its organisation's. Quotas have
-two more rules. Under ORG scope all apps spend from the organisation's quotas, so an app's
-own do not count. And since an organisation may change after its apps were checked against
-it, a label of an app's ordering that its own quotas do not name has the organisation's
-quota, and if there is none either, a quota of zero: never an unlimited one.
-
-Budgets are not inherited: an app's own and its organisation's are two lists, and both hold. An
-organisation's own client has only the organisation's, and so has an app that nobody registered.
-
-An app that nobody has registered has its organisation's settings, all of them, as long as it
-spends from the organisation's quotas. Under APP scope it would bring quotas of its own, a new set
-with each name that somebody makes up, so there it does not exist.
+- An app inherits each setting that it does not override.
+- Under ORG scope all apps share the organisation's quotas, and an app's own do not count.
+- A label of an app's ordering that its own quotas do not name has the organisation's quota, else 0:
+  never an unlimited one. The organisation may have changed after its apps were checked.
+- Budgets are not inherited: an app's own and its organisation's are two lists, and both hold.
+- An app that is not registered has its organisation's settings under ORG scope. Under APP scope it
+  does not exist, because each made-up name would bring quotas of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from pricekeeper.authority import Reach
 from pricekeeper.client_ids import Client
-from pricekeeper.tenants.budget import Budget
+from pricekeeper.errors import FrozenError
 from pricekeeper.tenants.configuration import (
     INHERITED,
     AppSettings,
+    Budget,
     OrgSettings,
     QuotaScope,
     RateLimits,
 )
-from pricekeeper.tenants.freeze import Freeze
 from pricekeeper.values import AppId, OrgId
+
+FreezeScope: TypeAlias = Literal["ORG", "APP"]
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A freeze: an administrator denies models and tokens to an organisation or an app.
+
+    Usage is still counted, totals can be read, leases adjusted, and clients can log in, because all
+    spend must become known.
+    """
+
+    scope: FreezeScope
+    reason: str
+    frozen_at_epoch: int
+    reach: Reach = Reach.ALL
+    """The reach of the key that set it; a key of less reach can't lift it."""
+
+    def error(self) -> FrozenError:
+        """Return the error for a client that asks for a model or for tokens."""
+        return FrozenError(self.scope, self.reason, self.frozen_at_epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One existence of a client, from its creation to its deletion, and its versions.
+    """One life of a client, from creation to deletion, and its versions.
 
-    A client that is deleted and created again has a new ``incarnation``: nothing of the
-    old one counts for it. ``token_generation`` changes whenever everything that was issued
-    so far has to stop working. An imported client may have nothing of this.
+    A client that is created again has a new ``incarnation``: nothing of the old one counts for it.
+    A new ``token_generation`` invalidates everything issued before. An imported client may lack all
+    of this.
     """
 
     incarnation: str = ""
@@ -50,7 +67,7 @@ class Life:
 
 
 class Generation(NamedTuple):
-    """A token generation that is to begin, and the moment from which it counts."""
+    """A token generation to begin, and its start."""
 
     name: str
     since_epoch_ms: int
@@ -58,42 +75,40 @@ class Generation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy(OrgSettings):
-    """What holds for a client: an organisation's settings, or an app's merged with them.
+    """The settings in force for a client.
 
-    ``quotas`` are those in force: the organisation's under ORG scope. Every label of the ordering
-    has one.
+    ``quotas`` are the organisation's under ORG scope; every label of the ordering has one.
 
-    A token or session counts only under the ``token_generation`` it was issued under. That
-    is exact whatever the clocks do; ``tokens_valid_from_epoch_ms`` is the moment of the
-    last change of it, for those who have nothing but a time of issue, and never goes back
-    within a client's life.
+    A token or session is valid only under its ``token_generation``, which does not depend on
+    clocks. ``tokens_valid_from_epoch_ms`` is when that last changed, for callers that know only a
+    time of issue. It never goes back within a life.
     """
 
     client: Client
     app_name: str | None
     budgets: tuple[Budget, ...] = ()
-    """The app's own; what counts for all apps of the organisation is in ``org_budgets``."""
+    """The app's own; those for all apps are in ``org_budgets``."""
     org_budgets: tuple[Budget, ...] = ()
     org_rate_limits: RateLimits
-    """The organisation's own limits; its bucket is debited together with the app's."""
+    """The organisation's bucket is debited together with the app's."""
     inherited_fields: tuple[str, ...]
-    """What an app has from its organisation; empty for the organisation itself."""
+    """Empty for the organisation itself."""
     created_at_epoch: int
     updated_at_epoch: int
     token_generation: str
     tokens_valid_from_epoch_ms: int
     incarnation: str
-    """The name of the client's life; another one if it is deleted and created again."""
+    """The name of the client's life."""
     org_incarnation: str
     client_secret_created_at_epoch: int | None = None
-    """When its present secret was claimed; ``None`` if it has none, or if nobody knows."""
+    """When its present secret was claimed; ``None`` if there is none, or it is unknown."""
     is_registered: bool = True
-    """Whether it has an item of its own; an app without one has its organisation's settings."""
+    """An app that is not registered has no item, and its organisation's settings."""
     freeze: Freeze | None = None
-    """The client's own freeze, else its organisation's; ``None`` if neither is frozen."""
+    """The client's own freeze, else its organisation's."""
     client_id: str = field(init=False, compare=False)
     scope_key: str = field(init=False, compare=False)
-    """Whose spend counts: the start of the keys of counters, totals and sticky state."""
+    """The account that spends: the start of the keys of counters, totals and sticky state."""
 
     def __post_init__(self) -> None:
         derive = object.__setattr__
@@ -104,7 +119,6 @@ class Policy(OrgSettings):
         derive(self, "scope_key", scope_key)
 
     def __hash__(self) -> int:
-        """Mappings can't be hashed; two policies of one client are rare, so it is enough."""
         return hash(self.client)
 
     @property
@@ -117,36 +131,35 @@ class Policy(OrgSettings):
 
     @property
     def bucket_entity(self) -> str:
-        """Under which name the limiter keeps the client's buckets and leases.
+        """The name of the client's buckets and leases.
 
-        It names the life, so that they end with it: a client that is created again starts with
-        full buckets, and no lease from before can touch them.
+        It contains the life: a client that is created again starts with full buckets, and older
+        leases can't change them.
         """
         return _in_life(self.client_id, self.incarnation)
 
     @property
     def org_bucket_entity(self) -> str:
-        """The same for the organisation that the client is, or belongs to."""
+        """The same for the client's organisation."""
         return _in_life(self.client.org.client_id, self.org_incarnation)
 
     def require_unfrozen(self) -> None:
-        """Raise `FrozenError` if an administrator has frozen the client or its organisation."""
+        """Raise `FrozenError` if the client or its organisation is frozen."""
         if self.freeze is not None:
             raise self.freeze.error()
 
 
 def _in_life(client_id: str, incarnation: str) -> str:
-    """The client in that life; an imported one has no name for its life."""
     return f"{client_id}@{incarnation}" if incarnation else client_id
 
 
 def org_policy(client: Client, org: OrgSettings, life: Life) -> Policy:
-    """What holds for the organisation itself."""
+    """Return the policy of the organisation itself."""
     return _policy(client, org, org, org_life=life, own_life=life)
 
 
 def unregistered_policy(client: Client, org: OrgSettings, life: Life) -> Policy | None:
-    """What holds for an app that nobody has registered; ``None`` if it does not exist."""
+    """Return the policy of an app without an item; ``None`` if it does not exist."""
     if org.quota_scope is not QuotaScope.ORG:
         return None
     inherited = _policy(client, org, org, org_life=life, own_life=life)
@@ -156,7 +169,7 @@ def unregistered_policy(client: Client, org: OrgSettings, life: Life) -> Policy 
 def app_policy(
     client: Client, org: OrgSettings, org_life: Life, app: AppSettings, app_life: Life
 ) -> Policy:
-    """What holds for the app: its own settings before its organisation's."""
+    """Return the policy of an app: its own settings before its organisation's."""
     own = {name: getattr(app, name) for name in INHERITED if getattr(app, name) is not None}
     if org.quota_scope is QuotaScope.ORG:
         own.pop("quotas", None)

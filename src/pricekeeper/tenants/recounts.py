@@ -1,7 +1,7 @@
-"""Recounts that are due: the accounts of a client are held against the journal after a change.
+"""Recounts that are due: a client's accounts are compared with the journal after a change.
 
-``RECOUNTS`` / client id in RateBuckets. It is written with the change of the settings itself, so a
-change without it can't be. What is recounted, and how, is `pricekeeper.budgets`' own.
+``RECOUNTS`` / client id in RateBuckets is written in the transaction that changes the settings.
+`pricekeeper.budgets` makes the recounts.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pricekeeper.errors import InvalidValueError, UnreadableItemError
 from pricekeeper.storage import Condition, Delete, Key, Put, Query, TypedItem, attr
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
-from pricekeeper.tenants.budget import Budget, QuotaEnforcement
-from pricekeeper.tenants.configuration import AppSettings, OrgSettings
+from pricekeeper.tenants.configuration import AppSettings, Budget, OrgSettings, QuotaEnforcement
 
 RECOUNT_AFTER_MS: Final = 60_000
-"""How long after a change: every instance knows of it, and what it has decided before is written.
+"""By then every instance knows of the change and has written its earlier decisions.
 
-That is 30 s of an old policy, clocks that are 5 s apart, and a request that takes its time."""
+That is 30 s of an old policy, clocks that differ by 5 s, and the length of a request.
+"""
 LIFE_SECS: Final = 7 * 86_400
 _PK: Final = "RECOUNTS"
 _DUE, _VISIT, _TRIES = "due_ms", "visit", "tries"
 
 
 class Recount(NamedTuple):
-    """The accounts of a client are to be recounted from that moment on."""
+    """A client whose accounts are to be recounted from ``due_ms`` on."""
 
     client: Client
     due_ms: int
     visit: int = 0
     tries: int = 0
-    """How often it was begun at this visit."""
+    """How often this visit was begun."""
 
 
 def is_wanted(
@@ -41,10 +41,10 @@ def is_wanted(
     after: OrgSettings | AppSettings,
     org: OrgSettings | None = None,
 ) -> bool:
-    """Whether a change gives a client accounts that others may not know of yet.
+    """Whether a change gives a client accounts that other instances may not know yet.
 
-    ``before`` is ``None`` if it begins to exist. Then ``org`` are the settings of its organisation,
-    if it is an app. How large a budget is does not matter: its account is the same.
+    ``before`` is ``None`` for a new client, and ``org`` are the settings of a new app's
+    organisation. The size of a budget does not matter: its account is the same.
     """
     if before is None:
         strict = after if isinstance(after, OrgSettings) else org
@@ -54,7 +54,7 @@ def is_wanted(
 
 
 def _accounts(settings: OrgSettings | AppSettings) -> tuple[object, ...]:
-    """What decides which accounts there are, and what counts in them."""
+    """Everything that decides which accounts there are, and what counts in them."""
     budgets = frozenset(map(_account, settings.budgets or ()))
     quotas = None if settings.quotas is None else frozenset(settings.quotas)
     if isinstance(settings, AppSettings):
@@ -73,7 +73,7 @@ def _account(budget: Budget) -> tuple[object, ...]:
 
 
 def recount_put(recount: Recount, condition: Condition | None = None) -> Put:
-    """Have a client recounted, instead of at any other time."""
+    """Schedule a recount, in place of the client's earlier one."""
     item = {
         "PK": _PK,
         "SK": recount.client.client_id,
@@ -86,22 +86,22 @@ def recount_put(recount: Recount, condition: Condition | None = None) -> Put:
 
 
 def recount_delete(seen: Recount) -> Delete:
-    """Nothing is left to do, unless somebody has decided otherwise."""
+    """Remove a finished recount, unless it was rescheduled."""
     return Delete(RATE_BUCKETS, Key(_PK, seen.client.client_id), is_as_seen(seen))
 
 
 def is_as_seen(seen: Recount) -> Condition:
-    """The condition that nobody has decided anything about it since it was seen."""
+    """The condition that the recount was not rescheduled since it was read."""
     return attr(_DUE).eq(seen.due_ms) & attr(_VISIT).eq(seen.visit) & attr(_TRIES).eq(seen.tries)
 
 
 def recounts_query() -> Query:
-    """Every recount that is to be made."""
+    """Query all scheduled recounts."""
     return Query(RATE_BUCKETS, _PK)
 
 
 def recount_of(item: Mapping[str, Any]) -> Recount | None:
-    """The recount; one that can't be read is reported, and is none."""
+    """Return the recount; an unreadable one is reported, and is ``None``."""
     try:
         typed = TypedItem(RATE_BUCKETS, item)
         try:

@@ -1,23 +1,23 @@
 """Writes the settings of clients: each change with its entry in the audit trail.
 
-A client is created if nobody else has done that, and updated if it is as it was read. If another
-was faster, whoever calls this reads the client again.
+A client is created if it does not exist, and updated if it has not changed since it
+was read. Otherwise the caller reads it again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pricekeeper.audit import AuditTrail
-from pricekeeper.authority import Attribution
+from pricekeeper.authority import Attribution, Reach
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.concurrency import Backoff
-from pricekeeper.errors import OutcomeUnknownError, TransactionCancelledError
+from pricekeeper.errors import NotPermittedError, OutcomeUnknownError, TransactionCancelledError
 from pricekeeper.storage import (
     ITEM_EXISTS,
     Check,
@@ -31,55 +31,126 @@ from pricekeeper.storage import (
 )
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import changes, items
-from pricekeeper.tenants.cache import PolicyCache
-from pricekeeper.tenants.configuration import AppSettings, OrgSettings
-from pricekeeper.tenants.generations import random_name
+from pricekeeper.tenants.configuration import (
+    AppSettings,
+    Budget,
+    Enforcement,
+    OrgSettings,
+    QuotaEnforcement,
+)
+from pricekeeper.tenants.ending import random_name
 from pricekeeper.tenants.policy import Life
-from pricekeeper.tenants.raising import BudgetRule
 from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS, Recount, is_wanted, recount_put
+
+_SAME_SETTINGS: Final = ("timezone", "quota_scope")
+"""A change of these begins other windows or accounts, in which nothing is spent yet."""
+
+
+class BudgetRule:
+    """Decides who may raise the budgets of an organisation.
+
+    An organisation's own administrators may lower its hard budgets and quotas, and add budgets.
+    Only a key for all organisations may raise or remove them, unless the deployment leaves that to
+    the organisations. The store does not record who set a budget, so the rule covers all of them.
+    An app's budgets are the organisation's own.
+    """
+
+    def __init__(self, *, orgs_set_budgets: bool = False) -> None:
+        self._reach = Reach.ORG if orgs_set_budgets else Reach.ALL
+
+    def require_reach(self, by: Attribution, what: str) -> None:
+        """Raise `NotPermittedError` unless the caller's key may raise budgets."""
+        if by.reach < self._reach:
+            raise NotPermittedError(
+                f"{what} takes a key for all organisations; "
+                "PRICEKEEPER_ORG_ADMINS_SET_BUDGETS=1 leaves it to keys of the organisation"
+            )
+
+    def require_kept(self, before: OrgSettings | None, after: OrgSettings, by: Attribution) -> None:
+        """Raise `NotPermittedError` with everything that the change would raise or remove.
+
+        ``before`` is ``None`` if the organisation is new, or its settings can't be read.
+        """
+        if before is None:
+            self.require_reach(by, "setting the first budgets and quotas of an organisation")
+        elif raised := list(_raised(before, after)):
+            self.require_reach(by, f"raising or removing {', '.join(raised)}")
+
+
+def _raised(before: OrgSettings, after: OrgSettings) -> Iterator[str]:
+    """The fields in which the organisation could spend more than before."""
+    yield from (name for name in _SAME_SETTINGS if getattr(before, name) != getattr(after, name))
+    strict = QuotaEnforcement.STRICT
+    if before.quota_enforcement is strict and after.quota_enforcement is not strict:
+        yield "quota_enforcement"
+    for label in sorted({*before.quotas, *after.quotas}):
+        old, new = before.quotas.get(label), after.quotas.get(label)
+        if old is None or new is None or new > old:
+            yield f"quotas.{label}"
+    now = {budget.name: budget for budget in after.budgets}
+    for budget in before.budgets:
+        if budget.enforcement is Enforcement.HARD and not _holds(now.get(budget.name), budget):
+            yield f"budgets.{budget.name}"
+
+
+def _holds(new: Budget | None, old: Budget) -> bool:
+    """Whether the new budget denies everything that the old one does."""
+    return (
+        new is not None
+        and new.enforcement is Enforcement.HARD
+        and new.limit_usd_micros <= old.limit_usd_micros
+        and (new.window, new.per_tag) == (old.window, old.per_tag)
+        and frozenset(new.labels) == frozenset(old.labels)
+    )
+
 
 _BACKOFF: Final = Backoff(5, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What comes into being together with a client, in the same transaction."""
+    """Attributes and operations that are written in the same transaction as a new client."""
 
     attributes: Mapping[str, Value] = field(default_factory=dict)
-    """Beside the settings, on the client's own item."""
+    """On the client's own item, beside the settings."""
     operations: tuple[Write, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """A client that is to begin, and what has to hold for it."""
+    """A client to create, and the conditions of that."""
 
     client: Client
     settings: OrgSettings | AppSettings
     item: Item
     vacant: Condition
     beside: Write
-    """An organisation is put into the list of all; that of an app must be there."""
+    """Adds an organisation to the index; checks that an app's organisation exists."""
     org: OrgSettings | None = None
-    """Of an app: the settings of its organisation."""
+    """The settings of an app's organisation."""
 
 
 class SettingsWriter:
-    """Writes clients into one store, and lets the cache forget them."""
+    """Writes clients to one store and removes them from the cache."""
 
     def __init__(
-        self, store: Store, clock: Clock, trail: AuditTrail, cache: PolicyCache, rule: BudgetRule
+        self,
+        store: Store,
+        clock: Clock,
+        trail: AuditTrail,
+        forget: Callable[[Client], None],
+        rule: BudgetRule,
     ) -> None:
         self._store = store
         self._clock = clock
         self._trail = trail
-        self._cache = cache
+        self._forget = forget
         self._rule = rule
 
     async def create(
         self, creation: Creation, by: Attribution, enrolment: Enrolment | None
     ) -> bool:
-        """Create the item; whether this call did it. If not, another was faster."""
+        """Create the client; ``False`` if another caller was faster."""
         enrolment = enrolment or Enrolment()
         if enrolment.operations:
             require_trusted_time(self._clock)  # a retrieval token ends at a moment
@@ -94,16 +165,15 @@ class SettingsWriter:
         except TransactionCancelledError:
             return False
         finally:
-            self._cache.forget(client)
+            self._forget(client)
         return True
 
     async def update(
         self, client: Client, settings: OrgSettings | AppSettings, item: Item, by: Attribution
     ) -> Item | None:
-        """Write the settings; returns the new item, ``None`` if another was faster.
+        """Write the settings and return the new item; ``None`` if another caller was faster.
 
-        Only the version that was read is replaced: a copy of this write that arrives late
-        can't undo what was acknowledged after it.
+        Only the version that was read is replaced, so a late copy of this write changes nothing.
         """
         life, before = items.life_of(item), changes.read_settings(client, item)
         if isinstance(settings, OrgSettings):
@@ -125,7 +195,9 @@ class SettingsWriter:
         except TransactionCancelledError:
             return None
         finally:
-            self._cache.forget(client)
+            self._forget(client)
+        if client.app_id is None and items.INCARNATION not in item:
+            await self._add_to_index(client)
         return operation.apply(item)
 
     def _recounts(
@@ -135,29 +207,29 @@ class SettingsWriter:
         after: OrgSettings | AppSettings,
         org: OrgSettings | None = None,
     ) -> list[Put]:
-        """Have the client's accounts recounted once everybody knows of a change, if need be."""
+        """The recount that begins when every instance knows of the change, if it needs one."""
         if not is_wanted(before, after, org):
             return []
         due_ms = self._clock.now_ms() + RECOUNT_AFTER_MS
         return [recount_put(Recount(client, due_ms))]
 
-    async def add_to_index(self, client: Client) -> None:
-        """Put an organisation that was imported into the list of all organisations.
+    async def _add_to_index(self, client: Client) -> None:
+        """Add an imported organisation to the index of all organisations.
 
-        If it is deleted meanwhile, or the reply is lost, nothing has to be done: the list is read
-        together with the items, and the next update does this again.
+        A failure does no harm: the index is read together with the items, and the next update does
+        this again.
         """
         org_exists = Check(CONFIG, items.config_key(client), ITEM_EXISTS)
         with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
             await self._store.transact([org_exists, items.index_put(client)])
 
     async def pause(self, failures: int) -> None:
-        """Let whoever changes the same client go on, before the client is read again."""
+        """Back off, so that other writers of the client can finish."""
         if failures:
             await self._clock.sleep_ms(_BACKOFF.pause_ms(failures, secrets.randbelow))
 
     def new_life(self) -> Life:
-        """The first moment of a client."""
+        """Return the life of a client that begins now."""
         now_ms = self._clock.now_ms()
         return Life(
             incarnation=random_name(),

@@ -1,19 +1,28 @@
-"""Settings as attributes of a client's item, and back. What can't be read raises.
+"""Converts settings to item attributes and back, and applies JSON merge patches (RFC 7396).
 
-Attributes that this service added to the schema, and those with a default in it, need not be there:
-an imported item is one like any other.
+Attributes that are not in the imported schema, or have a default in it, may be absent. A patch is
+applied to the settings that the client itself states, without what it inherits. The result is
+parsed like the body of a PUT, so a patch can do no more than a PUT.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
+from pricekeeper.client_ids import Client
 from pricekeeper.storage import Item, TypedItem
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants.budget import Budget, is_budget_name
-from pricekeeper.tenants.configuration import AppSettings, OrgSettings, ShardCount
+from pricekeeper.tenants.configuration import (
+    AppSettings,
+    Budget,
+    OrgSettings,
+    ShardCount,
+    is_budget_name,
+)
 from pricekeeper.tenants.parsing import is_tag_key, is_time_zone, without_nulls
 from pricekeeper.wire import bounds
 
@@ -38,26 +47,31 @@ def org_settings(item: Item) -> OrgSettings:
 
 
 def shard_count_of(item: Item) -> int:
-    """Over how many shards an organisation's usage is spread: it can never be changed."""
+    """Read the number of shards of an organisation's counters, which never changes."""
     return TypedItem(CONFIG, item).convert(_Spread).agg_shard_count
 
 
 def app_settings(item: Item) -> AppSettings:
-    """Read what an app overrides."""
+    """Read the overrides of an app."""
     typed = TypedItem(CONFIG, item)
     settings = typed.convert(AppSettings)
     _check_budgets(typed, settings.budgets or ())
     return settings
 
 
+def settings_of(client: Client, item: Item) -> OrgSettings | AppSettings:
+    """Read the client's own settings."""
+    return org_settings(item) if client.app_id is None else app_settings(item)
+
+
 def stored_settings(settings: OrgSettings | AppSettings) -> Item:
-    """The attributes of an item that these settings are, with lists as every store returns them."""
+    """Return the item attributes of these settings, with lists as every store returns them."""
     attributes: Item = without_nulls(msgspec.json.decode(msgspec.json.encode(settings)))
     return attributes
 
 
 def _check_budgets(typed: TypedItem, budgets: tuple[Budget, ...]) -> None:
-    """Refuse what can't be keys; a tag that is no longer declared is no reason to lose a budget."""
+    """Refuse names that can't be keys. A tag that is no longer declared keeps its budget."""
     names = {budget.name for budget in budgets if is_budget_name(budget.name)}
     if len(budgets) > bounds.BUDGETS_MAX or len(names) < len(budgets):
         raise typed.report_unreadable(
@@ -65,3 +79,52 @@ def _check_budgets(typed: TypedItem, budgets: tuple[Budget, ...]) -> None:
         )
     if not all(is_tag_key(budget.per_tag) for budget in budgets if budget.per_tag is not None):
         raise typed.report_unreadable("per_tag of budgets must be the name of a tag")
+
+
+DEPTH_MAX: Final = 3
+"""The levels of objects below a field: a limit's label, its name, its numbers."""
+_IMMUTABLE: Final = "agg_shard_count"
+"""It never changes, and an imported one may be a number that no body can state."""
+
+
+def patched_body(
+    settings: OrgSettings | AppSettings, patch: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the PUT body that has the patch applied.
+
+    A removed field is there as null, so that an unknown field is refused also when it is removed.
+    """
+    stated = stated_body(settings)
+    return {
+        **stated,
+        **{
+            name: None if value is None else _merged(stated.get(name), value, DEPTH_MAX)
+            for name, value in patch.items()
+        },
+    }
+
+
+def stated_body(settings: OrgSettings | AppSettings) -> dict[str, Any]:
+    """Return the settings as a PUT body, without inherited settings."""
+    body = stored_settings(settings)
+    body.pop(_IMMUTABLE, None)
+    for budget in body.get("budgets", ()):
+        budget["labels"] = budget["labels"] or None  # a budget for all labels names none of them
+        budget.setdefault("per_tag", None)
+    return body
+
+
+def _merged(target: Any, patch: Any, depth: int) -> Any:
+    """Apply a patch: null removes, objects are merged, everything else is replaced.
+
+    Objects deeper than any setting are replaced too; parsing refuses them.
+    """
+    if not isinstance(patch, dict) or not depth:
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merged(merged.get(name), value, depth - 1)
+    return merged

@@ -16,8 +16,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import Total, day_start_ms, org_day
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.metering.totals import OrgTotals, org_totals_of
-from pricekeeper.tenants import Policy, QuotaScope
-from pricekeeper.tenants.listing import read_pages
+from pricekeeper.tenants import Policy, QuotaScope, read_pages
 from pricekeeper.usecases.runtime import quota_use
 from pricekeeper.values import ModelLabel
 from pricekeeper.wire import spend as wire

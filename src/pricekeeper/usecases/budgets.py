@@ -14,8 +14,7 @@ from msgspec.structs import asdict
 from pricekeeper.bootstrap import Services
 from pricekeeper.budgets import Balance, BudgetAccount, Kind, Scope, accounts_of, item_partition
 from pricekeeper.errors import InvalidValueError, NotFoundError
-from pricekeeper.tenants import Budget, Policy, QuotaScope
-from pricekeeper.tenants.listing import read_pages
+from pricekeeper.tenants import Budget, Policy, QuotaScope, read_pages
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_org_id

@@ -45,11 +45,7 @@ async def patch_client(
     expects: Expects = None,
 ) -> Answer:
     """Change some settings: null restores an organisation's default, and an app inherits again."""
-    (org_id, app_id), check = client, _check(expects)
-    if app_id is None:
-        saved = await services.tenants.patch_org(org_id, patch, by, check)
-    else:
-        saved = await services.tenants.patch_app(org_id, app_id, patch, by, check)
+    saved = await services.tenants.patch(client, patch, by, _check(expects))
     changed = Provisioned(created=False, policy=saved.policy, retrieval=None)
     return _answer(saved.policy, changed)
 

@@ -1,7 +1,7 @@
-"""The types of the bodies that settings come in, which are also their documentation.
+"""The types of settings bodies, which are also their documentation.
 
-A rule in `extra_json_schema` is only documented here. `parsing` checks it, because it needs the
-labels of the deployment or names the very part that is wrong. `MESSAGE` is the error message for a
+A rule in `extra_json_schema` is only documented here: `parsing` checks it, because it needs the
+deployment's labels or names the exact part that is wrong. `MESSAGE` is the error message for a
 value that does not fit its type.
 """
 
@@ -37,7 +37,7 @@ def _with_message(message: str, **rules: Any) -> Meta:
 
 
 def _whole(least: int, most: int) -> Meta:
-    """A whole number in that range, both ends included."""
+    """A whole number in this range, both ends included."""
     return _with_message(f"must be an integer from {least} to {most}", ge=least, le=most)
 
 
@@ -49,13 +49,13 @@ Sessions = Annotated[int, _whole(*bounds.SESSION_LIMIT_RANGE)]
 OutputCap = Annotated[
     int,
     _whole(*bounds.OUTPUT_CAP_RANGE),
-    Meta(description="The longest answer that a call may have, in tokens; without it, any length."),
+    Meta(description="The longest answer of a call, in tokens; any length if left out."),
 ]
 Name = Annotated[
     str,
     _with_message(
         NO_NAME,
-        description="Printable characters; blanks around them do not count.",
+        description="Printable characters; leading and trailing blanks are removed.",
         pattern=r"\S",
         min_length=1,
         max_length=bounds.NAME_LENGTH_MAX,
@@ -78,7 +78,7 @@ TagKey = Annotated[str, _with_message(NO_TAG_KEY, extra_json_schema={"pattern": 
 
 
 class RateLimitBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A token bucket. From empty to full in ten years at most."""
+    """A token bucket, which fills within ten years."""
 
     capacity: Amount
     refill_amount: Amount
@@ -91,7 +91,7 @@ Ordering = Annotated[
         f"must be a list of 1 to {bounds.ORDERING_LENGTH_MAX} model labels",
         min_length=1,
         max_length=bounds.ORDERING_LENGTH_MAX,
-        description="Labels of this deployment, the first choice first, each once.",
+        description="Labels of this deployment in order of preference, each once.",
         extra_json_schema={"uniqueItems": True},
     ),
 ]
@@ -99,7 +99,7 @@ Quotas = Annotated[
     dict[Label, Micros],
     _with_message(
         "must be an object of micro-dollars a day by model label",
-        description="Micro-dollars a day, for every label of the ordering at least.",
+        description="Micro-dollars a day; every label of the ordering needs one.",
     ),
 ]
 Limits = Annotated[
@@ -113,7 +113,7 @@ RateLimits = Annotated[
     dict[LabelOrAny, Limits],
     _with_message(
         "must be an object of limits by model label or *",
-        description="Token buckets by label, or * for any, and then by name.",
+        description="Token buckets by label, or * for any label, then by name.",
     ),
 ]
 
@@ -122,7 +122,7 @@ TagKeys = Annotated[
     _with_message(
         f"must be a list of at most {bounds.TAG_KEYS_MAX} names of tags",
         max_length=bounds.TAG_KEYS_MAX,
-        description="Names of tags by whose values spend is totalled too, from now on.",
+        description="Names of tags; from now on spend is also totalled by their values.",
         examples=[["team", "feature"]],
         extra_json_schema={"uniqueItems": True},
     ),
@@ -141,33 +141,33 @@ Thresholds = Annotated[
 
 Share = Annotated[int, _whole(*bounds.SHARE_PCT_RANGE)]
 QuotaThresholds = Annotated[
-    Thresholds, Meta(description="Percentages of each daily quota; an empty list is never.")
+    Thresholds, Meta(description="Percentages of each daily quota; an empty list means no alert.")
 ]
 DeniedShare = Annotated[
     Share,
-    Meta(description="How much of what an app asks for may be denied in ten minutes; 0 is never."),
+    Meta(description="The share of an app's calls denied in ten minutes; 0 means no alert."),
 ]
 UnsettledShare = Annotated[
     Share,
     Meta(
-        description="How much of what is charged in an hour may be for calls that nobody has "
-        "settled; 0 is never."
+        description="The share of an hour's charges that is for calls that were never settled; "
+        "0 means no alert."
     ),
 ]
 AnomalyPercent = Annotated[
     int,
     _whole(*bounds.ANOMALY_PCT_RANGE),
-    Meta(description="How much of the usual spend today's may be; 0 is never."),
+    Meta(description="Today's spend as a percentage of the usual spend; 0 means no alert."),
 ]
 SecretDays = Annotated[
     int,
     _whole(*bounds.SECRET_DAYS_RANGE),
-    Meta(description="How many days old a client's secret may be; 0 is never."),
+    Meta(description="The age of a client's secret in days; 0 means no alert."),
 ]
 
 
 class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """When the organisation's people are told of something; null is as good as left out."""
+    """The thresholds of the organisation's alerts; null counts as left out."""
 
     quota_at_pct: QuotaThresholds | None = field(
         default_factory=lambda: list(bounds.QUOTA_AT_PCT_DEFAULT)
@@ -179,13 +179,13 @@ class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """What may be spent in each window, by the organisation's calendar; null is left out."""
+    """A limit on spend in each window of the organisation's calendar; null counts as left out."""
 
     name: Annotated[
         str,
         _with_message(
             NO_BUDGET_NAME,
-            description="Each budget of a list has a name of its own.",
+            description="Unique among the budgets of the list.",
             examples=["monthly"],
             extra_json_schema={"pattern": bounds.BUDGET_NAME},
         ),
@@ -217,7 +217,7 @@ class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
             str,
             _with_message(
                 NO_TAG_KEY,
-                description="One of the organisation's tag_keys: a budget for each of its values.",
+                description="One of the organisation's tag_keys; each value has its own budget.",
                 extra_json_schema={"pattern": TAG_KEY},
             ),
         ]
@@ -228,7 +228,7 @@ class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
             Literal["HARD", "SOFT"],
             _with_message(
                 "must be one of HARD, SOFT",
-                description="HARD refuses what goes beyond the limit, SOFT only tells of it.",
+                description="HARD denies calls beyond the limit, SOFT only alerts.",
             ),
         ]
         | None
@@ -247,14 +247,14 @@ Budgets = Annotated[
     _with_message(
         f"must be a list of at most {bounds.BUDGETS_MAX} budgets",
         max_length=bounds.BUDGETS_MAX,
-        description="Limits on money. An app's are held beside its organisation's, "
-        "which count for all of its apps.",
+        description="Limits on spend. An app's are added to its organisation's, "
+        "which cover all of its apps.",
     ),
 ]
 
 
 class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """An organisation's settings; null is as good as left out."""
+    """An organisation's settings; null counts as left out."""
 
     org_name: Name
     timezone: TimeZone
@@ -277,7 +277,7 @@ class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
             Literal["ADVISORY", "STRICT"],
             _with_message(
                 "must be one of ADVISORY, STRICT",
-                description="STRICT makes the daily quotas hard budgets, too.",
+                description="STRICT makes the daily quotas hard budgets.",
             ),
         ]
         | None
@@ -287,7 +287,7 @@ class OrgBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AppBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """An app's settings: its name, and what it overrides."""
+    """An app's settings: its name and its overrides."""
 
     app_name: Name
     model_ordering: Ordering | None = None
@@ -302,7 +302,7 @@ class AppBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RateLimitPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """What changes of a token bucket; of a new one, all of it."""
+    """Changes to a token bucket; a new one needs all fields."""
 
     capacity: Amount | UnsetType = UNSET
     refill_amount: Amount | UnsetType = UNSET
@@ -312,17 +312,17 @@ class RateLimitPatch(Struct, frozen=True, forbid_unknown_fields=True):
 _PATCHED: Final[dict[str, Any]] = {
     "quotas": Annotated[
         dict[Label, Micros | None],
-        Meta(description="Micro-dollars a day for the labels that change; null removes one."),
+        Meta(description="Micro-dollars a day for the labels to change; null removes one."),
     ],
     "rate_limits": Annotated[
         dict[LabelOrAny, dict[LimitName, RateLimitPatch | None] | None],
-        Meta(description="By label and name, what changes; null removes a limit or a label's."),
+        Meta(description="Changes by label and name; null removes a limit, or all of a label."),
     ],
 }
 
 
 def _patch_of(kind: type[Struct], name: str, description: str) -> type[Struct]:
-    """The type of a merge patch for such a body: only what may be left out can be removed."""
+    """The type of a merge patch for a body: only optional fields can be removed."""
     changes: list[tuple[str, Any, Any]] = []
     for one in fields(kind):
         wanted = _PATCHED.get(one.name, one.type)
@@ -338,10 +338,10 @@ def _patch_of(kind: type[Struct], name: str, description: str) -> type[Struct]:
 OrgPatch: Final = _patch_of(
     OrgBody,
     "OrgPatch",
-    "What changes of an organisation's settings, as RFC 7396 has it; null restores a default.",
+    "Changes to an organisation's settings (RFC 7396); null restores a default.",
 )
 AppPatch: Final = _patch_of(
     AppBody,
     "AppPatch",
-    "What changes of an app's settings, as RFC 7396 has it; what is null is inherited again.",
+    "Changes to an app's settings (RFC 7396); a null setting is inherited again.",
 )
