@@ -57,3 +57,14 @@ def test_every_module_that_a_document_names_exists(name: str) -> None:
         assert is_there, path
         if names:
             assert set(names.split(".")) <= functions_in(root / path), f"{path}: {names}"
+
+
+def test_every_link_to_a_decision_finds_its_page() -> None:
+    pages = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
+    links = {
+        (page.relative_to(ROOT).as_posix(), name)
+        for page in pages
+        for name in re.findall(r"(?:adr/|\()(\d{4}-[a-z0-9-]+\.md)", page.read_text())
+    }
+    known = {path.name for path in (DOCS / "adr").glob("0*.md")}
+    assert [link for link in sorted(links) if link[1] not in known] == []

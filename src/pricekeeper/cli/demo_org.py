@@ -1,8 +1,8 @@
 """The demo organisation of ``serve --demo``: something to try every command of the README on.
 
-Its app keeps its secret from one start to the next, in a file of the data folder that only its
-owner can read, so that what was pasted into a terminal goes on working. No other secret is
-written anywhere: whoever can read that folder has the signing keys as well (ADR 80).
+Its app keeps its secret between starts, so a command pasted into a terminal keeps working. The
+secret is in a file of the data folder that only its owner can read. No other secret is stored: a
+reader of that folder has the signing keys anyway.
 """
 
 from __future__ import annotations
