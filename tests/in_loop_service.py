@@ -18,8 +18,8 @@ from http_fixtures import ORG
 from pricekeeper.bootstrap import Services
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.http.app import make_app
-from pricekeeper.http.page_files import FOLDER
-from pricekeeper.http.uvicorn_config import server_config
+from pricekeeper.http.dashboard import FOLDER
+from pricekeeper.http.server import server_config
 from pricekeeper.settings import Settings
 
 LOOKS_MAX = 50

@@ -191,7 +191,7 @@ def test_the_server_has_the_dashboard(server: Installed) -> None:
     if not (dashboard.BUILT / "index.html").is_file():
         pytest.skip("left out: npm, because the dashboard was not built here")
     found = server.answer(
-        "from pricekeeper.http.page_files import load_page\n"
+        "from pricekeeper.http.dashboard import load_page\n"
         "page = load_page()\n"
         "print(json.dumps([page.is_built, sorted(page.assets)]))"
     )

@@ -9,7 +9,7 @@ from cli.conftest import Cli
 from free_port import free_port
 from pricekeeper.cli.demo_org import DEMO_KEY, DEMO_METRICS_TOKEN
 from pricekeeper.cli.listening import is_loopback
-from pricekeeper.http.uvicorn_config import server_config
+from pricekeeper.http.server import server_config
 from serving import running_server
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 - what is tried here

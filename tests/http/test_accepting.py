@@ -6,7 +6,7 @@ import socket
 import pytest
 import uvloop
 
-from pricekeeper.http.accepting import ACCEPTS_PER_TURN, accepting_sockets
+from pricekeeper.http.server import ACCEPTS_PER_TURN, accepting_sockets
 
 CONNECTIONS = 96
 

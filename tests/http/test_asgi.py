@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pricekeeper.http.asgi import run_lifespan
+from pricekeeper.http.incoming import run_lifespan
 
 
 class Server:

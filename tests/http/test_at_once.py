@@ -26,8 +26,7 @@ from pricekeeper.cli.demo.service import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.http.answering import NOBODY_LEFT
-from pricekeeper.http.at_once import RequestAtOnce
+from pricekeeper.http.answering import NOBODY_LEFT, RequestAtOnce
 from pricekeeper.http.connections import Connections
 from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.operation import Answer

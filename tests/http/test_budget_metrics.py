@@ -14,8 +14,8 @@ from http_fixtures import ORG
 from pricekeeper.authorizations.request import AuthorizationRequest
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import ManualClock
-from pricekeeper.http.budget_metrics import BudgetMetrics
 from pricekeeper.http.metrics import Metrics
+from pricekeeper.http.money_metrics import BudgetMetrics
 from pricekeeper.metering import Usage
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.tenants import Policy

@@ -12,8 +12,8 @@ from yarl import URL
 from http_fixtures import KEY
 from in_loop_service import serving
 from pricekeeper.clock import SystemClock
-from pricekeeper.http import page_files
-from pricekeeper.http.page_files import load_page
+from pricekeeper.http import dashboard
+from pricekeeper.http.dashboard import load_page
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 
 HTML = "<!doctype html><script type=module src=/assets/index-B7x2kQ9a.js></script>" + " " * 999
@@ -195,5 +195,5 @@ def test_what_is_too_large_to_be_a_page_is_not_served(
 ) -> None:
     """It is held in memory, so there is a bound on it."""
     assert load_page(folder).is_built
-    monkeypatch.setattr(page_files, bound, 2)
+    monkeypatch.setattr(dashboard, bound, 2)
     assert not load_page(folder).is_built

@@ -24,7 +24,7 @@ from http_fixtures import KEY, METRICS_TOKEN, ORG, Api, Reply, Tenant, usage
 from pricekeeper.cli.demo.service import demo_settings
 from pricekeeper.http.app import make_app
 from pricekeeper.http.metrics_listener import OneWorker
-from pricekeeper.http.uvicorn_config import server_config
+from pricekeeper.http.server import server_config
 from pricekeeper.settings import Settings, parse_store_location
 from scraping import scrape, until
 

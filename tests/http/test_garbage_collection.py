@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from http_fixtures import KEY
-from pricekeeper.http.garbage_collection import THRESHOLDS
+from pricekeeper.http.server import THRESHOLDS
 
 SHOW = """
 import gc

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from pricekeeper.http.histogram import CountHistogram
+from pricekeeper.http.metrics import CountHistogram
 
 BOUNDS = (0.5, 1, 2.5)
 SHARED = """
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-from pricekeeper.http.histogram import CountHistogram
+from pricekeeper.http.metrics import CountHistogram
 made = CountHistogram("sizes", "Sizes.", ["kind"], bounds=(1, 2), registry=CollectorRegistry())
 made.add(("a",), [1, 0, 2], 9)
 shared = CollectorRegistry()

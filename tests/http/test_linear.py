@@ -284,7 +284,7 @@ OURS = {
     "pricekeeper.credentials.hashing._STORED": "reads what we have stored",
     "pricekeeper.http.openapi._NAME": "reads our own routes",
     "pricekeeper.settings.reading._SENDABLE": "reads our own environment",
-    "pricekeeper.http.page_files._HASHED": "reads the names of files that our own build left",
+    "pricekeeper.http.dashboard._HASHED": "reads the names of files that our own build left",
     "pricekeeper.settings.locations._REGION": "reads our own environment",
     "pricekeeper.settings.locations._PREFIX_OF_OBJECTS": "reads our own environment",
     "pricekeeper.settings.table._OF_KUBERNETES": "reads our own environment",

@@ -20,15 +20,18 @@ from pricekeeper.cli.demo.service import demo_settings
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.http import metrics_listener
 from pricekeeper.http.app import make_app
-from pricekeeper.http.heartbeat import (
+from pricekeeper.http.metrics_listener import (
     ALIVE_MS_MAX,
     BEAT_MS,
     HeartbeatInFile,
+    MetricsListener,
+    OneWorker,
+    SeveralWorkers,
+    Watched,
     beat_forever,
     read_heartbeat,
 )
-from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
-from pricekeeper.http.uvicorn_config import server_config
+from pricekeeper.http.server import server_config
 from scraping import read_samples, until
 from serving import Server, running_server
 from workers import connections_to_each

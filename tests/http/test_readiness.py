@@ -14,7 +14,7 @@ from http_fixtures import METRICS_TOKEN, Api
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import StoreError, StoreUnavailableError
-from pricekeeper.http.readiness import HANGS, MEMORY_MS, PROBE_MS_MAX, Readiness
+from pricekeeper.http.health import HANGS, MEMORY_MS, PROBE_MS_MAX, Readiness
 from pricekeeper.settings import MEMORY, SqliteLocation, parse_store_location
 from pricekeeper.storage import Item, Key, Put, Store, Table, open_store
 from pricekeeper.telemetry import StoreMeter

@@ -15,11 +15,10 @@ from pricekeeper.bootstrap import open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import NotFoundError, PriceKeeperError, StoreUnavailableError
-from pricekeeper.http.access_log import AccessLog
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.operation import Access, Answer, Call, Operation
-from pricekeeper.http.serving import Shell
+from pricekeeper.http.serving import AccessLog, Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.telemetry.logs import configure_logging

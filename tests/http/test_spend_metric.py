@@ -14,9 +14,9 @@ from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
 from metering.other_program import marker_put
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import ManualClock
-from pricekeeper.http.election import Election
 from pricekeeper.http.metrics import Metrics
-from pricekeeper.http.spend import ScopeOwner, Series, SpendMetric, name_series, printable
+from pricekeeper.http.money_metrics import ScopeOwner, Series, SpendMetric, name_series, printable
+from pricekeeper.http.observing import Election
 from pricekeeper.metering import Account, Total, Usage, org_day
 from pricekeeper.metering.items import day_expires_at_epoch, total_put
 from pricekeeper.metering.spend import Spender

@@ -18,7 +18,7 @@ from hanging_proxy import hanging_proxy
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Reply, Tenant, usage
 from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.clock import ManualClock, SystemClock
-from pricekeeper.http.readiness import HANGS, MEMORY_MS
+from pricekeeper.http.health import HANGS, MEMORY_MS
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage.sqlite.store import SqliteStore
 from scraping import scrape, until

@@ -33,13 +33,12 @@ from pricekeeper.cli.opening import is_missing_file
 from pricekeeper.clock import SystemClock
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import SettingsError
-from pricekeeper.http.accepting import accepting_sockets
 from pricekeeper.http.app import app_from_environment
+from pricekeeper.http.dashboard import is_built
 from pricekeeper.http.metrics import MULTIPROCESS
 from pricekeeper.http.metrics_listener import MetricsListener, OneWorker, SeveralWorkers, Watched
-from pricekeeper.http.page_files import is_built
+from pricekeeper.http.server import accepting_sockets, server_config
 from pricekeeper.http.serving import Shell
-from pricekeeper.http.uvicorn_config import server_config
 from pricekeeper.settings import (
     BEDROCK_REGION,
     BEDROCK_UPSTREAM,

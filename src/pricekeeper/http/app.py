@@ -34,19 +34,16 @@ from pricekeeper.http import (
     reports,
     runtime,
 )
-from pricekeeper.http.access_log import AccessLog
-from pricekeeper.http.draining import install_drain_handlers
+from pricekeeper.http.dashboard import FOLDER, load_page
 from pricekeeper.http.exchange import BEGIN
-from pricekeeper.http.garbage_collection import collect_garbage_less_often
-from pricekeeper.http.heartbeat import Heartbeat, HeartbeatInFile, beat_forever
+from pricekeeper.http.health import Readiness
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import MULTIPROCESS, Metrics
-from pricekeeper.http.metrics_listener import OneWorker
+from pricekeeper.http.metrics_listener import Heartbeat, HeartbeatInFile, OneWorker, beat_forever
 from pricekeeper.http.observing import Observer
 from pricekeeper.http.openapi import openapi
-from pricekeeper.http.page_files import FOLDER, load_page
-from pricekeeper.http.readiness import Readiness
-from pricekeeper.http.serving import GATEWAY, Shell
+from pricekeeper.http.server import collect_garbage_less_often, install_drain_handlers
+from pricekeeper.http.serving import GATEWAY, AccessLog, Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import Settings, read_settings
 from pricekeeper.telemetry.logs import configure_logging, keep_secret

@@ -3,17 +3,32 @@
 The page keeps its place behind the ``#`` of its address (``/#/orgs/...``), which no server sees, so
 no path of the API can ever be one of the page's. The page may load and ask this service alone;
 nothing inside it is run but its own files.
+
+The files of the dashboard, as they were built: read once at the start, and served from memory.
+
+``dashboard/`` of the repository is built into the folder ``page`` beside this module: an
+``index.html``, and ``assets/`` with whatever it loads. A file may have its compressed forms beside
+it (``.gz``, ``.br``); where the build has left no ``.gz``, text is compressed here.
+
+Bounds: `FILES_MAX` files with `BYTES_MAX` bytes in all.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
+
+import structlog
 
 from pricekeeper.errors import NotFoundError
 from pricekeeper.http.caching import matches
 from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
-from pricekeeper.http.page_files import DashboardPage, PageFile
 
 PAGE: Final = "page"
 """Under this name the lifespan's state has it."""
@@ -79,3 +94,126 @@ OPERATIONS: Final = (
     _row("GET", "/assets/{file}", "getAsset", get_asset,
          {200: "application/octet-stream", 304: None}, problems=(404,)),
 )  # fmt: skip
+
+
+FOLDER: Final = Path(__file__).parent / "page"
+INDEX: Final = "index.html"
+ASSETS: Final = "assets"
+FILES_MAX: Final = 256
+BYTES_MAX: Final = 16 * 1024 * 1024
+
+MEDIA_TYPES: Final = {
+    ".css": b"text/css; charset=utf-8",
+    ".html": b"text/html; charset=utf-8",
+    ".ico": b"image/x-icon",
+    ".js": b"text/javascript; charset=utf-8",
+    ".json": b"application/json",
+    ".png": b"image/png",
+    ".svg": b"image/svg+xml",
+    ".txt": b"text/plain; charset=utf-8",
+    ".webmanifest": b"application/manifest+json",
+    ".woff2": b"font/woff2",
+}
+"""What is served, by the end of its name. Other files, such as source maps, are left out."""
+_CODED: Final = {".br": "br", ".gz": "gzip"}
+_COMPRESSED_ALREADY: Final = frozenset({".ico", ".png", ".woff2"})
+_PREFERENCE: Final = ("br", "gzip")
+_HASHED: Final = re.compile(r".+[.-][A-Za-z0-9_-]{8,}\.[a-z0-9]+")
+"""A name that changes with the content, such as ``index-B7x2kQ9a.js``."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file, plain and compressed."""
+
+    name: str
+    media_type: bytes
+    data: bytes
+    coded: Mapping[str, bytes] = field(default_factory=dict)
+    """The same by content coding: ``gzip``, ``br``."""
+    digest: str = ""
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether another content would have another name, so that it may be kept for good."""
+        return _HASHED.fullmatch(self.name) is not None
+
+    def choose(self, accepted: str | None) -> tuple[str | None, bytes]:
+        """The form that the caller takes and that is the smallest, and the name of its coding."""
+        wanted = _codings(accepted)
+        for coding in _PREFERENCE:
+            if coding in self.coded and wanted.get(coding, wanted.get("*", False)):
+                return coding, self.coded[coding]
+        return None, self.data
+
+    def etag(self, coding: str | None) -> bytes:
+        """The mark of one form of the file."""
+        return f'"{self.digest}-{coding}"'.encode() if coding else f'"{self.digest}"'.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardPage:
+    """Everything that the dashboard is made of; nothing, if it was not built."""
+
+    index: PageFile | None = None
+    assets: Mapping[str, PageFile] = field(default_factory=dict)
+
+    @property
+    def is_built(self) -> bool:
+        """Whether there is something to show."""
+        return self.index is not None
+
+
+def is_built(folder: Path = FOLDER) -> bool:
+    """Whether the dashboard was built, without reading it."""
+    return (folder / INDEX).is_file()
+
+
+def load_page(folder: Path = FOLDER) -> DashboardPage:
+    """Read what was built. What is too large to be a page of ours is not served, and logged."""
+    if not is_built(folder):
+        return DashboardPage()
+    paths = [folder / INDEX, *sorted(_files_in(folder / ASSETS))]
+    size = sum(path.stat().st_size for path in paths)
+    if len(paths) > FILES_MAX or size > BYTES_MAX:
+        _log.error("page_too_large", folder=str(folder), files=len(paths), size_bytes=size)
+        return DashboardPage()
+    index, *assets = (_read(path) for path in paths)
+    return DashboardPage(index, {one.name: one for one in assets})
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.is_file() and path.suffix in MEDIA_TYPES:
+                yield path
+
+
+def _read(path: Path) -> PageFile:
+    data = path.read_bytes()
+    coded = {}
+    for suffix, coding in _CODED.items():
+        beside = path.with_name(path.name + suffix)
+        if beside.is_file():
+            coded[coding] = beside.read_bytes()
+    if path.suffix not in _COMPRESSED_ALREADY:
+        coded.setdefault("gzip", gzip.compress(data, mtime=0))
+    smaller = {coding: form for coding, form in coded.items() if len(form) < len(data)}
+    digest = hashlib.blake2b(data, digest_size=12).hexdigest()
+    return PageFile(path.name, MEDIA_TYPES[path.suffix], data, smaller, digest)
+
+
+def _codings(accepted: str | None) -> dict[str, bool]:
+    """Which content codings a caller takes, and which it refuses (``q=0``)."""
+    found: dict[str, bool] = {}
+    for part in (accepted or "").lower().split(","):
+        coding, *parameters = (piece.strip() for piece in part.split(";"))
+        if coding:
+            found[coding] = not any(_is_zero(one) for one in parameters)
+    return found
+
+
+def _is_zero(parameter: str) -> bool:
+    return re.fullmatch(r"q\s*=\s*0(\.0{0,3})?", parameter) is not None

@@ -20,8 +20,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from pricekeeper.errors import FieldError, PriceKeeperError, RequestRefusedError
-from pricekeeper.http.asgi import CallerLeftError
-from pricekeeper.http.incoming import Incoming
+from pricekeeper.http.incoming import CallerLeftError, Incoming
 from pricekeeper.shapes import convert, cropped, members_of
 
 JSON: Final = "application/json"

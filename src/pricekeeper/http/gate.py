@@ -7,6 +7,11 @@ are both simply not there, and the store is not even asked. Only then a key's ro
 Then the caller's rate limit. Where the body brings the credentials, the handler
 does the same in the same order: `limit_client` after it has authenticated the client,
 `count_failure` if that failed.
+
+The token that opens ``/metrics``, which shows every tenant and what it spends.
+
+It belongs to the operator who scrapes, and to no client: an access token does not open it. Where
+no token is set, none opens it.
 """
 
 from __future__ import annotations
@@ -28,7 +33,12 @@ from pricekeeper.errors import (
 )
 from pricekeeper.http.limits import network_of, sanitized
 from pricekeeper.http.operation import BY_KEY, Access, Call, Operation, Parameter
-from pricekeeper.http.problems import AccessDeniedError, KeyDeniedError, WrongAudienceError
+from pricekeeper.http.problems import (
+    AccessDeniedError,
+    BearerDeniedError,
+    KeyDeniedError,
+    WrongAudienceError,
+)
 from pricekeeper.tokens import APP_USE, Principal
 from pricekeeper.values import (
     REASON_LENGTH_MAX,
@@ -332,3 +342,23 @@ async def _charge_in_store(call: Call, kind: str | None, caller: str) -> None:
     except RateLimitExceededError:
         call.limit_headers = limits.refusal_headers(kind, caller, now_ms)
         raise
+
+
+def require_metrics_token(authorization: str | None, token: str | None) -> None:
+    """Raise unless the value of an Authorization header carries the token."""
+    if authorization is None:
+        raise AccessDeniedError("the metrics token is needed")
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != _BEARER or not given:
+        raise AccessDeniedError("the metrics token is needed", guess=True)
+    same = token is not None and hmac.compare_digest(
+        given.strip().encode("utf-8", "replace"), token.encode()
+    )
+    if not same:
+        raise BearerDeniedError("that is not the metrics token", guess=True)
+
+
+def check_metrics_token(call: Call) -> None:
+    """Raise unless the call carries the token."""
+    authorization = call.request.header(b"authorization")
+    require_metrics_token(authorization, call.services.settings.metrics_token)

@@ -7,11 +7,18 @@ workers it runs in the process that started them, which has nothing else to do.
 - ``/healthz``: alive as long as the loop of every worker has turned within `ALIVE_MS_MAX`.
 - ``/readyz``: what the service itself answers there, on the port where clients ask it.
 - ``/metrics``: for whoever reaches this listener, or for the metrics token if one is set.
+
+The heartbeat of a worker: a sign, a few times a second, that its event loop still turns.
+
+Whoever asks the worker itself waits in the same queue as every other request, and a loop that is
+stuck does not answer at all. So the worker leaves a sign where somebody else can look at it: in
+memory for a thread of the same process, in a file for the process that has started it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from secrets import token_hex
@@ -22,11 +29,10 @@ from prometheus_client import CollectorRegistry, multiprocess
 
 from pricekeeper.clock import Clock
 from pricekeeper.errors import NotFoundError, PriceKeeperError
-from pricekeeper.http.asgi import Receive, Scope, Send
 from pricekeeper.http.edge import JSON
-from pricekeeper.http.heartbeat import ALIVE_MS_MAX, HeartbeatInMemory, read_heartbeat
+from pricekeeper.http.gate import require_metrics_token
+from pricekeeper.http.incoming import Receive, Scope, Send
 from pricekeeper.http.metrics import CONTENT_TYPE, Metrics, exposition_of
-from pricekeeper.http.metrics_token import require_metrics_token
 from pricekeeper.http.operation import SECURITY
 from pricekeeper.http.problems import MethodNotAllowedError, problem_of
 from pricekeeper.wire.identity import Health
@@ -201,3 +207,62 @@ def _health_answer(status: int, text: str) -> tuple[int, bytes, bytes]:
 def _finish(waited_for: asyncio.Future[None]) -> None:
     if not waited_for.done():
         waited_for.set_result(None)
+
+
+BEAT_MS: Final = 250
+ALIVE_MS_MAX: Final = 10_000
+"""A loop that has not turned for so long does not count as alive."""
+
+_DIGITS: Final = 20
+
+
+class Heartbeat(Protocol):
+    """Where a worker leaves its sign."""
+
+    def beat(self, now_ms: int) -> None:
+        """Leave a sign. The moment is of the monotonic clock, which a machine's processes share."""
+        ...
+
+
+class HeartbeatInMemory:
+    """For another thread of the same process."""
+
+    def __init__(self) -> None:
+        self.last_ms: int | None = None
+
+    def beat(self, now_ms: int) -> None:
+        self.last_ms = now_ms
+
+
+class HeartbeatInFile:
+    """For another process: a file in that folder, named after this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: int | None = None
+
+    def beat(self, now_ms: int) -> None:
+        if self._file is None:
+            path = _path(self._folder, os.getpid())
+            self._file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+        os.pwrite(self._file, b"%0*d" % (_DIGITS, now_ms), 0)  # in place: it never grows
+
+
+def read_heartbeat(folder: Path, pid: int) -> int | None:
+    """When that process left its last sign; ``None`` if it has not left any yet."""
+    try:
+        text = _path(folder, pid).read_bytes()
+    except FileNotFoundError:
+        return None
+    return int(text) if len(text) == _DIGITS else None
+
+
+async def beat_forever(heartbeat: Heartbeat, clock: Clock) -> None:
+    """Leave a sign with every turn, or every few: the loop is what calls this again."""
+    while True:
+        heartbeat.beat(clock.monotonic_ms())
+        await clock.sleep_ms(BEAT_MS)
+
+
+def _path(folder: Path, pid: int) -> Path:
+    return folder / f"heartbeat-{pid}"

@@ -1,19 +1,23 @@
-"""Background work of the service: carrying counts over, and the daily price refresh."""
+"""Background work of the service: carrying counts over, and the daily price refresh.
+
+One worker of several does what has to be done once for all of them.
+
+It is the one that holds a lock on a file in the folder that the workers share. The operating system
+lets go of the lock when a worker ends, however it ends, and another one takes it at its next try.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from math import nan
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import structlog
 
 from pricekeeper.bootstrap import Services, Supervisor, price_source
 from pricekeeper.errors import StoreError
-from pricekeeper.http.budget_metrics import BudgetMetrics
-from pricekeeper.http.denial_series import count_by_name
-from pricekeeper.http.election import Election
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import (
     API_LIMIT_DECISIONS,
@@ -30,7 +34,7 @@ from pricekeeper.http.metrics import (
     SECRETS,
     Metrics,
 )
-from pricekeeper.http.spend import SpendMetric, ids_of, whose
+from pricekeeper.http.money_metrics import BudgetMetrics, SpendMetric, count_by_name, ids_of, whose
 from pricekeeper.metering import AggregationReport
 from pricekeeper.selection import quota_pct_hundredths
 
@@ -185,3 +189,32 @@ class Observer:
                 for client, age in ages.items()
             },
         )
+
+
+class Election:
+    """Whether this worker is the one; without a folder it is alone, and is."""
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self._path = None if folder is None else folder / f"{name}.lock"
+        self._descriptor: int | None = None
+
+    def try_to_take_lock(self) -> bool:
+        """Try to take the lock, or say that it is held already."""
+        if self._path is None or self._descriptor is not None:
+            return True
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -14,7 +14,7 @@ import uvicorn
 from pricekeeper.clock import Clock
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.http.app import make_app
-from pricekeeper.http.uvicorn_config import server_config
+from pricekeeper.http.server import server_config
 from pricekeeper.settings import Settings
 
 START_SECS_MAX: Final = 30
