@@ -1,14 +1,15 @@
-"""What every test may ask for: the DynamoDB engines, and a machine that knows no AWS account.
+"""Fixtures of all tests: the DynamoDB engines, and an environment without an AWS account.
 
-An engine is started when the first test asks for it and ends with the session. One that is not
-on this machine is left out, and the summary says so in one line; in CI that is a failure
-instead. One that is here but does not start is a failure everywhere.
+An engine starts with the first test that uses it and ends with the session. If it is not installed,
+its tests are skipped and the summary says so; in CI they fail. An engine that does not start is a
+failure everywhere.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -34,10 +35,15 @@ from engine_packages import (
 
 pytest_plugins = ["slowness"]
 
+# Pytest rewrites the asserts of 450 modules, two thirds of the CPU time of a collection. It keeps
+# the result only where Python may write bytecode, and so do the processes that tests start.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 CONTRACT_FOLDER: Final = "tests/contract/"
 CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynoxide", "dynamodb-local")
 
-# What takes longest begins first, so that no worker is alone with it when all the rest is done.
+# The longest modules start first, so that no worker still runs one when the others are done.
 LONGEST: Final = (
     "metering/test_simulation.py",
     "http/test_schema.py",
@@ -50,7 +56,7 @@ LONGEST: Final = (
     "limiter/test_clocks_apart.py",
 )
 
-# What these say of requests does not depend on the store behind; the others of the folder do.
+# The results of these modules do not depend on the store.
 ONE_STORE: Final = frozenset(
     f"tests/http/test_{name}.py"
     for name in (
@@ -69,8 +75,8 @@ _AWS: Final = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 
-# The same examples for everybody, so that a red build is red again on the next machine; `dev`
-# looks further and differently each time: HYPOTHESIS_PROFILE=dev make test
+# Fixed examples, so that a failure repeats on another machine. For more and different examples:
+# HYPOTHESIS_PROFILE=dev make test
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=500, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
@@ -78,26 +84,26 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the `LONGEST` modules first, and keep tests off stores where they would show the same.
+    """Put the `LONGEST` modules first, and skip stores on which a test shows nothing new.
 
     All stores pass the contract. So the quick suite runs other tests on a file, the slow suite
     also on an engine, and neither in memory. `make test-stores` runs all tests on all stores.
     """
-    places = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+    ranks = {f"tests/{name}": rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
     if not os.environ.get("EVERY_STORE"):
         known = {item.nodeid for item in items}
-        spared = {item for item in items if _is_spared(item.nodeid, known)}
-        config.hook.pytest_deselected(items=[*spared])
-        items[:] = [item for item in items if item not in spared]
+        redundant = {item for item in items if _is_redundant(item.nodeid, known)}
+        config.hook.pytest_deselected(items=[*redundant])
+        items[:] = [item for item in items if item not in redundant]
     known = {item.nodeid for item in items}
     for item in items:
         if _has_twin_on_file(item.nodeid, known):
             item.add_marker(pytest.mark.slow)
 
 
-def _is_spared(name: str, known: set[str]) -> bool:
-    """Whether a test says the same on another store, and that is enough for every day."""
+def _is_redundant(name: str, known: set[str]) -> bool:
+    """Whether a run on another store is enough."""
     if name.startswith(CONTRACT_FOLDER):
         return False
     if "sqlite-memory" in name:
@@ -106,14 +112,14 @@ def _is_spared(name: str, known: set[str]) -> bool:
 
 
 def _has_twin_on_file(name: str, known: set[str]) -> bool:
-    """Whether this test of an engine, which is none of the contract, also runs on a file."""
+    """Whether this test of an engine also runs on a file. Contract tests have no twins."""
     twins = {name.replace(engine, "sqlite-file") for engine in ("dynoxide", "dynamodb-local")}
     return not name.startswith(CONTRACT_FOLDER) and any(twin in known for twin in twins - {name})
 
 
 @pytest.fixture(scope="session", autouse=True)
 def aws_environment() -> Iterator[None]:
-    """Nothing of the developer's own AWS set-up is seen, and no network is asked for one."""
+    """Hide the developer's AWS settings, and stop the SDKs from asking the network for any."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
@@ -158,18 +164,18 @@ def _endpoint(name: str, start: Callable[[], Engine]) -> Iterator[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say on what the contract was checked, and what was not checked at all.
+    """Print how many contract checks passed on each store, and what was left out.
 
-    Both are read from the reports, which is all that reaches us from parallel workers.
+    Both come from the reports, because parallel workers send nothing else.
     """
     if passed := _contract_checks_passed(terminalreporter):
-        told = ", ".join(f"{store} {passed[store]}" for store in CONTRACT_STORES)
-        terminalreporter.write_line(f"contract checks passed: {told}")
+        text = ", ".join(f"{store} {passed[store]}" for store in CONTRACT_STORES)
+        terminalreporter.write_line(f"contract checks passed: {text}")
     if left_out := _left_out(terminalreporter):
-        told = "; ".join(
+        text = "; ".join(
             f"{' and '.join(what)}, because {reason}" for reason, what in sorted(left_out.items())
         )
-        terminalreporter.write_line(f"left out: {told}", yellow=True)
+        terminalreporter.write_line(f"left out: {text}", yellow=True)
 
 
 def _contract_checks_passed(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
@@ -182,11 +188,11 @@ def _contract_checks_passed(terminalreporter: pytest.TerminalReporter) -> Counte
 
 
 def _left_out(terminalreporter: pytest.TerminalReporter) -> dict[str, list[str]]:
-    """Read what was left out, under the reason for it."""
+    """The engines that were left out, by reason."""
     tests: Counter[tuple[str, str]] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
-        told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if found := _LEFT_OUT.search(told):
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if found := _LEFT_OUT.search(text):
             tests[" ".join(found["reason"].split()), found["engine"]] += 1
     left_out: dict[str, list[str]] = {}
     for (reason, engine), count in sorted(tests.items()):
