@@ -13,12 +13,12 @@ import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant, usage
 from minting import minted
-from pricekeeper.cli.demo.service import running_service
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Aggregator
 from pricekeeper.metering.aggregation_report import AggregationReport
 from pricekeeper.settings import Settings, read_settings
 from pricekeeper.storage import Item, Query, Store, Table, open_store
+from pricekeeper.testing.serving import running_service
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

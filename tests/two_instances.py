@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from http_fixtures import KEY, Api
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.settings import DynamoDbLocation
+from pricekeeper.testing.serving import running_service
 from tokens.conftest import MovableClock
 
 HALF_A_MINUTE_MS = 30_000

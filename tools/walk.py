@@ -18,10 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.client import Admin, Api
 from pricekeeper.clock import SystemClock
 from pricekeeper.telemetry.logs import configure_logging
+from pricekeeper.testing.serving import running_service
 
 PACKAGE: Final = "pricekeeper."
 OURSELVES: Final = ("pricekeeper.client", "pricekeeper.cli")

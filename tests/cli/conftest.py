@@ -21,10 +21,11 @@ import typer.main
 
 from pricekeeper.authorizations import AuthorizationRequest
 from pricekeeper.cli import command, main
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import read_settings
+from pricekeeper.testing.serving import running_service
 from pricekeeper.values import AppId, OrgId
 
 ORG = "550e8400-e29b-41d4-a716-446655440000"

@@ -12,7 +12,7 @@ from cli.conftest import NOBODY, ORG, Cli
 from http_fixtures import ENVIRONMENT, KEY, Api
 from pricekeeper.authority import ALL_ORGS, Role
 from pricekeeper.bootstrap import open_services, require_administrator
-from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.errors import SettingsError
 from serving import running_server
 from tokens.conftest import MovableClock

@@ -12,9 +12,10 @@ from cli.conftest import NOBODY, ORG, Cli
 from cli.test_spend import on_services
 from hook_server import Hook, running_hook
 from pricekeeper.bootstrap import Services
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import Usage
+from pricekeeper.testing.serving import running_service
 from pricekeeper.values import AppId, OrgId
 from receivers import Receivers, running_receivers
 

@@ -9,7 +9,7 @@ import pytest
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
 from pricekeeper.cli.backends import Backend, Where, open_backend
-from pricekeeper.cli.changing import set_app, set_org
+from pricekeeper.cli.clients import set_app, set_org
 from pricekeeper.cli.settings_input import AppFlags, OrgFlags, Removals
 
 QUOTAS = {"premium": 50_000_000, "standard": 20_000_000, "economy": 500_000}

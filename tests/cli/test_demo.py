@@ -12,21 +12,22 @@ import pytest
 from cli.conftest import Cli
 from pricekeeper.cli import demo
 from pricekeeper.cli.demo import company
-from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import SLOWDOWN, FastClock
-from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch, Sums
 from pricekeeper.cli.demo.traffic import (
     DAY_MS,
     HOUR_MS,
     LONG_JOBS,
     PERSONAS,
     SUPPORT,
+    DemoLedger,
+    Mismatch,
     Planned,
+    Sums,
     cost_usd_picos,
     plan_day,
     quotas,
 )
-from pricekeeper.cli.demo.view import EXPECTED, Result
+from pricekeeper.cli.demo.view import EXPECTED, Board, Result
 from pricekeeper.pricing import load_catalogue
 
 SMALL = ("--secs", "4", "--calls", "120")

@@ -19,9 +19,9 @@ import stored_items as written
 from cli.conftest import ORG, Cli, drop_a_table
 from free_port import free_port
 from pricekeeper.cli.checks import FREE_BYTES_CALM, FREE_BYTES_MIN
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.checks_secrets import Ages
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.cli.listening import Listening, write_note
-from pricekeeper.cli.secret_ages import Ages
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.errors import SettingsError
 from pricekeeper.metering.aggregator import closable_tick
@@ -32,6 +32,7 @@ from pricekeeper.storage.format import FORMAT_KEY
 from pricekeeper.storage.sqlite.moments import Moments, write_moments
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, config_key
+from pricekeeper.testing.serving import running_service
 from pricekeeper.values import parse_app_id, parse_org_id
 
 KEY = "PRICEKEEPER_PROVISIONING_KEY"

@@ -3,7 +3,7 @@
 import pytest
 
 from cli.conftest import ORG, ORG_FLAGS, Cli
-from pricekeeper.cli.forecasting import _between, _style
+from pricekeeper.cli.spend import _between, _style
 
 
 def test_every_budget_and_all_of_the_day_and_month(anywhere: Cli) -> None:

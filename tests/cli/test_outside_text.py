@@ -16,7 +16,7 @@ from rich.text import Text
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_widths import APP, MORE_RUNS, RUNS, filled, shown
 from pricekeeper import cli as cli_package
-from pricekeeper.cli import changing, local
+from pricekeeper.cli import clients, local
 from pricekeeper.cli.command import print_json
 from pricekeeper.cli.local import plain
 from pricekeeper.cli.settings_input import settings_file
@@ -55,7 +55,7 @@ def tag_of_spoiled(answer: dict[str, Any]) -> str:
 def spoiled(filled: Cli) -> Cli:
     """A store whose every answer is evil where it can be."""
     filled.monkeypatch.setattr(local, "plain", lambda answer: spoil(plain(answer)))
-    filled.monkeypatch.setattr(changing, "settings_tag", tag_of_spoiled)
+    filled.monkeypatch.setattr(clients, "settings_tag", tag_of_spoiled)
     filled.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", "a-key-of-thirty-two-characters--")
     return filled
 

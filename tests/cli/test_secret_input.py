@@ -8,7 +8,7 @@ import pytest
 
 from cli.conftest import ORG, Cli
 from cli.test_face import COMMANDS
-from pricekeeper.cli.secret_input import LENGTH_MAX
+from pricekeeper.cli.options import LENGTH_MAX
 
 KEY = "PRICEKEEPER_PROVISIONING_KEY"
 CHAT = f"org-{ORG}-app-chat"

@@ -13,7 +13,7 @@ import pytest
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
 from pricekeeper.authorizations import AuthorizationRequest
 from pricekeeper.bootstrap import Services, open_services
-from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.metering import Usage, org_day
 from pricekeeper.storage import Add, Key, Set, Update
 from pricekeeper.storage.tables import DAILY_TOTAL, RATE_BUCKETS

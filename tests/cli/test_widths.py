@@ -18,11 +18,9 @@ from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_face import COMMANDS, SERVES, spool_settings
 from pricekeeper.cli import command
 from pricekeeper.cli.command import Output
-from pricekeeper.cli.demo.board import AppState, Board
-from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch, Sums
-from pricekeeper.cli.demo.view import Result, going_on, summary
-from pricekeeper.cli.drawing import pct_bar
-from pricekeeper.cli.listing import Listing, table
+from pricekeeper.cli.demo.traffic import DemoLedger, Mismatch, Sums
+from pricekeeper.cli.demo.view import AppState, Board, Result, going_on, summary
+from pricekeeper.cli.drawing import Listing, pct_bar, table
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.metering import Usage

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from client.money import BUDGET
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.client import Admin, Api, AsyncPriceKeeper, PriceKeeper
+from pricekeeper.testing.serving import running_service
 from tokens.conftest import MovableClock
 
 APP = "chat"

@@ -209,7 +209,7 @@ async def test_a_revoked_session_of_the_real_service(
     tmp_path: Path,
 ) -> None:
     """Ten calls at once after it ended: one more login, and nobody is refused."""
-    from pricekeeper.cli.demo.service import demo_settings, running_service  # noqa: PLC0415
+    from pricekeeper.cli.demo import demo_settings, running_service  # noqa: PLC0415
 
     clock, settings = MovableClock(), demo_settings(tmp_path)
     with running_service(settings, clock) as url:

@@ -23,9 +23,9 @@ from free_port import free_port
 from gateway.models import cost_of, write_deployment
 from gateway.world import App, Books, ShiftedClock, directive, gateway_settings
 from http_fixtures import ENVIRONMENT, Api
-from pricekeeper.cli.demo.service import running_service
 from pricekeeper.settings.locations import parse_store_location
 from pricekeeper.standin import Ledger, running
+from pricekeeper.testing.serving import running_service
 from scraping import until
 from serving import Server, running_server
 

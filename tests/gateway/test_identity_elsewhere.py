@@ -12,9 +12,9 @@ import pytest
 
 from gateway.test_identity import call, end_by, signed_by
 from gateway.world import App, ShiftedClock, World, gateway_settings
-from pricekeeper.cli.demo.service import running_service
 from pricekeeper.settings.locations import parse_store_location
 from pricekeeper.standin import running
+from pricekeeper.testing.serving import running_service
 from two_instances import HALF_A_MINUTE_MS
 
 SIGNED, TOKEN, PAIR = "signed", "token", "pair"

@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 from gateway.models import BY_LABEL, bill, write_deployment
 from http_fixtures import KEY, METRICS_TOKEN, Api, Reply
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import BedrockLocation, Settings
 from pricekeeper.standin import BilledCall, Ledger
+from pricekeeper.testing.serving import running_service
 from scraping import until
 
 GENEROUS_USD_MICROS = 10**12

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, Api, Reply, Tenant
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
+from pricekeeper.testing.serving import running_service
 from scraping import until
 from serving import Server, running_server
 from tokens.conftest import MovableClock

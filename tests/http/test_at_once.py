@@ -22,7 +22,7 @@ from http_fixtures import METRICS_TOKEN, usage
 from in_loop_service import Service, register, serving
 from metering.scripted_store import Held, ScriptedStore, fails
 from pricekeeper.bootstrap import services
-from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import StoreUnavailableError

@@ -12,12 +12,12 @@ import pytest
 from http_fixtures import KEY, Api, Tenant, usage
 from metering.scripted_store import ScriptedStore, fails
 from pricekeeper.bootstrap import services
-from pricekeeper.cli.demo.service import running_service
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.http import batch
 from pricekeeper.metering import GROUP_RECORDS, Usage
 from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
+from pricekeeper.testing.serving import running_service
 from pricekeeper.usecases.runtime import usage_of
 from pricekeeper.wire.runtime import UsageBody
 from stores import ShiftedClock

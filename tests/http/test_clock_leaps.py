@@ -14,7 +14,7 @@ import pytest
 
 from http_fixtures import METRICS_TOKEN, ORG, usage
 from in_loop_service import Account, Service, pass_time, register, serving
-from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import STEADY_MS, ManualClock, SystemClock, TrustedClock
 from pricekeeper.settings import Settings, parse_store_location
 from scraping import read_samples

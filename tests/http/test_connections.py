@@ -17,12 +17,13 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from http_fixtures import KEY, METRICS_TOKEN, Api
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.http import connections, protocol
 from pricekeeper.http.connections import Connections
 from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.protocol import ProblemProtocol
+from pricekeeper.testing.serving import running_service
 from scraping import scrape, until
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"

@@ -16,10 +16,10 @@ import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Tenant, usage
 from minting import minted
-from pricekeeper.cli.demo.service import running_service
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import read_settings
 from pricekeeper.storage.tables import ACTIVITY, ALERTS
+from pricekeeper.testing.serving import running_service
 from pricekeeper.ticks import TICK_MS
 from scraping import scrape
 

@@ -21,7 +21,7 @@ import uvicorn
 
 from hanging_proxy import HangingProxy, hanging_proxy
 from http_fixtures import KEY, METRICS_TOKEN, ORG, Api, Reply, Tenant, usage
-from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.http.app import make_app
 from pricekeeper.http.metrics_listener import OneWorker
 from pricekeeper.http.server import server_config

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from http_fixtures import KEY, METRICS_TOKEN, ORG, Api, Tenant, usage
-from pricekeeper.cli.demo.service import running_service
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings, SqliteLocation
+from pricekeeper.testing.serving import running_service
 from scraping import scrape
 
 QUERIES = 'pricekeeper_store_calls_total{call="query"}'

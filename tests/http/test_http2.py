@@ -15,10 +15,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from http_fixtures import METRICS_TOKEN, Api
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.http import protocol
 from pricekeeper.http.refusals import FRAMES_BYTES_MAX, Http2Refusal
+from pricekeeper.testing.serving import running_service
 from scraping import moves
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -16,7 +16,7 @@ import uvicorn
 
 from free_port import free_port
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Reply, Tenant, usage
-from pricekeeper.cli.demo.service import demo_settings
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.http import metrics_listener
 from pricekeeper.http.app import make_app

@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, Api
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.http import protocol
+from pricekeeper.testing.serving import running_service
 from serving import running_server
 
 PIECE = 16 * 1024

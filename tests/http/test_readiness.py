@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from http_fixtures import METRICS_TOKEN, Api
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import StoreError, StoreUnavailableError
 from pricekeeper.http.health import HANGS, MEMORY_MS, PROBE_MS_MAX, Readiness
 from pricekeeper.settings import MEMORY, SqliteLocation, parse_store_location
 from pricekeeper.storage import Item, Key, Put, Store, Table, open_store
 from pricekeeper.telemetry import StoreMeter
+from pricekeeper.testing.serving import running_service
 from scraping import scrape
 
 GETS = 'pricekeeper_store_calls_total{call="get"}'

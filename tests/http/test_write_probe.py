@@ -16,11 +16,12 @@ import pytest
 
 from hanging_proxy import hanging_proxy
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, Api, Reply, Tenant, usage
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.http.health import HANGS, MEMORY_MS
 from pricekeeper.settings import parse_store_location
 from pricekeeper.storage.sqlite.store import SqliteStore
+from pricekeeper.testing.serving import running_service
 from scraping import scrape, until
 from serving import running_server
 

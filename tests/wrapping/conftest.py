@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pricekeeper.authorizations import expiry
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.standin import running
+from pricekeeper.testing.serving import running_service
 from tokens.conftest import MovableClock
 from wrapping.deployment import write_deployment
 from wrapping.world import Program, World

@@ -11,11 +11,12 @@ import boto3
 import pytest
 
 import pricekeeper
-from pricekeeper.cli.demo.service import demo_settings, running_service
+from pricekeeper.cli.demo import demo_settings
 from pricekeeper.client import Admin
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import BedrockLocation
 from pricekeeper.standin import running
+from pricekeeper.testing.serving import running_service
 
 ORG: dict[str, Any] = {
     "org_name": "Acme",

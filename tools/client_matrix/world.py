@@ -29,12 +29,12 @@ from urllib.request import urlopen
 
 from client_matrix.environments import FOLDER, Client, Kind
 from client_matrix.scenarios import BUDGET, DEPLOYMENT, ORG, PRICES_USD_MICROS_PER_1M, Scenario
-from pricekeeper.cli.demo.service import running_service
 from pricekeeper.client import Admin, Api
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import Settings, SqliteLocation
 from pricekeeper.standin import running
 from pricekeeper.standin.serving import Running
+from pricekeeper.testing.serving import running_service
 from snippets import gateway_environment
 
 READY_SECS_MAX: Final = 30

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from pricekeeper.cli import secret_input
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Output, backend_command, either_command
-from pricekeeper.cli.drawing import Section, claim_hint, done, minute, moment, to_paste
+from pricekeeper.cli.command import Output, Reason, backend_command, either_command
+from pricekeeper.cli.drawing import Section, claim_hint, done, minute, moment, table, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
-from pricekeeper.cli.listing import table
-from pricekeeper.cli.options import argument, option
+from pricekeeper.cli.options import HOW_TO_HIDE, argument, option, read_secret
 from pricekeeper.settings import RETRIEVAL_TOKEN
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
@@ -24,6 +23,7 @@ if TYPE_CHECKING:  # a command that only explains itself imports none of this
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
 overrides = typer.Typer(no_args_is_help=True, help="A model set by hand, until midnight.")
+top = typer.Typer()
 sessions = typer.Typer(no_args_is_help=True, help="Live sessions of a client.")
 
 OptionalOrg = Annotated[str | None, argument("ORG", "The organisation's UUID; else --client.")]
@@ -60,8 +60,8 @@ async def claim(
         str | None,
         argument(
             "TOKEN",
-            f"The retrieval token, pkr_...; {secret_input.HELP}; else ${RETRIEVAL_TOKEN}.",
-            parser=secret_input.read_secret,
+            f"The retrieval token, pkr_...; {HOW_TO_HIDE}; else ${RETRIEVAL_TOKEN}.",
+            parser=read_secret,
         ),
     ] = None,
 ) -> Output:
@@ -112,6 +112,67 @@ async def provisioning_key(
         to_paste(f"export PRICEKEEPER_PROVISIONING_KEY={answer['provisioning_key']}"),
     ]
     return Output(answer, Section(Text(answer["org_id"], "bold"), *parts))
+
+
+def _question(given: Mapping[str, Any]) -> str:
+    whose = given["app"] or given["org"]
+    if given["previous"]:
+        return f"End all sessions of {whose}, and the secret before the present one?"
+    return f"Stop every secret and every token of {whose}? It has no way in until you rotate."
+
+
+@backend_command(credentials, "revoke", asks=_question)
+async def revoke(
+    backend: Backend,
+    org: OrgArgument,
+    app: OptionalApp = None,
+    *,
+    reason: Reason,
+    previous: Annotated[
+        bool,
+        option("--previous", "Spare the present secret: only the one before it, in its grace."),
+    ] = False,
+) -> Output:
+    """Stop the secrets, sessions and tokens of a client at once; rotate gives it a secret again.
+
+    An organisation's apps keep theirs, and so does its provisioning key.
+
+    [dim]pricekeeper credentials revoke $ORG chat --reason "found on GitHub"[/dim]
+    """
+    answer = await backend.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
+    if previous:
+        picture = done(f"{answer['client_id']}: sessions, and the secret before, have ended")
+    else:
+        after = f"next: pricekeeper credentials rotate {org}{f' {app}' if app else ''}"
+        picture = done(f"{answer['client_id']}: nothing opens it any more", after)
+    return Output(answer, picture)
+
+
+@backend_command(top, "freeze")
+async def freeze(
+    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+) -> Output:
+    """Refuse models and tokens to an app, or to an organisation and its apps; usage counts on.
+
+    [dim]pricekeeper freeze $ORG --reason "spends by itself since 3 am"[/dim]
+
+    [dim]pricekeeper freeze $ORG chat --reason "its secret has leaked"[/dim]
+    """
+    answer = await backend.admin.freeze(org, app, reason=reason)
+    return Output(answer, done(f"{answer['client_id']} is frozen", _unfreeze(org, app)))
+
+
+@backend_command(top, "unfreeze")
+async def unfreeze(
+    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+) -> Output:
+    """Lift the freeze of an app or an organisation. An organisation's holds for its apps.
+
+    [dim]pricekeeper unfreeze $ORG chat --reason "has a new secret"[/dim]
+    """
+    await backend.admin.unfreeze(org, app, reason=reason)
+    answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "unfrozen"}
+    return Output(answer, done(f"{app or org} is not frozen"))
 
 
 @backend_command(overrides, "set")
@@ -237,3 +298,8 @@ def _one_client(org: str | None, app: str | None, client: str | None) -> Client:
     from pricekeeper.tenants import parse_client_id  # noqa: PLC0415  # --help needs none
 
     return parse_client_id(client, "--client")
+
+
+def _unfreeze(org: str, app: str | None) -> str:
+    named = f"{org} {app}" if app else org
+    return f"to lift it: pricekeeper unfreeze {named} --reason ..."

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,10 +24,10 @@ import msgspec
 import structlog
 
 from pricekeeper.alerts import make_look
-from pricekeeper.cli.aggregation import aggregate_and_sweep
-from pricekeeper.clock import SystemClock
+from pricekeeper.authorizations.expiry import Expiry
+from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.metering import AggregationReport
+from pricekeeper.metering import AggregationReport, Aggregator
 from pricekeeper.metering.folding import Look, look_at_nothing
 from pricekeeper.settings import RETENTION_DAYS_DEFAULT, StoreLocation, read_settings
 from pricekeeper.storage import Store, open_store, require_format
@@ -107,3 +108,17 @@ def handler(event: object, context: object) -> dict[str, Any]:
         )
     log.info("aggregation", **answer)
     return answer
+
+
+async def aggregate_and_sweep(
+    store: Store, clock: Clock, *, retention_days: int, look: Look
+) -> AggregationReport:
+    """Bring the totals up to date, then charge what has expired of processes that are gone."""
+    aggregator = Aggregator(store, clock, retention_days=retention_days, look=look)
+    report = await aggregator.run_once()
+    expiry = Expiry.on_store(store, clock, retention_days)
+    try:
+        swept = await expiry.sweep()
+    finally:
+        await expiry.close()
+    return replace(report, expired=swept.expired, unswept=swept.failed)

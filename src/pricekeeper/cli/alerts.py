@@ -12,11 +12,9 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Output, backend_command
-from pricekeeper.cli.drawing import Section, done, minute, moment
+from pricekeeper.cli.drawing import Section, done, minute, moment, table
 from pricekeeper.cli.exits import hint_if_missing
-from pricekeeper.cli.listing import table
-from pricekeeper.cli.options import argument, option
-from pricekeeper.cli.secret_input import HELP, read_secret
+from pricekeeper.cli.options import HOW_TO_HIDE, argument, option, read_secret
 from pricekeeper.cli.terminal import harmless
 
 alerts = typer.Typer(no_args_is_help=True, help="Who is told of what, and what was told.")
@@ -85,11 +83,11 @@ async def set_channel(
     ] = None,
     to: Annotated[
         str | None,
-        option("--to URL", f"Its URL, topic or mail server; {HELP}.", parser=read_secret),
+        option("--to URL", f"Its URL, topic or mail server; {HOW_TO_HIDE}.", parser=read_secret),
     ] = None,
     secret: Annotated[
         str | None,
-        option("--secret TEXT", f"What signs, or a password; {HELP}.", parser=read_secret),
+        option("--secret TEXT", f"What signs, or a password; {HOW_TO_HIDE}.", parser=read_secret),
     ] = None,
     user: Annotated[str | None, option("--user", "Who logs in at the mail server.")] = None,
     sender: Annotated[str | None, option("--from ADDRESS", "Who mails are from.")] = None,

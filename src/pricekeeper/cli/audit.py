@@ -15,9 +15,8 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalOrg
 from pricekeeper.cli.command import Output, backend_command, store_command
-from pricekeeper.cli.drawing import Section, done, moment
+from pricekeeper.cli.drawing import Section, done, moment, table
 from pricekeeper.cli.exits import MisusedError
-from pricekeeper.cli.listing import table
 from pricekeeper.cli.opening import open_local_store, store_name
 from pricekeeper.cli.options import option
 from pricekeeper.clock import SystemClock

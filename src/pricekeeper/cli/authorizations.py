@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import AppArgument, OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Output, either_command
+from pricekeeper.cli.command import Output, Reason, backend_command, either_command
 from pricekeeper.cli.drawing import (
     FULL_PCT,
     STATUS_STYLES,
@@ -21,10 +21,10 @@ from pricekeeper.cli.drawing import (
     minute,
     moment,
     pct_bar,
+    table,
     usd,
 )
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
-from pricekeeper.cli.listing import table
 from pricekeeper.cli.options import argument, option
 
 authorizations = typer.Typer(no_args_is_help=True, help="Calls that money is held for.")
@@ -111,6 +111,21 @@ async def void_authorization(
         await keeper.void(authorization_id, reason=reason)
     answer = {"authorization_id": authorization_id, "status": "voided"}
     return Output(answer, done(f"{authorization_id} holds nothing any more"))
+
+
+@backend_command(authorizations, "revoke")
+async def revoke_authorization(
+    backend: Backend, org: OrgArgument, authorization_id: IdArgument, *, reason: Reason
+) -> Output:
+    """Give back what an authorization of any app holds, as an administrator.
+
+    One that was captured is a usage record: void that.
+
+    [dim]pricekeeper authorizations revoke $ORG $ID --reason "its job was stopped"[/dim]
+    """
+    answer = await backend.admin.void_authorization(org, authorization_id, reason=reason)
+    whose = f"it was {answer['client_id']}'s"
+    return Output(answer, done(f"{answer['authorization_id']} holds nothing any more", whose))
 
 
 @either_command(top, "budgets")

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Final
 
 from pricekeeper.cli.backends import Where
-from pricekeeper.cli.check import OTHERS, Checked
-from pricekeeper.cli.checks_keys import (
+from pricekeeper.cli.checks_secrets import (
+    Ages,
     administrators_check,
     own_secrets_checks,
     provisioning_key_check,
+    read_stored_secrets,
 )
 from pricekeeper.cli.demo_org import DEMO_METRICS_TOKEN
+from pricekeeper.cli.doctor import OTHERS, Checked
 from pricekeeper.cli.listening import FIX, is_loopback, read_note
 from pricekeeper.cli.opening import is_missing_file, open_local_store, store_name
-from pricekeeper.cli.secret_ages import Ages, read_stored_secrets
 from pricekeeper.cli.upkeep import find_tables
 from pricekeeper.clock import Clock, SystemClock, TrustedClock
 from pricekeeper.credentials.strength import HOW_TO_MAKE_A_TOKEN

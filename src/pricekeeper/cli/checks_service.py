@@ -11,9 +11,9 @@ from typing import Final
 import aiohttp
 
 from pricekeeper.cli.backends import Where
-from pricekeeper.cli.check import Checked
 from pricekeeper.cli.checks import SKEW_MS_MAX, clock_check, secrets_check
-from pricekeeper.cli.secret_ages import read_served_secrets
+from pricekeeper.cli.checks_secrets import read_served_secrets
+from pricekeeper.cli.doctor import Checked
 from pricekeeper.client import Admin, Api, ServiceError
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import PriceKeeperError

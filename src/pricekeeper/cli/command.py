@@ -23,9 +23,9 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_type_hints
 import typer
 from rich.console import RenderableType
 
-from pricekeeper.cli import exits, secret_input
+from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Where, open_backend, quiet_logs
-from pricekeeper.cli.options import option
+from pricekeeper.cli.options import HOW_TO_HIDE, option, read_secret
 from pricekeeper.cli.terminal import harmless, harmless_json, make_console
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import ADMIN_KEY, CLIENT_ID, CLIENT_SECRET, CONFIG, STORE, URL, Settings
@@ -38,14 +38,14 @@ def _where(spelling: str, text: str, variable: str, **more: Any) -> Any:
 
 def _secret_where(spelling: str, text: str, variable: str) -> Any:
     """The same for a secret, which may also come from stdin or a file."""
-    parser = secret_input.read_secret
-    return _where(spelling, f"{text}; {secret_input.HELP}", variable, parser=parser)
+    return _where(spelling, f"{text}; {HOW_TO_HIDE}", variable, parser=read_secret)
 
 
 HELP_WIDTH_MIN: Final = 80
 """For less Typer would cut words. A narrower terminal breaks the lines, and cuts nothing."""
 
 YesOption = Annotated[bool, option("--yes -y", "Do not ask.")]
+Reason = Annotated[str, option("--reason TEXT", "Why: it is logged, and a freeze shows it.")]
 Json = Annotated[bool, option("--json", "Print the answer as JSON, and nothing else.")]
 StoreOption = Annotated[str | None, _where("--store URL", "The store", STORE)]
 ConfigOption = Annotated[str | None, _where("--config FILE", "The deployment file", CONFIG)]

@@ -11,22 +11,17 @@ import typer
 
 from pricekeeper.cli import (
     access,
-    admin_keys,
     alerts,
     applying,
     audit,
     authorizations,
-    buckets,
-    changing,
-    containment,
+    clients,
     doctor,
     exporting,
-    forecasting,
+    keys,
     ledger,
     prices,
-    signing_keys,
     spend,
-    spooling,
     upkeep,
     usage,
     watch,
@@ -137,27 +132,26 @@ def run_demo(
     demonstrate(secs=secs, calls=calls, seed=seed, keep=keep, as_json=as_json)
 
 
-app.add_typer(changing.orgs, name="org")
-app.add_typer(changing.apps, name="app")
-app.add_typer(admin_keys.admin_keys, name="admin-keys")
+app.add_typer(clients.orgs, name="org")
+app.add_typer(clients.apps, name="app")
+app.add_typer(keys.admin_keys, name="admin-keys")
 app.add_typer(access.credentials, name="credentials")
 app.add_typer(access.overrides, name="override")
 app.add_typer(access.sessions, name="sessions")
 app.add_typer(usage.usage, name="usage")
-app.add_typer(buckets.limits, name="limits")
+app.add_typer(usage.limits, name="limits")
 app.add_typer(authorizations.authorizations, name="authorizations")
 app.add_typer(alerts.alerts, name="alerts")
 app.add_typer(prices.prices, name="prices")
 app.add_typer(upkeep.tables, name="tables")
-app.add_typer(signing_keys.keys, name="keys")
+app.add_typer(keys.keys, name="keys")
 app.add_typer(ledger.ledger, name="ledger")
 app.add_typer(audit.audit, name="audit")
-app.add_typer(spooling.spool, name="spool")
+app.add_typer(upkeep.spool, name="spool")
 app.add_typer(applying.top)
 app.add_typer(spend.top)
 app.add_typer(authorizations.top)
-app.add_typer(forecasting.top)
-app.add_typer(containment.top)
+app.add_typer(access.top)
 app.add_typer(upkeep.top)
 app.add_typer(exporting.top)
 app.add_typer(doctor.top)

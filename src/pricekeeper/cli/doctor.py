@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import stat
+from dataclasses import asdict, dataclass
+from typing import Final, Literal, TypeAlias
 
 import typer
 from rich.text import Text
@@ -14,8 +16,22 @@ from pricekeeper.cli.drawing import Section
 from pricekeeper.cli.terminal import harmless
 
 top = typer.Typer()
+Level: TypeAlias = Literal["OK", "WARN", "FAIL"]
+
+OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+"""The bits of a file's mode that let others in."""
 
 _STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One thing that was looked at: whether it is as it must be, and what to do if not."""
+
+    name: str
+    level: Level
+    told: str
+    fix: str = ""
 
 
 @doctor_command(top, "doctor")

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Output, store_command
-from pricekeeper.cli.drawing import Section, usd
-from pricekeeper.cli.listing import table
+from pricekeeper.cli.drawing import Section, table, usd
 from pricekeeper.cli.opening import open_local_store
 from pricekeeper.cli.options import option
 from pricekeeper.client_ids import Client

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Output, store_command
-from pricekeeper.cli.drawing import Section
-from pricekeeper.cli.listing import Listing, table
+from pricekeeper.cli.drawing import Listing, Section, table
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.cli.options import option
 from pricekeeper.clock import SystemClock

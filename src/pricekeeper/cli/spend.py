@@ -11,15 +11,25 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
-from pricekeeper.cli.command import Output, backend_command, either_command
-from pricekeeper.cli.drawing import FULL_PCT, Section, moment, pct_bar, usd
-from pricekeeper.cli.listing import table
-from pricekeeper.cli.options import option
+from pricekeeper.cli.command import Output, Reason, backend_command, either_command
+from pricekeeper.cli.drawing import (
+    FULL_PCT,
+    STATUS_STYLES,
+    Section,
+    done,
+    minute,
+    moment,
+    pct_bar,
+    table,
+    usd,
+)
+from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.cli.usage import usage
 
 top = typer.Typer()
 
+RequestArgument = Annotated[str, argument("REQUEST_ID", "The id of a usage record.")]
 PAGES_MAX: Final = 100
 """Pages without a record in them that are passed over."""
 _END_HELP: Final = "2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
@@ -80,6 +90,21 @@ async def list_usage(
         if answer["records"] or after is None:
             break
     return Output(answer, _records(answer))
+
+
+@backend_command(usage, "void")
+async def void_usage(
+    backend: Backend, org: OrgArgument, request_id: RequestArgument, *, reason: Reason
+) -> Output:
+    """Take a usage record out of totals and budgets, by a correction; both stay visible.
+
+    It can be done until the day of the record is final, and again: that changes nothing.
+
+    [dim]pricekeeper usage void $ORG 01928f7c-12ab-7c3d-8e4f-0123456789ab --reason "a test"[/dim]
+    """
+    answer = await backend.admin.void_usage(org, request_id, reason=reason)
+    after = f"its correction is {answer['correction_id']}"
+    return Output(answer, done(f"{answer['request_id']} counts no more", after))
 
 
 def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> RenderableType:
@@ -147,3 +172,58 @@ def _records(answer: Mapping[str, Any]) -> RenderableType:
     if "next" in answer:
         parts.append(Text(f"more: --after {answer['next']}", "dim"))
     return Section(Text("usage records", "bold"), *parts)
+
+
+UNKNOWN: Final = "?"
+_METHODS: Final = {
+    "PROFILE": "weekdays and hours",
+    "STRAIGHT_LINE": "straight line",
+    "NONE": "too early to say",
+}
+
+
+@either_command(top, "forecast")
+async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
+    """Show where every budget of an organisation or app will end, and when it will be spent.
+
+    Four times of five a window ends between the two bounds. They are made from what was spent on
+    earlier weekdays and hours; with less than two days of those there is a straight line alone.
+
+    [dim]pricekeeper forecast $ORG chat[/dim]
+    """
+    answer = await backend.reader(client_of(org, app)).forecast()
+    rows = table(
+        "what", "of", "a", "spent", "expected", "between", "limit", "spent at (UTC)", "from",
+        numbers=["spent", "expected", "between", "limit"], wraps=["what", "from"],
+    )  # fmt: skip
+    for one in answer["forecasts"]:
+        expected = one["expected_usd_micros"]
+        rows.add_row(
+            _forecast_name(one),
+            "org" if one["scope"] == "ORG" else "app",
+            one["window"].lower(),
+            usd(one["spent_usd_micros"]),
+            Text(UNKNOWN if expected is None else usd(expected), _style(one), justify="right"),
+            _between(one),
+            usd(one["limit_usd_micros"]) if "limit_usd_micros" in one else "",
+            minute(one["spent_at"]) if "spent_at" in one else "",
+            _METHODS[one["method"]],
+        )
+    return Output(answer, Section(Text(app or org, "bold"), rows))
+
+
+def _forecast_name(one: Mapping[str, Any]) -> str:
+    tags = "".join(f" {name}:{value}" for name, value in one.get("tag", {}).items())
+    return f"{one.get('name', 'everything')}{tags}"
+
+
+def _between(one: Mapping[str, Any]) -> str:
+    low, high = one["low_usd_micros"], one["high_usd_micros"]
+    return "" if low is None or high is None else f"{usd(low)} .. {usd(high)}"
+
+
+def _style(one: Mapping[str, Any]) -> str:
+    """Red where the limit will be spent, yellow where it may be."""
+    if "spent_at" in one:
+        return STATUS_STYLES["EXCEEDED"]
+    return STATUS_STYLES["TIGHT" if "spent_at_earliest" in one else "NORMAL"]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from pricekeeper.cli import exits
-from pricekeeper.cli.command import Output, store_command
-from pricekeeper.cli.drawing import Facts, Section, done
-from pricekeeper.cli.listing import table
+from pricekeeper.cli.backends import Where
+from pricekeeper.cli.command import Output, client_command, store_command
+from pricekeeper.cli.drawing import Facts, Section, done, table
 from pricekeeper.cli.opening import is_missing_file, open_local_store
+from pricekeeper.cli.options import option
+from pricekeeper.cli.usage import limits
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import StoreMisconfiguredError
 from pricekeeper.settings import Settings
 
-if TYPE_CHECKING:  # it brings every feature with it
+if TYPE_CHECKING:
     from pricekeeper.storage import Store
+
 
 tables = typer.Typer(no_args_is_help=True, help="The store's tables.")
 top = typer.Typer()
@@ -33,7 +38,7 @@ async def aggregate(settings: Settings) -> Output:
     [dim]* * * * * pricekeeper aggregate --json >> aggregate.log[/dim]
     """
     from pricekeeper.alerts import make_look  # noqa: PLC0415
-    from pricekeeper.cli.aggregation import aggregate_and_sweep  # noqa: PLC0415
+    from pricekeeper.cli.aggregator_lambda import aggregate_and_sweep  # noqa: PLC0415
     from pricekeeper.pricing import load_catalogue  # noqa: PLC0415
 
     catalogue = load_catalogue(settings.config_path)
@@ -137,3 +142,92 @@ async def find_tables(store: Store) -> dict[str, bool]:
 def _is_missing_table(error: StoreMisconfiguredError) -> bool:
     text = str(error).lower()
     return "no such table" in text or "resourcenotfound" in text
+
+
+DryRun = Annotated[bool, option("--dry-run", "Only tell what would be changed.")]
+
+
+@store_command(limits, "repair")
+async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Output:
+    """Bring token buckets that a leaping clock refilled in the future back to now.
+
+    Do this where the clock is right. Services heal such buckets by themselves while they run; a
+    repaired one is right for new instances, too. Balances stay, and debts become empty buckets. A
+    store that has noted a later time forgets it; a service that doubts this clock is then started
+    again.
+
+    [dim]pricekeeper limits repair --dry-run[/dim]
+    """
+    from pricekeeper.limiter import Limiter  # noqa: PLC0415
+    from pricekeeper.storage import forget_moments_ahead  # noqa: PLC0415
+    from pricekeeper.tenants import Tenants  # noqa: PLC0415
+
+    clients, buckets = 0, []
+    async with open_local_store(settings) as store:
+        clock = SystemClock()
+        limiter = Limiter(store, clock=clock)
+        async for policy in Tenants(store, clock, ()).read_all():
+            clients += 1
+            buckets += [
+                {
+                    "client_id": policy.client_id,
+                    "resource": found.resource,
+                    "ahead_secs": found.ahead_ms // 1000,
+                }
+                for found in await limiter.repair(policy.bucket_entity, dry_run=dry_run)
+            ]
+    now_ms = clock.now_ms()
+    ahead = forget_moments_ahead(settings.store, now_ms=now_ms, dry_run=dry_run)
+    answer = {"dry_run": dry_run, "clients": clients, "buckets": buckets, "store_ahead": ahead}
+    return Output(answer, _repair_picture(answer))
+
+
+def _repair_picture(answer: dict[str, Any]) -> RenderableType:
+    buckets, lines = answer["buckets"], list[RenderableType]()
+    if answer["store_ahead"]:
+        what = "knows" if answer["dry_run"] else "has forgotten"
+        lines.append(Text(f"the store {what} a time that is ahead of this clock", "bold"))
+    if not buckets:
+        heading = f"no bucket is ahead of this clock, of {answer['clients']} clients"
+        return Section(Text(heading, "green"), *lines)
+    rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
+    for one in buckets:
+        rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")
+    what = "would be brought back" if answer["dry_run"] else "brought back to now"
+    return Section(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)
+
+
+spool = typer.Typer(no_args_is_help=True, help="What an app must still tell the service.")
+
+
+@client_command(spool, "show")
+async def show_spool(_: Where) -> Output:
+    """Show what waits to be told, and what the service has refused for good.
+
+    The app is the one that $PRICEKEEPER_URL, $PRICEKEEPER_CLIENT_ID and $PRICEKEEPER_CLIENT_SECRET
+    name; its files are in $PRICEKEEPER_SPOOL_DIR, or where it keeps them without it.
+
+    [dim]pricekeeper spool show[/dim]
+    """
+    from pricekeeper.client import spool_command  # noqa: PLC0415
+    from pricekeeper.client.configuration import KeeperSettings  # noqa: PLC0415
+
+    answer = spool_command.look(KeeperSettings.read({}), SystemClock())
+    return Output(answer, Text("\n".join(spool_command.picture_of_look(answer))))
+
+
+@client_command(spool, "flush")
+async def flush_spool(_: Where) -> Output:
+    """Tell the service what apps that have ended have left; exit 1 if some is left still.
+
+    What an app that runs has in its file is left to it.
+
+    [dim]pricekeeper spool flush[/dim]
+    """
+    from pricekeeper.client import spool_command  # noqa: PLC0415
+    from pricekeeper.client.configuration import KeeperSettings  # noqa: PLC0415
+
+    given = KeeperSettings.read({})
+    answer = await asyncio.to_thread(spool_command.tell_now, given, SystemClock())
+    picture = Text("\n".join(spool_command.picture_of_telling(answer)))
+    return Output(answer, picture, spool_command.code_of_telling(answer))

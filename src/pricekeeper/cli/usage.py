@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import RenderableType
@@ -12,16 +12,34 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import AppArgument, OptionalApp, OptionalOrg, OrgArgument, client_of
-from pricekeeper.cli.command import Output, either_command
-from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, Section, minute, moment, pct_bar, usd
-from pricekeeper.cli.exits import MisusedError
-from pricekeeper.cli.listing import table
+from pricekeeper.cli.command import Output, Reason, backend_command, either_command
+from pricekeeper.cli.drawing import (
+    FULL_PCT,
+    STATUS_STYLES,
+    Listing,
+    Section,
+    done,
+    minute,
+    moment,
+    pct_bar,
+    table,
+    usd,
+)
+from pricekeeper.cli.exits import MisusedError, unless_missing
 from pricekeeper.cli.options import option
-from pricekeeper.cli.overview import ORGS_DEFAULT, ORGS_MAX, draw_overview, read_overview
+
+if TYPE_CHECKING:
+    from pricekeeper.cli.backends import AnyAdmin
+
 
 usage = typer.Typer(no_args_is_help=True, help="What was spent.")
 limits = typer.Typer(no_args_is_help=True, help="Token buckets of an app.")
 
+ORGS_MAX: Final = 1_000
+ORGS_DEFAULT: Final = 100
+_PAGE_MAX: Final = 100
+_EMPTY_PAGES_MAX: Final = 1_000
+"""A page may be empty and have a next one, if what was on it has been deleted."""
 _DAY = ["%Y-%m-%d"]
 
 
@@ -100,6 +118,18 @@ async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> O
     return Output(answer, rows if any(answer.values()) else empty)
 
 
+@backend_command(limits, "reset")
+async def reset_limits(
+    backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
+) -> Output:
+    """Fill the token buckets of an app, or those of an organisation without its apps'.
+
+    [dim]pricekeeper limits reset $ORG chat --reason "in debt after a wrong adjustment"[/dim]
+    """
+    answer = await backend.admin.reset_limits(org, app, reason=reason)
+    return Output(answer, _reset(answer))
+
+
 def _day(answer: Mapping[str, Any]) -> RenderableType:
     rows = table(
         "model", "spent", "quota", "", "", "calls", "tokens in", "out",
@@ -174,3 +204,111 @@ def _days(answer: Mapping[str, Any], first: date, last: date) -> RenderableType:
     rows.add_row("in all", *(usd(sums[label]) for label in labels), usd(total), "", f"{calls:,}")
     who = answer.get("app_id") or answer["org_id"]
     return Section(Text.assemble((who, "bold"), f"  {first} to {last}"), rows)
+
+
+async def read_overview(backend: Backend, limit: int, after: str | None) -> dict[str, Any]:
+    """At most so many organisations, each with its apps; ``next`` is where to go on."""
+    listed, behind = await _read_orgs(backend.admin, limit, after)
+    orgs = [entry for org in listed if (entry := await _read_org(backend, org)) is not None]
+    return {"orgs": orgs, "next": behind}
+
+
+async def _read_orgs(
+    admin: AnyAdmin, limit: int, after: str | None
+) -> tuple[list[dict[str, Any]], str | None]:
+    found: list[dict[str, Any]] = []
+    for _ in range(_EMPTY_PAGES_MAX):
+        wanted = min(_PAGE_MAX, limit - len(found))
+        orgs, after = await admin.page_orgs(after=after, limit=wanted)
+        found += orgs
+        if after is None or len(found) >= limit:
+            break
+    return found, after
+
+
+async def _read_org(backend: Backend, org: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An organisation and its apps; ``None`` if it was deleted meanwhile."""
+    org_id = org["org_id"]
+    day = await _read_day(backend, org_id)
+    if day is None:
+        return None
+    apps: list[dict[str, Any]] = []
+    if day["quota_scope"] == "APP":
+        for app in await backend.admin.list_apps(org_id):
+            app_day = await _read_day(backend, org_id, app["app_id"])
+            if app_day is not None:
+                names = {"app_id": app["app_id"], "app_name": app["app_name"]}
+                apps.append({**names, **_totals(app_day)})
+    return {
+        "org_id": org_id,
+        "org_name": org["org_name"],
+        "date": day["date"],
+        "quota_scope": day["quota_scope"],
+        **_totals(day),
+        "apps": apps,
+    }
+
+
+async def _read_day(
+    backend: Backend, org_id: str, app_id: str | None = None
+) -> dict[str, Any] | None:
+    keeper = backend.reader(client_of(org_id, app_id))
+    return await unless_missing(keeper.usage(waits_for_limit=True))
+
+
+def _totals(day: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("cost_usd_micros", "quota_usd_micros", "quota_pct", "quota_status")
+    return {
+        "total_cost_usd_micros": day["total_cost_usd_micros"],
+        "total_quota_usd_micros": day["total_quota_usd_micros"],
+        "models": {
+            label: {name: model[name] for name in names} for label, model in day["models"].items()
+        },
+    }
+
+
+def draw_overview(overview: Mapping[str, Any]) -> RenderableType:
+    """A row for each label of each client, under the names that people use."""
+    rows = table(
+        "organisation", "app", "model", "spent", "quota", "", "",
+        numbers=["spent", "quota"], wraps=["organisation", "app"],
+    )  # fmt: skip
+    for number, org in enumerate(overview["orgs"]):
+        if number:
+            rows.add_section()
+        _draw_client(rows, org["org_name"], "", org["models"])
+        for app in org["apps"]:
+            _draw_client(rows, org["org_name"], app["app_name"], app["models"])
+    spent = sum(org["total_cost_usd_micros"] for org in overview["orgs"])
+    heading = Text.assemble(
+        (usd(spent), "bold"), f" today, by {len(overview['orgs'])} organisations"
+    )
+    return Section(heading, rows, *_more(overview["next"]))
+
+
+def _draw_client(
+    rows: Listing, org_name: str, app_name: str, models: Mapping[str, Mapping[str, Any]]
+) -> None:
+    for label, model in models.items():
+        style = STATUS_STYLES[model["quota_status"]]
+        rows.add_row(
+            org_name,
+            app_name,
+            label,
+            usd(model["cost_usd_micros"]),
+            usd(model["quota_usd_micros"]),
+            pct_bar(model["quota_pct"], style),
+            Text(f"{model['quota_pct']:.1f} %", style, justify="right"),
+        )
+
+
+def _more(behind: str | None) -> Iterable[RenderableType]:
+    if behind is not None:
+        yield Text(f"there are more: pricekeeper usage show --all --after {behind}", "yellow")
+
+
+def _reset(answer: Mapping[str, Any]) -> RenderableType:
+    labels = answer["labels"]
+    if not labels:
+        return Text(f"{answer['client_id']}: every bucket was full")
+    return done(f"{answer['client_id']}: full again for {', '.join(labels)}")

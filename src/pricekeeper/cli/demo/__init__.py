@@ -8,11 +8,13 @@ apps, which is why tokens run out and are renewed all the time.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import typer
 from rich.console import Console
@@ -20,25 +22,25 @@ from rich.console import Console
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import quiet_logs
 from pricekeeper.cli.command import print_json
-from pricekeeper.cli.demo.board import AppState, Board
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.company import Company
-from pricekeeper.cli.demo.ledger import DemoLedger
-from pricekeeper.cli.demo.service import demo_settings, running_service
 from pricekeeper.cli.demo.traffic import (
     AFTER_MIDNIGHT_MS,
     PERSONAS,
     ZONE,
+    DemoLedger,
     Planned,
     plan_day,
     quotas,
 )
-from pricekeeper.cli.demo.view import Result, going_on, shown, summary
+from pricekeeper.cli.demo.view import AppState, Board, Result, going_on, shown, summary
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.terminal import make_console
 from pricekeeper.clock import SystemClock
 from pricekeeper.metering import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.pricing import load_catalogue
+from pricekeeper.settings import API_LIMITS_PER_MINUTE, Settings, SqliteLocation
+from pricekeeper.testing.serving import running_service
 
 __all__ = ["demonstrate"]
 
@@ -91,3 +93,21 @@ def _folder(keep: str | None) -> Iterator[Path]:
         raise MisusedError(f"--keep {keep}: the folder is not empty")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
+
+
+__all__ = ["demo_settings", "running_service"]
+
+AGGREGATE_EVERY_SECS: Final = 300
+
+
+def demo_settings(folder: Path) -> Settings:
+    """With everything in that folder."""
+    return Settings(
+        store=SqliteLocation(str(folder / "demo.db")),
+        data_dir=folder / "data",
+        provisioning_key=secrets.token_hex(16),
+        api_limits_per_minute=dict(API_LIMITS_PER_MINUTE),
+        aggregator_interval_secs=AGGREGATE_EVERY_SECS,
+        log_level="error",
+        drain_secs=0,
+    )

@@ -14,19 +14,20 @@ from contextlib import AsyncExitStack, nullcontext
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from pricekeeper.cli.demo.board import Board
 from pricekeeper.cli.demo.clock import FastClock
-from pricekeeper.cli.demo.ledger import DemoLedger, Mismatch
 from pricekeeper.cli.demo.traffic import (
     AFTER_MIDNIGHT_MS,
     PERSONAS,
     REDEPLOYED_AT_MS,
     SUPPORT,
     ZONE,
+    DemoLedger,
+    Mismatch,
     Planned,
     app_settings,
     org_settings,
 )
+from pricekeeper.cli.demo.view import Board
 from pricekeeper.cli.drawing import usd
 from pricekeeper.client import (
     Admin,
