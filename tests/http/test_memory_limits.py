@@ -4,7 +4,7 @@ import pytest
 
 from pricekeeper.http.limits import IN_MEMORY
 from pricekeeper.http.memory_limits import MemoryLimits
-from pricekeeper.limiter import Denial, Limit, LimitStatus
+from pricekeeper.limiter import Limit
 from pricekeeper.settings import API_LIMITS_PER_MINUTE
 
 NOW_MS = 1_768_000_000_000
@@ -20,7 +20,7 @@ def limits() -> MemoryLimits:
 def granted(limits: MemoryLimits, caller: str, now_ms: int) -> int:
     """Take until there is no more: how many were granted."""
     count = 0
-    while isinstance(limits.take("usage", caller, now_ms), LimitStatus):
+    while limits.take("usage", caller, now_ms) is not None:
         count += 1
     return count
 
@@ -28,9 +28,8 @@ def granted(limits: MemoryLimits, caller: str, now_ms: int) -> int:
 def test_a_bucket_grants_its_capacity_and_then_its_rate(limits: MemoryLimits) -> None:
     """Sixty at once, then one a second, and a denial says when the next one is there."""
     assert granted(limits, "a", NOW_MS) == 60
-    denied = limits.take("usage", "a", NOW_MS)
-    assert isinstance(denied, Denial)
-    assert denied.retry_after_ms == 1_000
+    assert limits.take("usage", "a", NOW_MS) is None
+    assert limits.violation("usage", "a").retry_after_ms == 1_000
     assert granted(limits, "a", NOW_MS + 999) == 0
     assert granted(limits, "a", NOW_MS + 1_000) == 1
     assert granted(limits, "a", NOW_MS + 11_500) == 10
@@ -45,13 +44,9 @@ def test_callers_do_not_share(limits: MemoryLimits) -> None:
 
 def test_what_is_left_is_told(limits: MemoryLimits) -> None:
     """After a request, and to whoever was refused."""
-    status = limits.take("usage", "a", NOW_MS)
-    assert isinstance(status, LimitStatus)
-    assert (status.remaining, status.full_at_ms) == (59, NOW_MS + 1_000)
-    assert limits.refill_and_get_status("usage", "a", NOW_MS + 500).remaining == 59
-    assert limits.refill_and_get_status("usage", "a", NOW_MS + 1_000).remaining == 60
-    assert "usage" in limits
-    assert "token" not in limits
+    assert limits.take("usage", "a", NOW_MS) == (59, 1)
+    assert limits.take("usage", "a", NOW_MS + 500, 0) == (59, 1)
+    assert limits.take("usage", "a", NOW_MS + 1_000, 0) == (60, 0)
 
 
 @pytest.mark.parametrize("leap_ms", [-3_600_000, 86_400_000])

@@ -158,15 +158,15 @@ class ApiLimits:
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
         """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""
-        capacity = None if kind is None else self._capacities.get(kind)
-        if capacity is not None and kind is not None:
-            taken = self._memory.take_at_once(kind, caller, now_ms)
+        if kind is None:
+            return _UNLIMITED
+        if kind in self._capacities:
+            taken = self._memory.take(kind, caller, now_ms)
             if taken is None:
                 return None
             self.decisions[kind, "granted"] += 1
-            remaining, reset = b"%d" % taken[0], b"%d" % taken[1]
-            return capacity, (b"ratelimit-remaining", remaining), (b"ratelimit-reset", reset)
-        if kind is None or kind not in self._limits:
+            return self._memory_headers(kind, taken)
+        if kind not in self._limits:
             return _UNLIMITED
         known = self._callers.get((kind, caller))
         if known is None or not known.request.take_at_once():
@@ -180,13 +180,12 @@ class ApiLimits:
 
     async def admit(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """Take one request; raises `RateLimitExceededError` if there is none left."""
-        if kind is not None and kind in self._memory:
-            taken = self._memory.take(kind, caller, now_ms)
-            if isinstance(taken, Denial):
+        if kind is not None and kind in self._capacities:
+            headers = self.admit_at_once(kind, caller, now_ms)
+            if headers is None:
                 self.decisions[kind, "denied"] += 1
-                raise RateLimitExceededError(taken.violations)
-            self.decisions[kind, "granted"] += 1
-            return _headers(taken, now_ms)
+                raise RateLimitExceededError([self._memory.violation(kind, caller)])
+            return headers
         limit = self._limits.get(kind) if kind is not None else None
         if limit is None or kind is None:
             return _UNLIMITED
@@ -201,10 +200,19 @@ class ApiLimits:
 
     def refusal_headers(self, kind: str | None, caller: str, now_ms: int) -> Headers:
         """The headers that say how a limit stands, for a caller that was just refused."""
-        if kind is not None and kind in self._memory:
-            return _headers(self._memory.refill_and_get_status(kind, caller, now_ms), now_ms)
+        if kind is not None and kind in self._capacities:
+            state = self._memory.take(kind, caller, now_ms, 0)
+            return () if state is None else self._memory_headers(kind, state)
         known = self._callers.get((kind or "", caller))
         return () if known is None else _headers(known.request.limits()[LIMIT], now_ms)
+
+    def _memory_headers(self, kind: str, state: tuple[int, int]) -> Headers:
+        remaining, reset = state
+        return (
+            self._capacities[kind],
+            (b"ratelimit-remaining", b"%d" % remaining),
+            (b"ratelimit-reset", b"%d" % reset),
+        )
 
     def _caller(self, kind: str, caller: str, limit: Limit) -> _Caller:
         known = self._callers.get((kind, caller))
