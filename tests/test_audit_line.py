@@ -16,8 +16,7 @@ from pricekeeper.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
-from pricekeeper.telemetry.audit_log import log_change
-from pricekeeper.telemetry.logs import configure_logging, contains_secret, keep_secret
+from pricekeeper.telemetry.logs import configure_logging, contains_secret, keep_secret, log_change
 
 BY = Attribution("deployment-key/0123", "192.0.2.7", "r-1", "leaked")
 

@@ -288,7 +288,7 @@ OURS = {
     "pricekeeper.settings.locations._REGION": "reads our own environment",
     "pricekeeper.settings.locations._PREFIX_OF_OBJECTS": "reads our own environment",
     "pricekeeper.settings.table._OF_KUBERNETES": "reads our own environment",
-    "pricekeeper.settings.secret_locations._ARN": "reads our own environment",
+    "pricekeeper.settings.locations._ARN": "reads our own environment",
     "pricekeeper.alerts.channel._MAILBOX": "looks at 254 characters at most, from an administrator",
     "pricekeeper.standin.script._DIRECTIVE": "reads prompts to the stand-in, for its owner",
 }

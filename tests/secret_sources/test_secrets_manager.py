@@ -13,7 +13,7 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.errors import SettingsError
 from pricekeeper.secret_sources import open_source
 from pricekeeper.secret_sources.source import AWS_ATTEMPTS_MAX
-from pricekeeper.settings.secret_locations import AwsSecret, parse_secret_location
+from pricekeeper.settings.locations import AwsSecret, parse_secret_location
 from secrets_manager import (
     MODEL,
     OPERATION,

@@ -8,7 +8,7 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.errors import SettingsError
 from pricekeeper.secret_sources import open_source
 from pricekeeper.settings import AwsSecret, GivenSecret, SecretFile, read_settings
-from pricekeeper.settings.secret_locations import parse_secret_location
+from pricekeeper.settings.locations import parse_secret_location
 
 SETTING = "PRICEKEEPER_PEPPER"
 ARN = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:pricekeeper/pepper-AbCdEf"

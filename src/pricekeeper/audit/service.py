@@ -39,7 +39,7 @@ from pricekeeper.errors import (
 from pricekeeper.settings import AUDIT_RETENTION_DAYS_DEFAULT
 from pricekeeper.storage import Store, Write
 from pricekeeper.storage.tables import AUDIT_TRAIL
-from pricekeeper.telemetry.audit_log import log_change
+from pricekeeper.telemetry.logs import log_change
 from pricekeeper.values import new_request_id
 
 ATTEMPTS_MAX: Final = 24

@@ -1,12 +1,14 @@
 """The composition root: makes running services from settings."""
 
-from pricekeeper.bootstrap.administration import (
+from pricekeeper.bootstrap.services import (
     HOW_TO_MAKE_A_ROOT,
+    STORE_WAIT_MS,
+    Services,
     no_administrator,
+    open_services,
+    price_source,
     require_administrator,
 )
-from pricekeeper.bootstrap.price_sources import price_source
-from pricekeeper.bootstrap.services import STORE_WAIT_MS, Services, open_services
 from pricekeeper.bootstrap.supervision import Supervisor
 
 __all__ = [

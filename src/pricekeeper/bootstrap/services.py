@@ -22,16 +22,18 @@ from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.bootstrap.telling import NewsTeller
 from pricekeeper.clock import Clock, Doubt, SystemClock, TrustedClock
 from pricekeeper.credentials import Credentials, Provisioning, ProvisioningKeys, Sealer, Verifier
+from pricekeeper.credentials.strength import HOW_TO_MAKE_ONE
+from pricekeeper.errors import SettingsError
 from pricekeeper.export import DailyExports
 from pricekeeper.forecast import SpendHistory
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.recounting import Recounts
 from pricekeeper.limiter import Limiter
 from pricekeeper.metering import Aggregator, Metering, Voider, WindowSpend
-from pricekeeper.pricing import PriceBook, load_catalogue
+from pricekeeper.pricing import PriceBook, PriceSource, load_catalogue
 from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
-from pricekeeper.settings import Settings
+from pricekeeper.settings import PROVISIONING_KEY, AwsPriceLocation, PriceLocation, Settings
 from pricekeeper.storage import Store, open_store, require_format
 from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.telemetry import StoreMeter
@@ -42,6 +44,9 @@ CLOCKS_APART_MS: Final = 5_000
 """By how much the clocks of instances may differ."""
 STORE_WAIT_MS: Final = 60_000
 """For how long a service that starts waits for a store that keeps failing."""
+
+
+HOW_TO_MAKE_A_ROOT: Final = "pricekeeper admin-keys create NAME --role ADMIN, on the store"
 
 _log = structlog.get_logger(__name__)
 
@@ -228,3 +233,35 @@ def _log_doubt(doubt: Doubt | None, leap_ms: int) -> None:
         _log.warning("clock_believed", corrected_by_ms=leap_ms)
     else:
         _log.error("clock_in_doubt", reason=doubt.value, ahead_by_ms=leap_ms)
+
+
+def price_source(location: PriceLocation) -> PriceSource:
+    """The source there; what it needs is imported here, since few processes do."""
+    if isinstance(location, AwsPriceLocation):
+        from pricekeeper.pricing.sources.aws_price_list import AwsPriceList, offer_urls  # noqa: PLC0415
+
+        return AwsPriceList(location.sources or offer_urls(location.region), location.region)
+    from pricekeeper.pricing.sources.genai import GenaiPrices  # noqa: PLC0415
+
+    return GenaiPrices()
+
+
+def no_administrator() -> SettingsError:
+    """What is told where nobody could administer, with both ways out."""
+    return SettingsError(
+        PROVISIONING_KEY,
+        "is not set, and the store has no ADMIN key for all organisations; make one: "
+        f"{HOW_TO_MAKE_ONE}, or {HOW_TO_MAKE_A_ROOT}",
+    )
+
+
+async def require_administrator(services: Services) -> None:
+    """Refuse to start where nobody could administer; say so where nobody can any more."""
+    if services.settings.provisioning_key is not None:
+        return
+    roots = await services.admin_keys.list_roots()
+    if not roots:
+        raise no_administrator()
+    now_epoch = services.clock.now_ms() // 1000
+    if all(key.has_ended(now_epoch) for key in roots):
+        _log.error("admin_keys_expired", fix=HOW_TO_MAKE_A_ROOT)

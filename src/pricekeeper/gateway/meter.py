@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pricekeeper.telemetry import Family, counted
-from pricekeeper.telemetry.families import Kind
-from pricekeeper.telemetry.sizes import Durations
+from pricekeeper.telemetry.families import Durations, Kind
 
 _CALLS: Final = Family(
     "pricekeeper_gateway_calls",

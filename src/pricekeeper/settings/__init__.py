@@ -8,14 +8,18 @@ from pricekeeper.settings.locations import (
     MEMORY,
     PREFIX_DEFAULT,
     AwsPriceLocation,
+    AwsSecret,
     BedrockLocation,
     DynamoDbLocation,
     ExportLocation,
     FolderLocation,
     GenaiPackage,
+    GivenSecret,
     ListenAddress,
     PriceLocation,
     S3Location,
+    SecretFile,
+    SecretLocation,
     SqliteLocation,
     StoreLocation,
     parse_export_location,
@@ -28,7 +32,6 @@ from pricekeeper.settings.reading import (
     Settings,
     read_settings,
 )
-from pricekeeper.settings.secret_locations import AwsSecret, GivenSecret, SecretFile, SecretLocation
 from pricekeeper.settings.table import (
     ADMIN_KEY,
     AUDIT_RETENTION_DAYS_DEFAULT,

@@ -19,15 +19,16 @@ from pricekeeper.settings.locations import (
     ExportLocation,
     ListenAddress,
     PriceLocation,
+    SecretLocation,
     StoreLocation,
     parse_bedrock_location,
     parse_export_location,
     parse_listen_address,
     parse_price_location,
     parse_s3_endpoint,
+    parse_secret_location,
     parse_store_location,
 )
-from pricekeeper.settings.secret_locations import SecretLocation, parse_secret_location
 from pricekeeper.settings.table import (
     AGGREGATOR_INTERVAL,
     ALERT_NETWORKS,

@@ -13,7 +13,8 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -21,6 +22,15 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from pricekeeper.authority import Attribution
+from pricekeeper.errors import (
+    ConditionFailedError,
+    OutcomeUnknownError,
+    StoreError,
+    TransactionCancelledError,
+)
+
+_log = structlog.get_logger(__name__)
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -137,3 +147,36 @@ class _RedactingHandler(logging.Handler):
 
 def _serialise(event: Any, **_: Any) -> bytes:
     return msgspec.json.encode(event, enc_hook=str)
+
+
+@contextmanager
+def log_change(action: str, target: str, by: Attribution) -> Iterator[None]:
+    """Write the line when the block has made the change, or if the store got in the way.
+
+    The outcome is ``unknown`` if the store's reply was lost or nobody waited for it, and ``failed``
+    if the store could not do it. A block that is refused has changed nothing and writes no line.
+    """
+    try:
+        yield
+    except (OutcomeUnknownError, asyncio.CancelledError):
+        _write(action, target, by, "unknown")
+        raise
+    except (ConditionFailedError, TransactionCancelledError):
+        raise
+    except StoreError:
+        _write(action, target, by, "failed")
+        raise
+    _write(action, target, by, "done")
+
+
+def _write(action: str, target: str, by: Attribution, outcome: str) -> None:
+    _log.warning(
+        "audit",
+        action=action,
+        target=target,
+        actor=by.actor,
+        address=by.address,
+        reason=by.reason,
+        outcome=outcome,
+        request_id=by.request_id,
+    )

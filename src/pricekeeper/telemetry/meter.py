@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from pricekeeper.telemetry.families import Family, Kind, counted
-from pricekeeper.telemetry.sizes import Sizes
+from pricekeeper.telemetry.families import Family, Kind, Sizes, counted
 
 _CALLS: Final = Family("pricekeeper_store_calls", "Calls of the storage port.", ("call",))
 _ATTEMPTS: Final = Family(
