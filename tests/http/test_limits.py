@@ -3,6 +3,8 @@
 import secrets
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -486,6 +488,34 @@ def test_guesses_from_one_network_count_together(tmp_path: Path) -> None:
         assert guess("2001:db8:0:2::1") == 400
         assert [guess(f"203.0.113.{n}") for n in range(1, 5)] == [400] * 4
         assert [guess(f"::ffff:198.51.100.{n}") for n in range(1, 5)] == [400] * 4
+
+
+def test_guesses_at_the_gateway_count_for_the_forwarded_address(tmp_path: Path) -> None:
+    """Not for the proxy's, which all callers share; also when only the address differs."""
+    environment = {
+        **ENVIRONMENT,
+        SETTING: "failures=2",
+        "PRICEKEEPER_TRUSTED_PROXIES": "127.0.0.1",
+        "PRICEKEEPER_BEDROCK_UPSTREAM": "http://127.0.0.1:9",
+    }
+    guess = {"authorization": f"Bearer {uuid.uuid4()}:pks_guess", "content-length": "2"}
+    with (
+        running_server(tmp_path, environment=environment) as server,
+        closing(HTTPConnection(server.url.removeprefix("http://"))) as proxy,
+    ):
+
+        def ask(path: str, address: str, headers: dict[str, str], body: str) -> int:
+            proxy.request("POST", path, body, {**headers, "x-forwarded-for": address})
+            reply = proxy.getresponse()
+            reply.read()
+            return reply.status
+
+        for address in ["203.0.113.1", "203.0.113.2"] * 2 + ["203.0.113.1"]:
+            assert ask("/bedrock/model/x/converse", address, guess, "{}") == 403
+        login = "grant_type=refresh_token&refresh_token=pkrt_guess"
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        near = [ask("/auth/refresh", f"203.0.113.{n}", form, login) for n in (1, 2, 3)]
+        assert near == [429, 429, 400]
 
 
 def test_whatever_a_proxy_forwards_can_be_counted(tmp_path: Path) -> None:

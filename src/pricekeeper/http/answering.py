@@ -1,18 +1,11 @@
-"""How answers and errors go out: the headers every answer has, and the problem that tells an error.
+"""How a call is answered: with its answer or a problem, at once or in a task.
 
-An answer whose headers are the usual ones is put together from parts that are ready; any other one
-header by header.
+Most calls of an app need no task: their token, policy and prices are in memory, and they wait only
+for a shared commit. A task would cost more than the rest of such a call, so the code that commits
+it also answers it (`Operation.begin`, `RequestAtOnce`). If a handler must wait for more, it runs in
+a task of its own after gate, body and policy (`begin_in_task`).
 
-Requests that are begun as soon as they are whole: most without a task of their own.
-
-A task, the coroutines on the way to its handler and the future that it waits for cost more than
-what most requests of an app need done: their token, policy and prices are in memory, and what they
-wait for is a commit that many of them share. Such a request is begun as soon as it is whole
-(`Operation.begin`), and whoever commits it answers it. Everything else goes the usual way: what is
-refused, and what has to be read first.
-
-Where a handler has to wait for something else, it gets a task and nothing around it: the gate, the
-body and the policy are done with by then (`begin_in_task`).
+An answer with the usual headers is formatted from a template, any other header by header.
 """
 
 from __future__ import annotations
@@ -51,7 +44,7 @@ from pricekeeper.http.problems import problem_of
 log = structlog.get_logger("pricekeeper.http")
 
 NOBODY_LEFT: Final = 499
-"""Whoever asked has gone: nginx's number for it, in the log and the metrics only."""
+"""The caller left before its answer; nginx's number, for the log and the metrics only."""
 _PROBLEM: Final = b"application/problem+json"
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _LOGGED_OTHERWISE: Final = (OverloadedError, StoreDamagedError, StoreReplacedError)
@@ -63,10 +56,9 @@ _LIMITED: Final = b"%b: %b\r\n" * _LIMIT_HEADERS + _USUAL
 
 
 class _Refusal:
-    """The problem that tells there is no room, ready but for the request's id.
+    """The 503 for overload, rendered except for the request's id.
 
-    Nothing of it depends on who asks. Under overload there are thousands of them a second, and what
-    they take is taken from the records of those who have a place.
+    An overloaded server sends thousands a second, and each takes time from accepted requests.
     """
 
     def __init__(self) -> None:
@@ -79,7 +71,7 @@ class _Refusal:
         self._lines = lines.replace(b"%", b"%%") + b"x-request-id: %b\r\ncontent-length: %d\r\n"
 
     def write(self, exchange: Exchange, call: Call) -> bool:
-        """Write it; returns whether that was done."""
+        """Write it; returns whether it was written."""
         request_id = call.request_id.encode()
         body = self._body % request_id
         lines = render_lines(call.limit_headers) + self._lines % (request_id, len(body))
@@ -90,7 +82,7 @@ OVERLOADED: Final = _Refusal()
 
 
 def problem_answer(call: Call, error: Exception) -> Answer:
-    """The answer that tells an error; it is counted, and logged if it is no fault of the caller."""
+    """The answer for an error, which is counted, and logged unless the caller caused it."""
     if isinstance(error, PriceKeeperError):
         problem = problem_of(error, call.services.clock.now_ms())
         note_error(error, problem.status, call.metrics, call.request_id)
@@ -100,18 +92,18 @@ def problem_answer(call: Call, error: Exception) -> Answer:
         problem = problem_of(PriceKeeperError(), 0)
     known = call.principal is not None or call.authority is not None
     if problem.status == 404 and known and not call.coverage.is_all:  # noqa: PLR2004
-        # Another tenant's resource is refused before it is counted: nothing may tell it apart.
+        # Another tenant's resource is refused before it is counted, so the answers must look the
+        # same.
         call.limit_headers = ()
     headers = (*problem.headers, _NO_STORE)
     return Answer(problem.status, problem.body(call.request_id), headers, _PROBLEM)
 
 
 def note_error(error: PriceKeeperError, status: int, metrics: Metrics, request_id: str) -> None:
-    """Count an error that is about to be told; what is no fault of the caller's is logged too.
+    """Count an error, and log it unless the caller caused it.
 
-    A refusal because of overload is counted and has its access line; a traceback for each would
-    cost more than the request that it refuses. A file that
-    is unusable was logged when it was found.
+    Overload is only counted, since a traceback costs more than the refused request. An unusable
+    file was logged when it was found.
     """
     metrics.note_problem(error.code)
     if status >= 500 and not isinstance(error, _LOGGED_OTHERWISE):  # noqa: PLR2004
@@ -120,7 +112,7 @@ def note_error(error: PriceKeeperError, status: int, metrics: Metrics, request_i
 
 
 def write_at_once(exchange: Exchange, answer: Answer, body: bytes | None, call: Call) -> bool:
-    """Write an answer that is no stream; returns whether it did. Else it has to be sent."""
+    """Write an answer that is no stream; ``False`` if it must be sent to a slow reader."""
     if (
         body is not None
         and not answer.headers
@@ -128,7 +120,7 @@ def write_at_once(exchange: Exchange, answer: Answer, body: bytes | None, call: 
         and answer.security is SECURITY
     ):
         limits, own = call.limit_headers, (call.request_id.encode(), len(body))
-        if len(limits) == _LIMIT_HEADERS:  # what is left of a limit is in whole numbers
+        if len(limits) == _LIMIT_HEADERS:  # limit headers are whole numbers
             lines = _LIMITED % (*limits[0], *limits[1], *limits[2], *own)
         else:
             lines = render_lines(limits) + _USUAL % own
@@ -167,7 +159,7 @@ def _headers(answer: Answer, body: bytes | None, call: Call) -> list[tuple[bytes
 async def _stream(
     send: Send, answer: Answer, headers: list[tuple[bytes, bytes]], call: Call
 ) -> None:
-    """Send the parts of an answer as they come, until it ends or its reader leaves."""
+    """Send the parts of a stream until it ends or its reader leaves."""
     stream = answer.stream
     if stream is None:
         return
@@ -189,12 +181,11 @@ async def _wait_until_left(call: Call) -> None:
 
 
 Note: TypeAlias = Callable[[Call, str, int, int], None]
-"""Notes in the log and the metrics which route was answered, with what status, in how many
-microseconds."""
+"""Notes an answered request: its call, route, status and microseconds."""
 
 
 class Target(NamedTuple):
-    """What a head asks for, if requests with that head can be begun at once."""
+    """The operation that a head asks for, if it can begin without a task."""
 
     route: str
     operation: Operation
@@ -205,7 +196,7 @@ class Target(NamedTuple):
 
 
 class RequestAtOnce:
-    """A request that was begun; it is answered once, by whoever comes first."""
+    """A request that was begun without a task. It is answered once, by the first that answers."""
 
     __slots__ = (
         "_call", "_deadlines", "_due", "_exchange", "_note", "_route", "_started_ns", "_tick",
@@ -226,7 +217,6 @@ class RequestAtOnce:
         self._due, self._tick = self._deadlines.add(self, self._deadlines.secs)
 
     def send(self, answer: Answer) -> None:
-        """Answer the request, unless its time was up."""
         if self.is_answered:
             return
         try:
@@ -242,7 +232,7 @@ class RequestAtOnce:
         self._note_end(answer.status)
 
     def finish(self, work: Coroutine[Any, Any, Answer]) -> None:
-        """Answer it with what that comes to, within what is left of its time."""
+        """Answer with the result of ``work``, in a task, within what is left of its time."""
         if self.is_answered:
             work.close()
             return
@@ -251,7 +241,6 @@ class RequestAtOnce:
         self._exchange.start(self._finish(work, left_secs))
 
     def refuse_for_room(self) -> None:
-        """Answer it with `OverloadedError`, without another thought."""
         if self.is_answered:
             return
         if not OVERLOADED.write(self._exchange, self._call):
@@ -263,16 +252,14 @@ class RequestAtOnce:
         self._note_end(OVERLOADED.status)
 
     def fail(self, error: Exception) -> None:
-        """Answer it with the problem that tells the error."""
         self.finish(_failing(error))
 
     def expire(self) -> None:
-        """Its time is up."""
         if not self.is_answered:
             self.fail(DeadlineExceededError(may_be_applied=self.may_be_applied))
 
     def withdraw(self) -> None:
-        """Forget about it: it was not begun after all."""
+        """Undo the beginning: the request will be answered in a task."""
         self._deadlines.remove(self, self._due, self._tick)
 
     async def _finish(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> None:
@@ -283,11 +270,11 @@ class RequestAtOnce:
             await send_answer(self._exchange.send, answer, call)
         except CallerLeftError:
             status = NOBODY_LEFT
-        finally:  # also if the server ends it
+        finally:  # also if the server cancels it
             self._note_end(status)
 
     async def _work_out(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> Answer:
-        """What that comes to, or the problem that tells what it has raised."""
+        """The result of ``work``, or the problem that it raised."""
         try:
             with self._deadlines.begin(left_secs) as deadline:
                 deadline.may_be_applied = self.may_be_applied
@@ -304,7 +291,7 @@ class RequestAtOnce:
 
 
 def begin_in_task(call: Call, reply: Reply) -> bool:
-    """Let the handler do its work in a task, if there is nothing to be read for it first."""
+    """Run the handler in a task, unless its body has not come."""
     operation = call.operation
     if operation is None:
         return False

@@ -1,4 +1,4 @@
-"""Answers that a client may keep: ETag, Cache-Control, and 304 for who has it already."""
+"""Answers that a client may cache: ETag, Cache-Control and 304."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pricekeeper.http.operation import Answer, Call
 def cached_answer(
     call: Call, encoded: Encoded, max_age_secs: int, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> Answer:
-    """The bytes, or 304 if the caller has the same ones; private to the caller either way."""
+    """The bytes, or 304 if the caller has them already; private to the caller either way."""
     all_headers = (
         (b"etag", encoded.etag),
         (b"cache-control", b"private, max-age=%d" % max_age_secs),
@@ -22,7 +22,7 @@ def cached_answer(
 
 
 def matches(known: str | None, etag: bytes) -> bool:
-    """Whether one of the ETags in ``If-None-Match`` or ``If-Match`` is this one."""
+    """Whether ``If-None-Match`` or ``If-Match`` contains this ETag."""
     wanted = etag.decode()
     return known is not None and any(
         mark.strip().removeprefix("W/") == wanted for mark in known.split(",")

@@ -1,4 +1,4 @@
-"""Answers as the bytes that go out, remembered for as long as the same value is answered again."""
+"""Encoded answers, remembered while the same value is answered again."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from pricekeeper.concurrency import BoundedCache
 from pricekeeper.tenants import Client
 
 ENCODED_MAX: Final = 10_000
-"""Clients whose answer is remembered."""
+"""Clients whose last answer is remembered."""
 _encode: Final = msgspec.json.Encoder().encode
 _Value = TypeVar("_Value")
 
 
 class Encoded(NamedTuple):
-    """The bytes of an answer, and their ETag: another body has another ETag."""
+    """The bytes of an answer and their ETag."""
 
     data: bytes
     etag: bytes
 
 
 def encode_answer(body: Any) -> Encoded:
-    """The body as it goes out."""
+    """Encode a body as JSON, with its ETag."""
     data = _encode(body)
     return Encoded(data, b'"%s"' % hashlib.blake2b(data, digest_size=12).hexdigest().encode())
 
 
 class EncodedAnswers:
-    """The last answer of each client. One client evicts one other, never all of them."""
+    """The last answer of each client. Beyond `ENCODED_MAX`, the oldest is evicted."""
 
     def __init__(self, entries_max: int = ENCODED_MAX) -> None:
         self._entries: BoundedCache[Client, tuple[object, Encoded]] = BoundedCache(entries_max)
 
     def encode(self, client: Client, value: _Value, body_of: Callable[[_Value], Any]) -> Encoded:
-        """The answer that tells the value; a value that is answered again is not encoded again."""
+        """Encode the value, unless it is the one that was encoded last for this client."""
         known = self._entries.get(client)
         if known is not None and known[0] is value:
             return known[1]

@@ -1,12 +1,11 @@
-"""One request and its answer, written whole, or in parts as they come.
+"""One request and its answer, written whole or in parts.
 
-uvicorn writes the head of an answer and its body apart, and checks each header with two regular
-expressions. Nearly every answer of ours is whole when it is sent, so head and body go out in one
-write, and one count of line ends finds a header that would bring a line of its own. The gateway's
-streams go out in chunks, each when it comes.
+uvicorn writes head and body separately, and checks each header with two regular expressions. Here a
+complete answer goes out in one write, and counting line ends finds an injected header. The
+gateway's streams go out in chunks.
 
-Nearly every body is whole when its handler asks for it, too. ASGI has messages for both, which are
-awaited one by one. `take_body` and `write_whole` do the same at once where nobody has to wait.
+ASGI's messages are awaited one by one. `take_body` and `write_whole` do the same without waiting if
+the body is complete and the reader is quick.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
+from uvicorn.middleware.proxy_headers import _TrustedHosts
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
@@ -23,33 +23,47 @@ from pricekeeper.gateway.connection import ABORT
 from pricekeeper.http.connections import Connections
 from pricekeeper.http.known_head import KnownHead
 
-EXCHANGE: Final = "pricekeeper.exchange"
-"""The name in the scope of a request under which its exchange is. Whoever reads it takes it out:
-the two would keep each other alive until the garbage collector comes."""
 BEGIN: Final = "begin"
-"""The name in the server's state under which a connection finds what begins requests at once."""
+"""Key in the server's state of the function that begins a request: `serving.Shell.begin`."""
 _CLOSE: Final = (b"connection", b"close")
 _CLOSING: Final = b"connection: close\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def render_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The headers as they go out. Raises if one would bring a line of its own."""
+    """Render headers. Raises if a value contains a line end."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers):
         raise RuntimeError("a header has more than one line")
     return lines
 
 
+def apply_forwarded(scope: Any, proxies: _TrustedHosts) -> None:
+    """Take client and scheme from the X-Forwarded headers, if a trusted proxy sent them."""
+    client = scope["client"]
+    if (client[0] if client else None) not in proxies:
+        return
+    addresses, scheme = [], b""
+    for name, value in scope["headers"]:
+        if name == b"x-forwarded-for":
+            addresses.append(value)
+        elif name == b"x-forwarded-proto":
+            scheme = value.strip()
+    if scheme in {b"http", b"https"}:
+        scope["scheme"] = scheme.decode()
+    if addresses:
+        stated = proxies.get_trusted_client_address(b",".join(addresses).decode("latin-1"))
+        if stated[0]:
+            scope["client"] = stated
+
+
 class Exchange(RequestResponseCycle):
-    """uvicorn's cycle of a request, without what most requests need not have made."""
+    """uvicorn's cycle of a request, without the parts that most requests don't need."""
 
     held_bytes = 0
-    """What the request holds until it is answered: of its head, and of its body so far."""
-    admitted: Any = None
-    """What the gate has admitted before there was a task for it; the shell goes on with that."""
+    """Bytes of its head and body that count as held until it is answered."""
     known: KnownHead | None = None
-    """Its head, if that has come before, but for the length of the body."""
+    """Its head, if the same head came before with another length of the body."""
     disconnected = False
     more_body = True
     response_started = False
@@ -89,7 +103,7 @@ class Exchange(RequestResponseCycle):
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
-        """What whoever receives waits for; it is made when somebody has to."""
+        """Wakes a handler that waits for the body; made only when a handler waits."""
         event = self._arrival
         if event is None:
             event = self._arrival = asyncio.Event()
@@ -98,13 +112,13 @@ class Exchange(RequestResponseCycle):
         return event
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work on the request in a task. A server that ends waits for it, whoever has left."""
+        """Run the work in a task. A server that stops waits for it, even if the caller has left."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._note_done)
 
     def _note_done(self, task: asyncio.Task[None]) -> None:
-        """Let nobody wait for an answer that does not come: what should have made it has failed."""
+        """Log a failed task, and close the connection if its request was not answered."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self.response_complete:
@@ -113,12 +127,12 @@ class Exchange(RequestResponseCycle):
             self.logger.error("a request was left without its answer or its log line: %r", error)
 
     def wake(self) -> None:
-        """Let whoever waits for more of the request look again."""
+        """Wake a handler that waits for more of the request."""
         if self._arrival is not None:
             self._arrival.set()
 
     def give_up(self) -> None:
-        """Let its handler know that there is nobody to answer."""
+        """Tell the handler that the caller has left."""
         if not self.response_complete:
             self.disconnected = True
             if self._on_left is not None:
@@ -126,61 +140,56 @@ class Exchange(RequestResponseCycle):
         self.wake()
 
     def peek_body(self) -> bytes | None:
-        """The body, if all of it is here, which is left where it is."""
+        """The complete body, without taking it; ``None`` if it has not come."""
         if self.more_body or self.disconnected or self.waiting_for_100_continue:
             return None
         return bytes(self.body)
 
     def watch(self, on_left: Callable[[], None]) -> None:
-        """Have that called if the caller leaves before its answer is whole, or has left already."""
+        """Call ``on_left`` when the caller leaves before its answer ends, or if it has left."""
         self._on_left = on_left
-        self.flow.resume_reading()  # nobody learns of the end of what is not read
+        self.flow.resume_reading()  # a paused connection does not notice its end
         if self.disconnected:
             on_left()
 
     def take_body(self) -> bytes | None:
-        """The body, if all of it is here; ``None`` if it has to be received."""
-        if self.more_body or self.disconnected or self.waiting_for_100_continue:
-            return None
-        body, self.body = bytes(self.body), bytearray()
+        """Take the complete body; ``None`` if the handler must receive it."""
+        body = self.peek_body()
+        if body is not None:
+            self.body = bytearray()
         return body
 
     def hold(self, count: int) -> None:
-        """Count so many bytes more of the request."""
+        """Count more bytes of the request as held."""
         self.held_bytes += count
         self._connections.held_bytes += count
 
     def let_go(self) -> None:
-        """Count its bytes no longer: it is answered, or somebody else counts them."""
+        """Stop counting its bytes: it is answered, or its handler counts them."""
         self._connections.held_bytes -= self.held_bytes
         self.held_bytes = 0
 
     def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Write an answer; returns whether it did. If its reader is slow, it has to be sent."""
-        if self.flow.write_paused or self.response_started:
-            return False
-        if not self.disconnected:
-            self._begin(status, headers)
-            self._write_body(body)
-        return True
+        """Write an answer; ``False`` if its reader is slow, so that `send` must wait for it."""
+        return self.write_lines(status, self._lines_of(headers), body)
 
     def write_lines(self, status: int, lines: bytes, body: bytes) -> bool:
-        """As `write_whole`, with the headers as the lines that go out."""
+        """As `write_whole`, with rendered headers."""
         if self.flow.write_paused or self.response_started:
             return False
         if not self.disconnected:
-            self._begin_lines(status, lines)
+            self._begin(status, lines)
             self._write_body(body)
         return True
 
     async def send(self, message: Any) -> None:
-        """Take the start of an answer, and then its body, and write them."""
+        """Write the start of an answer, or its body."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if self.disconnected:
             return
         if message["type"] == "http.response.start" and not self.response_started:
-            self._begin(message["status"], message["headers"])
+            self._begin(message["status"], self._lines_of(message["headers"]))
         elif message["type"] == "http.response.body" and not self.response_complete:
             if self._in_parts or message.get("more_body", False):
                 self.write_part(message["body"])
@@ -196,15 +205,16 @@ class Exchange(RequestResponseCycle):
         else:
             raise RuntimeError(f"{message['type']} does not come here")
 
-    def _begin(self, status: int, wanted: Iterable[tuple[bytes, bytes]]) -> None:
+    def _lines_of(self, wanted: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """Render headers without ``connection: close``, which `_begin` adds."""
         headers = [*wanted]
         if _CLOSE in headers:
             headers.remove(_CLOSE)
             self.keep_alive = False
-        self._begin_lines(status, render_lines(headers))
+        return render_lines(headers)
 
-    def _begin_lines(self, status: int, lines: bytes) -> None:
-        """Make the head; it is written with the first of the body."""
+    def _begin(self, status: int, lines: bytes) -> None:
+        """Make the head; it is written with the first part of the body."""
         default, close = self.default_headers, b"" if self.keep_alive else _CLOSING
         before = render_lines(default) if default else b""
         self._head = b"%b%b%b%b\r\n" % (STATUS_LINE[status], before, lines, close)
@@ -212,7 +222,6 @@ class Exchange(RequestResponseCycle):
         self.waiting_for_100_continue = False
 
     def _write_body(self, body: bytes) -> None:
-        """Write head and body of an answer that is whole."""
         self.transport.write(self._head if self.scope["method"] == "HEAD" else self._head + body)
         self._end()
 
@@ -225,14 +234,14 @@ class Exchange(RequestResponseCycle):
 
     @property
     def is_read_slowly(self) -> bool:
-        """Whether its reader has to be waited for before more is written."""
+        """Whether more may be written only after waiting for the reader."""
         return self.flow.write_paused
 
     def write_part(self, part: bytes) -> None:
-        """Write what has come of an answer whose length nobody knows."""
+        """Write a part of an answer of unknown length."""
         if not self._in_parts:
             self._in_parts = True
-            # HTTP/1.0 has no chunks; there the end of the connection is the end of the answer.
+            # HTTP/1.0 has no chunks: there the end of the connection ends the answer.
             self._in_chunks = self.scope["http_version"] != "1.0"
             if self._in_chunks:
                 self._head = self._head[:-2] + b"transfer-encoding: chunked\r\n\r\n"
@@ -242,9 +251,9 @@ class Exchange(RequestResponseCycle):
         self._head = b""
 
     def _break_off(self) -> None:
-        """End an answer so that its reader knows that something is missing."""
+        """End an answer so that its reader notices that it is incomplete."""
         self.disconnected = True
         if self._in_chunks:
-            self.transport.close()  # after what was written; the last chunk never comes
+            self.transport.close()  # without the last chunk
         else:
             self.transport.abort()

@@ -1,7 +1,4 @@
-"""A request as it came in: the few things that handlers ask of it, each worked out when asked.
-
-ASGI's types, its lifespan protocol, and a caller that has left.
-"""
+"""A request as ASGI delivers it, ASGI's types, and its lifespan."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from urllib.parse import parse_qsl
 
 from pricekeeper.concurrency.deadline import Deadline
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.http.exchange import EXCHANGE, Exchange
+from pricekeeper.http.exchange import Exchange
 
 QUERY_FIELDS_MAX: Final = 20
 
 
 class Incoming:
-    """An ASGI request. Header names are lower-case bytes, as ASGI has them."""
+    """An ASGI request. Header names are lower-case bytes."""
 
     __slots__ = ("deadline", "exchange", "headers", "receive", "scope")
 
@@ -32,12 +29,12 @@ class Incoming:
     ) -> None:
         self.scope = scope
         self.receive = receive
-        self.exchange = scope.pop(EXCHANGE, None) if exchange is None else exchange
-        """For what ASGI has no quick way to do; none where another server serves."""
+        self.exchange = exchange
+        """``None`` if another server than ours serves."""
         self.deadline: Deadline | None = None
-        """When the answer is due; none for what bounds itself."""
+        """When the answer is due; ``None`` for an operation that bounds itself."""
         self.headers: dict[bytes, bytes] = dict(scope["headers"]) if headers is None else headers
-        """By name, as they came; the last one if one came more than once."""
+        """The last value of each name."""
 
     def repeated(self) -> set[bytes]:
         """The headers that came more than once."""
@@ -51,17 +48,15 @@ class Incoming:
         return repeated
 
     def header(self, name: bytes) -> str | None:
-        """The header of that name as text."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     @property
     def query(self) -> dict[str, str]:
-        """The query string's values by name."""
         return dict(self._pairs())
 
     def query_once(self, names: Collection[str]) -> dict[str, str]:
-        """The same. Raises if one of these names comes more than once."""
+        """The query by name. Raises if one of these names comes more than once."""
         pairs = self._pairs()
         given = [name for name, _ in pairs]
         for name in names:
@@ -83,13 +78,13 @@ class Incoming:
 
     @property
     def client_host(self) -> str | None:
-        """Where the request came from."""
+        """The address of the caller."""
         client = self.scope.get("client")
         return None if client is None else str(client[0])
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the lifespan has opened."""
+        """What the lifespan opened."""
         state: dict[str, Any] = self.scope["state"]
         return state
 
@@ -99,7 +94,7 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[MutableMapping[str, Any]]]
-"""What an application opens at its start; its value becomes the state of every request."""
+"""Opens the application. Its value becomes the state of every request."""
 
 
 class CallerLeftError(Exception):
@@ -107,7 +102,7 @@ class CallerLeftError(Exception):
 
 
 async def run_lifespan(lifespan: Lifespan, scope: Scope, receive: Receive, send: Send) -> None:
-    """Keep the lifespan open from the server's start until its end."""
+    """Keep the lifespan open while the server runs."""
     phase = "startup"
     await receive()
     try:

@@ -1,18 +1,16 @@
-"""A head that a connection sends again and again, so that it is not parsed each time.
+"""A head that a connection sends repeatedly, recognised without parsing it.
 
-An app sends the same head all day; only the length of its bodies differs and, if it signs its
-requests, what is signed. To parse it anew each time, field by field, costs more than to check and
-price the record that follows it.
+An app sends the same head all day; only the body's length and, in signed requests, the signature
+differ. Parsing it each time costs more than checking and pricing the record that follows.
 
-A head is taken for known if it has, line by line, what the parser itself has taken on the same
-connection, but for the values of some headers; if all of its request came in one piece, and nothing
-else with it; and if nothing of the connection was under way. A value that differs has to be plain
-text without spaces around it, that of ``Content-Length`` has to be the length of the body, and what
-is about the connection may not differ. So the parser, which is between two requests then, would
-have made the same of it. What is remembered ends with the connection, which is closed a few seconds
-after its last request.
+A request is recognised only if the parser would give the same result:
+- the connection has no request under way, and the whole request came in one piece of data, alone;
+- each line equals the line that the parser read before, except for the values of some headers;
+- a different value is printable text without spaces around it;
+- ``Content-Length`` is the length of the body;
+- headers about the connection are equal.
 
-Bound: `KNOWN_BYTES_MAX` for each connection, of which it keeps two copies.
+Bound: `KNOWN_BYTES_MAX` for each connection, which keeps two copies.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _LINE_END: Final = b"\r\n"
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length"
 _NOT_AGAIN: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"te"})
-"""Headers after which more is to be looked at than the length of the body."""
+"""A head with one of these is always parsed."""
 _EQUAL: Final = frozenset({b"host", b"connection", b"proxy-connection", b"keep-alive"})
 """Headers whose values may not differ."""
 _VALUE: Final = re.compile(rb"[!-~]++(?: ++[!-~]++)*+")
@@ -35,19 +33,19 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class KnownRequest(NamedTuple):
-    """A whole request with a head that is known."""
+    """A complete request with a known head."""
 
     scope: Any
-    """What was made of the head, with the values of this one."""
+    """The remembered scope, with this request's header values."""
     body: bytes
     head_bytes: int
-    """What its head counts for in the bounds of what requests hold."""
+    """Bytes of its head, as `Connections` counts them."""
     is_same: bool
-    """Whether nothing of the head differs but the length of the body."""
+    """Whether only the length of the body differs."""
 
 
 class KnownHead:
-    """What was made of a head, and the bytes by which it is known again."""
+    """The result of parsing a head, and the bytes that identify it."""
 
     __slots__ = ("_after", "_before", "_digits_from", "_head_bytes", "_length_at", "_lines",
                  "_scope", "_size", "_starts", "memo")  # fmt: skip
@@ -55,18 +53,18 @@ class KnownHead:
     def __init__(
         self, lines: list[bytes], starts: list[bytes], scope: Any, head_bytes: int
     ) -> None:
-        """``starts`` has for each header what its line begins with before the value."""
+        """``starts`` is the part of each header's line before its value."""
         self._lines = lines
         self._starts = starts
         self._scope = scope
         self._head_bytes = head_bytes
         names = [name for name, _ in scope["headers"]]
         self._length_at = names.index(_LENGTH) if _LENGTH in names else None
-        """Which header has the length of the body; ``None`` if there is no body."""
+        """Index of ``Content-Length``; ``None`` without a body."""
         if self._length_at is None:
             before, after = lines, [b"", b"", b""]
         else:
-            line_at = self._length_at + 1  # behind the line of the request
+            line_at = self._length_at + 1  # after the request line
             before = [*lines[:line_at], starts[self._length_at]]
             after = [b"", *lines[line_at + 1 :], b"", b""]
         self._before = _LINE_END.join(before)
@@ -74,10 +72,10 @@ class KnownHead:
         self._after = _LINE_END.join(after)
         self._size = len(_LINE_END.join(lines))
         self.memo: Any = None
-        """What the shell has worked out of it."""
+        """`serving.Target`, once it was worked out."""
 
     def request_of(self, data: bytes) -> KnownRequest | None:
-        """The request that the data is, if that is a whole one with this head and nothing else."""
+        """The request in ``data``, if it is complete, has this head and comes alone."""
         start = stop = self._digits_from
         if self._length_at is not None:
             stop = data.find(b"\r", start, start + DIGITS_MAX + 1)
@@ -90,7 +88,7 @@ class KnownHead:
         return self._checked(headers, body, len(data) - len(body) - len(_END), is_same=True)
 
     def _differing(self, data: bytes) -> KnownRequest | None:
-        """The same for a head with other values, line by line."""
+        """As `request_of`, line by line, for other values."""
         size = data.find(_END, 0, KNOWN_BYTES_MAX)
         lines = data[: max(0, size)].split(_LINE_END)
         if len(lines) != len(self._lines) or lines[0] != self._lines[0]:
@@ -111,7 +109,7 @@ class KnownHead:
     def _checked(
         self, headers: Fields, body: bytes, size: int, *, is_same: bool
     ) -> KnownRequest | None:
-        """The request, if its body is as long as it says; its head has that size."""
+        """The request, if its body is as long as it says."""
         digits = b"0" if self._length_at is None else headers[self._length_at][1]
         if not _is_length(digits) or int(digits) != len(body):
             return None
@@ -121,10 +119,9 @@ class KnownHead:
 
 
 def remember_head(data: bytes, scope: Any, head_bytes: int, body_bytes: int) -> KnownHead | None:
-    """What is to be remembered of a request that was the only one in that data, and whole.
+    """Remember a complete request that came alone in ``data``; ``None`` if its head must be parsed.
 
-    ``head_bytes`` and ``body_bytes`` are what the parser has found in it. ``None`` if the next one
-    has to be parsed.
+    ``head_bytes`` and ``body_bytes`` are the parser's counts.
     """
     size = data.find(_END)
     headers: Fields = scope["headers"]
@@ -151,5 +148,5 @@ def remember_head(data: bytes, scope: Any, head_bytes: int, body_bytes: int) -> 
 
 
 def _is_length(digits: bytes) -> bool:
-    """Whether that is a length as everybody writes it: some digits, and no zero in front."""
+    """Whether the digits are a length in its usual form: without leading zeros."""
     return digits.isdigit() and len(digits) <= DIGITS_MAX and (digits[:1] != b"0" or digits == b"0")

@@ -1,10 +1,9 @@
 """uvicorn's protocol, with bounds on what a peer may send, hold and leave unread.
 
-A body is bounded where it is read. What is not a body, the request line, headers, chunk lines and
-trailers, is gathered by the parser for as long as it comes; a caller who sends half a request may
-take any time over the other half; and who sends many requests need not read a single answer. Here
-all of that ends, with a problem like any other where one can still be told. What all connections
-may hold together is the business of `Connections`.
+Handlers bound bodies. This module bounds the rest: request lines, headers, chunk lines, trailers,
+the time a request takes to arrive, and the time an answer waits for its reader. A peer that exceeds
+a bound gets a problem, if it can still be sent, and its connection ends. `Connections` bounds what
+all connections hold together.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from urllib.parse import unquote
 
 import httptools
 import structlog
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pricekeeper.errors import OverloadedError
 from pricekeeper.http.connections import LISTENERS, connections_of
-from pricekeeper.http.exchange import BEGIN, EXCHANGE, Exchange
+from pricekeeper.http.exchange import BEGIN, Exchange, apply_forwarded
 from pricekeeper.http.known_head import KnownHead, KnownRequest, remember_head
 from pricekeeper.http.problems import status_of
 from pricekeeper.http.refusals import (
@@ -38,19 +38,19 @@ from pricekeeper.http.refusals import (
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 100
-"""Headers, and trailers with them."""
+"""Includes trailers."""
 HEAD_PIECES_MAX: Final = 1_024
-"""Reads that bring nothing but a head: the parser copies half a header again with each of them."""
+"""Reads that bring only parts of a head. The parser copies half a header again for each of them."""
 CHUNK_LINE_BYTES: Final = 16
-"""What a chunk of a body may have around it, before it counts as more head."""
+"""Framing allowed for each chunk of a body. More of it counts as head."""
 PIPELINED_MAX: Final = 16
-"""Requests of one connection that wait while another one is being answered."""
+"""Requests of one connection that wait while another one is answered."""
 ARRIVAL_SECS_MAX: Final = 30
 """From the first byte of a request to the last."""
 UNREAD_SECS_MAX: Final = 30
 """How long an answer may wait for its reader."""
 KERNEL_BUFFER_BYTES: Final = 128 * 1024
-"""What the kernel keeps for a slow reader; left to itself, it goes up to megabytes for each."""
+"""Kernel send buffer for a slow reader; the default grows to megabytes per connection."""
 _LOOK_EVERY_SECS: Final = 5
 _NO_ROOM: Final = 503
 
@@ -58,7 +58,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _HeadRefusedError(Exception):
-    """Stops the parser in the middle of a head, which is too large or, with a text, is wrong."""
+    """Stops the parser: the head is too large or, if the error has a text, is malformed."""
 
 
 class ProblemProtocol(HttpToolsProtocol):
@@ -71,47 +71,49 @@ class ProblemProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **more)
         self._all = connections_of(self.app_state)
         self._arriving_since: float | None = None
-        """When the request that is not here yet began; nothing, between requests."""
+        """When the incomplete request began; ``None`` between requests."""
         self._whole = False
-        """Whether a request became whole in the piece that is being parsed."""
+        """Whether a request became complete in the current piece of data."""
         self._accepted: deque[Exchange] = deque()
-        """Handed over and not answered yet; the first is the one that is being answered."""
+        """Requests that are not answered yet. The first is the one in progress."""
         self._is_new = True
-        """Whether nothing has come yet."""
         self._known: KnownHead | None = None
-        """A head that has come before, if it need not be parsed to be known again."""
+        """The last head that was remembered. A request with the same head is not parsed."""
         self._urls = (b"", b"")
-        """Where the last two requests went whose heads were parsed. Another head is remembered only
-        if it comes again: those of captures never do, and stand between those of authorizations."""
+        """Paths of the last two parsed heads. Another head is remembered only when its path
+        repeats: a capture's path never does, and captures alternate with authorizations."""
         self._begun = 0
-        """How many requests began in the piece that is being parsed."""
+        """Requests that began in the current piece of data."""
         self._unstarted: Exchange | None = None
-        """The request whose head has come in the piece that is being parsed."""
+        """The request whose head came in the current piece of data."""
         self._waits = False
-        """Whether it is the peer's turn, as `Connections` has been told."""
+        """Whether `Connections` counts this connection as waiting for its peer."""
         self._fields = 0
         self._hosts = 0
         self._head_bytes = 0
         self._head_ended = False
         self._gathered_bytes = 0
-        """What has come of a request, without its body."""
+        """Bytes of the incomplete request, without its body."""
         self._gathered_pieces = 0
         self._held_head_bytes = 0
         self._body_bytes = 0
-        """Of bodies, in the piece that is being parsed."""
+        """Body bytes in the current piece of data."""
         self._body_parts = 0
-        """In how many parts the parser gave us those bytes."""
+        """In how many parts the parser delivered those bytes."""
         self._unread_since: float | None = None
         self._idle_since = 0.0
         """When the last answer was written."""
         self._deaf = False
-        """Whether nothing more is taken from this peer."""
+        """Whether further data from this peer is ignored."""
         self._watch: asyncio.TimerHandle | None = None
+        self._proxies = (
+            self.app.trusted_hosts if isinstance(self.app, ProxyHeadersMiddleware) else None
+        )
+        """Their X-Forwarded headers say where a request came from."""
         self._http2: Http2Refusal | None = None
-        """Reads what comes, if the connection began with the preface of HTTP/2."""
+        """Set if the connection began with the preface of HTTP/2."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin if there is room, and look now and then whether it gets anywhere."""
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
         if peer is not None:
@@ -124,7 +126,6 @@ class ProblemProtocol(HttpToolsProtocol):
             self._refuse_for_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop looking; whoever is still at work for this peer is told that it has left."""
         if self._watch is not None:
             self._watch.cancel()
         self._all.leave(self)
@@ -138,7 +139,7 @@ class ProblemProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take a request whose head is known, or parse what has come."""
+        """Take a request whose head is known, or parse the data."""
         if self._deaf:
             return
         known = self._known
@@ -153,7 +154,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self._parse(data, is_between=is_between)
 
     def _parse(self, data: bytes, *, is_between: bool) -> None:
-        """Parse; refuse what gathers without ever being whole."""
+        """Parse a piece of data, and refuse a request that grows without becoming complete."""
         if self._arriving_since is None:
             self._arriving_since = self.loop.time()
             self._head_ended = False
@@ -163,7 +164,7 @@ class ProblemProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # We stay with HTTP/1.1. What follows would be in the other language.
+            # We stay with HTTP/1.1; the data that follows would be in the other protocol.
             self._deaf = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError as error:
@@ -176,7 +177,7 @@ class ProblemProtocol(HttpToolsProtocol):
                 self._known = remember_head(data, scope, self._head_bytes, self._body_bytes)
             self._urls = (self.url, self._urls[0])
         self._start()
-        if self._is_at_work():  # as nearly always
+        if self._is_at_work():  # the usual case
             self._gathered_bytes = self._gathered_pieces = 0
             self._stop_waiting()
         elif not self._note_part(len(data)):
@@ -185,13 +186,13 @@ class ProblemProtocol(HttpToolsProtocol):
             self._all.limit_bytes(self)
 
     def _take_known(self, request: KnownRequest) -> None:
-        """Take a whole request without parsing its head, which is like the one before."""
+        """Take a complete request without parsing its head."""
         self._stop_waiting()
         self._head_ended = True
         scope, body, head_bytes, is_same = request
         exchange = self._exchange_of(scope, keep_alive=True)
         exchange.body, exchange.more_body = body, False
-        if is_same:  # else what was worked out of the other may not be true of it
+        if is_same:  # values worked out from another head may not apply
             exchange.known = self._known
         exchange.hold(head_bytes + len(body))
         self._accepted.append(exchange)
@@ -201,28 +202,26 @@ class ProblemProtocol(HttpToolsProtocol):
             self._all.limit_bytes(self)
 
     def _start(self) -> None:
-        """Begin to work on a request that has come, at once if that can be, else in a task."""
+        """Begin to work on the request that has come."""
         exchange, self._unstarted = self._unstarted, None
         if exchange is None:
             return
         begin = self.app_state.get(BEGIN)
-        if begin is None or not begin(exchange):
-            self._start_task(exchange)
-
-    def _start_task(self, exchange: Exchange) -> None:
-        exchange.scope[EXCHANGE] = exchange  # type: ignore[typeddict-unknown-key]
-        self._start_asgi_task(exchange, self.app)
+        if begin is None:
+            self._start_asgi_task(exchange, self.app)
+        else:
+            begin(exchange)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._begun += 1
-        if self._arriving_since is None:  # it began in the same piece as another one ended
+        if self._arriving_since is None:  # it began in the same piece of data as another one ended
             self._arriving_since = self.loop.time()
         self._fields = self._hosts = self._head_bytes = 0
         self._head_ended = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Refuse too many before they are listed; a trailer counts, and is nobody's header."""
+        """Refuse too many headers before they are stored. Trailers count, and are dropped."""
         self._fields += 1
         self._head_bytes += len(name) + len(value)
         if self._fields > FIELDS_MAX or self._head_bytes > HEAD_BYTES_MAX:
@@ -236,7 +235,6 @@ class ProblemProtocol(HttpToolsProtocol):
                 self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
-        """Hand the request over, if it is not too large and not too many are before it."""
         self._head_bytes += len(self.url)
         if self._head_bytes > HEAD_BYTES_MAX or len(self.pipeline) >= PIPELINED_MAX:
             raise _HeadRefusedError
@@ -255,7 +253,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self._accepted.append(exchange)
 
     def _make_exchange(self) -> Exchange:
-        """What uvicorn makes of a head, for answers that are written whole."""
+        """Make the scope as uvicorn does, with an `Exchange` for its answer."""
         scope, version = self.scope, self.parser.get_http_version()
         if self._hosts != 1 and version != "1.0":
             raise _HeadRefusedError("host: has to be sent, and once")
@@ -273,7 +271,9 @@ class ProblemProtocol(HttpToolsProtocol):
         return exchange
 
     def _exchange_of(self, scope: Any, *, keep_alive: bool) -> Exchange:
-        """One request of this connection and its answer."""
+        if self._proxies is not None:
+            scope["client"], scope["scheme"] = self.client, self.scheme
+            apply_forwarded(scope, self._proxies)
         return Exchange(
             scope,
             self.transport,
@@ -307,7 +307,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self.cycle.wake()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request. `_look` closes a connection on which none comes."""
+        """Begin the next request. `_look` closes a connection that stays idle."""
         self._accepted.popleft().let_go()
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
@@ -320,15 +320,11 @@ class ProblemProtocol(HttpToolsProtocol):
             self._note_waiting()
 
     def resume_writing(self) -> None:
-        """The peer reads."""
         self._unread_since = None
         super().resume_writing()
 
     def shutdown(self) -> None:
-        """End between requests; one that is not whole yet was never accepted.
-
-        A stream would go on for ever: all of them are ended.
-        """
+        """Close between requests; an incomplete request was not accepted. End all event streams."""
         listeners = self.app_state.get(LISTENERS)
         if listeners is not None:
             listeners.close()
@@ -338,28 +334,28 @@ class ProblemProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer to bytes that are no HTTP."""
+        """Refuse bytes that are not HTTP."""
         self._refuse(400, "INVALID_REQUEST", msg or "this is not HTTP")
 
     def make_room(self) -> None:
-        """Close: the place is needed, or what is held."""
+        """Close the connection to free its place or the bytes that it holds."""
         if self.transport.get_write_buffer_size():
             self._abort_unread()
         elif self._accepted or self._gathered_bytes:
-            if self._arriving_since is None:  # whole, but its handler has not seen that yet
+            if self._arriving_since is None:  # complete, but its handler has not seen it yet
                 self._drop_last()
             self._refuse_for_room()
         elif self._stop_taking():
-            self.transport.close()  # between requests, where a peer expects it
+            self.transport.close()  # between requests, where clients expect it
         self._all.held_bytes -= self._held_head_bytes
         self._held_head_bytes = 0
 
     def _is_at_work(self) -> bool:
-        """Whether all that has come was whole, and is not answered yet."""
+        """Whether every request that came is complete, and one is not answered yet."""
         return self._arriving_since is None and bool(self._accepted)
 
     def _note_part(self, count: int) -> bool:
-        """Look at a piece of so many bytes that was no whole request; returns whether to go on."""
+        """Check a piece of an incomplete request; returns whether to continue."""
         if self._whole or self._arriving_since is None:
             self._gathered_bytes = self._gathered_pieces = 0
         else:
@@ -376,23 +372,21 @@ class ProblemProtocol(HttpToolsProtocol):
         if self._arriving_since is not None:
             self._all.note_part(self)
         else:
-            self._idle_since = self.loop.time()  # its answer came before the last of its body
+            self._idle_since = self.loop.time()  # it was answered before its body was complete
         return True
 
     def _note_waiting(self) -> None:
-        """It is the peer's turn."""
         if not self._waits:
             self._waits = True
             self._all.note_waiting(self)
 
     def _stop_waiting(self) -> None:
-        """It is our turn, or the peer has begun anew."""
         if self._waits:
             self._waits = False
             self._all.stop_waiting(self)
 
     def _look(self) -> None:
-        """Cut off who does not read, does not finish what it began to send, or sends no more."""
+        """Close the connection if its peer does not read, stalls a request, or is idle."""
         self._watch = self.loop.call_later(_LOOK_EVERY_SECS, self._look)
         now = self.loop.time()
         if not self.transport.get_write_buffer_size():
@@ -410,13 +404,13 @@ class ProblemProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _abort_unread(self) -> None:
-        """End at once: closing in order would wait for the reader."""
+        """Abort: an orderly close would wait for the reader."""
         self._deaf = True
         self._count("ANSWER_NOT_READ")
         self.transport.abort()
 
     def _refuse_unparsed(self, error: httptools.HttpParserError, data: bytes) -> None:
-        """Refuse what the parser could not read; the piece that it ended in is ``data``."""
+        """Refuse data that the parser could not read."""
         cause, newest = error.__context__, cast("Exchange | None", self.cycle)
         if str(error) == PREFACE_ERROR and newest is None:  # nothing came before it
             self._begin_http2(data[PREFACE_BYTES - self._gathered_bytes :])
@@ -425,12 +419,11 @@ class ProblemProtocol(HttpToolsProtocol):
         elif cause.args:
             self.send_400_response(str(cause))
         elif len(self.pipeline) >= PIPELINED_MAX:
-            self._stop_taking()  # what was accepted is answered; then the peer may come again
+            self._stop_taking()  # accepted requests are answered; the client may reconnect
         else:
             self._refuse_head()
 
     def _begin_http2(self, data: bytes) -> None:
-        """The caller speaks HTTP/2; what came after its preface is frames."""
         self._http2 = Http2Refusal()
         self._gathered_bytes = 0
         self._count(HTTP_2_CODE)
@@ -443,8 +436,8 @@ class ProblemProtocol(HttpToolsProtocol):
     def _refuse_http2(self, http2: Http2Refusal, data: bytes) -> None:
         """Answer the first request, once it has begun.
 
-        The caller closes the connection, or `_look` does so later. Closing here could lose the
-        answer: the kernel drops it if more of the request arrives.
+        The client closes the connection, or `_look` does so later. If we closed here, the kernel
+        would drop the answer when more of the request arrives.
         """
         answer = http2.answer(data)
         if answer is None:
@@ -462,7 +455,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self._refuse(status, code or OverloadedError.code, "too much is waiting; try again")
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Take nothing more, and tell why if no answer of ours is on its way."""
+        """Stop reading, and send a problem if no other answer is on its way."""
         if self._deaf or self.transport.is_closing():
             return
         self._count(OverloadedError.code if status == _NO_ROOM else code)
@@ -476,10 +469,10 @@ class ProblemProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _stop_taking(self) -> bool:
-        """Take nothing more from this peer; returns whether nothing is left to be answered.
+        """Stop reading; returns whether no request is left to answer.
 
-        A request that is not whole was not accepted. Those before it are answered, and the last
-        answer closes the connection.
+        An incomplete request was not accepted. Earlier ones are answered, and the last answer
+        closes the connection.
         """
         self._deaf = True
         if self._accepted and self._arriving_since is not None and self._head_ended:
@@ -490,7 +483,7 @@ class ProblemProtocol(HttpToolsProtocol):
         return False
 
     def _drop_last(self) -> None:
-        """Forget the request whose body has not come, unless its answer has begun."""
+        """Drop the request whose body is incomplete, unless its answer has begun."""
         last = self._accepted[-1]
         if last.response_started:
             return

@@ -1,15 +1,11 @@
-"""The ASGI machinery: from a request to an operation's handler and back.
+"""From a request to its operation's handler, and back.
 
-`Shell` is around everything: the request's id, errors turned into problems, the headers every
-answer has, the access log and the latency metric. `Endpoint` is the gate of one operation:
-who is calling, may they, how often, and with what body. Both are plain Python: on the hot path
-there is no framework layer between the server and a handler.
+`Shell` finds the operation, turns errors into problems, and notes each request in the access log
+and the metrics. `Endpoint` authenticates, limits and parses for one operation. There is no
+framework between the server and a handler.
 
-The access log: a JSON line per request, written once per turn of the event loop.
-
-A line that goes through the ordinary logging costs as much as the rest of a quick request. These
-have a fixed shape, so they are gathered, encoded directly, and written together; they go through
-the same redacting sink as every other line.
+`AccessLog` writes its lines together, once per turn of the event loop: one line through the
+ordinary logging costs as much as a quick request.
 """
 
 from __future__ import annotations
@@ -18,7 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from random import getrandbits
 from time import perf_counter_ns
-from typing import Any, Final, cast
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -36,7 +33,7 @@ from pricekeeper.http.answering import (
 )
 from pricekeeper.http.edge import BodyTooLargeError, refuse_repeated
 from pricekeeper.http.encoding import EncodedAnswers
-from pricekeeper.http.exchange import EXCHANGE, Exchange
+from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.gate import (
     admit,
     admit_at_once,
@@ -62,12 +59,13 @@ from pricekeeper.telemetry.logs import GatheredLines, timestamp
 from pricekeeper.tokens import digest_of
 
 GATEWAY: Final = "gateway"
-"""The name in the server's state under which the gateway is, if there is one."""
+"""Key in the server's state of the gateway."""
+NO_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType({})
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Endpoint:
-    """The gate of one operation."""
+    """One operation behind its gate."""
 
     __slots__ = ("_counted_errors", "_counts_failures", "operation")
 
@@ -75,15 +73,15 @@ class Endpoint:
         self.operation = operation
         public = operation.access is Access.PUBLIC
         self._counted_errors: tuple[type[PriceKeeperError], ...] = ()
-        """Errors that count against an address, as guesses do."""
+        """Errors that count as failures of the caller's address, like guesses."""
         if public and operation.body is not None:
-            # Whoever has proved who they are is limited by that, and may misspell a body.
+            # Authenticated callers are limited by their identity, and may send a malformed body.
             self._counted_errors = (RequestRefusedError, BodyTooLargeError)
         by_metrics_token = operation.access is Access.METRICS
         self._counts_failures = operation.oauth or by_metrics_token or bool(self._counted_errors)
 
     async def answer(self, call: Call) -> Answer:
-        """Admit, parse, handle, within the deadline."""
+        """Admit, parse and handle a call within its deadline."""
         if self.operation.bounds_itself:
             return await self._answer(call)
         try:
@@ -100,7 +98,7 @@ class Endpoint:
             return answer
 
     async def _answer_or_count(self, call: Call) -> Answer:
-        """As `_answer`; what proved wrong there is charged to the address that it came from."""
+        """Answer, and charge a guess to the caller's address."""
         try:
             return await self._answer(call)
         except PriceKeeperError as error:
@@ -112,7 +110,7 @@ class Endpoint:
         operation = self.operation
         if operation.access is Access.METRICS:
             check_metrics_token(call)
-        elif call.operation is None:  # else it was admitted before there was a task for it
+        elif call.operation is None:  # else it was admitted before its task
             await admit(call, operation)
         return await operation.perform(call)
 
@@ -128,7 +126,7 @@ class Path:
         self.allowed: tuple[str, ...] = ()
 
     def add(self, operation: Operation) -> None:
-        """Serve that operation's method, and with GET also HEAD."""
+        """Serve the operation's method, and HEAD with GET."""
         self.endpoints[operation.method] = endpoint = Endpoint(operation)
         if operation.method == "GET":
             self.endpoints["HEAD"] = endpoint
@@ -136,7 +134,7 @@ class Path:
 
 
 class Shell:
-    """Around everything that is served. ``lifespan`` is open while the server runs."""
+    """The ASGI application. ``lifespan`` is open while the server runs."""
 
     def __init__(
         self, operations: Sequence[Operation], lifespan: Lifespan, access_log: AccessLog
@@ -153,29 +151,52 @@ class Shell:
             made[operation.path].add(operation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, whatever happens inside."""
+        """Serve the lifespan, or a request of a server that does not call `begin`."""
         if scope["type"] != "http":
             await run_lifespan(self._lifespan, scope, receive, send)
-            return
-        if scope.get("raw_path", b"").startswith(PREFIX):
-            gateway = scope["state"].get(GATEWAY)
-            if gateway is not None:
-                await gateway(scope, receive, send, scope.pop(EXCHANGE, None))
-                return
-        exchange: Exchange | None = scope.get(EXCHANGE)
+        elif gateway := _gateway_of(scope):
+            await gateway(scope, receive, send, None)
+        else:
+            await self._serve(self._make_call(Incoming(scope, receive)), send, perf_counter_ns())
+
+    def begin(self, exchange: Exchange) -> None:
+        """Begin a request: without a task if nothing must be awaited first, else in one.
+
+        A request that was admitted without a task is not charged again in its task.
+        """
         started_ns = perf_counter_ns()
-        path, parameters = self._find(scope)
-        call = None
-        if exchange is not None and exchange.admitted is not None:
-            call, exchange.admitted = exchange.admitted, None
-            del scope[EXCHANGE]
-        if call is None:
-            call = self._make_call(Incoming(scope, receive), parameters)
+        scope: Any = exchange.scope
+        receive: Any = exchange.receive
+        if gateway := _gateway_of(scope):
+            exchange.start(gateway(scope, receive, exchange.send, exchange))
+            return
+        target = self._target_of(exchange)
+        if target is None or (exchange.more_body and not target.operation.begins_early):
+            call = self._make_call(Incoming(scope, receive, exchange))
+        else:
+            request = Incoming(scope, receive, exchange, target.headers)
+            call = self._make_call(request, target.parameters)
+            if admit_at_once(call, target.operation, target.token_digest):
+                reply = RequestAtOnce(exchange, call, target.route, started_ns, self._note)
+                try:
+                    if target.begin(call, reply):
+                        return
+                except Exception as error:  # noqa: BLE001 - it is answered and logged
+                    reply.fail(error)
+                    return
+                reply.withdraw()
+            request.headers = dict(scope["headers"])  # the target's have another content-length
+        exchange.start(self._serve(call, exchange.send, started_ns))
+
+    async def _serve(self, call: Call, send: Send, started_ns: int) -> None:
+        """Answer a request, and note it in the log and the metrics."""
+        scope = call.request.scope
+        path, call.path = self._find(scope)
         status, elapsed_us = NOBODY_LEFT, None
         try:
             answer = await _answer(call, path, scope["method"])
             status = answer.status
-            if answer.stream is not None:  # how long it is listened to is not how slow we are
+            if answer.stream is not None:  # the time that a listener stays is not our latency
                 elapsed_us = _us_since(started_ns)
             await send_answer(send, answer, call)
         except CallerLeftError:
@@ -185,48 +206,18 @@ class Shell:
                 elapsed_us = _us_since(started_ns)
             self._note(call, "none" if path is None else path.route, status, elapsed_us)
 
-    def begin(self, exchange: Exchange) -> bool:
-        """Begin a request without the usual task, if it can be; returns whether it did.
-
-        It has to be whole, unless its operation says otherwise.
-
-        If it did not, the request may be admitted all the same: then it is not charged again.
-        """
-        started_ns, known, scope = perf_counter_ns(), exchange.known, cast("Scope", exchange.scope)
-        if scope["raw_path"].startswith(PREFIX):
-            gateway = scope["state"].get(GATEWAY)
-            if gateway is not None:
-                exchange.start(gateway(scope, exchange.receive, exchange.send, exchange))
-                return True
+    def _target_of(self, exchange: Exchange) -> Target | None:
+        """The target of a request; a known head remembers it."""
+        known = exchange.known
         target: Target | None = None if known is None else known.memo
         if target is None:
-            target = self._find_target(scope)
-            if target is None:
-                return False
+            target = self._find_target(exchange.scope)
             if known is not None:
                 known.memo = target
-        operation = target.operation
-        if exchange.more_body and not operation.begins_early:
-            return False
-        receive: Any = exchange.receive
-        request = Incoming(scope, receive, exchange, target.headers)
-        call = self._make_call(request, target.parameters)
-        if not admit_at_once(call, operation, target.token_digest):
-            return False
-        reply = RequestAtOnce(exchange, call, target.route, started_ns, self._note)
-        try:
-            if target.begin(call, reply):
-                return True
-        except Exception as error:  # noqa: BLE001 - it is told and logged
-            reply.fail(error)
-            return True
-        reply.withdraw()
-        request.headers = dict(scope["headers"])  # those of the target have another length
-        exchange.admitted = call
-        return False
+        return target
 
-    def _find_target(self, scope: Scope) -> Target | None:
-        """What the head asks for; ``None`` if that is not begun at once, or if it is refused."""
+    def _find_target(self, scope: Any) -> Target | None:
+        """The target of a head; ``None`` if its requests need a task, or are refused."""
         path, parameters = self._find(scope)
         endpoint = None if path is None else path.endpoints.get(scope["method"])
         if path is None or endpoint is None:
@@ -241,7 +232,7 @@ class Shell:
             return None
         return Target(path.route, operation, begin, parameters, headers, digest_of(token))
 
-    def _make_call(self, request: Incoming, parameters: Mapping[str, str]) -> Call:
+    def _make_call(self, request: Incoming, parameters: Mapping[str, str] = NO_PARAMETERS) -> Call:
         state = request.scope["state"]
         return Call(
             state["services"],
@@ -254,21 +245,26 @@ class Shell:
         )
 
     def _note(self, call: Call, route: str, status: int, elapsed_us: int) -> None:
-        """Note in the log and the metrics that a request was answered."""
         method = call.request.scope["method"]
         call.metrics.note_request(method, route, status, elapsed_us)
         self._access_log.note(method, route, status, elapsed_us, call.request_id)
 
     def _find(self, scope: Scope) -> tuple[Path | None, Mapping[str, str]]:
-        """The path that is asked for; an escaped slash is part of a name, and no name has one."""
+        """Find a path. An escaped slash would be part of a name, and no name has one."""
         raw: bytes = scope.get("raw_path", b"")
         if b"%" in raw and b"%2f" in raw.lower():
             return None, {}
         return self._paths.find(scope["path"])
 
 
+def _gateway_of(scope: Scope) -> Any:
+    """The gateway, if there is one and the request is for it."""
+    raw: bytes = scope.get("raw_path", b"")
+    return scope["state"].get(GATEWAY) if raw.startswith(PREFIX) else None
+
+
 async def _answer(call: Call, path: Path | None, method: str) -> Answer:
-    """What the operation answers; if it fails, the problem."""
+    """Answer a call: with its operation's answer, or with a problem."""
     try:
         refuse_repeated(call.request)
         if path is None:
@@ -292,7 +288,7 @@ def _request_id(headers: Mapping[bytes, bytes]) -> str:
     given = headers.get(b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return str(given, "ascii")
-    # Not a secret: it only has to be different, and asking the kernel each time is dear.
+    # Not a secret, only unique; asking the kernel each time is expensive.
     return f"{getrandbits(128):032x}"
 
 
@@ -316,7 +312,6 @@ class AccessLog:
         self._lines = GatheredLines()
 
     def note(self, method: str, route: str, status: int, elapsed_us: int, request_id: str) -> None:
-        """Write a line, soon."""
         if not self._enabled:
             return
         line = _Line("request", "info", timestamp(), request_id, method, route, status, elapsed_us)
