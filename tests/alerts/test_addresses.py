@@ -98,7 +98,7 @@ def test_addresses_that_are_not_public_are_refused(address: str) -> None:
     """As an address and in a URL; one that stands for such an address, too."""
     assert not PUBLIC.permits(ip_address(address))
     host = f"[{address}]" if ":" in address else address
-    with pytest.raises(InvalidValueError, match="inside of a network"):
+    with pytest.raises(InvalidValueError, match="public address"):
         PUBLIC.check_url(f"https://{host}/hook")
 
 
@@ -162,11 +162,11 @@ def test_what_is_no_address_for_a_webhook_is_refused(url: str) -> None:
 )
 def test_names_of_this_machine_are_refused_at_once(host: str) -> None:
     """By whatever name; they are for who allows loopback."""
-    with pytest.raises(InvalidValueError, match="inside of a network"):
+    with pytest.raises(InvalidValueError, match="public address"):
         PUBLIC.check_url(f"https://{host}:8443/hook")
-    with pytest.raises(InvalidValueError, match="inside of a network"):
+    with pytest.raises(InvalidValueError, match="public address"):
         PUBLIC.check_mail_server(f"smtps://{host}")
-    with pytest.raises(InvalidValueError, match="inside of a network"):
+    with pytest.raises(InvalidValueError, match="public address"):
         Guard([ip_network("10.0.0.0/8")]).check_url(f"https://{host}/")
     LOOPBACK.check_url(f"https://{host}/")
     LOOPBACK.check_mail_server(f"smtps://{host}")
@@ -221,10 +221,10 @@ async def test_a_name_is_looked_at_when_it_is_resolved(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "guard", "told"),
     [
-        ("localhost", PUBLIC, "inside of a network"),
+        ("localhost", PUBLIC, "public address"),
         ("localhost", Guard([ip_network("127.0.0.2/32")]), "its address is not allowed"),
-        ("2130706433", PUBLIC, "a name or an address"),
-        ("127.1", PUBLIC, "a name or an address"),
+        ("2130706433", PUBLIC, "a host name or an IP address"),
+        ("127.1", PUBLIC, "a host name or an IP address"),
     ],
 )
 async def test_no_connection_is_made_to_what_is_not_allowed(

@@ -65,7 +65,7 @@ async def test_what_is_copied_to_another_owner_opens_nothing(org: Org, instance:
     copied = (Set("channels", mine["channels"]),)
     await instance.store.update(Update(CONFIG, Key("ALERTS", "ALERTS"), copied))
 
-    with pytest.raises(DeliveryError, match="set the channel anew"):
+    with pytest.raises(DeliveryError, match="set the channel again"):
         await channels.open(Receiver(DEPLOYMENT, "ops"))
 
 
@@ -208,7 +208,7 @@ async def test_another_server_is_not_given_the_secret_of_the_first(
     for owner in (await org.owner(), DEPLOYMENT):
         await channels.put(owner, "ops", ChannelRequest(kind, **said), BY)
         before = await channels.open(Receiver(owner, "ops"))
-        with pytest.raises(RequestRefusedError, match="say it again") as refused:
+        with pytest.raises(RequestRefusedError, match="state it again") as refused:
             await channels.put(owner, "ops", ChannelRequest(kind, url=url), BY)
         assert [one.field for one in refused.value.mistakes] == names
         assert await channels.open(Receiver(owner, "ops")) == before

@@ -12,14 +12,19 @@ from alerts.conftest import LOOPBACK
 from alerts.endpoint import Endpoint
 from alerts.topics_server import PUBLISH, TOPIC, TopicsStandIn, open_topics
 from pricekeeper.alerts import Channel, ChannelKind, Guard
-from pricekeeper.alerts.alert import Alert, AlertKind, Finding, Owner
-from pricekeeper.alerts.body import alert_body, parse_body
+from pricekeeper.alerts.alert import (
+    Alert,
+    AlertKind,
+    Finding,
+    Owner,
+    alert_body,
+    foreign,
+    parse_body,
+)
 from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
-from pricekeeper.alerts.parts import foreign
-from pricekeeper.alerts.slack import send_to_slack
 from pricekeeper.alerts.sns import Topics, publish_fields
-from pricekeeper.alerts.webhook import HttpSender
+from pricekeeper.alerts.webhook import HttpSender, send_to_slack
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import DeliveryError
 from pricekeeper.values import OrgId

@@ -10,8 +10,8 @@ from alerts.conftest import APP, COST_USD_MICROS, USD, Instance, Org
 from metering.conftest import CATALOGUE, ECONOMY, LABELS, PREMIUM, STANDARD
 from minting import minted
 from pricekeeper.alerts import AlertKind
+from pricekeeper.alerts.findings import ASKED_MIN, KEYS_MAX, UNSETTLED_MIN, DeniedShares
 from pricekeeper.alerts.items import StoredAlert
-from pricekeeper.alerts.rates import ASKED_MIN, KEYS_MAX, UNSETTLED_MIN, DeniedShares
 from pricekeeper.errors import UnpricedUsageError
 from pricekeeper.metering import Usage
 from pricekeeper.pricing import Catalogue

@@ -14,11 +14,10 @@ from alerts.conftest import LOOPBACK
 from alerts.mail_server import PASSWORD, USER, open_mail_server
 from certificates import Certificate, make_certificate
 from pricekeeper.alerts import Channel, ChannelKind, Guard
-from pricekeeper.alerts.body import AlertBody, encoded_body
+from pricekeeper.alerts.alert import AlertBody, encoded_body
 from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
-from pricekeeper.alerts.mail import Mail, mail_of
-from pricekeeper.alerts.smtp import REPLY_BYTES_MAX, Envelope, SmtpServer, send_mail
+from pricekeeper.alerts.mail import REPLY_BYTES_MAX, Mail, SmtpServer, mail_of, send_mail
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import DeliveryError
 
@@ -103,7 +102,7 @@ async def test_no_password_is_said_without_tls(certificate: Certificate) -> None
         server.lines.clear()
         with pytest.raises(DeliveryError, match="can't be reached"):
             await send(certificate, hidden)
-        with pytest.raises(DeliveryError, match="inside of a network"):
+        with pytest.raises(DeliveryError, match="public address"):
             await send(certificate, to, Guard())
     assert server.lines == []
 
@@ -197,9 +196,9 @@ async def test_a_server_elsewhere_without_tls_is_told_nothing(certificate: Certi
             socket.create_connection, ("127.0.0.1", server.port), timeout=10
         )
         there = SmtpServer("mail.test", certificate.client, is_tls=False, needs_tls=True)
-        envelope = Envelope("alerts@example.com", RECIPIENTS)
+        address = ChannelAddress(sender="alerts@example.com", recipients=RECIPIENTS)
         with pytest.raises(DeliveryError, match="offers no TLS"):
-            await asyncio.to_thread(send_mail, connection, there, None, envelope, b"")
+            await asyncio.to_thread(send_mail, connection, there, address, b"")
     assert server.lines == ["ehlo pricekeeper"]
 
 

@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 from alerts.conftest import APP, COST_USD_MICROS, Instance, Org, budget
 from alerts.endpoint import Endpoint
 from attribution import BY
-from pricekeeper.alerts.alert import AlertKind, Finding
+from pricekeeper.alerts.alert import AlertKind, Finding, foreign, split, unlinked
 from pricekeeper.alerts.anomaly import PastDay, anomaly_findings
 from pricekeeper.alerts.channel import ChannelKind, ChannelRequest
-from pricekeeper.alerts.fallbacks import exhausted_findings, fallback_findings
-from pricekeeper.alerts.parts import foreign, split, unlinked
-from pricekeeper.alerts.rates import Share, denial_findings, unsettled_findings
-from pricekeeper.alerts.thresholds import quota_findings
-from pricekeeper.alerts.upkeep import secret_findings
+from pricekeeper.alerts.findings import Share, denial_findings, secret_findings, unsettled_findings
+from pricekeeper.alerts.spend import exhausted_findings, fallback_findings, quota_findings
 from pricekeeper.selection.fallback import StickyState
 from pricekeeper.tenants import Policy
 from pricekeeper.values import AppId, ModelLabel

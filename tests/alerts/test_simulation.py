@@ -34,8 +34,8 @@ from pricekeeper.alerts.alert import DEPLOYMENT
 from pricekeeper.alerts.channels import Channels, OpenChannel
 from pricekeeper.alerts.deciding import Decider
 from pricekeeper.alerts.delivery import Courier
-from pricekeeper.alerts.history import AlertHistory
 from pricekeeper.alerts.items import OUTBOX
+from pricekeeper.alerts.service import AlertHistory
 from pricekeeper.alerts.watching import Watcher
 from pricekeeper.budgets import window_at
 from pricekeeper.clock import Clock, ManualClock

@@ -5,8 +5,8 @@ import pytest
 from alerts.conftest import APP, Instance, Org, budget
 from authorizations.conftest import HELD_USD_PICOS, a_capture, a_request
 from pricekeeper.alerts import AlertKind
-from pricekeeper.alerts.body import parse_body
-from pricekeeper.alerts.rates import ASKED_MIN, UNSETTLED_MIN
+from pricekeeper.alerts.alert import parse_body
+from pricekeeper.alerts.findings import ASKED_MIN, UNSETTLED_MIN
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.errors import AuthorizationDeniedError
 from pricekeeper.values import AppId

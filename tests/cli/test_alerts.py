@@ -137,7 +137,7 @@ def test_another_server_needs_the_secret_again(anywhere: Cli, hook: Hook) -> Non
     elsewhere = ("alerts", "set", "ops", *where, "--to", "https://hooks.example.com/other")
     refused = anywhere(*elsewhere)
     assert (refused.code, "secret: " in refused.err) == (2, True), refused
-    assert "say it again" in refused.err
+    assert "state it again" in refused.err
     assert anywhere.ok("alerts", "channels", *where) == before
     answer = anywhere.ok(*elsewhere, "--secret", SECRET)
     assert (answer["status"], answer["address"]) == ("updated", "https://hooks.example.com")
@@ -163,7 +163,7 @@ def test_what_is_wrong_is_said(anywhere: Cli, hook: Hook) -> None:
         "alerts", "set", "ops", "--org", ORG, "--to", "https://10.0.0.1", "--secret", SECRET
     )
     assert (missing.code, "url: is required" in missing.err) == (2, True)
-    assert (inside.code, "inside of a network" in inside.err) == (2, True)
+    assert (inside.code, "public address" in inside.err) == (2, True)
     assert anywhere("alerts", "list", "--kind", "weather").code == 2
     assert anywhere("alerts", "list", "--org", NOBODY).code == 3
     assert anywhere("alerts", "channels", "--org", NOBODY).code == 3

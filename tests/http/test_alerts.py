@@ -178,7 +178,7 @@ def test_a_password_is_not_sent_to_another_server(
         refused = api.provision("PUT", path, elsewhere)
         assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
         assert [one["field"] for one in refused.json["errors"]] == ["secret", "user"]
-        assert all("say it again" in one["message"] for one in refused.json["errors"])
+        assert all("state it again" in one["message"] for one in refused.json["errors"])
         assert api.provision("POST", f"{path}/test").json["outcome"] == "delivered"
         said = {**elsewhere, "user": first["user"], "secret": first["secret"]}
         assert api.provision("PUT", path, said).status == 200

@@ -1,4 +1,4 @@
-"""Somebody is told: what should be known is found, decided once, and delivered."""
+"""Alerts: what people should know is found, decided once, and delivered."""
 
 from pricekeeper.alerts.addresses import Guard
 from pricekeeper.alerts.alert import AlertKind, DeliveryState, Owner

@@ -1,10 +1,10 @@
-"""Where alerts may be sent to: nowhere inside the network that the service is in.
+"""Decides where alerts may be sent: only to public addresses, unless the deployment allows others.
 
-An organisation's administrator chooses the address of a webhook, and the service calls it. So it
-must be https, in the public internet: no loopback, private, link-local or metadata address, by
-whatever name or spelling, unless the deployment allows the network. Plain http is for loopback
-alone, where that is allowed. Names are checked when they are resolved, for each request: what a
-name pointed to yesterday does not count. Redirects are not followed.
+An organisation's administrator chooses the address of a webhook, and the service calls it. So the
+address must be https and public: no loopback, private, link-local or metadata address, in any
+spelling, unless the deployment allows the network. Plain http is for loopback only, where that is
+allowed. Names are checked at each request, when they are resolved, because a name may point
+elsewhere later. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.wire.bounds import URL_LENGTH_MAX
 
 PORTS: Final = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
-"""Where a server is that names no port."""
+"""The default ports."""
 _LOCALHOST: Final = "localhost"
 _NAMES_OF_LOOPBACK: Final = frozenset(
     {
@@ -34,10 +34,10 @@ _NAMES_OF_LOOPBACK: Final = frozenset(
         "ip6-loopback",
     }
 )
-"""What hosts files call it; whatever ends with ``.localhost`` is it too (RFC 6761)."""
+"""Names in hosts files; every name that ends with ``.localhost`` is loopback too (RFC 6761)."""
 Network: TypeAlias = IPv4Network | IPv6Network
 _UNICAST: Final = (ip_network("0.0.0.0/0"), ip_network("2000::/3"))
-"""What is public, without `_SPECIAL`."""
+"""Public, except `_SPECIAL`."""
 _SPECIAL: Final = tuple(
     map(
         ip_network,
@@ -51,22 +51,22 @@ _SPECIAL: Final = tuple(
         ),
     )
 )  # fmt: skip
-"""IANA's special-purpose blocks, multicast, and what the virtual machines of Azure reach of their
-host at a public address. Python's own lists differ by version."""
+"""IANA's special-purpose blocks, multicast, and the public address at which Azure's virtual
+machines reach their host. Python's own lists differ by version."""
 _STANDS_FOR_IPV4: Final = (ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96"))
 """Mapped addresses and NAT64: a connection goes to the IPv4 address in the last four bytes."""
 _ISATAP: Final = (0xFCFF_FFFF, 0x0000_5EFE)
-"""Mask and value of the four bytes before the IPv4 address that a tunnel of RFC 5214 goes to."""
+"""Mask and value of the four bytes before the IPv4 address of an RFC 5214 tunnel."""
 _Address: TypeAlias = IPv4Address | IPv6Address
 
 
 class Guard:
-    """Which addresses are allowed."""
+    """Checks addresses."""
 
     def __init__(
         self, allowed: Sequence[Network] = (), topics: Collection[str] = frozenset()
     ) -> None:
-        """``allowed`` are networks that are not public, and may be called all the same.
+        """``allowed`` are networks that are not public and may be called all the same.
 
         ``topics`` are the ARNs of the SNS topics that may be published to.
         """
@@ -74,7 +74,7 @@ class Guard:
         self.topics = frozenset(topics)
 
     def check_url(self, url: str, field: str = "url") -> SplitResult:
-        """The parts of an address that may be called, as far as the text alone can tell."""
+        """Check a URL by its text, and return its parts."""
         parts = self._check_host(url, field)
         is_plain = parts.scheme == "http" and self.allows_plain(parts.hostname or "")
         if parts.scheme != "https" and not is_plain:
@@ -82,7 +82,7 @@ class Guard:
         return parts
 
     def check_mail_server(self, url: str, field: str = "url") -> SplitResult:
-        """The parts of a mail server that may be called, as far as the text alone can tell."""
+        """Check the URL of a mail server by its text, and return its parts."""
         parts = self._check_host(url, field)
         has_more = parts.path not in ("", "/") or parts.query or parts.fragment
         if parts.scheme not in ("smtp", "smtps") or has_more:
@@ -90,7 +90,7 @@ class Guard:
         return parts
 
     def allows_plain(self, host: str) -> bool:
-        """Whether the host may be called without TLS: it is this machine, and that is allowed."""
+        """Whether the host may be called without TLS: an allowed loopback address."""
         literal = _literal(host)
         is_loopback = host == _LOCALHOST or (literal is not None and _reached(literal).is_loopback)
         return is_loopback and self._allows_loopback
@@ -100,14 +100,15 @@ class Guard:
         host = parts.hostname or ""
         literal = _literal(host)
         if literal is None and host.rstrip(".").rpartition(".")[2][:1].isdigit():
-            raise InvalidValueError(field, "must have a name or an address for a host")
+            raise InvalidValueError(field, "must have a host name or an IP address")
         is_inside = literal is not None and not self.permits(literal)
         if is_inside or (_is_loopback_name(host) and not self._allows_loopback):
-            raise InvalidValueError(field, "must not be an address inside of a network")
+            raise InvalidValueError(
+                field, "must be a public address, or in a network of PRICEKEEPER_ALERT_NETWORKS"
+            )
         return parts
 
     def permits(self, address: _Address) -> bool:
-        """Whether the service may connect to that address."""
         reached = _reached(address)
         is_allowed = any(address in one or reached in one for one in self._allowed)
         return is_allowed or _is_public(reached)
@@ -118,7 +119,7 @@ class Guard:
 
 
 class Server(NamedTuple):
-    """Who is called, whatever for."""
+    """The server that a URL names."""
 
     scheme: str
     host: str
@@ -126,17 +127,17 @@ class Server(NamedTuple):
 
 
 def server_of(url: str) -> Server:
-    """The server of an address that was checked, however that is spelled."""
+    """The server of a checked URL, in one spelling."""
     parts = urlsplit(url)
     return Server(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme])
 
 
 class AddressNotAllowedError(OSError):
-    """A name has no address that may be called."""
+    """None of a name's addresses may be called."""
 
 
 class GuardedResolver(AbstractResolver):
-    """Finds the addresses of a name that may be called, and no others."""
+    """Resolves names to addresses that may be called."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -145,7 +146,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses; raises if there is none that is allowed."""
+        """Resolve a name; raises `AddressNotAllowedError` if no address is allowed."""
         found = await self._resolver.resolve(host, port, family)
         allowed = [one for one in found if self._guard.permits(ip_address(one["host"]))]
         if not allowed:
@@ -153,19 +154,19 @@ class GuardedResolver(AbstractResolver):
         return allowed
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept."""
 
 
 def _split(url: str, field: str) -> SplitResult:
     if not 1 <= len(url) <= URL_LENGTH_MAX:
         raise InvalidValueError(field, f"must be a URL of at most {URL_LENGTH_MAX} characters")
     if not url.isascii():
-        message = "must be of ASCII letters and digits: a host as xn--..., a path with %.."
+        message = "must be ASCII: write the host as xn--..., and other characters as %.."
         raise InvalidValueError(field, message)
     if not url.isprintable():
-        raise InvalidValueError(field, "must be a URL, without line breaks and control characters")
+        raise InvalidValueError(field, "must not contain line breaks or control characters")
     if " " in url or "\\" in url:
-        raise InvalidValueError(field, "must be a URL, without blanks and backslashes")
+        raise InvalidValueError(field, "must not contain spaces or backslashes")
     try:
         parts = urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0
@@ -174,7 +175,7 @@ def _split(url: str, field: str) -> SplitResult:
     if not has_host:
         raise InvalidValueError(field, "must be a URL such as https://hooks.example.com/alerts")
     if parts.username is not None or parts.password is not None:
-        raise InvalidValueError(field, "must not have a user or a password in it")
+        raise InvalidValueError(field, "must not contain a user or a password")
     return parts
 
 
@@ -191,7 +192,7 @@ def _literal(host: str) -> _Address | None:
 
 
 def _reached(address: _Address) -> _Address:
-    """The address that a connection goes to: the IPv4 address that an IPv6 address stands for."""
+    """The address that a connection goes to: an IPv4 address for IPv6 forms of it."""
     stands_for = any(address in network for network in _STANDS_FOR_IPV4)
     return _last_four_bytes(address) if stands_for else address
 

@@ -1,20 +1,30 @@
-"""What is found, and the alert that is decided because of it. No I/O, no clock.
+"""Alerts: a finding, the alert that is decided for it, and its body as JSON.
 
-A finding has an **identity**: what tells it from every other finding of its kind. Whoever finds the
-same again, on any instance and at any time, finds the same identity; so an alert is decided once
-for each.
+A finding has an **identity**. Every instance that finds the same thing, at any time, computes the
+same identity, so it is decided once.
+
+Texts mark **foreign** parts: names and tags that tenants choose. Each channel shows these in its
+own safe way. A body has the same members for every kind, with the differences in ``about``; members
+may be added and are never removed.
+
+No I/O, no clock.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from pricekeeper import showing
 from pricekeeper.values import AppId, OrgId
 
+TRIAL: Final = "TEST"
+"""The kind of a test."""
 _DIGEST_BYTES: Final = 16
 _encode_identity: Final = msgspec.msgpack.Encoder().encode
 
@@ -23,36 +33,34 @@ class AlertKind(StrEnum):
     """What an alert is about."""
 
     BUDGET = "BUDGET"
-    """What is charged to a budget has reached a threshold of it."""
+    """The charges of a budget have reached a threshold."""
     QUOTA = "QUOTA"
-    """What is spent of a quota has reached a threshold of it."""
+    """The spend of a quota has reached a threshold."""
     FALLBACK = "FALLBACK"
     """A label is spent, and another one takes over."""
     EXHAUSTED = "EXHAUSTED"
     """Every label is spent."""
     DENIALS = "DENIALS"
-    """Much of what an app asks for is denied."""
+    """Many of an app's calls are denied."""
     UNSETTLED = "UNSETTLED"
-    """Much of what an organisation is charged for was never settled."""
+    """A large part of an organisation's charges was never settled."""
     PRICE = "PRICE"
-    """A price is not known, or was estimated."""
+    """A price is unknown or estimated."""
     AGGREGATOR_LAG = "AGGREGATOR_LAG"
-    """The totals are not brought up to date."""
+    """The totals are not updated."""
     SECRET_AGE = "SECRET_AGE"  # noqa: S105 - a kind of alert
-    """A client's secret is old."""
     ANOMALY = "ANOMALY"
-    """Far more is spent than usual."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose an alert or a channel is: an organisation's in one life of it, or the deployment's."""
+    """The owner of an alert or channel: one life of an organisation, or the deployment."""
 
     org_id: OrgId | None = None
     life: str = ""
 
     @property
     def key(self) -> str:
-        """The owner as a part of keys. No id has a ``#`` or an ``@`` in it."""
+        """The owner as a part of keys. Ids contain neither ``#`` nor ``@``."""
         return "DEPLOYMENT" if self.org_id is None else f"ORG#{self.org_id}@{self.life}"
 
 
@@ -60,7 +68,7 @@ DEPLOYMENT: Final = Owner()
 
 
 def owner_from(key: str) -> Owner:
-    """The owner that such a part of a key names."""
+    """Parse such a part of a key."""
     if key == DEPLOYMENT.key:
         return DEPLOYMENT
     org_id, _, life = key.removeprefix("ORG#").partition("@")
@@ -68,7 +76,7 @@ def owner_from(key: str) -> Owner:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that people should know, in words with the marks of `parts`, and as data."""
+    """Something that people should know, as texts with marks of `foreign`, and as data."""
 
     kind: AlertKind
     owner: Owner
@@ -77,9 +85,9 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
     next_step: str
     about: dict[str, Any]
-    """The facts, as JSON has them; each kind has its own."""
+    """The facts as JSON; each kind has its own."""
     lasts_until_ms: int
-    """Until when the same can be found again."""
+    """Until when the same thing can be found."""
     org_name: str | None = None
     app_id: AppId | None = None
     app_name: str | None = None
@@ -92,30 +100,147 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """A finding that was decided to be told."""
+    """A decided finding."""
 
     id: str
-    """A UUID of version 7: alerts are in the order of their ids."""
+    """A UUIDv7, so ids are in the order of time."""
     at_ms: int
     finding: Finding
 
 
 class DeliveryState(StrEnum):
-    """What became of an alert at one channel, or at all of them together."""
+    """The result of an alert at one channel, or at all of them."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
     GIVEN_UP = "given_up"
     UNSENT = "unsent"
-    """There was nobody to tell, or the channel had too many that waited."""
+    """It had no channel, or its channel's queue was full."""
 
 
 _WORST_FIRST: Final = tuple(map(DeliveryState, ("pending", "given_up", "unsent", "delivered")))
 
 
 def joined_state(states: list[DeliveryState]) -> DeliveryState:
-    """The state of an alert by those of its deliveries: what is still to be done comes first."""
-    for state in _WORST_FIRST:
-        if state in states:
-            return state
-    return DeliveryState.UNSENT
+    """The state of an alert by the states of its deliveries: the worst of them."""
+    return min(states, key=_WORST_FIRST.index, default=DeliveryState.UNSENT)
+
+
+Span: TypeAlias = tuple[int, int]
+"""The first character of a foreign part, and the one after its last."""
+_OPEN: Final = "\x02"
+_CLOSE: Final = "\x03"
+_MARKED: Final = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*+){_CLOSE}")
+_JOINED: Final = re.compile(r"(?<=[.\u3002\uff0e\uff61:/@])(?=\S)")
+"""After each character that makes a link or mention; four of them count as a dot (UTS 46)."""
+BREAK: Final = "\u200b"
+
+
+class Text(NamedTuple):
+    """A text and its foreign parts."""
+
+    plain: str
+    foreign: list[Span]
+
+
+def foreign(text: str) -> str:
+    """Mark foreign text: one line, without control characters and direction marks."""
+    printable = "".join(one if one.isprintable() else " " for one in text)
+    return f"{_OPEN}{' '.join(printable.split())}{_CLOSE}"
+
+
+def split(marked: str) -> Text:
+    """Remove the marks, and return where they were."""
+    plain, spans, at = "", list[Span](), 0
+    for found in _MARKED.finditer(marked):
+        plain += marked[at : found.start()]
+        spans.append((len(plain), len(plain) + len(found[1])))
+        plain, at = plain + found[1], found.end()
+    return Text(plain + marked[at:], spans)
+
+
+def unlinked(text: str) -> str:
+    """Break links and mentions in a way that people do not see."""
+    return _JOINED.sub(BREAK, text)
+
+
+class AlertBody(msgspec.Struct, frozen=True):
+    """An alert in the form that is sent."""
+
+    id: str
+    kind: str
+    at: str
+    title: str
+    text: str
+    next: str
+    about: dict[str, Any]
+    foreign: dict[str, list[Span]] = {}
+    """The foreign parts of ``title``, ``text`` and ``next``."""
+    test: bool = False
+    org_id: str | None = None
+    org_name: str | None = None
+    app_id: str | None = None
+    app_name: str | None = None
+
+    def shown(
+        self, name: str, theirs: Callable[[str], str], ours: Callable[[str], str] = str
+    ) -> str:
+        """Format one of the three texts: foreign parts with ``theirs``, the rest with ``ours``."""
+        text, at, shown = getattr(self, name), 0, ""
+        for start, end in self.foreign.get(name, ()):
+            shown += ours(text[at:start]) + theirs(text[start:end])
+            at = end
+        return shown + ours(text[at:])
+
+
+encoded_body: Final = msgspec.json.Encoder().encode
+parse_body: Final = msgspec.json.Decoder(AlertBody).decode
+
+
+def alert_body(alert: Alert) -> bytes:
+    """Encode an alert to send and store it."""
+    finding = alert.finding
+    return encoded_body(
+        AlertBody(
+            id=alert.id,
+            kind=finding.kind.value,
+            at=showing.rfc3339(alert.at_ms),
+            about=finding.about,
+            **_texts(title=finding.title, text=finding.text, next=finding.next_step),
+            org_id=finding.owner.org_id,
+            org_name=finding.org_name,
+            app_id=finding.app_id,
+            app_name=finding.app_name,
+        )
+    )
+
+
+def trial_body(alert_id: str, at_ms: int, channel: str) -> bytes:
+    """Encode a test of a channel."""
+    return encoded_body(
+        AlertBody(
+            id=alert_id,
+            kind=TRIAL,
+            at=showing.rfc3339(at_ms),
+            **_texts(
+                title="Test: alerts of pricekeeper arrive here",
+                text=f"This is a test of the channel {foreign(channel)}. You need to do nothing.",
+                next="See the alerts so far: pricekeeper alerts list",
+            ),
+            about={"channel": channel},
+            test=True,
+        )
+    )
+
+
+def plain_words(alert: AlertBody) -> str:
+    """An alert as plain text for programs that may look for links."""
+    text, next_step = (alert.shown(name, unlinked) for name in ("text", "next"))
+    return f"{text}\n\n{next_step}\n\n{alert.id}"
+
+
+def _texts(**marked: str) -> dict[str, Any]:
+    """The texts without marks, and the spans of their foreign parts."""
+    texts = {name: split(text) for name, text in marked.items()}
+    spans = {name: text.foreign for name, text in texts.items() if text.foreign}
+    return {**{name: text.plain for name, text in texts.items()}, "foreign": spans}

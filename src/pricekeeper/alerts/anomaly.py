@@ -1,14 +1,14 @@
-"""Whether an organisation has spent far more today than it usually has by this time of the week.
+"""Finds that an organisation has spent far more today than is usual by this time of the week.
 
-The rule, in whole numbers. *Usual* is the second largest of what was spent on the same weekday in
-the last four weeks, from midnight to the end of the hour that it is now, by the organisation's
-clocks; a *usual day* is the same of the whole days. (The largest does not count, so one bad day is
-not usual for a month.) It takes three such days on which anything was spent. Today is an anomaly if
-it is more than ``anomaly_pct`` percent of what is usual by now, and if what it is beyond that is a
-usual day at least, and no less than `DIFFERENCE_USD_MICROS`. Told once a day.
+The rule, in integers. *Usual* is the second largest amount of the same weekday in the last four
+weeks, from midnight to the end of the present hour, by the organisation's clock; a *usual day* is
+the same of whole days. (The largest is left out, so that one bad day does not become usual for a
+month.) At least three of these days must have spend. Today is an anomaly if its spend is more than
+``anomaly_pct`` percent of the usual, and exceeds the usual by a usual day or more, and by
+`DIFFERENCE_USD_MICROS` or more. One alert a day.
 
-What is compared is today's spend so far with whole hours of the past, so the part of the present
-hour that is still to come is never a reason. No I/O, no clock.
+Today's spend so far is compared with whole hours of the past, so the rest of the present hour is
+never a reason for an alert. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from pricekeeper import showing
-from pricekeeper.alerts.alert import AlertKind, Finding, Owner
-from pricekeeper.alerts.wording import client_words, command, day_words, rfc3339
-from pricekeeper.days import date_of, day_of, day_start_ms, next_midnight_ms
+from pricekeeper.alerts.alert import AlertKind, Finding
+from pricekeeper.alerts.wording import day_ends_at_ms, day_words, micros_of, rfc3339, subject_of
+from pricekeeper.days import date_of, day_of, day_start_ms
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
 
@@ -36,16 +36,16 @@ def past_days(day: str) -> list[str]:
 
 
 class PastDay(NamedTuple):
-    """What was spent on a day, in pico-dollars: up to an hour of it, and on all of it."""
+    """The spend of a day in pico-dollars: up to an hour of it, and of the whole day."""
 
     by_then: int
     whole: int
 
 
 def past_day(hours: Mapping[int, int], zone: str, day: str, elapsed_ms: int) -> PastDay | None:
-    """What was spent on a day up to the end of the hour that is so far into it.
+    """The spend of a day, and of its part up to the end of the hour at ``elapsed_ms``.
 
-    ``hours`` has what was spent in each hour since the epoch, of that day. ``None`` without any.
+    ``hours`` is the spend of that day by hour since the epoch. ``None`` if it is empty.
     """
     if not hours:
         return None
@@ -55,7 +55,7 @@ def past_day(hours: Mapping[int, int], zone: str, day: str, elapsed_ms: int) -> 
 
 
 def usual_day(past: Sequence[PastDay | None]) -> PastDay | None:
-    """What is usual by these days; ``None`` if there are too few of them to tell."""
+    """The usual spend by these days; ``None`` if too few of them have spend."""
     known = [one for one in past if one is not None]
     if len(known) < WEEKS_MIN:
         return None
@@ -63,7 +63,7 @@ def usual_day(past: Sequence[PastDay | None]) -> PastDay | None:
 
 
 def is_anomalous(spent: int, usual: PastDay | None, pct: int) -> bool:
-    """Whether that is far above what is usual; a ``pct`` of 0 is never."""
+    """Whether the spend is far above the usual; a ``pct`` of 0 means never."""
     if usual is None or not pct:
         return False
     beyond, least = spent - usual.by_then, DIFFERENCE_USD_MICROS * PICOS_PER_MICRO
@@ -73,24 +73,23 @@ def is_anomalous(spent: int, usual: PastDay | None, pct: int) -> bool:
 def anomaly_findings(
     policy: Policy, day: str, spent: int, past: Sequence[PastDay | None], now_ms: int
 ) -> Iterator[Finding]:
-    """That far more is spent than usual, if that is so."""
+    """Find that far more is spent than usual."""
     usual = usual_day(past)
     if usual is None or not is_anomalous(spent, usual, policy.alerts.anomaly_pct):
         return
-    spent_micros, usual_micros = (-(-picos // PICOS_PER_MICRO) for picos in (spent, usual.by_then))
-    whose = client_words(policy, is_app=False)
+    spent_micros, usual_micros = micros_of(spent), micros_of(usual.by_then)
+    subject = subject_of(policy)
     times = f"{spent // usual.by_then} times" if usual.by_then else "more than nothing, which is"
-    yield Finding(
-        kind=AlertKind.ANOMALY,
-        owner=Owner(policy.org_id, policy.org_incarnation),
-        identity=(day,),
-        title=f"{whose}: {showing.usd(spent_micros)} today, {times} what is usual",
-        text=f"{whose} has spent {showing.usd(spent_micros)} on {day_words(day)} so far. "
+    yield subject.finding(
+        AlertKind.ANOMALY,
+        (day,),
+        title=f"{subject.words}: {showing.usd(spent_micros)} today, {times} what is usual",
+        text=f"{subject.words} has spent {showing.usd(spent_micros)} on {day_words(day)} so far. "
         f"On the same weekday of the last {WEEKS} weeks it was usually "
         f"{showing.usd(usual_micros)} by this hour.",
         next_step="See who spends: "
         f"pricekeeper spend --from {day_words(day)} --group-by app,label,hour; "
-        f"stop it: {command('freeze', policy, is_app=False)} --reason TEXT",
+        f"stop it: {subject.command('freeze')} --reason TEXT",
         about={
             "day": day_words(day),
             "as_of": rfc3339(now_ms),
@@ -98,10 +97,9 @@ def anomaly_findings(
             "usual_usd_micros": usual_micros,
             "threshold_pct": policy.alerts.anomaly_pct,
             "past_usd_micros": {
-                day_words(one): None if spent is None else -(-spent.by_then // PICOS_PER_MICRO)
+                day_words(one): None if spent is None else micros_of(spent.by_then)
                 for one, spent in zip(past_days(day), past, strict=True)
             },
         },
-        lasts_until_ms=next_midnight_ms(policy.timezone, day_start_ms(policy.timezone, day)),
-        org_name=policy.org_name,
+        lasts_until_ms=day_ends_at_ms(policy, day),
     )

@@ -1,7 +1,7 @@
-"""A channel: where alerts go, and which of them. No I/O, no clock.
+"""Channels: where alerts go, and which of them. No I/O, no clock.
 
-What is secret about a channel (the address of a webhook, the key that signs) is its
-`ChannelAddress`, which is sealed where it rests; the rest may be shown.
+The secrets of a channel (a webhook's address, a signing key, a password) are in its
+`ChannelAddress`, which is stored sealed. Everything else may be shown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pricekeeper.errors import FieldError, InvalidValueError, RequestRefusedErro
 from pricekeeper.wire.bounds import CHANNEL_NAME, CHANNEL_SECRET_LENGTHS, RECIPIENTS_MAX
 
 CHANNELS_MAX: Final = 8
-"""Of one organisation, or of the deployment."""
+"""For each organisation, and for the deployment."""
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - how the key of a webhook begins
 _SECRET_BYTES_MIN: Final = 16
 TOPIC: Final = re.compile(
@@ -31,7 +31,7 @@ TOPIC: Final = re.compile(
 )
 _TOPIC_EXAMPLE: Final = "arn:aws:sns:eu-central-1:123456789012:alerts"
 TOPIC_NOT_LISTED: Final = "is not listed in PRICEKEEPER_ALERT_TOPICS: ask the operator to add it"
-"""The service publishes with its own AWS identity, so its operator lists the topics for it."""
+"""The service publishes with its own AWS credentials, so its operator lists the topics."""
 _NAME: Final = re.compile(CHANNEL_NAME)
 _MAILBOX: Final = re.compile(
     r"(?=.{3,254}\Z)[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?"
@@ -54,9 +54,9 @@ _FIELDS: Final = {
     ChannelKind.EMAIL: ("url", "secret", "user", "sender", "recipients"),
 }
 _OF_SERVER: Final = ("secret", "user")
-"""What is for the server that the url names, and for no other one."""
+"""Valid for the server in the URL only."""
 _WHERE: Final = {
-    ChannelKind.WEBHOOK: "where alerts are posted to",
+    ChannelKind.WEBHOOK: "the https address that gets the alerts",
     ChannelKind.SLACK: "the incoming webhook that Slack gave you",
     ChannelKind.SNS: "the ARN of the topic",
     ChannelKind.EMAIL: "the mail server, such as smtps://smtp.example.com",
@@ -64,41 +64,40 @@ _WHERE: Final = {
 
 
 class ChannelAddress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a channel is, and what it is called with. Some of it is secret."""
+    """The address of a channel and its credentials; partly secret."""
 
     url: str = ""
-    """Of a webhook, the ARN of a topic, or the mail server."""
+    """Of a webhook or mail server, or the ARN of a topic."""
     secret: str = ""
-    """What signs, or the password at the mail server."""
+    """A signing key, or the password at the mail server."""
     user: str = ""
     sender: str = ""
     recipients: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Nothing of it: an address may end up in a log."""
+        """Return no content, because a value may end up in a log."""
         return "Address(...)"
 
 
 class Channel(msgspec.Struct, frozen=True):
-    """One channel, without its address."""
+    """A channel without its address."""
 
     name: str
     kind: ChannelKind
     shown: str
-    """What of its address people may see."""
+    """The public part of its address."""
     kinds: tuple[AlertKind, ...] = ()
-    """Which alerts it gets; all of them if it is empty."""
+    """The kinds of alerts that it gets; empty means all."""
     updated_at_epoch: int = 0
 
     def takes(self, kind: AlertKind) -> bool:
-        """Whether alerts of that kind go there."""
         return not self.kinds or kind in self.kinds
 
 
 class ChannelRequest(msgspec.Struct, frozen=True):
-    """What a channel is to be; what of its address is ``None`` stays as it is.
+    """A channel to create or change; ``None`` keeps that part of the address.
 
-    What is secret stays with its server: for another one it has to be said again.
+    A secret is kept only for the same server; for another one it must be stated again.
     """
 
     kind: ChannelKind
@@ -111,19 +110,19 @@ class ChannelRequest(msgspec.Struct, frozen=True):
 
 
 def is_channel_name(name: str) -> bool:
-    """Whether a channel may have this name, which becomes a part of keys."""
+    """Check a name, which becomes a part of keys."""
     return _NAME.fullmatch(name) is not None
 
 
 def address_of(
     request: ChannelRequest, before: ChannelAddress | None, guard: Guard
 ) -> ChannelAddress:
-    """The address that is asked for, checked; raises with every mistake."""
+    """Merge and check the requested address; raises with every mistake."""
     asked = {name: getattr(request, name) for name in ChannelAddress.__struct_fields__}
     said = {name: value for name, value in asked.items() if value is not None}
     address = msgspec.structs.replace(before or ChannelAddress(), **said)
     mistakes = [
-        FieldError(name, f"is not for a channel of kind {request.kind}")
+        FieldError(name, f"is not a field of {request.kind} channels")
         for name in said
         if name not in _FIELDS[request.kind]
     ]
@@ -142,7 +141,7 @@ def address_of(
 
 
 def shown_address(kind: ChannelKind, address: ChannelAddress) -> str:
-    """What of the address people may see: where it is, and nothing that could be a secret."""
+    """The public part of an address."""
     if kind is ChannelKind.SNS:
         return address.url
     parts = urlsplit(address.url)
@@ -155,7 +154,7 @@ def shown_address(kind: ChannelKind, address: ChannelAddress) -> str:
 
 
 def signing_key(secret: str) -> bytes:
-    """The bytes that a webhook is signed with: base64 behind ``whsec_``, or any other text."""
+    """The key that signs: base64 after ``whsec_``, or the bytes of any other text."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
@@ -164,8 +163,7 @@ def signing_key(secret: str) -> bytes:
 def _url_mistakes(kind: ChannelKind, url: str, guard: Guard) -> list[FieldError]:
     if kind is ChannelKind.SNS:
         if TOPIC.fullmatch(url) is None:
-            message = "must be the ARN of a topic, such as " + _TOPIC_EXAMPLE
-            return [FieldError("url", message)]
+            return [FieldError("url", f"must be the ARN of a topic, such as {_TOPIC_EXAMPLE}")]
         return [] if url in guard.topics else [FieldError("url", TOPIC_NOT_LISTED)]
     try:
         if kind is ChannelKind.EMAIL:
@@ -180,14 +178,14 @@ def _url_mistakes(kind: ChannelKind, url: str, guard: Guard) -> list[FieldError]
 def _unsaid(
     before: ChannelAddress | None, url: str, said: Mapping[str, object]
 ) -> list[FieldError]:
-    """What another server would be given, or sign with, though nobody has said it for that one.
+    """Secrets that were kept although the URL names another server.
 
-    Whoever may change a channel could otherwise have its password sent to a server of theirs.
+    Otherwise an administrator could have a password sent to a server of their own.
     """
     kept = [name for name in _OF_SERVER if getattr(before, name, "") and name not in said]
     if before is None or not kept or server_of(before.url) == server_of(url):
         return []
-    message = "is not kept, since url names another server: say it again"
+    message = "is not kept, because url names another server: state it again"
     return [FieldError(name, message) for name in kept]
 
 
@@ -204,7 +202,7 @@ def _mail_mistakes(address: ChannelAddress) -> list[FieldError]:
             message = "must be an address such as ops@example.com"
             mistakes.append(FieldError(f"recipients[{number}]", message))
     if bool(address.user) != bool(address.secret):
-        mistakes.append(FieldError("user", "and secret go together: who sends, and the password"))
+        mistakes.append(FieldError("user", "and secret go together: set both, or neither"))
     if not (address.user + address.secret).isprintable():
         mistakes.append(FieldError("secret", "must be printable characters"))
     return mistakes
@@ -212,7 +210,7 @@ def _mail_mistakes(address: ChannelAddress) -> list[FieldError]:
 
 def _secret_mistakes(secret: str) -> list[FieldError]:
     if not secret:
-        message = "is required: alerts are signed with it; make one with openssl rand -hex 32"
+        message = "is required, because it signs the alerts: make one with openssl rand -hex 32"
         return [FieldError("secret", message)]
     least, most = CHANNEL_SECRET_LENGTHS
     if not least <= len(secret) <= most or not secret.isprintable():

@@ -1,12 +1,12 @@
-"""The channels of organisations and of the deployment, in the store.
+"""Reads and changes the channels of organisations and of the deployment.
 
 All channels of an owner are in one item of Config, ``ORG#{org}`` / ``ALERTS`` or ``ALERTS`` /
-``ALERTS``, so that their number is bounded by its condition, and one read finds them. The item of
-an organisation names the life that it belongs to, and ends with it. Addresses are sealed: without
-the pepper, as in the aggregator's function, channels can be found and not opened.
+``ALERTS``, so that a condition bounds their number and one read finds them. An organisation's item
+belongs to one life of it. Addresses are sealed: without the pepper, as in the aggregator's
+function, channels can be listed but not opened.
 
-A change replaces the item that was read, and no other. It is made with its entry in the audit
-trail, which also says after a lost reply whether it was made.
+A change replaces only the item that was read. It is written with its audit entry, which also shows
+after a lost reply whether it was made.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _StoredChannel(msgspec.Struct, frozen=True):
 
 
 class _StoredChannels(NamedTuple):
-    """The channels of an owner, and the version that a change replaces."""
+    """The channels of an owner, and their version."""
 
     channels: dict[str, _StoredChannel]
     version: int
@@ -77,14 +77,14 @@ class OpenChannel(NamedTuple):
 
 
 class SavedChannel(NamedTuple):
-    """A channel as it is now."""
+    """A channel after its change."""
 
     channel: Channel
     created: bool
 
 
 class Channels:
-    """Reads and changes channels. Without a sealer it only finds them."""
+    """Reads and changes channels; without a sealer it only lists them."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Channels:
         return Owner(org_id, record.life.incarnation)
 
     async def read_all(self, owner: Owner) -> list[Channel]:
-        """The channels of an owner by name."""
+        """The channels of an owner, sorted by name."""
         stored = await self._read(owner)
         return [stored.channels[name].channel for name in sorted(stored.channels)]
 
@@ -127,7 +127,7 @@ class Channels:
         ]
 
     async def open(self, receiver: Receiver) -> OpenChannel | None:
-        """A channel with its address; ``None`` if it is there no more."""
+        """A channel with its address; ``None`` if it was removed."""
         found = (await self._read(receiver.owner)).channels.get(receiver.name)
         if found is None:
             return None
@@ -136,7 +136,7 @@ class Channels:
     async def put(
         self, owner: Owner, name: str, request: ChannelRequest, by: Attribution
     ) -> SavedChannel:
-        """Create a channel or change it."""
+        """Create or change a channel."""
         if not is_channel_name(name):
             raise InvalidValueError("channel", "must be 1 to 32 of a-z 0-9 -, and not begin with -")
         for _ in range(ATTEMPTS_MAX):
@@ -151,7 +151,7 @@ class Channels:
         raise ContendedError("others kept changing these channels")
 
     async def remove(self, owner: Owner, name: str, by: Attribution) -> None:
-        """Remove a channel; what waits for it is dropped. Raises `NotFoundError` without one."""
+        """Remove a channel; alerts that wait for it are given up. Raises `NotFoundError`."""
         for _ in range(ATTEMPTS_MAX):
             stored = await self._read(owner)
             if name not in stored.channels:
@@ -163,7 +163,7 @@ class Channels:
         raise ContendedError("others kept changing these channels")
 
     async def note_trial(self, owner: Owner, name: str, by: Attribution) -> None:
-        """Write down that somebody sends a test through a channel."""
+        """Record in the audit trail that a test is sent."""
         await self._trail.apply(by, _change(owner, name, "test", None, None), ())
 
     def _make(
@@ -186,12 +186,12 @@ class Channels:
     def _unseal(self, receiver: Receiver, sealed: str) -> ChannelAddress:
         text = self._require_sealer().unseal(receiver.key, sealed)
         if text is None:
-            raise DeliveryError("its address can't be read with this pepper; set the channel anew")
+            raise DeliveryError("its address can't be read with this pepper: set the channel again")
         return msgspec.json.decode(text, type=ChannelAddress)
 
     def _require_sealer(self) -> Sealer:
         if self._sealer is None:
-            raise DeliveryError("addresses of channels can't be read here: there is no pepper")
+            raise DeliveryError("addresses of channels can't be read here: set the pepper")
         return self._sealer
 
     async def _read(self, owner: Owner) -> _StoredChannels:
@@ -205,7 +205,7 @@ class Channels:
         change: Change,
         by: Attribution,
     ) -> bool:
-        """Replace the channels that were read; whether nobody else was faster."""
+        """Replace the channels that were read; ``False`` if another caller was faster."""
         key = _key(owner)
         item: Item = {
             "PK": key.pk,
@@ -234,7 +234,7 @@ class Channels:
 def _change(
     owner: Owner, name: str, verb: str, before: _StoredChannel | None, after: _StoredChannel | None
 ) -> Change:
-    """What is done to a channel, as the audit trail has it: without its address."""
+    """A change for the audit trail, without the address."""
     return Change(
         f"alert_channel.{verb}",
         f"alert-channel/{name}",
@@ -259,7 +259,7 @@ def _as_map(stored: _StoredChannel) -> Item:
 
 
 def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _StoredChannels:
-    """The channels in the item; those of another life of the organisation are none."""
+    """The channels of the item; empty if it belongs to another life."""
     if item is None or item.get(ORG_INCARNATION, "") != owner.life:
         return _StoredChannels({}, 0)
     typed = TypedItem(CONFIG, item)

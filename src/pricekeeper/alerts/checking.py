@@ -1,12 +1,12 @@
-"""Looks now and then at what no aggregation tells: rates, prices, the lag, anomalies, secrets.
+"""Checks at intervals what no aggregation shows: denials, prices, lag, anomalies, secrets.
 
-Every instance does this. What an instance has counted itself (rates, prices) it judges alone; what
-is in the store (the lag, spend, secrets) each finds alike, and one of them decides. Anomalies are
-looked for every ten minutes, at organisations whose spend this process has folded since; the past
-days of an organisation are read once a day. Secrets are looked at once a day, by whichever instance
-claims the day first.
+Every instance does this. Denials and prices are judged by the instance that counted them. Lag,
+spend and secrets are in the store, so every instance finds the same and one of them decides.
+Anomalies are checked every ten minutes for organisations whose spend this process has folded since;
+the past days of an organisation are read once a day. Secrets are checked once a day, by the first
+instance that claims the day.
 
-A look that fails is logged, and made again at the next interval.
+A check that fails is logged and repeated at the next interval.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ import structlog
 from pricekeeper.alerts.alert import Finding
 from pricekeeper.alerts.anomaly import anomaly_findings, past_day, past_days
 from pricekeeper.alerts.deciding import Decider
-from pricekeeper.alerts.items import claim_update
-from pricekeeper.alerts.rates import (
+from pricekeeper.alerts.findings import (
     DENIED_MS,
     UNSETTLED_MS,
     DeniedShares,
     denial_findings,
+    lag_findings,
+    price_finding,
+    secret_findings,
     unsettled_findings,
 )
-from pricekeeper.alerts.upkeep import lag_findings, price_finding, secret_findings
+from pricekeeper.alerts.items import claim_update
+from pricekeeper.alerts.watching import find_policy
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.days import day_start_ms, org_day
-from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError, UnreadableItemError
+from pricekeeper.errors import ConditionFailedError, StoreError
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants, read_pages
@@ -42,25 +45,25 @@ from pricekeeper.values import OrgId
 INTERVAL_MS: Final = 30_000
 ANOMALY_MS: Final = 600_000
 PAST_MAX: Final = 10_000
-"""Organisations whose past days are remembered; those of a forgotten one are read again."""
+"""Organisations whose past days are cached."""
 SECRETS: Final = "SECRETS"
 
 _log = structlog.get_logger(__name__)
 
 
 class Sources(NamedTuple):
-    """Where the checks find what this instance has counted, and how far the totals are."""
+    """The counters of this instance, and the progress of the totals."""
 
     estimated: Counter[str]
-    """Records that were counted at an estimated price, by label."""
+    """Records counted at an estimated price, by label."""
     unpriced: Counter[str]
-    """Records that were refused because a price is not known, by label."""
+    """Records refused because a price is unknown, by label."""
     read_caught_up_at_ms: Callable[[], Awaitable[int]]
     aggregator_interval_secs: int
 
 
 class Checks:
-    """Finds what no aggregation tells, and has it decided."""
+    """Runs the checks."""
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class Checks:
         sources: Sources,
         active: BoundedCache[OrgId, bool],
     ) -> None:
-        """``active`` are organisations that have spent something, to be taken from it."""
+        """``active`` are organisations with new spend; the checks remove them."""
         self._store = store
         self._clock = clock
         self._tenants = tenants
@@ -86,18 +89,18 @@ class Checks:
         self._anomalies_at_ms = 0
         self._secrets_day = ""
         self.denials: DeniedShares[Client] = DeniedShares(DENIED_MS)
-        """Calls that apps have asked for, and of these the denied ones."""
+        """Calls by app, and the denied ones."""
         self.unsettled: DeniedShares[OrgId] = DeniedShares(UNSETTLED_MS)
-        """Pico-dollars that organisations were charged, and of these those for unsettled calls."""
+        """Charged pico-dollars by organisation, and those of unsettled calls."""
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
-        """Look at every interval, until cancelled."""
+        """Check at every interval, until cancelled."""
         while True:
             await self._clock.sleep_ms(interval_ms)
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Look at everything that is due; each look by itself."""
+        """Make all checks that are due; a failure of one does not stop the others."""
         for look in (
             self._look_at_rates,
             self._look_at_prices,
@@ -114,10 +117,10 @@ class Checks:
         now_ms = self._clock.now_ms()
         findings: list[Finding] = []
         for client, share in self.denials.bad(now_ms):
-            policy = await self._find_policy(client)
+            policy = await find_policy(self._tenants, client.org_id, client.app_id)
             findings += [] if policy is None else denial_findings(policy, share, now_ms)
         for org_id, share in self.unsettled.bad(now_ms):
-            policy = await self._find_policy(Client(org_id))
+            policy = await find_policy(self._tenants, org_id)
             findings += [] if policy is None else unsettled_findings(policy, share, now_ms)
         await self._decider.decide(findings)
 
@@ -148,7 +151,7 @@ class Checks:
         if 0 <= now_ms - self._anomalies_at_ms < ANOMALY_MS:
             return
         for org_id in list(self._active):
-            policy = await self._find_policy(Client(org_id))
+            policy = await find_policy(self._tenants, org_id)
             if policy is not None and policy.alerts.anomaly_pct:
                 await self._decider.decide(await self._find_anomaly(policy, now_ms))
             self._active.pop(org_id)
@@ -165,7 +168,7 @@ class Checks:
         return list(anomaly_findings(policy, day, sum(today.values()), past, now_ms))
 
     async def _read_past(self, policy: Policy, day: str) -> tuple[dict[int, int], ...]:
-        """The same weekday of the last weeks, by hour."""
+        """The spend of the same weekday in the last weeks, by hour."""
         known = self._past.get((policy.org_id, day))
         if known is None:
             known = tuple([await self._read_hours(policy.org_id, one) for one in past_days(day)])
@@ -173,7 +176,7 @@ class Checks:
         return known
 
     async def _read_hours(self, org_id: OrgId, day: str) -> dict[int, int]:
-        """What an organisation has spent on that day, by hour, in pico-dollars."""
+        """The organisation's pico-dollars on that day, by hour."""
         hours: dict[int, int] = {}
         for label in (await self._ranges.read_hourly_costs(org_id, None, day, day)).values():
             for hour, cost in label.items():
@@ -181,7 +184,7 @@ class Checks:
         return hours
 
     async def _look_at_secrets(self) -> None:
-        """Look at the secrets of all clients, if nobody has claimed this day of UTC yet."""
+        """Check all secrets, unless this day of UTC is claimed already."""
         day = org_day("UTC", self._clock.now_ms())
         if day == self._secrets_day:
             return
@@ -196,17 +199,10 @@ class Checks:
 
     async def _look_at_secrets_of(self, org_id: OrgId) -> None:
         now_ms = self._clock.now_ms()
-        policy = await self._find_policy(Client(org_id))
+        policy = await find_policy(self._tenants, org_id)
         if policy is None or not policy.alerts.secret_days:
             return
         await self._decider.decide(secret_findings(policy, now_ms))
         async for page in read_pages(partial(self._tenants.list_apps, org_id)):
             for app in page.policies:
                 await self._decider.decide(secret_findings(app, now_ms))
-
-    async def _find_policy(self, client: Client) -> Policy | None:
-        """The client's settings; ``None`` if it is gone, or if they can't be read."""
-        try:
-            return await self._tenants.find_policy(client.org_id, client.app_id)
-        except (NotFoundError, UnreadableItemError):  # the latter was reported
-            return None

@@ -1,11 +1,11 @@
-"""Decides alerts, each once, and has them sent.
+"""Decides alerts, each once, and queues them for their channels.
 
-Whoever writes the key of a finding first has decided it; the alert and what waits for its channels
-are in the same transaction. So a crash leaves a decision that will be told, or none. After a lost
-reply nothing is known, and the next look finds the key or decides.
+The first writer of a finding's key decides it. The alert and its queue entries are in the same
+transaction, so a crash leaves a decision that will be delivered, or none. After a lost reply the
+next check finds the key, or decides.
 
-Bounds: `KNOWN_MAX` decisions are remembered; a forgotten one costs a read. A channel for which
-`items.PENDING_MAX` alerts wait gets no more: the alert is in the list, and says so.
+Bounds: `KNOWN_MAX` decisions are cached; any other costs a read. A channel with `items.PENDING_MAX`
+waiting alerts gets no more; the alert is then listed as unsent.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from pricekeeper.alerts.alert import Alert, Finding, Owner
-from pricekeeper.alerts.body import alert_body
+from pricekeeper.alerts.alert import Alert, Finding, Owner, alert_body, split
 from pricekeeper.alerts.channels import Channels
 from pricekeeper.alerts.items import Receiver, decision_writes, key_key
 from pricekeeper.alerts.meter import AlertMeter
-from pricekeeper.alerts.parts import split
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import ContendedError, ReasonCode, TransactionCancelledError
@@ -30,7 +28,7 @@ from pricekeeper.values import new_request_id
 
 KNOWN_MAX: Final = 50_000
 _FIRST_RECEIVER: Final = 3
-"""Where the writes for receivers begin in those of a decision; each has two."""
+"""The index of the first receiver's writes in a decision; each receiver has two."""
 Observer: TypeAlias = Callable[[Alert], None]
 
 _log = structlog.get_logger(__name__)
@@ -47,7 +45,7 @@ class Decider:
         meter: AlertMeter | None = None,
         observe: Observer = lambda _: None,
     ) -> None:
-        """``observe`` is told of each alert that was decided here."""
+        """``observe`` is called with each alert that is decided here."""
         self._store = store
         self._clock = clock
         self._channels = channels
@@ -56,7 +54,7 @@ class Decider:
         self._known: BoundedCache[tuple[Owner, str], bool] = BoundedCache(KNOWN_MAX)
 
     async def decide(self, findings: Iterable[Finding]) -> list[Alert]:
-        """Decide what nobody has decided before; returns what was decided here."""
+        """Decide the new findings; returns the alerts that were decided here."""
         fresh = {
             (finding.owner, finding.digest): finding
             for finding in findings
@@ -74,7 +72,7 @@ class Decider:
         return decided
 
     async def _decide(self, finding: Finding) -> Alert | None:
-        """Decide one; ``None`` if somebody else was faster."""
+        """Decide one; ``None`` if another process was faster."""
         now_ms = self._clock.now_ms()
         alert = Alert(new_request_id(now_ms), now_ms, finding)
         receivers = await self._channels.find_receivers(finding)
@@ -114,5 +112,5 @@ class Decider:
             channels=len(receivers),
         )
         for one in full:
-            _log.error("alert_unsent", alert_id=alert.id, channel=one.key, reason="too many wait")
+            _log.error("alert_unsent", alert_id=alert.id, channel=one.key, reason="queue full")
         self._observe(alert)

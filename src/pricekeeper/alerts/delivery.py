@@ -1,13 +1,13 @@
-"""Delivers alerts: at least once to each channel, under one idempotency key.
+"""Delivers alerts: at least once to each channel, with one idempotency key.
 
-Any instance may deliver. One at a time is at a channel: it holds a lease, which ends by itself if
-the instance dies. It sends what waits, the oldest first. A channel that can't be reached is tried
-again after a wait that doubles up to a quarter of an hour, with jitter; one that refuses an alert
-gets the others. What could not be delivered within a day is given up: the log, the metric and the
-list of alerts say so.
+Any instance may deliver. A lease admits one at a time to a channel and expires if that instance
+dies. The oldest alert is sent first. A channel that can't be reached is tried again after a wait
+that doubles up to 15 minutes, with jitter. A channel that refuses an alert still gets the others.
+An alert that is not delivered within a day is given up: the log, a metric and the list of alerts
+show it.
 
-Bounds: `SLOTS` channels are served at once, each by one attempt of `webhook.ATTEMPT_SECS` at a time
-and for `LEASE_MS` at most, so a dead channel holds up no other one. A channel has at most
+Bounds: `SLOTS` channels at once, each with one attempt of `webhook.ATTEMPT_SECS` at a time and for
+at most `LEASE_MS`, so a dead channel does not delay others. A channel has at most
 `items.PENDING_MAX` alerts waiting, an owner `channel.CHANNELS_MAX` channels.
 """
 
@@ -29,7 +29,7 @@ from pricekeeper.alerts.channels import Channels, OpenChannel
 from pricekeeper.alerts.items import Delivery, Receiver, Waiting
 from pricekeeper.alerts.meter import AlertMeter
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import Backoff
+from pricekeeper.concurrency import Backoff, wait_or_wake
 from pricekeeper.errors import (
     ConditionFailedError,
     DeliveryError,
@@ -47,29 +47,28 @@ INTERVAL_MS: Final = 5_000
 SLOTS: Final = 64
 LEASE_MS: Final = 60_000
 MARGIN_MS: Final = 15_000
-"""How long before the end of its lease an instance begins no further attempt."""
+"""In this last part of its lease an instance begins no attempt."""
 SENT_AT_ONCE: Final = 20
-"""Alerts that are read at a time for one channel."""
+"""Alerts read at a time for one channel."""
 BACKOFF: Final = Backoff(10_000, 15 * 60_000)
 GIVE_UP_MS: Final = 24 * 3_600_000
 
 Send: TypeAlias = Callable[[OpenChannel, str, bytes], Awaitable[None]]
-"""Sends an alert (its id, its body) to a channel; raises `DeliveryError` if it was not accepted."""
+"""Sends an alert (its id, its body) to a channel; raises `DeliveryError` if it is not accepted."""
 
 _log = structlog.get_logger(__name__)
 
 
 class _Round(NamedTuple):
-    """What came of serving a channel once."""
+    """The result of serving a channel once."""
 
     failed: bool
     oldest_ms: int | None = None
-    """When the oldest alert was decided that could not be delivered."""
-    has_more: bool = False
+    """The time of the oldest alert that could not be delivered."""
 
 
 class Courier:
-    """Delivers what waits, for as long as it runs."""
+    """Delivers queued alerts."""
 
     def __init__(
         self,
@@ -91,30 +90,31 @@ class Courier:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Look at once for what waits: something was decided here."""
+        """Check the queues now, because something was decided here."""
         self._wake.set()
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
-        """Deliver whatever is due, at every interval and when it is woken, until cancelled."""
+        """Deliver at every interval, and when woken, until cancelled."""
         try:
             while True:
                 try:
                     await self.start_due()
                 except StoreError as error:  # the next interval tries again
                     _log.warning("alert_outbox_unread", code=error.code)
-                await self._wait(interval_ms)
+                self._wake.clear()
+                await wait_or_wake(self._clock.sleep_ms(interval_ms), self._wake)
         finally:
             for task in self._busy.values():
                 task.cancel()
             await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
     async def run_once(self) -> None:
-        """Deliver whatever is due, and wait for that."""
+        """Start what is due, and wait for it."""
         await self.start_due()
         await asyncio.gather(*self._busy.values())
 
     async def start_due(self) -> None:
-        """Begin to serve the channels that are due, as far as there are slots."""
+        """Start to serve the channels that are due, while slots are free."""
         now_ms = self._clock.now_ms()
         waiting = await self._read_waiting()
         ages = [now_ms - one.oldest_ms for one in waiting if one.oldest_ms is not None]
@@ -134,22 +134,11 @@ class Courier:
                 waiting.append(items.waiting_from(item))
         return waiting
 
-    async def _wait(self, interval_ms: int) -> None:
-        """Wait for the interval, or until somebody wakes us."""
-        self._wake.clear()
-        sleeping = asyncio.create_task(self._clock.sleep_ms(interval_ms))
-        waking = asyncio.create_task(self._wake.wait())
-        try:
-            await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            waking.cancel()
-
     async def _serve(self, waiting: Waiting) -> None:
-        """Send what waits for a channel, if nobody else is at it."""
+        """Serve a channel, if its lease is free."""
         try:
             await self._serve_leased(waiting.receiver)
-        except StoreError as error:  # a lease that we have taken ends by itself
+        except StoreError as error:  # our lease expires
             _log.warning("alert_delivery_put_off", channel=waiting.receiver.key, code=error.code)
         finally:
             del self._busy[waiting.receiver]
@@ -177,11 +166,11 @@ class Courier:
             left = items.waiting_from(await self._store.update(update))
             if left.pending <= 0:
                 await self._store.delete(items.emptied_delete(waiting.receiver))
-        except ConditionFailedError:  # the lease has ended, or something came meanwhile
+        except ConditionFailedError:  # the lease has expired, or an alert was added
             return
 
     async def _send_all(self, receiver: Receiver, until_ms: int) -> _Round:
-        """Send what waits, the oldest first, until nothing does, it fails or time is up."""
+        """Send the queue, oldest first, until it is empty, an attempt fails, or time is up."""
         try:
             channel = await self._channels.open(receiver)
         except DeliveryError as unopened:
@@ -191,19 +180,19 @@ class Courier:
             page = await self._store.query(items.queue_query(receiver, SENT_AT_ONCE, after))
             for item in page.items:
                 if self._clock.now_ms() >= until_ms:
-                    return _Round(failed, oldest_ms, has_more=True)
+                    return _Round(failed, oldest_ms)
                 owner, alert_id = items.queued_from(item)
                 error = await self._send(receiver, channel, owner, alert_id)
                 if error is not None:
                     failed, oldest_ms = True, oldest_ms or id_minted_ms(alert_id)
                     if not error.is_refused:
-                        return _Round(failed, oldest_ms, has_more=True)
+                        return _Round(failed, oldest_ms)
             after = page.after
             if not after:
                 return _Round(failed, oldest_ms)
 
     async def _fail(self, receiver: Receiver, error: DeliveryError) -> _Round:
-        """Nothing can be sent there now; what is too old is given up all the same."""
+        """Nothing can be sent; give up the alerts that are too old."""
         page = await self._store.query(items.queue_query(receiver, SENT_AT_ONCE))
         oldest_ms = None
         for item in page.items:
@@ -211,12 +200,12 @@ class Courier:
             if not await self._give_up_if_old(receiver, owner, alert_id, error):
                 oldest_ms = oldest_ms or id_minted_ms(alert_id)
         _log.warning("alert_delivery_failed", channel=receiver.key, error=str(error))
-        return _Round(failed=True, oldest_ms=oldest_ms, has_more=True)
+        return _Round(failed=True, oldest_ms=oldest_ms)
 
     async def _send(
         self, receiver: Receiver, channel: OpenChannel | None, owner: Owner, alert_id: str
     ) -> DeliveryError | None:
-        """Send one alert and settle it; returns why that failed, if it is to be tried again."""
+        """Send one alert and settle it; returns the error if it must be tried again."""
         item = await self._store.get(ALERTS, items.alert_key(owner, alert_id))
         if item is None or channel is None:
             why = "the channel was removed" if channel is None else "the alert is gone"
@@ -252,7 +241,7 @@ class Courier:
         error: DeliveryError,
         kind: ChannelKind | None = None,
     ) -> bool:
-        """Give up what has waited for too long, loudly; whether it was given up."""
+        """Give up an alert that has waited too long; returns whether it did."""
         if self._clock.now_ms() - id_minted_ms(alert_id) < GIVE_UP_MS:
             return False
         self.meter.given_up["unknown" if kind is None else kind.value] += 1
@@ -268,7 +257,7 @@ class Courier:
         state: DeliveryState,
         error: str | None = None,
     ) -> None:
-        """Take an alert out of the queue. If the reply is lost, it may be delivered once more."""
+        """Remove an alert from the queue. If the reply is lost, it may be delivered again."""
         delivery = Delivery("", state, self._clock.now_ms(), error)
         writes = items.settle_writes(receiver, owner, delivery, alert_id)
         try:
@@ -277,6 +266,6 @@ class Courier:
             return
         except TransactionCancelledError as cancelled:
             if cancelled.reasons[0].code is ReasonCode.CONDITION_FAILED:
-                return  # somebody else has done it
+                return  # another instance did it
             with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
                 await self._store.transact(writes[:-1])  # the alert itself has expired

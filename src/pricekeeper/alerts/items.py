@@ -3,15 +3,14 @@
 In the table Alerts, where ``owner`` is ``ORG#{org}@{life}`` or ``DEPLOYMENT``:
 
 - ``{owner}#KEYS`` / digest of an identity: this was decided, as that alert
-- ``{owner}`` / id: an alert, what is sent of it, and what became of it at each channel
-- ``LIST`` / id: whose that alert is, for those who see everybody's
-- ``OUTBOX`` / ``{owner}#{channel}``: alerts wait for this channel: how many, when it is tried
-  next, and who is at it
+- ``{owner}`` / id: an alert, its body, and its state at each channel
+- ``LIST`` / id: the owner of that alert, for lists over all owners
+- ``OUTBOX`` / ``{owner}#{channel}``: the queue of this channel: its length, its next attempt, and
+  who holds its lease
 - ``{owner}#TO#{channel}`` / id: that alert waits for this channel
-- ``CLAIMS`` / what: up to which day somebody has claimed to do something once a day
+- ``CLAIMS`` / task: the last day on which a daily task was claimed
 
-An alert, its key, its line in the list and what waits for its channels are written in one
-transaction: whoever writes the key first decides, and nobody decides without telling.
+An alert, its key, its line in the list and its queue entries are written in one transaction.
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ from pricekeeper.storage.values import EXPIRY
 LIST: Final = "LIST"
 OUTBOX: Final = "OUTBOX"
 KEPT_SECS: Final = 90 * 86_400
-"""How long an alert is kept."""
 KEY_KEPT_SECS: Final = 7 * 86_400
-"""How long a decision is remembered after the same can be found no more: records come late."""
+"""How long a decision is kept after its finding can last be found; records may come late."""
 PENDING_MAX: Final = 100
 """Alerts that may wait for one channel."""
 
@@ -76,32 +74,32 @@ class Receiver(NamedTuple):
 
     @property
     def attribute(self) -> str:
-        """Where an alert says what became of it at this channel."""
+        """The attribute of an alert with its state at this channel."""
         return f"{_DELIVERY}{'' if self.owner.org_id is None else _OF_ORG}{self.name}"
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """What became of an alert at a channel."""
+    """The state of an alert at a channel."""
 
     channel: str
-    """Its name, behind ``org/`` if it is the organisation's own."""
+    """Its name, with the prefix ``org/`` if it is the organisation's own."""
     state: DeliveryState
     at_ms: int | None = None
     error: str | None = None
 
 
 class StoredAlert(NamedTuple):
-    """An alert as it is listed, and as it is sent."""
+    """An alert with its deliveries."""
 
     id: str
     owner: Owner
     kind: AlertKind
     body: bytes
-    """JSON, the same bytes for every channel and every attempt."""
+    """JSON, the same bytes for every channel and attempt."""
     deliveries: tuple[Delivery, ...] = ()
 
     def for_its_organisation(self) -> StoredAlert:
-        """The same without what became of it at channels of the deployment."""
+        """The alert without its deliveries to the deployment's channels."""
         own = [
             msgspec.structs.replace(one, channel=one.channel.removeprefix(_OF_ORG))
             for one in self.deliveries
@@ -111,39 +109,38 @@ class StoredAlert(NamedTuple):
 
     @property
     def state(self) -> DeliveryState:
-        """The state of all deliveries together."""
         return joined_state([delivery.state for delivery in self.deliveries])
 
 
 class Waiting(NamedTuple):
-    """A channel that alerts wait for."""
+    """A channel with a queue."""
 
     receiver: Receiver
     pending: int
     due_ms: int
     failures: int
     oldest_ms: int | None
-    """Since when the oldest of them waits, if it could not be delivered at once."""
+    """The time of the oldest alert that could not be delivered."""
     leased_until_ms: int
 
 
 def key_key(owner: Owner, digest: str) -> Key:
-    """Where it is said that something was decided."""
+    """The key of a decision."""
     return Key(f"{owner.key}#KEYS", digest)
 
 
 def alert_key(owner: Owner, alert_id: str) -> Key:
-    """Where an alert is."""
+    """The key of an alert."""
     return Key(owner.key, alert_id)
 
 
 def decision_writes(
     alert: Alert, body: bytes, receivers: Iterable[Receiver], full: Iterable[Receiver]
 ) -> list[Write]:
-    """Decide an alert, if nobody has decided the same, and have it sent to these channels.
+    """Decide an alert, unless it was decided, and queue it for its channels.
 
-    The first write is the one that is refused if it was decided. Behind the first three come two
-    for each receiver, of which the second is refused if its channel is ``full``.
+    The first write is refused if it was decided. After the first three writes come two for each
+    receiver; the second of them is refused if the channel is ``full``.
     """
     finding, at_epoch = alert.finding, alert.at_ms // 1000
     expires = at_epoch + KEPT_SECS
@@ -173,24 +170,24 @@ def decision_writes(
 
 
 def claim_update(what: str, day: str) -> Update:
-    """Be the one who does something on that day, if nobody has claimed it or a later one."""
+    """Claim a task for a day, unless that day or a later one is claimed."""
     return Update(
         ALERTS, Key("CLAIMS", what), (Set("day", day),), attr("day").absent() | attr("day").lt(day)
     )
 
 
 def outbox_key(receiver: Receiver) -> Key:
-    """Where it is said that alerts wait for a channel."""
+    """The key of a channel's queue."""
     return Key(OUTBOX, receiver.key)
 
 
 def outbox_query() -> Query:
-    """Every channel that alerts wait for."""
+    """Query all queues."""
     return Query(ALERTS, OUTBOX)
 
 
 def waiting_from(item: Mapping[str, Any]) -> Waiting:
-    """A channel that alerts wait for; a name has no ``#`` in it."""
+    """Read a queue; channel names contain no ``#``."""
     typed = TypedItem(ALERTS, item)
     owner, _, name = typed.text("SK").rpartition("#")
     return Waiting(
@@ -204,7 +201,7 @@ def waiting_from(item: Mapping[str, Any]) -> Waiting:
 
 
 def lease_update(receiver: Receiver, lease: str, now_ms: int, until_ms: int) -> Update:
-    """Be the one who delivers to a channel until then, if nobody else is and it is time."""
+    """Take the lease of a channel, if it is free and the channel is due."""
     is_due = attr(_DUE).absent() | attr(_DUE).le(now_ms)
     is_free = attr(_LEASED_UNTIL).absent() | attr(_LEASED_UNTIL).le(now_ms)
     return Update(
@@ -218,7 +215,7 @@ def lease_update(receiver: Receiver, lease: str, now_ms: int, until_ms: int) -> 
 def release_update(
     receiver: Receiver, lease: str, *, due_ms: int, failures: int, oldest_ms: int | None
 ) -> Update:
-    """Let others deliver to a channel, from then on."""
+    """Release the lease, and set when the channel is due."""
     oldest = Remove(_OLDEST) if oldest_ms is None else Set(_OLDEST, oldest_ms)
     return Update(
         ALERTS,
@@ -235,17 +232,17 @@ def release_update(
 
 
 def emptied_delete(receiver: Receiver) -> Delete:
-    """Nothing waits for the channel any more, unless something came meanwhile."""
+    """Remove the queue, if it is still empty."""
     return Delete(ALERTS, outbox_key(receiver), attr(_PENDING).le(0))
 
 
 def queue_query(receiver: Receiver, limit: int, after: str = "") -> Query:
-    """The alerts that wait for a channel, the oldest first."""
+    """Query the alerts that wait for a channel, oldest first."""
     return Query(ALERTS, _queue(receiver), after=after, limit=limit)
 
 
 def queued_from(item: Mapping[str, Any]) -> tuple[Owner, str]:
-    """Whose alert waits, and its id."""
+    """The owner and id of a waiting alert."""
     typed = TypedItem(ALERTS, item)
     return owner_from(typed.text(_OWNER)), typed.text("SK")
 
@@ -253,9 +250,9 @@ def queued_from(item: Mapping[str, Any]) -> tuple[Owner, str]:
 def settle_writes(
     receiver: Receiver, owner: Owner, delivery: Delivery, alert_id: str
 ) -> list[Write]:
-    """Take an alert out of the queue of a channel, and note what became of it there.
+    """Remove an alert from a channel's queue, and record its state there.
 
-    The first write is refused if somebody else has done it, the last if the alert is gone.
+    The first write is refused if another instance did this, the last if the alert has expired.
     """
     settled: Item = {"state": delivery.state.value, "at_ms": delivery.at_ms}
     if delivery.error is not None:
@@ -270,7 +267,7 @@ def settle_writes(
 
 
 def alert_from(item: Mapping[str, Any]) -> StoredAlert:
-    """An alert as it is stored."""
+    """Read an alert."""
     typed = TypedItem(ALERTS, item)
     kind, body = typed.text(_KIND), item.get(_BODY)
     if kind not in set(AlertKind) or not isinstance(body, bytes):
@@ -290,17 +287,17 @@ def _delivery(typed: TypedItem, name: str) -> Delivery:
 
 
 def history_query(owner: Owner, limit: int, after: str = "") -> Query:
-    """The alerts of an owner, the newest first."""
+    """Query the alerts of an owner, newest first."""
     return Query(ALERTS, owner.key, after=after, limit=limit, descending=True)
 
 
 def list_query(limit: int, after: str = "") -> Query:
-    """Everybody's alerts, the newest first."""
+    """Query all alerts, newest first."""
     return Query(ALERTS, LIST, after=after, limit=limit, descending=True)
 
 
 def listed_owner(item: Mapping[str, Any]) -> Owner:
-    """Whose the alert is that a line of the list names."""
+    """The owner of the alert in a line of the list."""
     return owner_from(TypedItem(ALERTS, item).text(_OWNER))
 
 

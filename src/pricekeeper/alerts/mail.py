@@ -1,33 +1,49 @@
-"""Alerts as mails, through the mail server that a channel names.
+"""Sends alerts as mails, through the mail server of a channel.
 
-``Message-ID`` is made of the alert's id, the same for every attempt: mail programs show one mail.
-Whom the server does not take is left out, as long as it takes anybody, and the log says how many.
+``Message-ID`` is made of the alert's id, the same for every attempt, so mail programs show one
+mail. Recipients that the server refuses are left out if it accepts any; the log has their number.
+
+The standard library's SMTP client blocks, so it runs in a thread. It drops what it has read but not
+used when TLS begins (RFC 3207), so nothing from before TLS counts after it. A server without TLS
+gets a mail only where that is allowed. Bound: `REPLY_BYTES_MAX` of replies before TLS, and after.
+Shutting down the connection ends the call at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import smtplib
 import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import formatdate
 from functools import cached_property
+from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
 
 import structlog
 
 from pricekeeper.alerts.addresses import PORTS, Guard, GuardedResolver
-from pricekeeper.alerts.body import parse_body, plain_words
+from pricekeeper.alerts.alert import parse_body, plain_words, unlinked
 from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
-from pricekeeper.alerts.parts import unlinked
-from pricekeeper.alerts.smtp import Envelope, SmtpLogin, SmtpServer, send_mail
-from pricekeeper.alerts.webhook import ATTEMPT_SECS, CONNECTIONS_MAX
+from pricekeeper.alerts.webhook import ATTEMPT_SECS, CONNECTIONS_MAX, one_attempt
 from pricekeeper.clock import Clock
-from pricekeeper.errors import DeliveryError, InvalidValueError
+from pricekeeper.errors import DeliveryError
+
+REPLY_BYTES_MAX: Final = 64 * 1024
+_OK: Final = 2
+_GO_ON: Final = 3
+_PERMANENT: Final = 5
+_WHEN: Final = {
+    smtplib.SMTPConnectError: "greeted us",
+    smtplib.SMTPDataError: "was asked to take the mail",
+}
+"""Where `smtplib` itself refuses a reply; otherwise at STARTTLS."""
 
 _log = structlog.get_logger(__name__)
 
@@ -36,34 +52,25 @@ class Mail:
     """Sends alerts as mails."""
 
     def __init__(self, guard: Guard, clock: Clock, trust: ssl.SSLContext | None = None) -> None:
-        """``trust`` is what the certificates of servers are checked with."""
+        """``trust`` checks the certificates of servers."""
         self._guard = guard
         self._clock = clock
         self._resolver = GuardedResolver(guard)
         self._given_trust = trust
-        # Threads of its own: a server that says nothing keeps no thread of others.
+        # Its own threads, so that a silent server blocks no other work.
         self._threads = ThreadPoolExecutor(CONNECTIONS_MAX, thread_name_prefix="pricekeeper-mail")
 
     @cached_property
     def _trust(self) -> ssl.SSLContext:
-        # Reading the machine's certificates takes longer than all else that a service opens.
+        # Lazy, because reading the machine's certificates is the slowest part of a start.
         return self._given_trust or ssl.create_default_context()
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
         """Send an alert; raises `DeliveryError` if it was not accepted."""
         content = mail_of(channel.address, alert_id, body, self._clock.now_ms() // 1000)
-        try:
+        async with one_attempt():
             server = self._guard.check_mail_server(channel.address.url)
-            async with asyncio.timeout(ATTEMPT_SECS):
-                refused = await self._send(server, channel.address, content)
-        except InvalidValueError as error:  # what was allowed once may be allowed no more
-            raise DeliveryError(error.message, is_refused=True) from error
-        except TimeoutError as error:
-            raise DeliveryError(f"did not answer within {ATTEMPT_SECS} s") from error
-        except ssl.SSLCertVerificationError as error:
-            raise DeliveryError("its certificate is not valid") from error
-        except OSError as error:
-            raise DeliveryError("can't be reached, or its address is not allowed") from error
+            refused = await self._send(server, channel.address, content)
         if refused:
             name = channel.channel.name
             _log.warning("alert_recipients_refused", channel=name, alert_id=alert_id, count=refused)
@@ -79,8 +86,7 @@ class Mail:
         server = SmtpServer(
             host, self._trust, parts.scheme == "smtps", not self._guard.allows_plain(host)
         )
-        login = SmtpLogin(address.user, address.secret) if address.user else None
-        envelope = Envelope(address.sender, address.recipients)
+
         connection = socket.socket(found["family"], socket.SOCK_STREAM)
         job = None
         try:
@@ -88,19 +94,19 @@ class Mail:
             await asyncio.get_running_loop().sock_connect(connection, (found["host"], port))
             with connection.dup() as lever:
                 connection.settimeout(ATTEMPT_SECS)
-                job = self._threads.submit(send_mail, connection, server, login, envelope, content)
+                job = self._threads.submit(send_mail, connection, server, address, content)
                 try:
                     return await asyncio.wrap_future(job)
                 finally:
                     with suppress(OSError):  # closed by the server
-                        lever.shutdown(socket.SHUT_RDWR)  # a thread that still runs ends by it
+                        lever.shutdown(socket.SHUT_RDWR)  # ends a thread that still runs
         finally:
             if job is None or job.cancel():  # otherwise the thread closes it
                 connection.close()
 
 
 def mail_of(address: ChannelAddress, alert_id: str, body: bytes, now_epoch: int) -> bytes:
-    """An alert as a mail of plain ASCII lines; what it says can't become a header."""
+    """An alert as a mail of plain ASCII lines; no text can become a header."""
     alert = parse_body(body)
     mail = EmailMessage(policy=SMTP)
     mail["From"] = address.sender
@@ -111,3 +117,123 @@ def mail_of(address: ChannelAddress, alert_id: str, body: bytes, now_epoch: int)
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(f"{plain_words(alert)}\n", cte="quoted-printable")
     return bytes(mail)
+
+
+class SmtpServer(NamedTuple):
+    """A mail server."""
+
+    host: str
+    trust: ssl.SSLContext
+    is_tls: bool
+    """TLS from the first byte, without STARTTLS."""
+    needs_tls: bool
+
+
+def send_mail(
+    connection: socket.socket, server: SmtpServer, address: ChannelAddress, content: bytes
+) -> int:
+    """Send a mail, and close the connection; returns how many recipients were refused.
+
+    The lines of ``content`` end with CRLF.
+    """
+    with closing(connection):
+        try:
+            if server.is_tls:
+                connection = server.trust.wrap_socket(connection, server_hostname=server.host)
+            with closing(_Session(connection, server.host)) as session:
+                _begin(session, server)
+                if address.user:
+                    _log_in(session, address.user, address.secret)
+                return _send(session, address, content)
+        except smtplib.SMTPServerDisconnected as error:
+            raise DeliveryError("the mail server broke off the session") from error
+        except smtplib.SMTPResponseException as error:
+            when = _WHEN.get(type(error), "was asked for TLS")
+            raise _refusal(error.smtp_code, when) from error
+
+
+class _Session(smtplib.SMTP):
+    """A session on an open connection to an allowed address."""
+
+    def __init__(self, connection: socket.socket, host: str) -> None:
+        self._connection = connection
+        super().__init__(host, local_hostname="pricekeeper")
+
+    def _get_socket(self, *_: object) -> socket.socket:
+        return self._connection
+
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None and self.sock is not None:
+            self.file = _Replies(self.sock.makefile("rb"))
+        return super().getreply()
+
+
+class _Replies:
+    """The lines of a server. They end at the bound, and at an incomplete line."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._left = REPLY_BYTES_MAX
+        self.close = file.close
+
+    def readline(self, size: int) -> bytes:
+        line: bytes = self._file.readline(min(size, self._left))
+        self._left -= len(line)
+        return line if line.endswith(b"\n") else b""
+
+
+def _begin(session: _Session, server: SmtpServer) -> None:
+    """Greet, and begin TLS."""
+    _require(session.ehlo(), "was greeted")
+    if server.is_tls:
+        return
+    if session.has_extn("starttls"):
+        session.starttls(context=server.trust)
+        _require(session.ehlo(), "was greeted")
+    elif server.needs_tls:
+        raise DeliveryError("the mail server offers no TLS")
+
+
+def _log_in(session: _Session, user: str, password: str) -> None:
+    """Log in; `smtplib` itself takes ASCII passwords only."""
+    methods = session.esmtp_features.get("auth", "").upper().split()
+    if "PLAIN" in methods:
+        plain = _base64(f"\0{user}\0{password}")
+        _require(session.docmd("AUTH", f"PLAIN {plain}"), "got the password")
+    elif "LOGIN" in methods:
+        _require(session.docmd("AUTH", "LOGIN"), "was asked to log in", _GO_ON)
+        _require(session.docmd(_base64(user)), "got the user", _GO_ON)
+        _require(session.docmd(_base64(password)), "got the password")
+    else:
+        raise DeliveryError("the mail server takes no password (AUTH PLAIN or LOGIN)")
+
+
+def _send(session: _Session, address: ChannelAddress, content: bytes) -> int:
+    _require(session.mail(address.sender), "got the sender")
+    asked = [session.rcpt(one)[0] for one in address.recipients]
+    refused = sum(code // 100 != _OK for code in asked)
+    if refused == len(asked):
+        raise _refusal(asked[0], "got the recipients", may_refuse=True)
+    _require(session.data(content), "got the mail", may_refuse=True)
+    with suppress(OSError):  # the mail is accepted, so the answer does not matter
+        session.putcmd("quit")
+    return refused
+
+
+def _require(
+    reply: tuple[int, bytes], when: str, expected: int = _OK, *, may_refuse: bool = False
+) -> None:
+    """Raise unless the reply is of the expected kind. Its text is not trusted, so never shown."""
+    if reply[0] // 100 != expected:
+        raise _refusal(reply[0], when, may_refuse=may_refuse)
+
+
+def _refusal(code: int, when: str, *, may_refuse: bool = False) -> DeliveryError:
+    if code < 0:
+        return DeliveryError("the mail server does not speak SMTP")
+    is_refused = may_refuse and code // 100 == _PERMANENT
+    return DeliveryError(f"the mail server answered {code} when it {when}", is_refused=is_refused)
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

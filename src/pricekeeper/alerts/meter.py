@@ -1,4 +1,4 @@
-"""Counts what was decided and delivered, for the metrics."""
+"""Counts decided and delivered alerts for the metrics."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _DELIVERIES: Final = Family(
 
 @dataclass(slots=True)
 class AlertMeter:
-    """What one instance has decided and delivered, and what it last saw waiting."""
+    """The counts of one instance, and the outbox as it last saw it."""
 
     decided: Counter[str] = counted(_ALERTS, shown=tuple(AlertKind), factory=Counter)
-    """Alerts by kind; each was decided by one instance."""
     delivered: Counter[str] = counted(
         _DELIVERIES, "delivered", shown=tuple(ChannelKind), factory=Counter
     )
@@ -32,6 +31,6 @@ class AlertMeter:
         _DELIVERIES, "given_up", shown=tuple(ChannelKind), factory=Counter
     )
     outbox_age_secs: int = 0
-    """For how long the oldest alert waits that could not be delivered at once."""
+    """The wait of the oldest alert that could not be delivered."""
     outbox_channels: int = 0
-    """Channels that alerts wait for."""
+    """Channels with a queue."""

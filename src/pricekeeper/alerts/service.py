@@ -1,54 +1,129 @@
-"""Alerts: what people should know is found, decided once, and delivered.
+"""Alerts for an instance that serves: finds, decides, delivers and lists them.
 
-`look` is what the aggregator calls for whatever it has counted, `checks` finds what no aggregation
-tells, `courier` delivers. The history and the channels are for administrators.
+The aggregator calls `look` with everything that it has counted. `checks` finds what no aggregation
+shows, and `courier` delivers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from pricekeeper.alerts import items
 from pricekeeper.alerts.addresses import Guard
-from pricekeeper.alerts.alert import Alert, Owner
-from pricekeeper.alerts.body import trial_body
+from pricekeeper.alerts.alert import Alert, AlertKind, DeliveryState, Owner, trial_body
 from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.alerts.channels import Channels
 from pricekeeper.alerts.checking import Checks, Sources
 from pricekeeper.alerts.deciding import Decider, Observer
 from pricekeeper.alerts.delivery import Courier, Send
-from pricekeeper.alerts.history import AlertHistory
-from pricekeeper.alerts.items import Receiver
+from pricekeeper.alerts.items import Receiver, StoredAlert
 from pricekeeper.alerts.mail import Mail
 from pricekeeper.alerts.meter import AlertMeter
-from pricekeeper.alerts.slack import send_to_slack
 from pricekeeper.alerts.sns import Topics
 from pricekeeper.alerts.watching import Watcher
-from pricekeeper.alerts.webhook import HttpSender, send_to_webhook
+from pricekeeper.alerts.webhook import HttpSender, send_to_slack, send_to_webhook
 from pricekeeper.audit import AuditTrail
-from pricekeeper.authority import Attribution
+from pricekeeper.authority import ALL_ORGS, Attribution, Coverage
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Sealer
-from pricekeeper.errors import DeliveryError, NotFoundError
+from pricekeeper.errors import DeliveryError, NotFoundError, UnreadableItemError
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering import WindowSpend
 from pricekeeper.metering.folding import Look
 from pricekeeper.pricing import Catalogue
-from pricekeeper.storage import Store
+from pricekeeper.storage import Item, Store
+from pricekeeper.storage.tables import ALERTS
 from pricekeeper.tenants import Policy, Tenants
 from pricekeeper.values import OrgId, new_request_id
 
+PAGE_MAX: Final = 100
+LOOKED_AT_MAX: Final = 500
+
+
+class HistoryPage(NamedTuple):
+    """A page of alerts; the next one begins after ``after``, ``None`` at the end."""
+
+    alerts: list[StoredAlert]
+    after: str | None
+
+
+class AlertHistory:
+    """Lists alerts, newest first.
+
+    A page looks at `LOOKED_AT_MAX` alerts at most, so it may be short or empty and still have a
+    next one.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def read_page(
+        self,
+        owner: Owner | None,
+        coverage: Coverage = ALL_ORGS,
+        *,
+        kind: AlertKind | None = None,
+        state: DeliveryState | None = None,
+        after: str = "",
+    ) -> HistoryPage:
+        """List the alerts of an owner, or of all covered owners, of one kind or state or all.
+
+        A caller that does not cover all organisations sees no deliveries to the deployment's
+        channels.
+        """
+        is_narrow = kind is not None or state is not None or not coverage.is_all
+        limit = LOOKED_AT_MAX if is_narrow else PAGE_MAX
+        if owner is not None:
+            page = await self._store.query(items.history_query(owner, limit, after))
+            found: Iterable[Item | None] = page.items
+        else:
+            page = await self._store.query(items.list_query(limit, after))
+            listed = [(item, items.listed_owner(item)) for item in page.items]
+            keys = [
+                (ALERTS, items.alert_key(one, str(item["SK"])))
+                for item, one in listed
+                if coverage.is_all or (one.org_id is not None and one.org_id in coverage)
+            ]
+            found = await self._store.batch_get(keys)
+        alerts = _wanted(found, kind, state, sees_all=coverage.is_all)
+        if len(alerts) <= PAGE_MAX:
+            return HistoryPage(alerts, page.after or None)
+        return HistoryPage(alerts[:PAGE_MAX], alerts[PAGE_MAX - 1].id)
+
+
+def _wanted(
+    found: Iterable[Item | None],
+    kind: AlertKind | None,
+    state: DeliveryState | None,
+    *,
+    sees_all: bool,
+) -> list[StoredAlert]:
+    wanted: list[StoredAlert] = []
+    for item in found:
+        if item is None:  # it has expired
+            continue
+        try:
+            alert = items.alert_from(item)
+        except UnreadableItemError:  # it was reported
+            continue
+        if not sees_all:
+            alert = alert.for_its_organisation()
+        if kind in (None, alert.kind) and state in (None, alert.state):
+            wanted.append(alert)
+    return wanted
+
 
 class Trial(NamedTuple):
-    """What came of trying a channel; ``error`` is ``None`` if it took the test."""
+    """The result of a test; ``error`` is ``None`` if the channel accepted it."""
 
     alert_id: str
     error: str | None
 
 
 class Alerts:
-    """Everything about alerts, for an instance that serves."""
+    """The alerts of one instance."""
 
     def __init__(
         self,
@@ -64,7 +139,7 @@ class Alerts:
         guard: Guard | None = None,
         observe: Observer = lambda _: None,
     ) -> None:
-        """``observe`` is told of each alert that is decided here."""
+        """``observe`` is called with each alert that is decided here."""
         self._clock = clock
         self._observe = observe
         self.meter = AlertMeter()
@@ -85,27 +160,26 @@ class Alerts:
 
     @property
     def look(self) -> Look:
-        """What the aggregator is to call for whatever it has counted."""
+        """The function that the aggregator calls."""
         return self._watcher.look
 
     def note_asked(self, policy: Policy, *, is_denied: bool) -> None:
-        """An app has asked for a call or for tokens."""
-        # An app that is not registered can have any name: their organisation counts them as one.
+        """Count a call that an app asked for."""
+        # An unregistered app can have any name, so its organisation counts all of them as one.
         client = policy.client if policy.is_registered else policy.client.org
         self.checks.denials.note(client, int(is_denied), 1, self._clock.now_ms())
 
     def note_charged(self, org_id: str, cost_usd_picos: int, *, is_unsettled: bool) -> None:
-        """An organisation is charged for a call that was captured, or that nobody has settled."""
+        """Count a charge of an organisation, for a captured call or an unsettled one."""
         part = cost_usd_picos if is_unsettled else 0
         self.checks.unsettled.note(OrgId(org_id), part, cost_usd_picos, self._clock.now_ms())
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.close()
         await self._mail.close()
 
     async def try_channel(self, owner: Owner, name: str, by: Attribution) -> Trial:
-        """Send a test through a channel, at once and past the queue."""
+        """Send a test through a channel now, past its queue."""
         alert_id, now_ms = new_request_id(self._clock.now_ms()), self._clock.now_ms()
         try:
             channel = await self.channels.open(Receiver(owner, name))

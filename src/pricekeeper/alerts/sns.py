@@ -1,24 +1,22 @@
 """Publishes alerts to topics of Amazon SNS.
 
-The service publishes with its own credentials, in the topic's region, and only to topics that the
-deployment lists. Subscribers get the alert as JSON; mails get its words, telephones its title. The
-alert's id is an attribute, and the deduplication id of a FIFO topic. A publish is attempted once:
-the courier repeats an alert under the same id.
+The service uses its own credentials, in the topic's region, and publishes only to topics that the
+deployment lists. Subscribers get the alert as JSON, mails its text, phones its title. The alert's
+id is an attribute, and the deduplication id of a FIFO topic. A publish is attempted once; the
+courier repeats an alert with the same id.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
 
 from pricekeeper.alerts.addresses import Guard
-from pricekeeper.alerts.body import AlertBody, parse_body, plain_words
+from pricekeeper.alerts.alert import BREAK, AlertBody, parse_body, plain_words, unlinked
 from pricekeeper.alerts.channel import TOPIC, TOPIC_NOT_LISTED
 from pricekeeper.alerts.channels import OpenChannel
-from pricekeeper.alerts.parts import BREAK, unlinked
-from pricekeeper.alerts.webhook import ATTEMPT_SECS
+from pricekeeper.alerts.webhook import ATTEMPT_SECS, one_attempt
 from pricekeeper.aws import SETUP, AwsCallError, AwsClient
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache
@@ -27,11 +25,11 @@ from pricekeeper.errors import DeliveryError
 REGIONS_MAX: Final = 64
 SUBJECT_LENGTH_MAX: Final = 99
 _REFUSED: Final = frozenset({"InvalidParameter", "InvalidParameterValue", "ParameterValueInvalid"})
-"""Errors that concern one alert; all others concern the topic, or the service."""
+"""Errors of one alert; all others are of the topic or the service."""
 
 
 class Topics:
-    """Publishes alerts."""
+    """Publishes alerts to the topics of channels."""
 
     def __init__(self, clock: Clock, guard: Guard) -> None:
         self._clock = clock
@@ -39,16 +37,14 @@ class Topics:
         self._clients: BoundedCache[str, AwsClient] = BoundedCache(REGIONS_MAX)
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
-        """Send an alert; raises `DeliveryError` if it was not accepted."""
+        """Publish an alert; raises `DeliveryError` if it is not accepted."""
         topic = channel.address.url
-        if topic not in self._guard.topics:  # named before it was taken off the list
+        if topic not in self._guard.topics:  # it was removed from the list
             raise DeliveryError(f"its address {TOPIC_NOT_LISTED}", is_refused=True)
         fields = publish_fields(topic, alert_id, body)
         try:
-            async with asyncio.timeout(ATTEMPT_SECS):
+            async with one_attempt():
                 await self._client_for(_region_of(topic)).call("publish", dict, **fields)
-        except TimeoutError as error:
-            raise DeliveryError(f"did not answer within {ATTEMPT_SECS} s") from error
         except AwsCallError as error:
             if not error.status:
                 why = SETUP.get(error.code, error.code)
@@ -90,13 +86,13 @@ def publish_fields(topic: str, alert_id: str, body: bytes) -> dict[str, Any]:
 
 
 def _attributes(alert: AlertBody) -> dict[str, str]:
-    """What subscriptions may filter by; SNS takes no empty value."""
+    """The attributes for filters of subscriptions; SNS accepts no empty value."""
     known = {"id": alert.id, "kind": alert.kind, "org_id": alert.org_id, "app_id": alert.app_id}
     return {name: value for name, value in known.items() if value}
 
 
 def _subject(title: str) -> str:
-    """What SNS accepts: fewer than 100 characters of ASCII, no control characters.
+    """A subject for SNS: fewer than 100 ASCII characters, without control characters.
 
     A break that keeps a name from being a link becomes a space.
     """

@@ -1,31 +1,32 @@
-"""Looks at what has moved, and finds what people should know of it.
+"""Checks the totals that have changed, for crossed thresholds and changed models.
 
-The aggregator tells of every organisation whose totals it has looked at, and of which, before it
-remembers the run: a failure here leaves the checkpoint where it is, and the next run, on whichever
-instance, looks again. So nothing that was counted is left out, and the cost follows what was
-counted: settings of clients that have spent, and the accounts of their budgets. Totals that have
-not moved since this process looked cost nothing.
+The aggregator calls this for each organisation whose totals it has read, before it saves its
+checkpoint. After a failure here the checkpoint stays, and the next run, on any instance, checks
+again. So nothing is left out, and the cost follows the changes: settings of clients that have
+spent, and the accounts of their budgets. Totals that have not changed since the last check cost
+nothing.
 
-An item that can't be read concerns its own client: it is reported, and the others are looked at.
+An item that can't be read is reported, and the other clients are checked.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from pricekeeper.alerts.alert import Finding
 from pricekeeper.alerts.deciding import Decider
-from pricekeeper.alerts.fallbacks import (
+from pricekeeper.alerts.spend import (
+    budget_findings,
     exhausted_findings,
     fallback_findings,
     may_have_changed_model,
+    quota_findings,
 )
-from pricekeeper.alerts.thresholds import budget_findings, quota_findings
 from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of
-from pricekeeper.concurrency import BoundedCache
+from pricekeeper.concurrency import BoundedCache, gather_in_groups
 from pricekeeper.days import day_start_ms, next_midnight_ms
 from pricekeeper.errors import NotFoundError, UnreadableItemError
 from pricekeeper.ledger import Ledger
@@ -41,41 +42,40 @@ from pricekeeper.tenants import Policy, QuotaScope, Tenants
 from pricekeeper.values import AppId, OrgId
 
 SEEN_MAX: Final = 50_000
-"""Totals that this process remembers to have looked at; a forgotten one is looked at again."""
+"""Totals that this process has checked and remembers."""
 ACTIVE_MAX: Final = 10_000
 CONCURRENCY: Final = 16
-"""Settings of clients that are read at once."""
+"""Clients whose settings are read at once."""
 _APP: Final = "#APP#"
 _LABEL: Final = "#LABEL#"
 
 
 class Moved(NamedTuple):
-    """What has moved: in which hours of which days, and which values of tags."""
+    """The hours and tag values whose totals have changed."""
 
     hours: frozenset[tuple[str, int]]
     tags: frozenset[tuple[str, str]]
 
 
 class WatchedSpend(NamedTuple):
-    """What labels whose totals have moved have spent of their quotas on a day, in pico-dollars."""
+    """The spend of labels whose totals have changed, in pico-dollars of a day's quotas."""
 
     policy: Policy
     day: str
     labels: Mapping[str, int]
 
     def quota_findings(self) -> Iterator[Finding]:
-        """The thresholds of these quotas that were crossed."""
         for label, cost in self.labels.items():
             yield from quota_findings(self.policy, label, self.day, cost)
 
     def accounts(self) -> list[Account]:
-        """Where the totals of the other labels are."""
+        """The accounts of the other labels."""
         others = [label for label in self.policy.model_ordering if label not in self.labels]
         return [Account(self.policy.scope_key, label, self.day) for label in others]
 
 
 class Watcher:
-    """Finds crossed thresholds among what was counted, and has them decided."""
+    """Checks changed totals."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class Watcher:
         self._decider = decider
         self._seen: BoundedCache[Facet, int] = BoundedCache(SEEN_MAX)
         self.active: BoundedCache[OrgId, bool] = BoundedCache(ACTIVE_MAX)
-        """Organisations that have spent something since whoever takes them has taken them."""
+        """Organisations with new spend, until the checks remove them."""
 
     async def look(self, org_id: str, totals: Mapping[Facet, Counters]) -> None:
-        """Look at totals of an organisation; raises `StoreError` if that has to be done again."""
+        """Check an organisation's totals; raises `StoreError` if this must be repeated."""
         moved = {
             facet: total.cost_usd_picos
             for facet, total in totals.items()
@@ -108,7 +108,7 @@ class Watcher:
         for facet, cost in moved.items():
             by_app.setdefault(app_of(facet.pk), {})[facet] = cost
         policies = await self._read_policies(OrgId(org_id), list(by_app))
-        if None in policies:  # else the organisation is gone, or can't be read
+        if None in policies:  # else the organisation is deleted, or can't be read
             spends = list(_spends(policies, by_app))
             findings = [finding for spend in spends for finding in spend.quota_findings()]
             findings += await self._look_at_models(spends)
@@ -121,23 +121,14 @@ class Watcher:
     async def _read_policies(
         self, org_id: OrgId, app_ids: Sequence[AppId | None]
     ) -> dict[AppId | None, Policy]:
-        """The settings of those clients that there are, and whose settings can be read."""
-
-        async def read(app_id: AppId | None) -> Policy | None:
-            try:
-                return await self._tenants.find_policy(org_id, app_id)
-            except (NotFoundError, UnreadableItemError):  # the latter was reported
-                return None
-
-        found: dict[AppId | None, Policy] = {}
-        for start in range(0, len(app_ids), CONCURRENCY):
-            some = app_ids[start : start + CONCURRENCY]
-            read_now = zip(some, await asyncio.gather(*map(read, some)), strict=True)
-            found |= {app_id: policy for app_id, policy in read_now if policy is not None}
-        return found
+        """The settings of the clients that exist and can be read."""
+        read = partial(find_policy, self._tenants, org_id)
+        found = await gather_in_groups(read, app_ids, CONCURRENCY)
+        read_now = zip(app_ids, found, strict=True)
+        return {app_id: policy for app_id, policy in read_now if policy is not None}
 
     async def _look_at_models(self, spends: Sequence[WatchedSpend]) -> list[Finding]:
-        """Whether a label has given way to another one, or all of them are spent."""
+        """Find labels that were given up, and orderings that are spent."""
         doubtful = [one for one in spends if may_have_changed_model(one.policy, one.labels)]
         if not doubtful:
             return []
@@ -185,24 +176,34 @@ class Watcher:
         ]
 
 
+async def find_policy(
+    tenants: Tenants, org_id: OrgId, app_id: AppId | None = None
+) -> Policy | None:
+    """Find a client's settings; ``None`` if the client is deleted, or they can't be read."""
+    try:
+        return await tenants.find_policy(org_id, app_id)
+    except (NotFoundError, UnreadableItemError):  # the latter was reported
+        return None
+
+
 def app_of(partition: str) -> AppId | None:
-    """The app whose totals are in a partition; ``None`` if they are the organisation's own."""
+    """The app of a partition of totals; ``None`` if they are the organisation's own."""
     app_id = partition.partition(_LABEL)[0].partition(_APP)[2]
     return None if app_id in ("", NO_APP) else AppId(app_id)
 
 
 def moved_of(facets: Iterable[Facet]) -> Moved:
-    """The hours and tags of these facets."""
+    """The hours and tags of these totals."""
     hours = {hour_from(facet.sk) for facet in facets if facet.sk.startswith(HOUR)}
     tags = [tag for facet in facets if (tag := facet.tag) is not None]
     return Moved(frozenset(hours), frozenset((tag.key, tag.value) for tag in tags))
 
 
 def budget_accounts(policy: Policy, moved: Moved) -> list[BudgetAccount]:
-    """Every account of the client's own budgets with thresholds that something was spent from.
+    """The accounts of the client's own budgets with thresholds in which something was spent.
 
-    An hour of UTC may lie in two hours of a zone, so both of its ends are looked at; its day is
-    the organisation's own. What has no such tag has the empty value.
+    An hour of UTC may be in two hours of a zone, so both of its ends are checked; the day is the
+    organisation's own. Usage without a tag has the empty value.
     """
     own = policy.org_budgets if policy.app_id is None else policy.budgets
     wanted = {budget.name: budget.per_tag for budget in own if budget.alert_at_pct}
@@ -225,7 +226,7 @@ def budget_accounts(policy: Policy, moved: Moved) -> list[BudgetAccount]:
 def _spends(
     policies: Mapping[AppId | None, Policy], by_app: Mapping[AppId | None, Mapping[Facet, int]]
 ) -> Iterator[WatchedSpend]:
-    """What has moved of quotas; where apps have their own, the organisation has none."""
+    """The changed totals by quota; where apps have their own quotas, the organisation has none."""
     for app_id, policy in policies.items():
         if app_id is None and policy.quota_scope is QuotaScope.APP:
             continue
@@ -241,7 +242,7 @@ def _spends(
 def _balances(
     accounts: Iterable[BudgetAccount], items: Mapping[Key, OpenAccounts]
 ) -> dict[BudgetAccount, Balance]:
-    """What the accounts have; one that is not open, or can't be read, is left out."""
+    """The balances of open accounts that can be read."""
     found: dict[BudgetAccount, Balance] = {}
     for account in accounts:
         with contextlib.suppress(UnreadableItemError):  # it was reported
@@ -252,7 +253,7 @@ def _balances(
 
 
 def _ends(zone: str, day: str, hour: int) -> Iterator[int]:
-    """The first and the last instant of what of that hour belongs to that day."""
+    """The first and last instant of the part of an hour that is in that day."""
     starts_at_ms = day_start_ms(zone, day)
     yield max(hour * MS_PER_HOUR, starts_at_ms)
     yield min((hour + 1) * MS_PER_HOUR, next_midnight_ms(zone, starts_at_ms)) - 1

@@ -1,22 +1,28 @@
-"""Alerts to a webhook: a signed POST of JSON, after the Standard Webhooks specification.
+"""Posts alerts to webhooks and chats.
 
-The headers ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature`` are that
-specification's, so its libraries verify what we send. ``Idempotency-Key`` is the alert's id too: it
-is the same for every attempt, and the body has the same bytes.
+A webhook gets a signed POST of JSON, by the Standard Webhooks specification, so its libraries can
+verify it. ``Idempotency-Key`` is the alert's id. It and the body are the same for every attempt.
+
+A chat (Slack, Mattermost and others) gets a text. Its address is its own secret, and it knows no
+idempotency key, so the text ends with the alert's id: people can recognise a repeated alert.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
-from collections.abc import Mapping
+import ssl
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 import aiohttp
+import msgspec
 import yarl
 
 from pricekeeper.alerts.addresses import AddressNotAllowedError, Guard, GuardedResolver
+from pricekeeper.alerts.alert import parse_body, unlinked
 from pricekeeper.alerts.channel import signing_key
 from pricekeeper.alerts.channels import OpenChannel
 from pricekeeper.clock import Clock
@@ -24,48 +30,56 @@ from pricekeeper.errors import DeliveryError, InvalidValueError
 from pricekeeper.version import __version__
 
 ATTEMPT_SECS: Final = 10
-"""How long one attempt may take, from the name of the host to the status of the answer."""
+"""For one attempt, from resolving the name to the status of the answer."""
 CONNECTIONS_MAX: Final = 64
 _OK: Final = range(200, 300)
 _REFUSED: Final = range(300, 500)
 _LATER: Final = frozenset({408, 425, 429})
+
+
 _UNREACHABLE: Final = "can't be reached, or its address is not allowed"
 
 
+@contextlib.asynccontextmanager
+async def one_attempt() -> AsyncIterator[None]:
+    """Limit an attempt to `ATTEMPT_SECS`; raises `DeliveryError` for all that can go wrong."""
+    try:
+        async with asyncio.timeout(ATTEMPT_SECS):
+            yield
+    except InvalidValueError as error:  # the address is not allowed any more
+        raise DeliveryError(error.message, is_refused=True) from error
+    except TimeoutError as error:
+        raise DeliveryError(f"did not answer within {ATTEMPT_SECS} s") from error
+    except (ssl.SSLCertVerificationError, aiohttp.ClientConnectorCertificateError) as error:
+        raise DeliveryError("its certificate is not valid") from error
+    except (aiohttp.ClientConnectorError, AddressNotAllowedError) as error:
+        raise DeliveryError(_UNREACHABLE) from error
+    except (aiohttp.ClientError, ValueError) as error:
+        raise DeliveryError(f"the request failed: {type(error).__name__}") from error
+    except OSError as error:
+        raise DeliveryError(_UNREACHABLE) from error
+
+
 class HttpSender:
-    """Posts to addresses that tenants have chosen. Nothing of an answer but its status is read."""
+    """Posts to addresses that tenants have chosen. Only the status of an answer is read."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Post that; raises `DeliveryError` if it was not accepted."""
-        try:
+        """Post a body; raises `DeliveryError` if it is not accepted."""
+        async with one_attempt():
             self._guard.check_url(url)
-            async with (
-                asyncio.timeout(ATTEMPT_SECS),
-                self._open_session().post(
-                    yarl.URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
-                ) as answer,
-            ):
+            async with self._open_session().post(
+                yarl.URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
+            ) as answer:
                 status = answer.status
-        except InvalidValueError as error:  # what was allowed once may be allowed no more
-            raise DeliveryError(error.message, is_refused=True) from error
-        except TimeoutError as error:
-            raise DeliveryError(f"did not answer within {ATTEMPT_SECS} s") from error
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise DeliveryError("its certificate is not valid") from error
-        except (aiohttp.ClientConnectorError, AddressNotAllowedError) as error:
-            raise DeliveryError(_UNREACHABLE) from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise DeliveryError(f"the request failed: {type(error).__name__}") from error
         if status not in _OK:
             is_refused = status in _REFUSED and status not in _LATER
             raise DeliveryError(f"answered HTTP {status}", is_refused=is_refused)
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -90,7 +104,7 @@ class HttpSender:
 async def send_to_webhook(
     http: HttpSender, clock: Clock, channel: OpenChannel, alert_id: str, body: bytes
 ) -> None:
-    """Post an alert, signed with the channel's own key."""
+    """Post an alert, signed with the channel's key."""
     timestamp = clock.now_ms() // 1000
     key = signing_key(channel.address.secret)
     headers = {
@@ -104,6 +118,32 @@ async def send_to_webhook(
 
 
 def signature(key: bytes, alert_id: str, timestamp: int, body: bytes) -> str:
-    """The signature of a request: HMAC-SHA256 of its id, its time and its body, in base64."""
+    """Sign a request: HMAC-SHA256 of its id, time and body, in base64."""
     signed = b"%s.%d.%s" % (alert_id.encode(), timestamp, body)
     return f"v1,{base64.b64encode(hmac.digest(key, signed, 'sha256')).decode()}"
+
+
+_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_LOOKALIKES: Final = str.maketrans({"&": "\uff06", "<": "\u2039", ">": "\u203a", "`": "\u02cb"})
+"""For code, where Slack needs escapes and Mattermost shows them."""
+
+
+async def send_to_slack(http: HttpSender, channel: OpenChannel, alert_id: str, body: bytes) -> None:
+    """Post an alert as a chat message."""
+    headers = {"Content-Type": "application/json", "Idempotency-Key": alert_id}
+    message = msgspec.json.encode({"text": chat_text(body)})
+    await http.post(channel.address.url, message, headers)
+
+
+def chat_text(body: bytes) -> str:
+    """An alert as a chat message. Foreign parts are code, so they can't link, mention or format."""
+    alert = parse_body(body)
+    title, text, next_step = (
+        alert.shown(name, _as_code, lambda ours: ours.translate(_ESCAPES))
+        for name in ("title", "text", "next")
+    )
+    return f"*{title}*\n{text}\n{next_step}\n`{alert.id}`"
+
+
+def _as_code(text: str) -> str:
+    return f"`{unlinked(text.translate(_LOOKALIKES))}`" if text else ""

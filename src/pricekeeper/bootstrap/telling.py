@@ -10,7 +10,7 @@ import msgspec
 from pricekeeper.activity import AlertNotice, AuthorizationLine, Counted
 from pricekeeper.activity.feed import Feed
 from pricekeeper.alerts import alert as alerts
-from pricekeeper.alerts.body import alert_body
+from pricekeeper.alerts.alert import alert_body
 from pricekeeper.authorizations import Authorization, State
 from pricekeeper.metering import Submission
 from pricekeeper.metering.journal import errors_of

@@ -25,7 +25,7 @@ from pricekeeper.client.errors import (
 from pricekeeper.client.snapshot import is_model_id
 from pricekeeper.client.spool import Spool, SpoolEntry
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import Backoff, BoundedCache
+from pricekeeper.concurrency import Backoff, BoundedCache, wait_or_wake
 from pricekeeper.wire.bounds import BATCH_MAX
 
 VOIDS_AT_ONCE: Final = 8
@@ -191,17 +191,7 @@ class Teller:
             _log.info("%d entries of a process that is gone were taken over", taken)
 
     async def _pause(self, event: asyncio.Event, longest_ms: int) -> None:
-        """Wait until somebody calls, or that time has passed."""
-        waiting = [
-            asyncio.create_task(event.wait()),
-            asyncio.create_task(self._clock.sleep_ms(longest_ms)),
-        ]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waiting:
-                one.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await wait_or_wake(self._clock.sleep_ms(longest_ms), event)
 
     async def _wait_after(self, error: Exception) -> None:
         self._failures += 1

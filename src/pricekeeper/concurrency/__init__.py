@@ -14,6 +14,7 @@ from pricekeeper.concurrency.next_flight import NextFlight
 from pricekeeper.concurrency.places import Places
 from pricekeeper.concurrency.shared_readings import Read, SharedReadings
 from pricekeeper.concurrency.single_flight import SingleFlight
+from pricekeeper.concurrency.waking import wait_or_wake
 
 __all__ = [
     "Backoff",
@@ -33,4 +34,5 @@ __all__ = [
     "gather_in_groups",
     "gather_in_turn",
     "in_groups",
+    "wait_or_wake",
 ]

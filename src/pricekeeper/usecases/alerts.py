@@ -17,7 +17,7 @@ from pricekeeper.alerts import (
     DeliveryState,
     StoredAlert,
 )
-from pricekeeper.alerts.body import parse_body
+from pricekeeper.alerts.alert import parse_body
 from pricekeeper.authority import Attribution, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
