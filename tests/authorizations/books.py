@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from memory_store import MemoryStore
 from pricekeeper.authorizations import Authorization, State
-from pricekeeper.authorizations.grants import authorizations_on
-from pricekeeper.authorizations.outcomes import with_outcome
+from pricekeeper.authorizations.items import authorizations_on, with_outcome
 from pricekeeper.budgets import Balance, BudgetAccount, accounts_of
 from pricekeeper.budgets.items import account_ids, balance_of, filed_through
 from pricekeeper.clock import Clock

@@ -91,7 +91,7 @@ class Instance:
         **changes: Any,
     ) -> int | None:
         usage = a_capture(**changes)
-        return self.authorizations.begin_capture(policy, authorization, usage, on_failure)
+        return self.authorizations.recording.begin_capture(policy, authorization, usage, on_failure)
 
     async def void(self, policy: Policy, authorization_id: str) -> None:
         await self.authorizations.void(policy, authorization_id, None)

@@ -20,7 +20,7 @@ from minting import minted
 from pricekeeper.authorizations import Authorization, Authorized, State
 from pricekeeper.authorizations.authorization import Grant, GrantTerms
 from pricekeeper.authorizations.expiry import Swept
-from pricekeeper.authorizations.open_list import OpenList
+from pricekeeper.authorizations.settler import OpenList
 from pricekeeper.budgets import Balance, accounts_of
 from pricekeeper.errors import (
     AuthorizationDeniedError,

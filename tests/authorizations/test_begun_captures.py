@@ -35,7 +35,9 @@ async def a_granted(instance: Instance, policy: Policy) -> Authorization:
 
 
 def begin(instance: Instance, policy: Policy, granted: Authorization, failures: list[Any]) -> Any:
-    return instance.authorizations.begin_capture(policy, granted, a_capture(), failures.append)
+    return instance.authorizations.recording.begin_capture(
+        policy, granted, a_capture(), failures.append
+    )
 
 
 async def balances(instance: Instance, policy: Policy, clock: SettableClock) -> set[Balance]:
@@ -132,7 +134,9 @@ async def test_what_has_to_be_read_first_is_not_begun(store: Store, clock: Setta
     await a_granted(second, policy)
     assert begin(second, policy, granted, []) is None
     wrong = a_capture(output_tokens=10**9)
-    assert first.authorizations.begin_capture(policy, granted, wrong, lambda _: None) is None
+    assert (
+        first.authorizations.recording.begin_capture(policy, granted, wrong, lambda _: None) is None
+    )
     assert begin(first, policy, granted, []) == COST_USD_PICOS
     await first.close()
     await second.close()
@@ -165,7 +169,7 @@ async def test_a_callback_that_raises_is_felt_by_nobody_else(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: felt.append(context))
     with monkeypatch.context() as patch:
         patch.setattr(OrgLog, "append", fail)
-        begun = instance.authorizations.begin_capture
+        begun = instance.authorizations.recording.begin_capture
         assert begun(policy, granted[0], a_capture(), log_to_a_full_disk) == COST_USD_PICOS
         assert begun(policy, granted[1], a_capture(), failures.append) == COST_USD_PICOS
         with pytest.raises(StoreUnavailableError):

@@ -15,7 +15,7 @@ from metering.conftest import a_policy
 from minting import minted
 from pricekeeper.authorizations import Authorized, LedgerCheck
 from pricekeeper.authorizations.claims import Claim
-from pricekeeper.authorizations.grants import GRANT
+from pricekeeper.authorizations.items import GRANT
 from pricekeeper.budgets import Balance, Scope, accounts_of, item_partition
 from pricekeeper.errors import OverloadedError, UnreadableItemError
 from pricekeeper.ledger import book, log, worker
@@ -97,14 +97,14 @@ async def test_a_call_that_stood_still_is_not_granted_a_second_time(
     name = minted(world.clock.now_ms()) if is_minted else str(uuid.uuid4())
     await slow.authorize(world.policy)
     claimed, go_on = asyncio.Event(), asyncio.Event()
-    claim_all = slow.authorizations._desk.claims.claim_all
+    claim_all = slow.authorizations._settler.claims.claim_all
 
     async def claim_and_stand_still(*args: Any) -> None:
         await claim_all(*args)
         claimed.set()
         await go_on.wait()
 
-    monkeypatch.setattr(slow.authorizations._desk.claims, "claim_all", claim_and_stand_still)
+    monkeypatch.setattr(slow.authorizations._settler.claims, "claim_all", claim_and_stand_still)
     first = asyncio.create_task(slow.authorize(world.policy, authorization_id=name))
     await claimed.wait()
     second = await quick.authorize(world.policy, authorization_id=name)
@@ -141,14 +141,14 @@ async def test_an_old_id_is_found_wherever_it_was_granted_behind_its_claim(
     slow, quick = Instance(store, world.clock, seed=1), Instance(store, world.clock, seed=2)
     name = str(uuid.uuid4())
     await slow.authorize(world.policy)
-    claim_all = slow.authorizations._desk.claims.claim_all
+    claim_all = slow.authorizations._settler.claims.claim_all
     between: list[Authorized] = []
 
     async def claim_and_come_late(*args: Any) -> None:
         await claim_all(*args)
         between.extend([await quick.authorize(world.policy) for _ in range(3)])
 
-    monkeypatch.setattr(slow.authorizations._desk.claims, "claim_all", claim_and_come_late)
+    monkeypatch.setattr(slow.authorizations._settler.claims, "claim_all", claim_and_come_late)
     granted = await slow.authorize(world.policy, authorization_id=name)
     for _ in range(10):
         await quick.authorize(world.policy)
@@ -230,8 +230,8 @@ async def test_an_item_of_accounts_that_was_set_right_is_used_again(
 
 async def test_a_claim_is_never_moved_back(world: World) -> None:
     """Where others have claimed further on, they may grant what is too far from an earlier one."""
-    desk = world.instance.authorizations._desk
-    place = world.instance.authorizations._place(world.policy, minted(world.clock.now_ms()))
+    claims = world.instance.authorizations._settler.claims
+    place = claims.place(world.policy, minted(world.clock.now_ms()))
     chapter = begin_chapter(world.clock.now_ms(), salt=1)
     earlier, later = (
         authorization_id_of(Position(chapter, number).sort_key, 0) for number in (0x0FF, 0x100)
@@ -239,10 +239,10 @@ async def test_a_claim_is_never_moved_back(world: World) -> None:
     for wanted, text in ((earlier, None), (later, earlier), (earlier, later)):
         claim = Claim(place)
         claim.wanted, claim.text = wanted, text
-        await desk.claims.claim_all(world.policy.org_id, [claim])
+        await claims.claim_all(world.policy.org_id, [claim])
     seen = Claim(place)
     seen.wanted = earlier
-    await desk.claims.claim_all(world.policy.org_id, [seen])
+    await claims.claim_all(world.policy.org_id, [seen])
     assert seen.text == later
 
 

@@ -173,7 +173,7 @@ async def test_what_is_given_back_while_a_write_begins_counts_once(
     world: World, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     """What is on its way goes by no other write, and nothing is forgotten with it."""
-    taker = world.instance.authorizations._tokens
+    taker = world.instance.authorizations._settler.tokens
     first = await world.instance.authorize(world.policy)
     second = await world.instance.authorize(world.policy)
     await world.instance.capture(world.policy, first.authorization.id)

@@ -10,11 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from pricekeeper.authorizations import claims, commands, expiry, reading, regions, settling
+from pricekeeper.authorizations import (
+    authorizing,
+    claims,
+    expiry,
+    reading,
+    regions,
+    settler,
+    settling,
+)
 from pricekeeper.authorizations.authorization import Authorization, State
+from pricekeeper.authorizations.authorizing import Authorize
 from pricekeeper.authorizations.candidates import Candidates
-from pricekeeper.authorizations.commands import Authorize, Settle
-from pricekeeper.authorizations.desk import Desk
+from pricekeeper.authorizations.settler import Settle, Settler
 from pricekeeper.authorizations.settling import Changed, Expire
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets import items as budget_items
@@ -95,7 +103,7 @@ def seen_before_it_was_filed(patch: Patch) -> None:
 
 def others_are_not_noted(patch: Patch) -> None:
     """What this process has granted is open, whatever others have written."""
-    patch.setattr(Desk, "_note_others", lambda *_: None)
+    patch.setattr(Settler, "_note_others", lambda *_: None)
 
 
 def own_sheet_not_known_again(patch: Patch) -> None:
@@ -187,7 +195,7 @@ def expired_twice(patch: Patch) -> None:
             return Changed(after, budget_items.expire(seen.grant.held_usd_picos))
         return real(action, seen, now_ms)
 
-    patch.setattr(commands, "settle", settle)
+    patch.setattr(settler, "settle", settle)
 
 
 def late_capture_as_if_open(patch: Patch) -> None:
@@ -205,7 +213,7 @@ def void_after_expiry_as_if_open(patch: Patch) -> None:
             return changed._replace(change=budget_items.capture(seen.grant.held_usd_picos, 0))
         return changed
 
-    patch.setattr(commands, "settle", settle)
+    patch.setattr(settler, "settle", settle)
 
 
 def counted_when_captured(patch: Patch) -> None:
@@ -263,7 +271,7 @@ def held_at_half(patch: Patch) -> None:
     def hold(usd_picos: int) -> Balance:
         return Balance(usd_picos // 2, usd_picos // 2, 0)
 
-    patch.setattr(commands, "hold", hold)
+    patch.setattr(authorizing, "hold", hold)
 
 
 def decided_apart(patch: Patch) -> None:

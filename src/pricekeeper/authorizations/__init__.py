@@ -2,9 +2,8 @@
 
 from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.candidates import named_limits
-from pricekeeper.authorizations.labels import find_label
 from pricekeeper.authorizations.ledger_check import AccountFinding, LedgerCheck
-from pricekeeper.authorizations.request import AuthorizationRequest
+from pricekeeper.authorizations.request import AuthorizationRequest, find_label
 from pricekeeper.authorizations.service import Authorizations, Authorized
 
 __all__ = [

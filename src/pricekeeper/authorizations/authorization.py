@@ -149,7 +149,7 @@ def usual_tokens(input_tokens: int, max_output_tokens: int) -> dict[str, int]:
     return {REQUESTS: 1, TOKENS: input_tokens + max_output_tokens}
 
 
-def check_settler(grant: Grant, *, by_gateway: bool = False) -> None:
+def check_may_settle(grant: Grant, *, by_gateway: bool = False) -> None:
     """Raise `ConflictError` if an app would say what a call of the gateway has used."""
     if grant.terms.by_gateway and not by_gateway:
         raise ConflictError("authorization_id", "is a call's through the gateway, which settles it")

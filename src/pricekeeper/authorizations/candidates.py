@@ -27,14 +27,15 @@ from pricekeeper.authorizations.decision import (
     Wanted,
     terms_of,
 )
-from pricekeeper.authorizations.grants import store_terms
-from pricekeeper.authorizations.labels import (
+from pricekeeper.authorizations.items import store_terms
+from pricekeeper.authorizations.request import (
+    AuthorizationRequest,
     Labels,
     Usable,
+    fingerprint,
     labels_in_force,
     named_labels,
 )
-from pricekeeper.authorizations.request import AuthorizationRequest, fingerprint
 from pricekeeper.bedrock import AUTO, CacheWrite
 from pricekeeper.budgets import BudgetAccount
 from pricekeeper.concurrency import BoundedCache
@@ -165,7 +166,8 @@ class Candidates:
         input_tokens = min(request.input_tokens, model.context_window_tokens)
         least = request.least_output_tokens
         output_tokens = answer_tokens(model, request.max_output_tokens, least)
-        check_covered(model, request.uses, request.window_tokens)
+        if request.uses or request.window_tokens:
+            check_covered(model, request.uses, request.window_tokens)
         day, book = date_of(org_day(policy.timezone, at_ms)), self._prices
         try:
             prices = book.recall_prices(model, day) or await book.find_prices(model, day)

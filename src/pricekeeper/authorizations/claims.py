@@ -1,19 +1,17 @@
-"""Claims of the places that usage records of callers' own ids would have.
+"""Claims the place of a usage record for the id that a caller gave a call.
 
-An id is one thing in an organisation. Before a call is granted under an id that its caller gave,
-the place where a usage record of that id would be is **claimed**: on its page, or in place of its
-receipt. From then on a usage record of that id is refused there, and whoever reports one looks into
-the log. The claim says about where in the log to look: the authorization is on the sheet that it
-names, or on one of the next `CLAIM_SHEETS` of that chapter. A claim without an authorization is
-that of a call which was not granted in the end; whoever asks under the same id goes on with it. If
-the log has gone on too far for that, it looks what was granted behind the claim, and then moves it:
-nothing more can be granted there.
+An id means one thing in an organisation. Before a call is granted under a caller's own id, the
+place of a usage record with that id is claimed: on its page, or as its receipt. Usage records with
+that id are then refused there, and the log is read instead.
 
-That an id is granted once is the log's own business: its sheets name the ids, in one order.
+A claim names a sheet. The authorization is on that sheet or on one of the next `CLAIM_SHEETS` of
+its chapter. If the log has moved further, the sheets behind the claim are read, and then the claim
+is moved forward. A claim without an authorization belongs to a call that was not granted; the same
+id can still be granted. The log grants an id once, because its sheets list the ids in one order.
 
-Claims that wait together and are on one page are one plain write.
+Claims on one page that wait together are one write.
 
-Bounds: `ATTEMPTS_MAX` attempts on a page, and as many levels of pages as an id has digits.
+Bounds: `ATTEMPTS_MAX` attempts on a page, and one level of pages for each digit of an id.
 """
 
 from __future__ import annotations
@@ -21,34 +19,45 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from pricekeeper.authorizations.reading import CLAIM_SHEETS, AuthorizationReader
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import (
     ConditionFailedError,
     ConflictError,
     ContendedError,
     OutcomeUnknownError,
     PriceKeeperError,
+    StoreError,
 )
-from pricekeeper.ledger.position import Position, sheets_between
+from pricekeeper.ledger import Draft
+from pricekeeper.ledger.command import AnyCommand
+from pricekeeper.ledger.position import Position, authorization_id_of, sheets_between
 from pricekeeper.metering.journal import (
     ID_DIGITS,
     PAGE_DIGITS,
     Address,
+    address_of,
     entry_on,
     is_full,
+    lanes_of,
     taken_for,
 )
 from pricekeeper.metering.journal_items import take_places_update
-from pricekeeper.metering.posting import page_at
+from pricekeeper.metering.posting import Poster, TakenPlace, page_at
 from pricekeeper.metering.receipt import receipt_key, receipt_taken_for, take_place_put
 from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.tenants import Policy
+from pricekeeper.ticks import region_at
 
 ATTEMPTS_MAX: Final = 8
 
 
 class Place(NamedTuple):
-    """Where a usage record of an id would be: on its page, or else in its receipt."""
+    """Where a usage record with an id is: on its page, or in its receipt if it has no address."""
 
     request_id: str
     address: Address | None
@@ -56,23 +65,29 @@ class Place(NamedTuple):
     expires_at_epoch: int
 
 
+class Existing(msgspec.Struct, frozen=True):
+    """The id of a caller already has this authorization."""
+
+    own_id: str
+
+
 class Claim:
-    """The claim of one id, and what it has come to."""
+    """The claim of one id, and its result."""
 
     __slots__ = ("existing", "failure", "place", "text", "wanted")
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.text: str | None = None
-        """What stands at the place, once it is claimed."""
+        """What is stored at the place, once it is claimed."""
         self.wanted = ""
-        """What is to stand there."""
+        """What is to be stored there."""
         self.existing: str | None = None
-        """The authorization that the id stands for already."""
+        """The authorization that the id already has."""
         self.failure: PriceKeeperError | None = None
 
     def reaches(self, position: Position) -> bool:
-        """Whether what is granted at that position is found by the claim."""
+        """Whether readers of the claim find what is granted at that position."""
         between = None if self.text is None else sheets_between(self.text, position)
         return between is not None and 0 <= between < CLAIM_SHEETS
 
@@ -80,12 +95,46 @@ class Claim:
 class Claims:
     """Claims places for calls of all organisations."""
 
-    def __init__(self, store: Store, reader: AuthorizationReader) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, reader: AuthorizationReader, poster: Poster
+    ) -> None:
         self._store = store
+        self._clock = clock
         self._reader = reader
+        self._poster = poster
+
+    def place(self, policy: Policy, request_id: str) -> Place:
+        """Where a usage record with that id would be."""
+        expires = self._poster.expires_at_epoch(region_at(self._clock.now_ms()))
+        lanes = lanes_of(policy.agg_shard_count)
+        return Place(request_id, address_of(request_id), lanes, expires)
+
+    async def find(self, org_id: str, place: Place) -> str | None:
+        """Find the authorization that was granted under a caller's own id."""
+        places = {place.request_id: place.address}
+        found = await self._poster.read_receipts(org_id, place.lanes, places)
+        taken = found.get(place.request_id)
+        if isinstance(taken, StoreError):
+            raise error_copy(taken)
+        if not isinstance(taken, TakenPlace):
+            return None
+        return await self._reader.find_named(org_id, place.request_id, taken.authorization_id)
+
+    def must_wait(self, draft: Draft, org_id: str, claim: Claim, command: AnyCommand) -> bool:
+        """Whether the id must be claimed first; then the draft is asked to claim it.
+
+        Commands that wait for the same sheet are claimed together.
+        """
+        if claim.reaches(draft.position):
+            return False
+        claim.wanted = authorization_id_of(draft.sort_key, 0)
+        waiting: list[Claim] = draft.share("claims", list)
+        waiting.append(claim)
+        draft.ask("claims", lambda: self.claim_all(org_id, waiting), command.fail)
+        return True
 
     async def claim_all(self, org_id: str, claims: Iterable[Claim]) -> None:
-        """Claim the places of these ids as they want, or find what they stand for already."""
+        """Claim the places of these ids, or find out what is stored there."""
         pages: dict[str, list[Claim]] = {}
         for claim in claims:
             address = claim.place.address
@@ -115,7 +164,7 @@ class Claims:
                 for one in left:
                     one.text = one.wanted
                 return
-            left = [one for one in left if not _learn(one, _held(page, _address(one).name))]
+            left = [one for one in left if not _learn(one, _stored(page, _address(one).name))]
             missing = [one for one in left if _address(one).name not in page]
             if missing and is_full(page) and depth < ID_DIGITS:
                 await self._descend(org_id, missing, depth + 1)
@@ -149,42 +198,42 @@ class Claims:
                 claim.text = claim.wanted
                 return
             taken = receipt_taken_for(item)
-            if _learn(claim, _Held(bool(item) and taken is None, taken)):
+            if _learn(claim, _Stored(bool(item) and taken is None, taken)):
                 return
         raise ContendedError("others kept claiming the same id")
 
     async def _may_move(self, org_id: str, claim: Claim, text: str) -> bool:
-        """Whether nothing was granted by a claim, and it is to be moved on, not back.
+        """Whether the claim has no authorization, and would move forward.
 
-        Whoever wants to move one back has not read the log as far as others have; now it has.
+        A process that would move it back has read less of the log than others. It has read it now.
         """
         claim.existing = await self._reader.find_named(org_id, claim.place.request_id, text)
         return claim.existing is None and claim.wanted > text
 
 
-class _Held(NamedTuple):
-    """What stands at a place."""
+class _Stored(NamedTuple):
+    """What is stored at a place."""
 
     is_record: bool
     claim: str | None
 
 
-def _learn(claim: Claim, held: _Held) -> bool:
-    """Learn what stands at the place of an id; whether that is anything new."""
-    if held.is_record:
-        claim.failure = ConflictError("authorization_id", "is that of a usage record")
+def _learn(claim: Claim, stored: _Stored) -> bool:
+    """Note what is stored at the place of a claim; whether that was unknown before."""
+    if stored.is_record:
+        claim.failure = ConflictError("authorization_id", "is the id of a usage record")
         return True
-    if held.claim is None or held.claim == claim.text:
+    if stored.claim is None or stored.claim == claim.text:
         return False
-    claim.text = held.claim
+    claim.text = stored.claim
     return True
 
 
-def _held(page: Mapping[str, Any], name: str) -> _Held:
+def _stored(page: Mapping[str, Any], name: str) -> _Stored:
     if name not in page:
-        return _Held(is_record=False, claim=None)
+        return _Stored(is_record=False, claim=None)
     claim = taken_for(page, name)
-    return _Held(claim is None and entry_on(page, name) is not None, claim)
+    return _Stored(claim is None and entry_on(page, name) is not None, claim)
 
 
 def _address(claim: Claim) -> Address:

@@ -24,7 +24,7 @@ from pricekeeper.authorizations.authorization import (
     HeldBucket,
     usual_tokens,
 )
-from pricekeeper.authorizations.grants import store_terms
+from pricekeeper.authorizations.items import store_terms
 from pricekeeper.budgets import Balance, BudgetAccount, Kind
 from pricekeeper.errors import DeniedBy, Obstacle
 from pricekeeper.limiter.bucket import Debit, LimitStatus

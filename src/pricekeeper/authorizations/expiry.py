@@ -25,11 +25,11 @@ from typing import Final, NamedTuple, Self
 import structlog
 
 from pricekeeper.authorizations.authorization import Authorization, State
-from pricekeeper.authorizations.desk import Desk
 from pricekeeper.authorizations.items import Marker
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.regions import VISITS_MS
+from pricekeeper.authorizations.settler import Settler
 from pricekeeper.authorizations.settling import Expire
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import in_groups
@@ -75,8 +75,8 @@ class Visited(NamedTuple):
 class Expiry:
     """Expires what is due: of this process, and of those that are gone."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, settler: Settler) -> None:
+        self._settler = settler
         self._left: list[tuple[int, Marker]] | None = None
         """The regions that were marked at the start, as a heap by when they are to be visited."""
 
@@ -87,12 +87,12 @@ class Expiry:
         measure = WindowSpend(store, clock).read_spend
         ledger = Ledger(store, clock, measure, retention_days=retention_days, randomness=random)
         poster = Poster(store, clock, random, retention_days=retention_days, ledger=ledger)
-        return cls(Desk(store, clock, ledger, poster, AuthorizationMeter()))
+        return cls(Settler(store, clock, ledger, poster, AuthorizationMeter()))
 
     async def expire_due(self) -> int:
         """Charge what this process has granted, and nobody has settled in time, at its hold."""
-        due = self._desk.open.take_due(self._desk.clock.now_ms())
-        for done in await self._expire_all([(one.org_id, self._desk.seen(one)) for one in due]):
+        due = self._settler.take_due()
+        for done in await self._expire_all(due):
             if isinstance(done, (StoreError, OverloadedError)):  # a sweep finds it
                 _log.warning("expiry_failed", error=done.code)
             elif isinstance(done, BaseException):
@@ -105,7 +105,7 @@ class Expiry:
         What fails for one region is tried again after `SWEEP_INTERVAL_MS`, and the others are
         visited.
         """
-        regions, clock = self._desk.regions, self._desk.clock
+        regions, clock = self._settler.regions, self._settler.clock
         if self._left is None:
             self._left = [(0, marker) for marker in (await regions.read_fresh())[:LEFT_MAX]]
         expired = 0
@@ -131,11 +131,11 @@ class Expiry:
         """
         expired, failed = 0, 0
         for visit in range(len(VISITS_MS)):
-            for marker in await self._desk.regions.read_due(visit):
+            for marker in await self._settler.regions.read_due(visit):
                 try:
                     visited = await self._visit(marker)
                     if visited.next_due_ms is None:
-                        await self._desk.regions.note_visited(
+                        await self._settler.regions.note_visited(
                             marker, visit, some_unsettled=visited.some_unsettled
                         )
                 except (StoreError, OverloadedError) as error:
@@ -147,7 +147,7 @@ class Expiry:
 
     async def run_forever(self, sweep_interval_ms: int = SWEEP_INTERVAL_MS) -> None:
         """Expire what is due every second, and sweep now and then; a failure waits for the next."""
-        clock = self._desk.clock
+        clock = self._settler.clock
         swept_at_ms = clock.monotonic_ms()
         while True:
             try:
@@ -162,14 +162,14 @@ class Expiry:
 
     async def close(self) -> None:
         """Carry out what was accepted, then stop."""
-        await self._desk.close()
+        await self._settler.close()
 
     async def _visit(self, marker: Marker) -> Visited:
         """Charge what has expired in a region."""
-        now_ms = self._desk.clock.now_ms()
+        now_ms = self._settler.clock.now_ms()
         due: list[tuple[str, Seen]] = []
         after: list[Authorization] = []
-        async for seen in self._desk.regions.read(marker.org_id, marker.region):
+        async for seen in self._settler.regions.read(marker.org_id, marker.region):
             if seen.authorization.at(now_ms).state is seen.authorization.state:
                 after.append(seen.authorization)
             else:
@@ -196,8 +196,8 @@ class Expiry:
     async def _expire(self, org_id: str, seen: Seen) -> Authorization:
         """Charge it at its hold, if it is still open; returns what has become of it."""
         authorization = seen.authorization
-        await self._desk.regions.note_unsettled(org_id, region_of(authorization.id))
-        settled = await self._desk.submit(org_id, Expire(), seen).future
+        await self._settler.regions.note_unsettled(org_id, region_of(authorization.id))
+        settled = await self._settler.submit(org_id, Expire(), seen).future
         if settled.changed:
             grant = authorization.grant
             _log.warning(

@@ -11,8 +11,14 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from pricekeeper.authorizations.authorization import Authorization
-from pricekeeper.authorizations.grants import authorizations_on, find_on
-from pricekeeper.authorizations.outcomes import RecordPlace, captured, record_place, with_outcome
+from pricekeeper.authorizations.items import (
+    RecordPlace,
+    authorizations_on,
+    captured,
+    find_on,
+    record_place,
+    with_outcome,
+)
 from pricekeeper.errors import ContendedError, UnreadableItemError
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.items import (

@@ -12,6 +12,7 @@ import msgspec
 
 from pricekeeper.authorizations.authorization import (
     HOLD_MS_MAX,
+    TOKENS,
     Authorization,
     Settlement,
     State,
@@ -19,6 +20,8 @@ from pricekeeper.authorizations.authorization import (
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import capture, capture_late, expire
 from pricekeeper.errors import ConflictError, RequestIdReusedError
+from pricekeeper.limiter.bucket import Debit
+from pricekeeper.limiter.limits import limit_of
 
 
 class Capture(msgspec.Struct, frozen=True):
@@ -124,3 +127,27 @@ def _check_late(seen: Authorization, now_ms: int) -> None:
 
 def _conflict(message: str) -> ConflictError:
     return ConflictError("authorization_id", message)
+
+
+def tokens_beyond(action: Action, authorization: Authorization) -> list[Debit]:
+    """The debits of a settlement beyond what was reserved; negative amounts are given back.
+
+    A capture uses Bedrock's own count of the call's tokens. A void gives everything back.
+    """
+    debits: list[Debit] = []
+    grant = authorization.grant
+    label, buckets = grant.terms.label, grant.terms.buckets
+    if isinstance(action, Capture):
+        beyond = action.bucket_tokens - grant.tokens.get(TOKENS, 0)
+        for held in buckets if beyond else ():
+            terms = held.terms.get(TOKENS)
+            if terms is not None:
+                limits = {TOKENS: limit_of(TOKENS, terms)}
+                debits.append(Debit(held.entity, label, limits, {TOKENS: beyond}))
+    elif isinstance(action, Void):
+        for held in buckets:
+            tokens = {name: -grant.tokens[name] for name in held.terms if grant.tokens[name]}
+            if tokens:
+                limits = {name: limit_of(name, held.terms[name]) for name in tokens}
+                debits.append(Debit(held.entity, label, limits, tokens))
+    return debits

@@ -1,6 +1,7 @@
 """How much: accounts that calls are held against, hard budgets and strict quotas among them."""
 
 from pricekeeper.budgets.account import (
+    ACCOUNTS,
     AccountMemory,
     BudgetAccount,
     Kind,
@@ -14,6 +15,7 @@ from pricekeeper.budgets.items import Balance
 from pricekeeper.budgets.window import Span, window_at
 
 __all__ = [
+    "ACCOUNTS",
     "AccountMemory",
     "Balance",
     "BudgetAccount",

@@ -22,6 +22,8 @@ from pricekeeper.storage import Key
 from pricekeeper.tenants import Budget, Enforcement, Policy, QuotaEnforcement, QuotaScope, Window
 
 EVERY_VALUE: Final = "ALL"
+ACCOUNTS: Final = "#BUDGETS"
+"""The partition of a client's accounts is its entity and this."""
 REMEMBERED_MAX: Final = 10_000
 """Policies times labels whose accounts are remembered."""
 VALUES_MAX: Final = 128
@@ -171,7 +173,7 @@ def _accounts(
 def item_partition(policy: Policy, scope: Scope) -> str:
     """Where the accounts of the app or of its organisation are, in this life of it."""
     entity = policy.org_bucket_entity if scope is Scope.ORG else policy.bucket_entity
-    return f"{entity}#BUDGETS"
+    return entity + ACCOUNTS
 
 
 def tags_of(key: Key) -> dict[str, str] | None:

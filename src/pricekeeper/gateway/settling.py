@@ -85,7 +85,7 @@ class Settlements:
         )
         again = partial(self._capture, policy, authorization, record)
         try:
-            cost_usd_picos = self._services.authorizations.begin_capture(
+            cost_usd_picos = self._services.authorizations.recording.begin_capture(
                 policy, authorization, record, partial(self._put_off, again)
             )
         except _PASSING as error:
