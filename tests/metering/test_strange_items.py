@@ -24,8 +24,8 @@ from pricekeeper.metering.journal_items import page_key
 from pricekeeper.metering.shards import counter_key
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Delete, Key, Put, Store, Table
-from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.storage.typed_items import StrangeItems
 from pricekeeper.tenants import Policy
 from pricekeeper.ticks import region_at
 from stores import ShiftedClock

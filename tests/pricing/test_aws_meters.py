@@ -4,7 +4,7 @@ import pytest
 
 from pricekeeper.pricing.model_ids import RateScope
 from pricekeeper.pricing.prices import Component, Variant
-from pricekeeper.pricing.sources.aws_meters import Meter, read_usage_type
+from pricekeeper.pricing.sources.aws_price_list import Meter, read_usage_type
 
 IN, OUT = Component.INPUT, Component.OUTPUT
 READ, W5M, W1H = Component.CACHE_READ, Component.CACHE_WRITE_5M, Component.CACHE_WRITE_1H

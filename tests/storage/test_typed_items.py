@@ -10,8 +10,8 @@ import pytest
 
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import TypedItem
-from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.storage.tables import CONFIG
+from pricekeeper.storage.typed_items import StrangeItems
 from pricekeeper.storage.values import DAMAGED, Foreign
 
 KEY = {"PK": "ORG#a", "SK": "ORG"}

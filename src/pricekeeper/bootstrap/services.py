@@ -35,7 +35,7 @@ from pricekeeper.selection import Selector
 from pricekeeper.sessions import Sessions
 from pricekeeper.settings import PROVISIONING_KEY, AwsPriceLocation, PriceLocation, Settings
 from pricekeeper.storage import Store, open_store, require_format
-from pricekeeper.storage.strange_items import StrangeItems
+from pricekeeper.storage.typed_items import StrangeItems
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, KeysMeter, KeyWatcher

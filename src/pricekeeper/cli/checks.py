@@ -50,8 +50,8 @@ from pricekeeper.storage import (
     read_leap_ms,
     require_format,
 )
-from pricekeeper.storage.strange_items import StrangeItems
 from pricekeeper.storage.tables import CONFIG, REVOKED_TOKENS
+from pricekeeper.storage.typed_items import StrangeItems
 
 AGGREGATION_AGE_MS_MAX: Final = 15 * 60_000
 DAMAGE_MS_MAX: Final = 20_000

@@ -7,14 +7,15 @@ nothing of what they are used for, and read no clock but the event loop's.
 
 from pricekeeper.concurrency.backoff import Backoff
 from pricekeeper.concurrency.cache import BoundedCache, ReadCache, Reading
-from pricekeeper.concurrency.error_copies import error_copy
-from pricekeeper.concurrency.fairness import FairLine, FairSlots, Shares, TurnQueue
-from pricekeeper.concurrency.gathering import gather_in_groups, gather_in_turn, in_groups
-from pricekeeper.concurrency.next_flight import NextFlight
-from pricekeeper.concurrency.places import Places
+from pricekeeper.concurrency.fairness import FairLine, FairSlots, Places, Shares, TurnQueue
+from pricekeeper.concurrency.gathering import (
+    gather_in_groups,
+    gather_in_turn,
+    in_groups,
+    wait_or_wake,
+)
 from pricekeeper.concurrency.shared_readings import Read, SharedReadings
-from pricekeeper.concurrency.single_flight import SingleFlight
-from pricekeeper.concurrency.waking import wait_or_wake
+from pricekeeper.concurrency.single_flight import NextFlight, SingleFlight, error_copy
 
 __all__ = [
     "Backoff",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 _Entry = TypeVar("_Entry")
 _T = TypeVar("_T")
@@ -40,3 +40,14 @@ def in_groups(entries: Sequence[_Entry], size: int) -> Iterator[Sequence[_Entry]
     """The entries in their order, so many at a time."""
     for start in range(0, len(entries), size):
         yield entries[start : start + size]
+
+
+async def wait_or_wake(sleep: Coroutine[Any, Any, None], wake: asyncio.Event) -> None:
+    """Wait until the sleep ends or the event is set; both waits have ended on return."""
+    waits = [asyncio.create_task(sleep), asyncio.create_task(wake.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waits:
+            one.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

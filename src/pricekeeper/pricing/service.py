@@ -10,7 +10,9 @@ file then would be a guess, and what is priced is about to be written to the sam
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import date
 from typing import Final, NamedTuple
 
@@ -18,7 +20,6 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, SingleFlight
 from pricekeeper.pricing.catalogue import Catalogue, Model
 from pricekeeper.pricing.items import price_key, stated_prices
-from pricekeeper.pricing.meter import PricingMeter
 from pricekeeper.pricing.prices import Prices
 from pricekeeper.pricing.quotes import PriceSource
 from pricekeeper.pricing.refresh import check, refresh
@@ -26,7 +27,23 @@ from pricekeeper.pricing.regions import combined_prices, knows_regions
 from pricekeeper.pricing.reports import CheckReport, RefreshReport
 from pricekeeper.storage import Store
 from pricekeeper.storage.tables import PRICING_CACHE
+from pricekeeper.telemetry import Family, counted
 from pricekeeper.values import ModelLabel
+
+_UNKNOWN: Final = Family(
+    "pricekeeper_price_unknown",
+    "Calls and usage records that were refused, because a price is not known.",
+    ("label",),
+)
+
+
+@dataclass(slots=True)
+class PricingMeter:
+    """What one instance could not price."""
+
+    unpriced: Counter[str] = counted(_UNKNOWN, factory=Counter)
+    """By model label; labels are the deployment's."""
+
 
 STALENESS_MS_MAX: Final = 60_000
 ENTRIES_MAX: Final = 4_096

@@ -24,8 +24,7 @@ from pricekeeper.storage.opening import (
     read_leap_ms,
 )
 from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
-from pricekeeper.storage.paging import query_items, query_pages, read_items
-from pricekeeper.storage.port import Store
+from pricekeeper.storage.port import Store, query_items, query_pages, read_items
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.typed_items import TypedItem
 from pricekeeper.storage.values import Item, Value

@@ -14,7 +14,7 @@ from pricekeeper.telemetry import StoreMeter
 
 if TYPE_CHECKING:
     from pricekeeper.storage.dynamodb.store import DynamoDbStore
-    from pricekeeper.storage.sqlite.inspection import FileCheck
+    from pricekeeper.storage.sqlite.database import FileCheck
 
 
 async def open_store(
@@ -92,7 +92,7 @@ async def find_damage(
     """Whether the file of an embedded store is whole; ``None`` for a store that is no file."""
     match location:
         case SqliteLocation(path) if path != MEMORY:
-            from pricekeeper.storage.sqlite.inspection import check_file  # noqa: PLC0415
+            from pricekeeper.storage.sqlite.database import check_file  # noqa: PLC0415
 
             return await asyncio.to_thread(check_file, path, clock, patience_ms)
     return None

@@ -1,23 +1,63 @@
 """Reads the attributes of a stored item, each with the type that it must have.
 
 Codecs read through this. An attribute that is missing or has another type makes the item
-unreadable: that is reported at once (`pricekeeper.storage.strange_items`), and raised as
+unreadable: that is reported at once (`pricekeeper.storage.typed_items`), and raised as
 `UnreadableItemError` for the reader to decide how far it reaches. No such attribute ever becomes a
 zero, an empty text, or a crash for the reader of another item.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
+import structlog
 
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.shapes import worded
-from pricekeeper.storage.strange_items import report_strange_item
-from pricekeeper.storage.tables import Table
+from pricekeeper.storage.tables import ALL_TABLES, Table
 from pricekeeper.storage.values import DAMAGED, PARTITION_KEY, SORT_KEY
+from pricekeeper.telemetry import Family, counted
+
+LATEST_MAX: Final = 10
+
+_STRANGE: Final = Family(
+    "pricekeeper_strange_items", "Readings of stored items that make no sense.", ("table",)
+)
+_TABLES: Final = tuple(table.name for table in ALL_TABLES)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class StrangeItems:
+    """How often an item of each table was found to be strange, from ``with`` to its end."""
+
+    counts: Counter[str] = counted(_STRANGE, shown=_TABLES, factory=Counter)
+    latest: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_MAX))
+    """The last few, in words: for a command that has to name them."""
+
+    def __enter__(self) -> Self:
+        _counting.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _counting.remove(self)
+
+
+_counting: Final[list[StrangeItems]] = []
+"""Those that are open; as with the log, whoever reports does not know who listens."""
+
+
+def report_strange_item(table: str, key: str, reason: str) -> None:
+    """Report one reading of one item. The reason never quotes a value: it may be a secret."""
+    _log.warning("stored_item_strange", table=table, key=key, reason=reason)
+    for one in _counting:
+        one.counts[table] += 1
+        one.latest.append(f"{table} {key}: {reason}")
+
 
 REQUIRED: Final[Any] = object()
 MOMENTS_END_MS: Final = 253_402_300_800_000

@@ -9,8 +9,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotocoreCredentials
 
 from pricekeeper.sigv4 import AwsKeys
-from pricekeeper.storage.dynamodb.credentials import AwsAccess, CredentialSource
-from pricekeeper.storage.dynamodb.signing import CONTENT_TYPE, Signer
+from pricekeeper.storage.dynamodb.credentials import (
+    CONTENT_TYPE,
+    AwsAccess,
+    CredentialSource,
+    Signer,
+)
 
 REGIONS = ["us-east-1", "eu-central-1", "ap-southeast-2", "us-gov-west-1", "cn-north-1"]
 BODIES = [

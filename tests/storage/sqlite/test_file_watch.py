@@ -17,9 +17,8 @@ from pricekeeper.errors import StoreDamagedError, StoreReplacedError
 from pricekeeper.storage import Item, Key, Put
 from pricekeeper.storage.sqlite import file_watch
 from pricekeeper.storage.sqlite.batch import Batch
-from pricekeeper.storage.sqlite.database import connect
+from pricekeeper.storage.sqlite.database import FileCheck, check_file, connect
 from pricekeeper.storage.sqlite.file_watch import FileWatch
-from pricekeeper.storage.sqlite.inspection import FileCheck, check_file
 from pricekeeper.storage.sqlite.store import LOOK_INTERVAL_MS, SqliteStore
 from pricekeeper.storage.sqlite.writer import CHECKPOINT_FRAMES, Writer
 from pricekeeper.storage.tables import CONFIG

@@ -35,7 +35,7 @@ from pricekeeper.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
-from pricekeeper.storage.dynamodb.credentials import AwsAccess
+from pricekeeper.storage.dynamodb.credentials import AwsAccess, Signer
 from pricekeeper.storage.dynamodb.faults import (
     PASSING,
     SKEWED,
@@ -43,9 +43,8 @@ from pricekeeper.storage.dynamodb.faults import (
     Fault,
     Treatment,
     fault_of,
+    refused_write_units,
 )
-from pricekeeper.storage.dynamodb.refused_units import refused_write_units
-from pricekeeper.storage.dynamodb.signing import Signer
 from pricekeeper.telemetry import StoreMeter
 
 _TARGET: Final = "DynamoDB_20120810."

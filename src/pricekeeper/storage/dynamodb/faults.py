@@ -8,6 +8,9 @@ after which a write may have happened.
 
 from __future__ import annotations
 
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -22,6 +25,7 @@ from pricekeeper.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
+from pricekeeper.storage.dynamodb.wire import Attribute, Attributes
 
 CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 TRANSACTION_CANCELLED: Final = "TransactionCanceledException"
@@ -182,3 +186,55 @@ def _cancellation(reply: dict[str, Any]) -> Treatment:
         if reason in reasons:
             return treatment
     return Treatment.UNAVAILABLE
+
+
+_UNIT_BYTES: Final = 1024
+_CONTAINER_BYTES: Final = 3
+_TRANSACTION_FACTOR: Final = 2
+
+
+def refused_write_units(request: Mapping[str, Any], fault: Fault) -> Counter[str]:
+    """Write units by table name; none if the fault is not a refusal."""
+    units: Counter[str] = Counter()
+    if fault.name == CONDITION_FAILED:
+        units[request["TableName"]] = _units(request, fault.reply.get("Item"))
+    elif fault.name == TRANSACTION_CANCELLED and fault.treatment is Treatment.REFUSED:
+        reasons = fault.reply["CancellationReasons"]
+        for entry, reason in zip(request["TransactItems"], reasons, strict=False):
+            for operation in entry.values():
+                held = reason.get("Item")
+                units[operation["TableName"]] += _TRANSACTION_FACTOR * _units(operation, held)
+    return units
+
+
+def _units(operation: Mapping[str, Any], held: Attributes | None) -> int:
+    there = _item_bytes(held or {})
+    written = _item_bytes(operation.get("Item", operation.get("Key", {})))
+    if "UpdateExpression" in operation and not held:
+        written += _item_bytes(operation.get("ExpressionAttributeValues", {}))
+    return max(1, -(-max(there, written) // _UNIT_BYTES))
+
+
+def _item_bytes(attributes: Attributes) -> int:
+    return sum(len(name.encode()) + _bytes(value) for name, value in attributes.items())
+
+
+def _bytes(attribute: Attribute) -> int:
+    """The size of a value as DynamoDB counts it: two digits in a byte, and one byte more."""
+    for kind, content in attribute.items():
+        match kind:
+            case "S":
+                return len(content.encode())
+            case "N":
+                return len(content) // 2 + 1
+            case "B":
+                return len(b64decode(content))
+            case "L":
+                return _CONTAINER_BYTES + sum(1 + _bytes(member) for member in content)
+            case "M":
+                return _CONTAINER_BYTES + len(content) + _item_bytes(content)
+            case "SS" | "NS" | "BS":
+                return sum(len(member.encode()) for member in content)
+            case _:
+                return 1
+    return 0

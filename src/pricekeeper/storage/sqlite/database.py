@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import apsw
 
+from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     ContendedError,
     OutcomeUnknownError,
@@ -193,3 +195,35 @@ def _configure(connection: apsw.Connection, path: str) -> None:
     if mode != ("memory" if path == MEMORY else "wal"):
         raise StoreMisconfiguredError(f"{path}: the file system does not support WAL ({mode})")
     connection.execute("PRAGMA synchronous = FULL")
+
+
+_STEPS: Final = 10_000
+"""Instructions of SQLite between two looks at the clock: under a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """The damage that was found. ``complete`` says whether there was time to check all."""
+
+    damage: str | None
+    complete: bool = True
+
+
+def check_file(path: str, clock: Clock, patience_ms: int) -> FileCheck:
+    """Look for damage, until some is found or the time is up."""
+    deadline_ms = clock.monotonic_ms() + patience_ms
+    try:
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+    except apsw.Error as error:
+        return FileCheck(str(error))
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.set_progress_handler(lambda: clock.monotonic_ms() > deadline_ms, _STEPS)
+        result = str(connection.execute("PRAGMA quick_check(1)").get)
+    except apsw.InterruptError:
+        return FileCheck(None, complete=False)
+    except apsw.Error as error:
+        return FileCheck(str(error))
+    finally:
+        connection.close()
+    return FileCheck(None if result == "ok" else result)
