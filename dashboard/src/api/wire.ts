@@ -41,7 +41,7 @@ export interface AlertList {
   next?: string;
 }
 
-/** When the organisation's people are told of something; null is as good as left out. */
+/** The thresholds of the organisation's alerts; null counts as left out. */
 export interface AlertsBody {
   quota_at_pct?: Int[] | null;
   denied_pct?: Int | null;
@@ -134,7 +134,7 @@ export interface AwsCredentialsAnswer {
   Expiration: string;
 }
 
-/** What may be spent in each window, by the organisation's calendar; null is left out. */
+/** A limit on spend in each window of the organisation's calendar; null counts as left out. */
 export interface BudgetBody {
   name: string;
   window: "DAY" | "HOUR" | "MONTH" | "WEEK";
@@ -367,7 +367,7 @@ export interface ProblemBody {
   outcome?: "NOT_APPLIED" | "OUTCOME_UNKNOWN";
 }
 
-/** A token bucket. From empty to full in ten years at most. */
+/** A token bucket, which fills within ten years. */
 export interface RateLimitBody {
   capacity: Int;
   refill_amount: Int;
