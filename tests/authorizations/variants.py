@@ -11,19 +11,18 @@ import msgspec
 import pytest
 
 from pricekeeper.authorizations import (
+    authorization,
     authorizing,
     claims,
     expiry,
     reading,
     regions,
     settler,
-    settling,
 )
-from pricekeeper.authorizations.authorization import Authorization, State
+from pricekeeper.authorizations.authorization import Authorization, Changed, Expire, State
 from pricekeeper.authorizations.authorizing import Authorize
 from pricekeeper.authorizations.candidates import Candidates
 from pricekeeper.authorizations.settler import Settle, Settler
-from pricekeeper.authorizations.settling import Changed, Expire
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets import items as budget_items
 from pricekeeper.errors import OutcomeUnknownError
@@ -172,22 +171,22 @@ def claim_moved_unseen(patch: Patch) -> None:
 
 def hold_kept_on_capture(patch: Patch) -> None:
     """What was held stays held beside what was spent."""
-    patch.setattr(settling, "capture", lambda _, cost: Balance(cost, 0, 0))
+    patch.setattr(authorization, "capture", lambda _, cost: Balance(cost, 0, 0))
 
 
 def hold_released_in_part(patch: Patch) -> None:
     """What was used less is given back twice."""
-    patch.setattr(settling, "capture", lambda held, _: Balance(-held, -held, 0))
+    patch.setattr(authorization, "capture", lambda held, _: Balance(-held, -held, 0))
 
 
 def expired_is_free(patch: Patch) -> None:
     """What nobody settles is given back, as if it had not been called."""
-    patch.setattr(settling, "expire", lambda held: Balance(-held, -held, 0))
+    patch.setattr(authorization, "expire", lambda held: Balance(-held, -held, 0))
 
 
 def expired_twice(patch: Patch) -> None:
     """Whatever has become of it, what is due is charged at its hold."""
-    real = settling.settle
+    real = authorization.settle
 
     def settle(action: Any, seen: Authorization, now_ms: int) -> Changed | None:
         if isinstance(action, Expire) and seen.state is not State.VOIDED:
@@ -200,12 +199,12 @@ def expired_twice(patch: Patch) -> None:
 
 def late_capture_as_if_open(patch: Patch) -> None:
     """A capture after the expiry releases a hold that is no longer there."""
-    patch.setattr(settling, "capture_late", budget_items.capture)
+    patch.setattr(authorization, "capture_late", budget_items.capture)
 
 
 def void_after_expiry_as_if_open(patch: Patch) -> None:
     """The charge of an expired call stays although it was voided."""
-    real = settling.settle
+    real = authorization.settle
 
     def settle(action: Any, seen: Authorization, now_ms: int) -> Changed | None:
         changed = real(action, seen, now_ms)

@@ -11,7 +11,7 @@ from gateway.models import BY_LABEL
 from gateway.wire import Received, Upstream, chunk
 from gateway.world import App, World, claude_body, directive
 from http_fixtures import Api
-from pricekeeper.gateway.sse import EVENT_BYTES_MAX, SseUsage
+from pricekeeper.bedrock.sse import EVENT_BYTES_MAX, SseUsage
 from pricekeeper.standin import Running
 from scraping import until
 

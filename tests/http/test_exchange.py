@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from pricekeeper.gateway.connection import ABORT
+from pricekeeper.gateway.caller import ABORT
 from pricekeeper.http.connections import Connections
 from pricekeeper.http.exchange import Exchange
 

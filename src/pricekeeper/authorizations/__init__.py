@@ -1,4 +1,4 @@
-"""One decision before a call, one settlement after it: authorize, capture, void, expire."""
+"""Authorizations: reserve the maximum cost of a call before it, settle its real cost after it."""
 
 from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.candidates import named_limits

@@ -1,39 +1,43 @@
-"""An authorization: what it grants, what it holds, and what becomes of it. No I/O, no clock.
+"""An authorization: what it grants and holds, its states, and what changes them. No I/O, no clock.
 
 ::
 
     open -> captured | voided | unsettled
                                 unsettled -> captured | voided   (up to 24 h after it expired)
 
-The grant never changes. What becomes of it is said by later sheets of the organisation's log, in
-whose order each change happens once.
+The grant never changes. Later sheets of the organisation's log change the state, each of them once,
+in the order of the log.
 """
 
 from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from pricekeeper.errors import ConflictError, InvalidValueError
+from pricekeeper.budgets import Balance
+from pricekeeper.budgets.items import capture, capture_late, expire
+from pricekeeper.errors import ConflictError, InvalidValueError, RequestIdReusedError
+from pricekeeper.limiter.bucket import Debit
+from pricekeeper.limiter.limits import limit_of
 from pricekeeper.storage import Key
 
 LATE_MS_MAX: Final = 24 * 3_600_000
-"""How long after it has expired an authorization can be settled."""
+"""How long after its expiry an authorization can be settled."""
 HOLD_MS_MAX: Final = 26 * 3_600_000
-"""How far an authorization can be extended, from when it was granted."""
+"""The latest expiry of an extended authorization, from when it was granted."""
 
 REQUESTS, TOKENS = "rpm", "tpm"
-"""The limits that a call takes from if it does not say otherwise."""
+"""The limits that a call takes from by default."""
 
 _CANONICAL: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class State(StrEnum):
-    """What has become of an authorization."""
+    """The state of an authorization."""
 
     OPEN = "open"
     CAPTURED = "captured"
@@ -42,7 +46,7 @@ class State(StrEnum):
 
 
 class HeldAccount(msgspec.Struct, frozen=True):
-    """An account that an authorization is held against, by its item and its name in it."""
+    """An account that an authorization is held against."""
 
     key: Key
     id: str
@@ -53,18 +57,18 @@ class HeldBucket(msgspec.Struct, frozen=True):
 
     entity: str
     terms: dict[str, str]
-    """The limits that it took from, as they were then."""
+    """The limits it took from, with their values at that time."""
 
 
 class Considered(msgspec.Struct, frozen=True, array_like=True):
-    """A label that was looked at, and why it was not taken; no reason for the one that was."""
+    """A label that was considered, and why it was not chosen; no reason for the chosen one."""
 
     label: str
     because: str = ""
 
 
 class GrantTerms(msgspec.Struct, frozen=True):
-    """What the grants of one app and label have in common."""
+    """What all grants of one app and label have in common."""
 
     client_id: str
     app_id: str | None
@@ -74,27 +78,27 @@ class GrantTerms(msgspec.Struct, frozen=True):
     keys: tuple[Key, ...]
     """The items of the accounts."""
     by_gateway: bool = False
-    """Whether the gateway makes the calls, and so it alone settles them."""
+    """Whether the gateway makes the calls, so that only the gateway settles them."""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What an authorization allows, and what it holds for that."""
+    """What an authorization allows, and what it holds."""
 
     terms: GrantTerms
     fingerprint: bytes
-    """Of the request: the same request again gets the same grant."""
+    """Of the request: the same request gets the same grant again."""
     reason: str
     held_usd_picos: int
     input_tokens: int
-    """Of the prompt, at most as many as the model can read."""
+    """The prompt, at most as many as the model can read."""
     max_output_tokens: int
     authorized_at_ms: int
     tokens: dict[str, int]
-    """What was taken from each bucket, by limit."""
+    """Taken from each bucket, by limit."""
     considered: tuple[Considered, ...] = ()
     tags: dict[str, str] = {}
     asked_as: str = ""
-    """The id that the caller gave it, if it did."""
+    """The id that the caller gave it, if any."""
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -102,7 +106,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
     at_ms: int
     fingerprint: bytes = b""
-    """Of the capture: the same one again is a duplicate."""
+    """Of the capture: the same capture again is a duplicate."""
     cost_usd_picos: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -113,25 +117,25 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class Authorization(msgspec.Struct, frozen=True):
-    """A grant, and what has become of it."""
+    """A grant, and its state."""
 
     id: str
-    """Our own name for it, which says on which sheet it is."""
+    """Our own id, which names its sheet."""
     grant: Grant
     state: State
-    """As the log says. What is shown, and what may be done with it, depends on the time: `at`."""
+    """As the log says. Use `at` for the state at a time."""
     expires_at_ms: int
     settlement: Settlement | None = None
     outcome: str = ""
-    """What the log says has become of it, as it says it; empty if nothing."""
+    """The outcome as the log states it; empty if there is none."""
 
     @property
     def shown_id(self) -> str:
-        """The id by which its caller knows it, and by which its record counts."""
+        """The id that its caller knows, and that its usage record has."""
         return self.grant.asked_as or self.id
 
     def at(self, now_ms: int) -> Authorization:
-        """The authorization at that time: unsettled from its expiry on.
+        """The authorization at that time: unsettled once it has expired.
 
         The log says so a little later, when a process has charged it.
         """
@@ -140,17 +144,17 @@ class Authorization(msgspec.Struct, frozen=True):
         return self
 
     def may_be_settled_at(self, now_ms: int) -> bool:
-        """Whether its client is still in time to settle it."""
+        """Whether its client can still settle it."""
         return now_ms <= self.expires_at_ms + LATE_MS_MAX
 
 
 def usual_tokens(input_tokens: int, max_output_tokens: int) -> dict[str, int]:
-    """What a call takes from each bucket, by limit, if it does not say otherwise."""
+    """What a call takes from each bucket by default, by limit."""
     return {REQUESTS: 1, TOKENS: input_tokens + max_output_tokens}
 
 
 def check_may_settle(grant: Grant, *, by_gateway: bool = False) -> None:
-    """Raise `ConflictError` if an app would say what a call of the gateway has used."""
+    """Raise `ConflictError` if an app settles a call of the gateway."""
     if grant.terms.by_gateway and not by_gateway:
         raise ConflictError("authorization_id", "is a call's through the gateway, which settles it")
 
@@ -165,3 +169,132 @@ def parse_id(text: str, field: str = "authorization_id") -> str:
         raise InvalidValueError(
             field, "must be a UUID such as 01928f7c-12ab-7c3d-8e4f-0123456789ab"
         ) from error
+
+
+class Capture(msgspec.Struct, frozen=True):
+    """The call was made and used this."""
+
+    settlement: Settlement
+    bucket_tokens: int
+    """What the call took from Bedrock's own limit, by Bedrock's arithmetic."""
+
+
+class Void(msgspec.Struct, frozen=True):
+    """The model was not called."""
+
+    reason: str
+    by_admin: bool = False
+    """Whether an administrator voids it, which is possible as long as it exists."""
+
+
+class Expire(msgspec.Struct, frozen=True):
+    """It was not settled in time."""
+
+
+class Extend(msgspec.Struct, frozen=True):
+    """The call takes longer."""
+
+    hold_ms: int
+
+
+Action: TypeAlias = Capture | Void | Expire | Extend
+
+
+class Changed(NamedTuple):
+    """The authorization after an action, and what is added to each of its accounts."""
+
+    after: Authorization
+    change: Balance
+
+
+def settle(action: Action, seen: Authorization, now_ms: int) -> Changed | None:
+    """The change, or ``None`` if the action was done before; raises what refuses it."""
+    if isinstance(action, Capture):
+        return _capture(action.settlement, seen, now_ms)
+    if isinstance(action, Void):
+        return _void(action, seen, now_ms)
+    if isinstance(action, Extend):
+        return _extend(action.hold_ms, seen, now_ms)
+    after = seen.at(now_ms)
+    if after.state is seen.state:
+        return None
+    return Changed(after, expire(seen.grant.held_usd_picos))
+
+
+def _capture(settlement: Settlement, seen: Authorization, now_ms: int) -> Changed | None:
+    if seen.state is State.CAPTURED:
+        if seen.settlement is None:
+            raise LookupError("a captured authorization was read without its record")
+        if seen.settlement.fingerprint != settlement.fingerprint:
+            raise RequestIdReusedError(seen.shown_id)
+        return None
+    if seen.state is State.VOIDED:
+        raise _conflict("was voided")
+    _check_late(seen, now_ms)
+    change = _release(seen, settlement.cost_usd_picos)
+    after = Authorization(seen.id, seen.grant, State.CAPTURED, seen.expires_at_ms, settlement)
+    return Changed(after, change)
+
+
+def _void(action: Void, seen: Authorization, now_ms: int) -> Changed | None:
+    if seen.state is State.VOIDED:
+        return None
+    if seen.state is State.CAPTURED:
+        raise _conflict("was captured")
+    if not action.by_admin:
+        _check_late(seen, now_ms)
+    settlement = Settlement(now_ms, reason=action.reason)
+    after = msgspec.structs.replace(seen, state=State.VOIDED, settlement=settlement)
+    return Changed(after, _release(seen, 0))
+
+
+def _release(seen: Authorization, cost: int) -> Balance:
+    """What a settlement adds to the accounts, which count the hold as the log does."""
+    held = seen.grant.held_usd_picos
+    return capture_late(held, cost) if seen.state is State.UNSETTLED else capture(held, cost)
+
+
+def _extend(hold_ms: int, seen: Authorization, now_ms: int) -> Changed | None:
+    state = seen.at(now_ms).state
+    if state is not State.OPEN:
+        raise _conflict(f"is {state.value}")
+    until_ms = min(now_ms + hold_ms, seen.grant.authorized_at_ms + HOLD_MS_MAX)
+    if until_ms <= seen.expires_at_ms:
+        return None
+    return Changed(msgspec.structs.replace(seen, expires_at_ms=until_ms), Balance())
+
+
+def _check_late(seen: Authorization, now_ms: int) -> None:
+    if not seen.may_be_settled_at(now_ms):
+        raise _conflict(
+            "expired more than 24 hours ago, and stays charged at what it held unless an "
+            "administrator voids it"
+        )
+
+
+def _conflict(message: str) -> ConflictError:
+    return ConflictError("authorization_id", message)
+
+
+def tokens_beyond(action: Action, authorization: Authorization) -> list[Debit]:
+    """The debits of a settlement beyond the reserved tokens; negative amounts are given back.
+
+    A capture uses Bedrock's own count of the call's tokens. A void gives everything back.
+    """
+    debits: list[Debit] = []
+    grant = authorization.grant
+    label, buckets = grant.terms.label, grant.terms.buckets
+    if isinstance(action, Capture):
+        beyond = action.bucket_tokens - grant.tokens.get(TOKENS, 0)
+        for held in buckets if beyond else ():
+            terms = held.terms.get(TOKENS)
+            if terms is not None:
+                limits = {TOKENS: limit_of(TOKENS, terms)}
+                debits.append(Debit(held.entity, label, limits, {TOKENS: beyond}))
+    elif isinstance(action, Void):
+        for held in buckets:
+            tokens = {name: -grant.tokens[name] for name in held.terms if grant.tokens[name]}
+            if tokens:
+                limits = {name: limit_of(name, held.terms[name]) for name in tokens}
+                debits.append(Debit(held.entity, label, limits, tokens))
+    return debits

@@ -287,7 +287,7 @@ class _Balances(dict[AccountKey, Balance]):
 
 
 def _less(taken: Iterable[Debit], needed: Iterable[Debit]) -> list[Debit]:
-    """The debits that give back what was taken beyond the need."""
+    """The debits that give back tokens taken beyond the need."""
     left: list[Debit] = []
     for had, has in zip(taken, needed, strict=True):
         tokens = {name: has.tokens[name] - count for name, count in had.tokens.items()}

@@ -1,8 +1,8 @@
-"""What a call would be held against, with each of the labels that it may be made with.
+"""Finds the labels that a call may use, and what each would be held against.
 
-`auto` begins with the label in force, as selection says: the first with quota, the sticky fallback,
-or an operator's override. A label or a model id begins with itself. With ``fallback`` the labels
-further down the ordering follow.
+`auto` starts with the label in force: the first one with quota, the sticky fallback, or an
+operator's override. A label or a model id starts with itself. With ``fallback``, the later labels
+of the ordering follow.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ from pricekeeper.values import ModelLabel
 CHAINS_MAX: Final = 10_000
 RATES_MAX: Final = 4_096
 _Kind: TypeAlias = tuple[int, CacheWrite, str | None, bool]
-"""A price list, and what of a call decides which of its prices could apply."""
+"""A price list, and what of a call decides which of its prices apply."""
 _LIMITS_MAX: Final = 4_096
 
 
 class Candidates:
     """Finds the candidates of calls.
 
-    Bounds: `CHAINS_MAX` policies times labels are remembered, and `RATES_MAX` price lists times
-    kinds of calls.
+    Bounds: it remembers `CHAINS_MAX` policies times labels, and `RATES_MAX` price lists times kinds
+    of calls.
     """
 
     def __init__(self, prices: PriceBook, selection: Selector, ledger: Ledger) -> None:
@@ -91,9 +91,9 @@ class Candidates:
         self._chains: BoundedCache[tuple[int, str, bool], CallChain] = BoundedCache(CHAINS_MAX)
 
     async def find(self, policy: Policy, request: AuthorizationRequest, at_ms: int) -> Wanted:
-        """What the call wants, with all accounts that it could be held against open.
+        """The request with its candidates, whose accounts are open.
 
-        Raises `AuthorizationDeniedError` if no label may be used, whatever the budgets.
+        Raises `AuthorizationDeniedError` if no label may be used, for reasons other than budgets.
         """
         if policy.freeze is not None:
             raise _frozen(policy.freeze)
@@ -125,10 +125,10 @@ class Candidates:
     async def _make_all(
         self, policy: Policy, request: AuthorizationRequest, labels: Labels, at_ms: int
     ) -> tuple[list[Candidate], list[Considered]]:
-        """The candidates, and the labels behind the last of them.
+        """The candidates, and the labels after the last of them.
 
-        A label without a price or a window for the call is skipped, unless the call names it, or
-        all labels are.
+        A label without a price or window for the call is skipped, unless the call names it or all
+        labels are skipped.
         """
         candidates: list[Candidate] = []
         skipped: list[Considered] = []
@@ -162,7 +162,7 @@ class Candidates:
     ) -> Candidate:
         label = usable.label
         model = self._prices.catalogue.model(label)
-        # Bedrock refuses a prompt that is longer than the model can read, so nobody is billed it.
+        # Bedrock refuses a longer prompt than the model can read, and bills nothing for it.
         input_tokens = min(request.input_tokens, model.context_window_tokens)
         least = request.least_output_tokens
         output_tokens = answer_tokens(model, request.max_output_tokens, least)
@@ -242,7 +242,7 @@ def _check_limits_known(consume: Iterable[str], candidates: Iterable[Candidate])
 
 
 def bucket_limits(policy: Policy, label: str) -> tuple[BucketLimits, ...]:
-    """The limits that calls of a label are held against: the app's, and its organisation's."""
+    """The limits of calls with a label: the app's, and its organisation's."""
     found = [BucketLimits(policy.bucket_entity, "APP", _named(policy.rate_limits, label))]
     if policy.app_id is not None:
         org = _named(policy.org_rate_limits, label)
@@ -251,14 +251,14 @@ def bucket_limits(policy: Policy, label: str) -> tuple[BucketLimits, ...]:
 
 
 def named_limits(limits: RateLimits, label: str) -> list[Limit]:
-    """A label's own limits before those for any label, by name."""
+    """The limits of a label, its own before those for any label."""
     named = {**limits.get(ANY_LABEL, {}), **limits.get(label, {})}
     return [_limit(name, limit) for name, limit in named.items()]
 
 
 @lru_cache(maxsize=_LIMITS_MAX)
 def _limit(name: str, limit: RateLimit) -> Limit:
-    """Made once, and the same one as of buckets that were made with it: it is compared often."""
+    """Cached, because buckets compare limits by identity first."""
     return limit_of(name, f"{limit.capacity}/{limit.refill_amount}/{limit.refill_period_ms}")
 
 

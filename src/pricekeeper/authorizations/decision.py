@@ -1,10 +1,10 @@
-"""The decision about a call, on accounts as they are and on tokens as they were taken. No I/O.
+"""Decides a call, given the balances of its accounts and the tokens that were taken. No I/O.
 
-A call walks its candidates and gets the first that every account has room for and every bucket has
-given tokens to, all or nothing. If there is money for a candidate whose tokens nobody has taken
-yet, they are to be taken first. If there is none that it can have, the denial names what denies one
-candidate: one that needs nothing but time, if there is such a one, and of these the one with the
-fewest obstacles. Raising exactly these admits the call, and fewer admit no other candidate.
+A call gets its first candidate that fits every account and whose tokens every bucket has given, all
+or nothing. If a candidate fits the accounts and its tokens were not taken yet, they are taken
+first. If no candidate fits, the denial names the obstacles of one of them: one that only needs
+time, if there is one, then the one with the fewest obstacles. Removing these obstacles admits the
+call.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pricekeeper.storage import Key
 from pricekeeper.tenants import Policy
 
 RETRY_AFTER_HELD_MS: Final = 1_000
-"""When to ask again if what others hold is in the way: they settle when their calls end."""
+"""When to retry if other calls hold the rest: they settle when they end."""
 
 
 class BucketLimits(msgspec.Struct, frozen=True):
-    """The limits of one bucket that a call is held against."""
+    """The limits of one bucket that a call takes from."""
 
     entity: str
     scope: str
@@ -53,29 +53,29 @@ class CallChain(NamedTuple):
     accounts: tuple[BudgetAccount, ...]
     buckets: tuple[BucketLimits, ...]
     terms: GrantTerms
-    """What their grants have in common, if they take from the usual limits."""
+    """The common terms of their grants with the default limits."""
     stored_terms: StoredTerms
     alone: tuple[Considered, ...]
-    """What was considered, if the label is the first that was, and is chosen."""
+    """The considered labels if the first one is chosen."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A label that a call could be made with, and what it would be held against."""
+    """A label that a call could use, and what it would be held against."""
 
     label: str
     reason: str
     input_tokens: int
-    """Of the prompt, at most as many as the model can read."""
+    """The prompt, at most as many as the model can read."""
     max_output_tokens: int
-    """The longest answer to hold for: at most what the model can write, if that may be less."""
+    """The longest answer to hold for."""
     min_output_tokens: int | None
-    """Down to how long an answer it may be fitted into what is left; ``None`` is not at all."""
+    """The shortest answer that the call accepts; ``None`` if its answer may not be shortened."""
     worst: WorstCase
     chain: CallChain
     passed_over: tuple[Considered, ...] = ()
-    """The labels between the candidate before this one and this one."""
+    """The labels between the previous candidate and this one."""
     barred_by: DeniedBy | None = None
-    """What denies it whatever there is; it is a candidate so that all the rest is named."""
+    """What denies it in any case. It is a candidate only so that the denial is complete."""
 
     def takes_tokens(self, consume: Container[str] | None) -> bool:
         """Whether its buckets have a limit that such a call takes from."""
@@ -84,7 +84,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A call that wants to be authorized."""
+    """A request with its candidates."""
 
     org_id: str
     fingerprint: bytes
@@ -93,9 +93,9 @@ class Wanted(msgspec.Struct, frozen=True):
     hold_ms: int
     tags: dict[str, str]
     at_ms: int
-    """When it was asked for: its windows are those of this moment."""
+    """When it was requested, which decides its windows."""
     passed_over: tuple[Considered, ...] = ()
-    """The labels behind the last candidate."""
+    """The labels after the last candidate."""
     asked_as: str = ""
 
     def tokens(self, candidate: Candidate, max_output_tokens: int) -> dict[str, int]:
@@ -118,7 +118,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """Tokens of a candidate that were taken, for an answer of so many tokens."""
+    """Tokens taken for a candidate and an answer of this length."""
 
     output_tokens: int
     debits: tuple[Debit, ...]
@@ -127,59 +127,59 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The buckets of a candidate have enough for such an answer; nothing was taken."""
+    """The buckets have enough for such an answer; nothing was taken."""
 
     output_tokens: int
     limits: Mapping[str, LimitStatus]
 
 
 class Lacking(msgspec.Struct, frozen=True):
-    """The buckets of a candidate have too little."""
+    """The buckets have too little."""
 
     denied_by: tuple[DeniedBy, ...]
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """A grant, and the accounts and limits right after it."""
+    """A grant, with the accounts and limits right after it."""
 
     authorization: Authorization
     rank: int
-    """Which of the candidates it is."""
+    """The candidate's number."""
     balances: tuple[tuple[BudgetAccount, Balance], ...]
     limits: Mapping[str, LimitStatus]
 
 
 class Denied(msgspec.Struct, frozen=True):
-    """What is in the way of a call."""
+    """What denies a call."""
 
     denied_by: tuple[DeniedBy, ...]
     considered: tuple[Considered, ...]
 
 
 class Wants(msgspec.Struct, frozen=True):
-    """What has to be known before the call can be decided."""
+    """What must be known before the call can be decided."""
 
     take: int | None
-    """The candidate that there is money for: its tokens are to be taken."""
+    """The candidate that fits the accounts: take its tokens."""
     look: tuple[int, ...] = ()
-    """Candidates whose limits are to be looked at, if there is money for none."""
+    """The candidates whose limits are to be read, if none fits the accounts."""
 
 
 class Balances(Protocol):
-    """Accounts, with all that was decided before."""
+    """The balances of accounts after all earlier decisions."""
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
-        """What the account has; ``None`` if it is not open."""
+        """The balance; ``None`` if the account is not open."""
         ...
 
 
 Speed: TypeAlias = Taken | Room | Lacking
 Speeds: TypeAlias = Mapping[int, Speed]
-"""What is known of the tokens of candidates, by their rank."""
+"""What is known of the tokens of candidates, by rank."""
 
 
 class ChosenCandidate(msgspec.Struct, frozen=True):
-    """The candidate that a call gets, and how long its answer may be."""
+    """The candidate that a call gets, and the length of its answer."""
 
     rank: int
     output_tokens: int
@@ -187,7 +187,7 @@ class ChosenCandidate(msgspec.Struct, frozen=True):
 
 
 def find_first_with_room(balances: Balances, wanted: Wanted) -> int | None:
-    """The first candidate that there is money for, whatever its limits."""
+    """The first candidate that fits the accounts, without looking at limits."""
     for rank, candidate in enumerate(wanted.candidates):
         least = candidate.min_output_tokens
         output_tokens = candidate.max_output_tokens if least is None else least
@@ -197,7 +197,7 @@ def find_first_with_room(balances: Balances, wanted: Wanted) -> int | None:
 
 
 def choose(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate | Denied | Wants:
-    """Take the first candidate that there is room for, or say what is in the way."""
+    """Choose the first candidate that fits, or say what denies the call."""
     first, speed = wanted.candidates[0], speeds.get(0)
     if (
         isinstance(speed, Taken)
@@ -238,15 +238,15 @@ def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate
 
 
 def _farness(denied_by: Sequence[DeniedBy]) -> tuple[bool, int]:
-    """How far a candidate is from being admitted: whether waiting is not enough, then by how many.
+    """How far a candidate is from being admitted: whether time helps, then the obstacles.
 
-    What a capture of another call would lift must not be hidden behind a label that is spent.
+    A denial that another call's capture may lift must not be hidden behind a spent label.
     """
     return any(one.retry_after_ms is None for one in denied_by), len(denied_by)
 
 
 def _has_room(balances: Balances, candidate: Candidate, output_tokens: int) -> bool:
-    """Whether every hard account has room for the candidate."""
+    """Whether the candidate fits every hard account."""
     needed = candidate.worst.cost_usd_picos(output_tokens)
     for account in candidate.chain.accounts:
         if account.is_hard:
@@ -257,7 +257,7 @@ def _has_room(balances: Balances, candidate: Candidate, output_tokens: int) -> b
 
 
 def _fit(balances: Balances, candidate: Candidate, longest: int) -> int:
-    """The longest answer that fits into what is left, if the call may be fitted."""
+    """The longest answer that fits the accounts, if the call may be shortened."""
     least = candidate.min_output_tokens
     if least is None:
         return longest
@@ -270,7 +270,7 @@ def _fit(balances: Balances, candidate: Candidate, longest: int) -> int:
 
 
 def _find_obstacles(balances: Balances, candidate: Candidate, output_tokens: int) -> list[DeniedBy]:
-    """Everything that denies the candidate, but for its limits."""
+    """Everything that denies the candidate, except its limits."""
     needed = candidate.worst.cost_usd_picos(output_tokens)
     found = [
         obstacle
@@ -310,7 +310,7 @@ def _account_obstacle(balances: Balances, account: BudgetAccount, needed: int) -
 
 
 def make_grant(wanted: Wanted, choice: ChosenCandidate) -> tuple[Grant, StoredTerms]:
-    """What the chosen candidate is granted, and its terms as a sheet has them."""
+    """The grant of the chosen candidate, and its terms as a sheet stores them."""
     candidate, output_tokens = wanted.candidates[choice.rank], choice.output_tokens
     chain = candidate.chain
     terms, stored_terms = chain.terms, chain.stored_terms
@@ -336,7 +336,7 @@ def make_grant(wanted: Wanted, choice: ChosenCandidate) -> tuple[Grant, StoredTe
 def terms_of(
     terms: GrantTerms, buckets: Sequence[BucketLimits], consume: Container[str]
 ) -> GrantTerms:
-    """The terms of grants that take these limits, from those of the buckets that have them."""
+    """The terms of grants that take these limits from the buckets that have them."""
     held = (
         HeldBucket(
             bucket.entity,

@@ -1,17 +1,17 @@
-"""Authorizations that nobody settles are charged at what they hold, when their time is over.
+"""Charges authorizations that were not settled in time at their hold.
 
-The process that granted an authorization remembers when it expires (`open_list`). What dead
-processes have left is in marked regions (`regions`), which are visited in two ways:
+A process remembers the expiry of what it has granted (`settler`). What dead processes have left is
+in marked regions (`regions`), which are visited in two ways:
 
-- A process that starts visits each region that is marked then, and again when something in it
-  expires. It leaves the marks: a live process may still grant in a young region.
-- A sweep visits the regions that are a few minutes old, and removes the marks. Any process can
-  sweep, also one that serves no requests: it needs the store alone.
+- At its start, a process visits each marked region, and again when something in it expires. It
+  leaves the marks, since a live process may still grant in a young region.
+- A sweep visits regions that are a few minutes old, and removes the marks. Any process can sweep,
+  also one that serves no requests.
 
-What has expired reads as unsettled without any visit (`Authorization.at`). A visit moves its hold
-in the budgets.
+An expired authorization reads as unsettled without a visit (`Authorization.at`). A visit moves its
+hold in the budgets.
 
-Bounds: a start visits `LEFT_MAX` regions, `VISITS_AT_ONCE` in a row. Sweeps find those beyond.
+Bounds: a start visits `LEFT_MAX` regions, `VISITS_AT_ONCE` in a row; sweeps find the others.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from typing import Final, NamedTuple, Self
 
 import structlog
 
-from pricekeeper.authorizations.authorization import Authorization, State
+from pricekeeper.authorizations.authorization import Authorization, Expire, State
 from pricekeeper.authorizations.items import Marker
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.regions import VISITS_MS
 from pricekeeper.authorizations.settler import Settler
-from pricekeeper.authorizations.settling import Expire
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import in_groups
 from pricekeeper.errors import OverloadedError, PriceKeeperError, StoreError
@@ -46,10 +45,10 @@ EXPIRED_AT_ONCE: Final = 100
 LEFT_MAX: Final = 1_000
 VISITS_AT_ONCE: Final = 20
 REVISIT_AFTER_MS: Final = 5_000
-"""How long after the next expiry in it a region is visited again: a live process that granted that
-charges it before."""
+"""How long after the next expiry a region is visited again, so that a live process charges
+first."""
 SELDOM_MS: Final = 600_000
-"""How often an instance sweeps whose totals another process aggregates."""
+"""The interval of sweeps in an instance whose totals another process aggregates."""
 
 _log = structlog.get_logger(__name__)
 
@@ -58,31 +57,31 @@ class Swept(NamedTuple):
     """What a sweep has done."""
 
     expired: int = 0
-    """Authorizations that were charged at their hold."""
+    """Authorizations charged at their hold."""
     failed: int = 0
     """Regions that could not be visited."""
 
 
 class Visited(NamedTuple):
-    """What a visit of a region has done and found."""
+    """What a visit has done and found."""
 
     expired: int
     next_due_ms: int | None
-    """When the next open authorization in it expires; ``None`` if none is open."""
+    """When the next open authorization expires; ``None`` if none is open."""
     some_unsettled: bool
 
 
 class Expiry:
-    """Expires what is due: of this process, and of those that are gone."""
+    """Expires what is due, of this process and of dead ones."""
 
     def __init__(self, settler: Settler) -> None:
         self._settler = settler
         self._left: list[tuple[int, Marker]] | None = None
-        """The regions that were marked at the start, as a heap by when they are to be visited."""
+        """The regions that were marked at the start, as a heap by when they are due."""
 
     @classmethod
     def on_store(cls, store: Store, clock: Clock, retention_days: int) -> Self:
-        """What sweeps in a process that grants nothing, and that nobody watches."""
+        """For a process that sweeps and grants nothing."""
         random = Random()  # noqa: S311  # spreads, no secret
         measure = WindowSpend(store, clock).read_spend
         ledger = Ledger(store, clock, measure, retention_days=retention_days, randomness=random)
@@ -90,7 +89,7 @@ class Expiry:
         return cls(Settler(store, clock, ledger, poster, AuthorizationMeter()))
 
     async def expire_due(self) -> int:
-        """Charge what this process has granted, and nobody has settled in time, at its hold."""
+        """Charge the expired grants of this process at their hold."""
         due = self._settler.take_due()
         for done in await self._expire_all(due):
             if isinstance(done, (StoreError, OverloadedError)):  # a sweep finds it
@@ -100,10 +99,9 @@ class Expiry:
         return len(due)
 
     async def visit_left(self) -> int:
-        """Visit regions that were marked at the start, when it is time; how many have expired.
+        """Visit due regions of those that were marked at the start; returns how many have expired.
 
-        What fails for one region is tried again after `SWEEP_INTERVAL_MS`, and the others are
-        visited.
+        If a region fails, it is tried again after `SWEEP_INTERVAL_MS`, and the others are visited.
         """
         regions, clock = self._settler.regions, self._settler.clock
         if self._left is None:
@@ -125,10 +123,7 @@ class Expiry:
         return expired
 
     async def sweep(self) -> Swept:
-        """Charge what processes that are gone have left.
-
-        What fails for one region waits for the next sweep, and the others are visited.
-        """
+        """Charge what dead processes have left; a region that fails waits for the next sweep."""
         expired, failed = 0, 0
         for visit in range(len(VISITS_MS)):
             for marker in await self._settler.regions.read_due(visit):
@@ -146,7 +141,7 @@ class Expiry:
         return Swept(expired, failed)
 
     async def run_forever(self, sweep_interval_ms: int = SWEEP_INTERVAL_MS) -> None:
-        """Expire what is due every second, and sweep now and then; a failure waits for the next."""
+        """Expire every second and sweep now and then; after a failure the next turn tries again."""
         clock = self._settler.clock
         swept_at_ms = clock.monotonic_ms()
         while True:
@@ -161,7 +156,7 @@ class Expiry:
             await clock.sleep_ms(EXPIRY_INTERVAL_MS)
 
     async def close(self) -> None:
-        """Carry out what was accepted, then stop."""
+        """Finish accepted work, then stop."""
         await self._settler.close()
 
     async def _visit(self, marker: Marker) -> Visited:
@@ -185,7 +180,7 @@ class Expiry:
     async def _expire_all(
         self, due: Sequence[tuple[str, Seen]]
     ) -> list[Authorization | BaseException]:
-        """Expire each of these; what has become of it, or what it failed with."""
+        """Expire each of these; returns each result or error."""
         done: list[Authorization | BaseException] = []
         for some in in_groups(due, EXPIRED_AT_ONCE):
             done += await asyncio.gather(
@@ -194,7 +189,7 @@ class Expiry:
         return done
 
     async def _expire(self, org_id: str, seen: Seen) -> Authorization:
-        """Charge it at its hold, if it is still open; returns what has become of it."""
+        """Charge one at its hold, if it is still open; returns it afterwards."""
         authorization = seen.authorization
         await self._settler.regions.note_unsettled(org_id, region_of(authorization.id))
         settled = await self._settler.submit(org_id, Expire(), seen).future

@@ -71,7 +71,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class _StoredTerms(msgspec.Struct, frozen=True, array_like=True):
-    """`GrantTerms` without what the item's key says, and each name once."""
+    """`GrantTerms` without what the key of the item says; each name is there once."""
 
     app_id: str | None
     label: str
@@ -89,15 +89,15 @@ class _StoredGrant(msgspec.Struct, frozen=True, array_like=True):
     input_tokens: int
     max_output_tokens: int
     waited_ms: int
-    """How long before its sheet was written it was asked for."""
+    """From the request until its sheet was written."""
     tokens: dict[str, int] | None
-    """``None`` for the usual ones."""
+    """``None`` for the default tokens."""
     considered: tuple[Considered, ...] | None
-    """``None`` if its own label was the only one."""
+    """``None`` if only its own label was considered."""
     tags: dict[str, str] | None
     asked_as: bytes | None
     hold_ms: int
-    """How long after its sheet was written it expires."""
+    """From the time its sheet was written until it expires."""
 
 
 _decode_terms: Final = msgspec.msgpack.Decoder(_StoredTerms).decode
@@ -105,7 +105,7 @@ _decode_grant: Final = msgspec.msgpack.Decoder(_StoredGrant).decode
 
 
 def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
-    """The terms as a sheet has them: the same terms have the same name everywhere."""
+    """The terms as a sheet stores them; equal terms have the same name."""
     entities = dict.fromkeys(
         [*(one.key.pk.removesuffix(ACCOUNTS) for one in terms.accounts)]
         + [bucket.entity for bucket in terms.buckets]
@@ -132,7 +132,7 @@ def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
 
 
 def encode_grant(grant: Grant, terms: StoredTerms, written_at_ms: int, hold_ms: int) -> bytes:
-    """A grant as its sheet has it."""
+    """A grant as its sheet stores it."""
     first, *others = grant.considered or (None,)
     alone = first is not None and not (others or first.because) and first.label == grant.terms.label
     usual = grant.tokens == usual_tokens(grant.input_tokens, grant.max_output_tokens)
@@ -155,7 +155,7 @@ def encode_grant(grant: Grant, terms: StoredTerms, written_at_ms: int, hold_ms: 
 
 
 def authorizations_on(sheet: Mapping[str, Any]) -> Iterator[Authorization]:
-    """Every authorization on the sheet; one that can't be read is reported and left out."""
+    """Every authorization on the sheet; unreadable ones are reported and left out."""
     for name in sheet:
         if name[:1] == GRANT and name[1:].isdigit():
             try:
@@ -167,12 +167,12 @@ def authorizations_on(sheet: Mapping[str, Any]) -> Iterator[Authorization]:
 
 
 def find_on(sheet: Mapping[str, Any] | None, authorization_id: str) -> Authorization | None:
-    """The authorization of that id as it was granted, if it is on its sheet."""
+    """The grant with that id, if it is on its sheet."""
     return None if sheet is None else authorization_on(sheet, sheet_number(authorization_id))
 
 
 def authorization_on(sheet: Mapping[str, Any], number: int) -> Authorization | None:
-    """The authorization of that number, if it is there; raises `UnreadableItemError`."""
+    """The authorization with that number, if it is there; raises `UnreadableItemError`."""
     data: Any = sheet.get(f"{GRANT}{number}")
     if data is None:
         return None
@@ -190,7 +190,7 @@ def authorization_on(sheet: Mapping[str, Any], number: int) -> Authorization | N
 
 
 def settlement_of(record: Record) -> Settlement:
-    """How an authorization was captured, by the record that it counts as."""
+    """The settlement of a captured authorization, from its usage record."""
     entry, receipt = record.entry, record.receipt
     return Settlement(
         at_ms=entry.sent_at_ms,
@@ -249,45 +249,45 @@ def _terms_name(ref: bytes) -> str:
 
 
 def _app(app_id: str | None) -> str:
-    """What the name of an app has behind that of its organisation; no name has such a mark."""
+    """An app's part of an entity name; ``~`` is in no name."""
     return "~" if app_id is None else f"-app-{app_id}"
 
 
 class RecordPlace(NamedTuple):
-    """Where the record of a captured authorization is."""
+    """Where the usage record of a captured authorization is."""
 
     prefix: str
-    """What the sort key of its sheet starts with."""
+    """The start of its sheet's sort key."""
     number: int
 
     @property
     def region(self) -> str:
-        """The region in whose partition the sheet is."""
+        """The region of the sheet."""
         return self.prefix[1 : 1 + REGION_DIGITS]
 
 
 def extended(until_ms: int) -> str:
-    """It is held for longer."""
+    """Open, and extended."""
     return f"{_OPEN}{until_ms:x}"
 
 
 def unsettled(expired_at_ms: int) -> str:
-    """It expired at that time, and is charged at its hold."""
+    """Expired, and charged at its hold."""
     return f"{_UNSETTLED}{expired_at_ms:x}"
 
 
 def captured(sheet: str, number: int) -> str:
-    """Its record is on that sheet, named by the start of its sort key, under that number."""
+    """Captured: its record has this number on that sheet."""
     return f"{_CAPTURED}{sheet}.{number:x}"
 
 
 def voided(at_ms: int, reason: str) -> str:
-    """It was voided at that time."""
+    """Voided."""
     return f"{_VOIDED}{at_ms:x}.{reason}"
 
 
 def record_place(outcome: str) -> RecordPlace | None:
-    """Where the record is, if that is the outcome of a captured authorization."""
+    """Where the usage record is, if the outcome is a capture."""
     if outcome[:1] != _CAPTURED:
         return None
     prefix, _, number = outcome[1:].partition(".")
@@ -297,9 +297,9 @@ def record_place(outcome: str) -> RecordPlace | None:
 def with_outcome(
     granted: Authorization, outcome: str, record: Record | None = None
 ) -> Authorization:
-    """The authorization after that. Of one that was captured, ``record`` tells the settlement.
+    """The authorization with that outcome; a captured one gets its settlement from ``record``.
 
-    Raises `UnreadableItemError` if the outcome says nothing.
+    Raises `UnreadableItemError` for an outcome that can't be read.
     """
     if not outcome:
         return granted
@@ -326,57 +326,54 @@ def with_outcome(
 
 
 class Marker(NamedTuple):
-    """A region of an organisation that is to be swept."""
+    """A region that is to be swept."""
 
     org_id: str
     region: str
     nonce: str
-    """Another one each time that it is marked."""
+    """A new one each time that it is marked."""
 
 
 def marker_put(
     org_id: str, region: str, expires_at_epoch: int, visit: int = 0, nonce: str = ""
 ) -> Put:
-    """Have a region swept, any number of times.
+    """Mark a region for a sweep.
 
-    It is remembered for as long as what is in it: nobody may be there to sweep it for days.
+    A mark lasts as long as the authorizations, since no process may sweep for days.
     """
     key = {"PK": f"{HOLDS}{visit}", "SK": f"{region}#{org_id}"}
     return Put(USAGE_AGG_SHARDED, {**key, _NONCE: nonce, EXPIRY: expires_at_epoch})
 
 
 def marker_delete(marker: Marker, visit: int) -> Delete:
-    """The region was swept; it stays marked if it was marked again meanwhile."""
+    """Remove the mark of a swept region, unless it was marked again meanwhile."""
     key, nonce = Key(f"{HOLDS}{visit}", f"{marker.region}#{marker.org_id}"), attr(_NONCE)
     same = nonce.eq(marker.nonce) if marker.nonce else nonce.absent() | nonce.eq("")
     return Delete(USAGE_AGG_SHARDED, key, same)
 
 
 def markers_query(visit: int, last_region: str) -> Query:
-    """The regions up to that one that are to be swept."""
+    """The marked regions up to that one."""
     return Query(USAGE_AGG_SHARDED, f"{HOLDS}{visit}", first="0", last=f"{last_region}~")
 
 
 def unsettled_put(org_id: str, region: str, expires_at_epoch: int) -> Put:
-    """Say that authorizations of a region are unsettled, any number of times.
-
-    It is remembered for as long as they are.
-    """
+    """Mark a region that has unsettled authorizations, for as long as they are kept."""
     key = _unsettled_key(org_id, region)
     return Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, EXPIRY: expires_at_epoch})
 
 
 def unsettled_delete(org_id: str, region: str) -> Delete:
-    """Every authorization of the region is settled."""
+    """Remove the mark: no authorization in the region is unsettled."""
     return Delete(USAGE_AGG_SHARDED, _unsettled_key(org_id, region))
 
 
 def unsettled_queries(
     first_region: str, last_region: str, org_id: str = ""
 ) -> Iterator[tuple[str, Query]]:
-    """For each period, where authorizations are unsettled, or were; the latest one first.
+    """For each period, latest first, the query for marked regions of one organisation or of all.
 
-    It is of one organisation, or of all. Regions of the first and the last period may be outside.
+    Regions of the first and the last period may be outside the range.
     """
     prefix = f"{org_id}#" if org_id else ""
     first, last = (int(region[:PERIOD_DIGITS], 16) for region in (first_region, last_region))
@@ -390,13 +387,13 @@ def _unsettled_key(org_id: str, region: str) -> Key:
 
 
 def unsettled_region(item: Item) -> tuple[str, str]:
-    """The organisation and the region of such a marker."""
+    """The organisation and the region of a mark."""
     org_id, _, region = str(item["SK"]).rpartition("#")
     return org_id, region
 
 
 def marker_of(item: Item) -> Marker | None:
-    """What a marker says; one that names no region is reported."""
+    """Decode a marker; one without a region is reported."""
     named = _MARKER.fullmatch(str(item["SK"]))
     if named is None:
         TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no region")

@@ -1,13 +1,12 @@
-"""The check of the ledger: every account against the records, the holds and what is unsettled.
+"""Checks the ledger: every account against usage records, holds and unsettled authorizations.
 
-The accounts of an organisation are read, then its journal and its authorizations, then the accounts
-again. An account that has not changed in between must have exactly what the records of its window
-cost, what open authorizations hold against it, and what unsettled ones are charged. One that has
-changed is looked at again.
+The accounts of an organisation are read, then its journal and authorizations, then the accounts
+again. An account that did not change meanwhile must equal the cost of its records, plus open holds,
+plus unsettled charges. One that changed is checked again.
 
-What differs is named, and set right if that is wanted: on the condition that the account is still
-as it was seen. A difference comes from instances that did not know of a new budget yet, and is then
-set right by itself (`ledger.recounting`), or from somebody who wrote into the store by hand.
+A difference is reported, and corrected on request, on condition that the account has not changed
+since. It comes from instances that did not know of a new budget yet, which corrects itself
+(`ledger.recounting`), or from a change made in the store by hand.
 
 Bounds: `ROUNDS_MAX` rounds for accounts that keep changing.
 """
@@ -36,14 +35,14 @@ ROUNDS_MAX: Final = 3
 
 
 class AccountFinding(msgspec.Struct, frozen=True):
-    """One account: what it has, and what it should have."""
+    """One account: its balance, and the right one."""
 
     account: BudgetAccount
     enforced: Balance
     right: Balance
     mended: bool = False
     moving: bool = False
-    """It kept changing while it was looked at, so nothing can be said."""
+    """It kept changing, so it could not be checked."""
 
     @property
     def agrees(self) -> bool:
@@ -51,7 +50,7 @@ class AccountFinding(msgspec.Struct, frozen=True):
 
 
 class _Mend(Command[bool]):
-    """Sets an account right, if it is still as it was found."""
+    """Corrects an account if it has not changed since it was read."""
 
     result = True
 
@@ -81,9 +80,9 @@ class LedgerCheck:
     async def check(
         self, policies: Sequence[Policy], *, mend: bool = False
     ) -> list[AccountFinding]:
-        """Check every open account of the present windows of one organisation.
+        """Check every open account of the current windows of one organisation.
 
-        ``policies`` are the organisation's own and those of its apps.
+        ``policies`` are those of the organisation and of its apps.
         """
         found: dict[AccountKey, AccountFinding] = {}
         for _ in range(ROUNDS_MAX):
@@ -97,7 +96,7 @@ class LedgerCheck:
     async def _round(
         self, policies: Sequence[Policy], found: dict[AccountKey, AccountFinding]
     ) -> bool:
-        """Look at all that is not settled yet; whether some of it has changed meanwhile."""
+        """Check what is not settled yet; whether some of it has changed meanwhile."""
         before = await read_open_accounts(self._ledger, policies, self._clock.now_ms())
         wanted = [one for key, one in before.items() if key not in found or found[key].moving]
         if not wanted:
@@ -116,7 +115,7 @@ class LedgerCheck:
         return some_moving
 
     async def _sum_authorizations(self, org_id: str) -> dict[State, Counter[AccountKey]]:
-        """What is held against each account, and what it is charged for unsettled ones."""
+        """The holds and unsettled charges of each account."""
         sums = {state: Counter[AccountKey]() for state in (State.OPEN, State.UNSETTLED)}
         for region in await self._regions.read_all_marked(org_id):
             async for one, _ in self._regions.read(org_id, region):

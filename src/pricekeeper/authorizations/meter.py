@@ -1,4 +1,4 @@
-"""Counts what became of authorizations."""
+"""Counts the outcomes of authorizations."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _WORK: Final = Family(
 )
 
 _STATES: Final = ("open", "captured", "voided", "unsettled")
-"""Shown from the beginning."""
+"""Shown from the start."""
 
 
 @dataclass(slots=True)
 class AuthorizationMeter:
-    """Handed to the service when it is made; tests and the metrics endpoint read it."""
+    """Metrics of authorizations."""
 
     granted: int = counted(_DECISIONS, "granted")
     denied: int = counted(_DECISIONS, "denied")
     settled: Counter[str] = counted(_SETTLED, shown=_STATES, factory=Counter)
-    """By the state that they went into."""
+    """By their new state."""
     debits_lost: int = counted(_WORK, "debit_lost")
-    """Times that tokens were taken again, because nobody knows whether they had been taken."""
+    """Times that tokens were taken again because a reply was lost."""
     refunds_lost: int = counted(_WORK, "refund_lost")
-    """Times that tokens could not be given back; they refill instead."""
+    """Times that tokens could not be given back; they refill over time."""

@@ -1,8 +1,8 @@
-"""Reads authorizations: what was granted, and what the log says has become of it.
+"""Reads authorizations: the grant from its sheet, and the outcome from the log.
 
-A grant is on its sheet. What has become of it is said by sheets that are not filed yet, which this
-process has in memory, or else it is filed beside the grant (`pricekeeper.ledger`). An authorization
-that was captured has its record on the sheet of its capture.
+The outcome is on a sheet that is not filed yet, which this process has in memory, or is filed
+beside the grant (`pricekeeper.ledger`). The usage record of a captured one is on the sheet of its
+capture.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 READINGS_MAX: Final = 4
 CLAIM_SHEETS: Final = 256
-"""How many sheets behind the one that a claim names an authorization is at most."""
+"""How many sheets behind its claim an authorization is at most."""
 CLAIM_PAGE: Final = 16
-"""How many of them are read at once: nearly always it is on one of the first."""
+"""How many of them are read at once: it is nearly always on one of the first."""
 UNKNOWN: Final = -1
-"""The generation of what has to be read again before anything is decided on it."""
+"""The generation of an authorization that must be read again before it is changed."""
 
 
 class Seen(NamedTuple):
-    """An authorization, and how old what is known of it can be."""
+    """An authorization, and the generation of the log when it was read."""
 
     authorization: Authorization
     generation: int
-    """Of the log, when it was read: nothing that became of it before was forgotten since."""
+    """No outcome that came before was forgotten since then."""
 
 
 class AuthorizationReader:
@@ -67,7 +67,7 @@ class AuthorizationReader:
         self._ledger = ledger
 
     async def find(self, org_id: str, own_id: str) -> Seen | None:
-        """The authorization of one of our ids, with its settlement."""
+        """The authorization with one of our ids, and its settlement."""
         book = await self._ledger.read_book(org_id)
         for _ in range(READINGS_MAX):
             generation = book.generation
@@ -86,8 +86,8 @@ class AuthorizationReader:
     async def find_named(self, org_id: str, name: str, claim: str) -> str | None:
         """Find the authorization whose caller gave it that id.
 
-        ``claim`` says about where in the log it was to be granted. A claim without a grant costs
-        the most: it reads `CLAIM_SHEETS` sheets.
+        ``claim`` says about where in the log to look. A claim without a grant costs most: it reads
+        `CLAIM_SHEETS` sheets.
         """
         book = await self._ledger.read_book(org_id)
         own_id = book.named(name)
@@ -104,16 +104,16 @@ class AuthorizationReader:
         return None
 
     async def find_record(self, org_id: str, own_id: str, request_id: str) -> Record | None:
-        """The usage record of that id, if it is on a sheet under that id of ours."""
+        """The usage record with that id, if it is on the sheet of ``own_id``."""
         item = await self._store.get(USAGE_AGG_SHARDED, sheet_key(org_id, own_id))
         if item is None or request_id not in readable_names(item):
             return None
         return entry_on(item, private_name(sheet_number(own_id)))
 
     async def read_region(self, org_id: str, region: str) -> AsyncIterator[Seen]:
-        """The authorizations of a region, without the settlements of those that were captured.
+        """The authorizations of a region, without the settlements of captured ones.
 
-        Reasons of voids may be cut. One that can't be read is reported and left out.
+        Reasons of voids may be cut. Unreadable ones are reported and left out.
         """
         book = await self._ledger.read_book(org_id)
         for _ in range(READINGS_MAX):
@@ -138,7 +138,7 @@ class AuthorizationReader:
         raise ContendedError("chapters were filed while a region was read")
 
     async def _read_filed(self, org_id: str, own_id: str, filed: Item | None) -> str:
-        """What is filed about an authorization; what is long is read where it was said."""
+        """The filed outcome; a long one is read from its sheet."""
         outcome, place = _filed(filed, own_id)
         if place:
             page = await self._store.query(prefix_query(org_id, place))
@@ -156,6 +156,6 @@ class AuthorizationReader:
 
 
 def _filed(item: Item | None, authorization_id: str) -> tuple[str, str]:
-    """What is filed about an authorization, empty if nothing; and where all of it is, if not."""
+    """The filed outcome, empty if none, and where the rest of a cut one is."""
     text = "" if item is None else item.get(outcome_name(authorization_id), "")
     return parse_filed(text if isinstance(text, str) else "")

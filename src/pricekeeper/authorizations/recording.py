@@ -14,6 +14,7 @@ import msgspec
 
 from pricekeeper.authorizations.authorization import (
     Authorization,
+    Capture,
     Grant,
     HeldAccount,
     Settlement,
@@ -22,7 +23,6 @@ from pricekeeper.authorizations.authorization import (
 from pricekeeper.authorizations.claims import Claim, Existing
 from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.settler import Settled, Settler, must_mark, put_record
-from pricekeeper.authorizations.settling import Capture
 from pricekeeper.budgets import BudgetAccount
 from pricekeeper.budgets.items import spend
 from pricekeeper.concurrency import gather_in_turn

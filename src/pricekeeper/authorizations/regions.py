@@ -1,13 +1,12 @@
-"""The regions of organisations in which authorizations are open or unsettled: marked, and read.
+"""The regions of organisations that have open or unsettled authorizations: marks and reads them.
 
-A region is marked before the first authorization in it is granted, and again every `MARKED_MS`: a
-chapter of the log may last longer than its region. A sweep visits the regions that are a few
-minutes old, and removes the mark once nothing in one is open. It comes back twice, the last time
-after more than a day, to find a sheet that arrived late. Another marker says where some are
-unsettled, for as long as they are remembered.
+A region is marked before the first authorization in it is granted, and again every `MARKED_MS`,
+since a chapter of the log may last longer than its region. A sweep visits regions that are a few
+minutes old and removes the mark when nothing in it is open. It comes back twice, the last time
+after more than a day, for sheets that arrived late. Another mark says where unsettled ones are, for
+as long as they are kept.
 
-What is read here has the state that it has now (`Authorization.at`), but for `read`, whose
-authorizations are as the log says.
+Authorizations are returned in their state of now (`Authorization.at`).
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from pricekeeper.ticks import region_at
 
 MARKED_MAX: Final = 10_000
 KEPT_MARGIN_DAYS: Final = 3
-"""What is of a day may be kept so much longer than the retention."""
+"""Some items of a day are kept this much longer than the retention."""
 MARKED_MS: Final = 180_000
 VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
-"""How old a region is at each visit."""
+"""The age of a region at each visit."""
 
 
 class Regions:
-    """Marks regions in which something may be open, and reads them."""
+    """Marks regions that may have open authorizations, and reads them."""
 
     def __init__(
         self,
@@ -66,19 +65,19 @@ class Regions:
         self._noted: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
 
     def needs_mark(self, org_id: str, region: str) -> bool:
-        """Whether a region is to be marked before something is granted in it."""
+        """Whether a region must be marked before a grant in it."""
         marked_ms = self._marked.peek((org_id, region))
         return marked_ms is None or self._clock.monotonic_ms() - marked_ms >= MARKED_MS
 
     async def mark(self, org_id: str, region: str) -> None:
-        """Mark a region: something is about to be granted in it."""
+        """Mark a region before something is granted in it."""
         now_ms = self._clock.monotonic_ms()
         nonce = f"{self._clock.now_ms():x}"
         await self._store.put(marker_put(org_id, region, self._expires(region), nonce=nonce))
         self._marked.put((org_id, region), now_ms)
 
     async def read_due(self, visit: int) -> list[Marker]:
-        """The regions that are to be visited now for that time."""
+        """The regions that are due for this visit."""
         return await self._read_marked(visit, self._clock.now_ms() - VISITS_MS[visit])
 
     def read(self, org_id: str, region: str) -> AsyncIterator[Seen]:
@@ -88,9 +87,9 @@ class Regions:
     async def read_unfinished(
         self, org_id: str, states: Collection[State], before: str = ""
     ) -> AsyncIterator[Authorization]:
-        """The authorizations of an organisation in these states, the newest first.
+        """The authorizations of an organisation in these states, newest first, region by region.
 
-        ``before`` is the id of one: those that follow it are read, region by region.
+        ``before`` is the id of the last one on the page before.
         """
         now_ms = self._clock.now_ms()
         marked = {one.region for one in await self.read_fresh() if one.org_id == org_id}
@@ -110,9 +109,9 @@ class Regions:
     async def read_exposed(
         self, org_ids: Collection[str], first_ms: int, last_ms: int
     ) -> list[tuple[str, Authorization]]:
-        """What these organisations have open or unsettled of that time.
+        """The open and unsettled authorizations of these organisations in that time.
 
-        The markers are read once for all.
+        The marks are read once for all of them.
         """
         wanted, now_ms = set(org_ids), self._clock.now_ms()
         alone = next(iter(wanted)) if len(wanted) == 1 else ""
@@ -130,7 +129,7 @@ class Regions:
         ]
 
     async def read_all_marked(self, org_id: str) -> list[str]:
-        """Every region of an organisation in which anything may be open or unsettled."""
+        """Every region of an organisation that may have open or unsettled authorizations."""
         regions: set[str] = set()
         for _, query in unsettled_queries(*self._all_regions(), org_id):
             markers = query_items(self._store, query)
@@ -142,25 +141,25 @@ class Regions:
         return sorted(regions)
 
     async def read_fresh(self) -> list[Marker]:
-        """The regions in which something may be open, also those that are too young for a sweep."""
+        """The regions that may have open ones, also those too young for a sweep."""
         return await self._read_marked(0, self._clock.now_ms() + VISITS_MS[0])
 
     def _all_regions(self) -> tuple[str, str]:
-        """The first region that is remembered, and the last that there may be."""
+        """The first region that is kept, and the last that can exist."""
         now_ms = self._clock.now_ms()
         kept_ms = (self._retention_days + KEPT_MARGIN_DAYS) * MS_PER_DAY
         return region_at(max(0, now_ms - kept_ms)), region_at(now_ms + VISITS_MS[0])
 
     async def note_unsettled(self, org_id: str, region: str) -> None:
-        """Let those who list unsettled authorizations know where one is."""
+        """Mark a region that has unsettled authorizations."""
         if (org_id, region) not in self._noted:
             await self._store.put(unsettled_put(org_id, region, self._expires(region)))
             self._noted.put((org_id, region), True)  # noqa: FBT003
 
     async def note_visited(self, marker: Marker, visit: int, *, some_unsettled: bool) -> None:
-        """Nothing is open in the region: it is visited later once more, or never again.
+        """Nothing is open in the region: schedule its next visit, if there is one.
 
-        If it was marked again meanwhile, something may have been granted in it.
+        The mark stays if the region was marked again meanwhile.
         """
         org_id, region, _ = marker
         if visit + 1 < len(VISITS_MS):
@@ -171,7 +170,7 @@ class Regions:
             await self._store.delete(marker_delete(marker, visit))
 
     def _expires(self, region: str) -> int:
-        """Until when the authorizations of a region are kept."""
+        """When the authorizations of a region may be deleted."""
         return page_expires_at_epoch(region, self._retention_days)
 
     async def _read_marked(self, visit: int, until_ms: int) -> list[Marker]:

@@ -1,4 +1,8 @@
-"""What a caller asks for before a call, and the rules that it must keep."""
+"""What a caller requests before a call, and the labels that may serve the request. No I/O.
+
+A label can't take a call if its model writes no text and the call needs some, or if its answers are
+too short. Quotas are decided later, and a denial names them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ _ROLES: Final = {
     LabelRole.NO_TEXT: "it writes no text, and other labels of the ordering do",
 }
 _BY_QUOTA: Final = (LabelRole.EXCEEDED, LabelRole.GIVEN_UP, LabelRole.DISABLED)
-"""A higher quota brings these labels back."""
+"""A higher quota makes these labels usable again."""
 _NOT_AMONG: Final = "the call is not for it"
 
 
@@ -57,14 +61,14 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     model: str = AUTO
     fallback: bool | None = None
     among: tuple[str, ...] = ()
-    """The labels that `AUTO` may take; empty is any of them."""
+    """The labels that `AUTO` may take; all if empty."""
     cache_write: CacheWrite = CacheWrite.NONE
     service_tier: str | None = None
     batch: bool = False
     uses: tuple[str, ...] = ()
-    """What Bedrock bills beside tokens; the deployment file has to have a price for it."""
+    """What Bedrock bills beside tokens; the deployment file must have prices for it."""
     window_tokens: int = 0
-    """The window that the call asks for, if it asks for a longer one than the model has without."""
+    """The window that the call requests, if it is longer than the model's default."""
     consume: dict[str, int] | None = None
     tags: dict[str, str] = {}
     allow_lower_max_output: bool = False
@@ -72,18 +76,18 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     hold_secs: int = HOLD_SECS_DEFAULT
     dry_run: bool = False
     by_gateway: bool = False
-    """Whether the gateway makes the call. Then nobody else says what it has used."""
+    """Whether the gateway makes the call, so that only the gateway settles it."""
 
     @property
     def may_fall_back(self) -> bool:
-        """Whether labels further down the ordering may be taken."""
+        """Whether later labels of the ordering may be taken."""
         return self.model == AUTO if self.fallback is None else self.fallback
 
     def longest_answer(self, cap: int | None) -> int:
         """The longest answer to reserve for, lowered to ``cap`` if the caller allows it.
 
         Raises `InvalidValueError` if it may not be lowered: a caller that makes the call itself
-        would get a longer answer than was reserved. The gateway has lowered it already.
+        would get a longer answer than the reserved one. The gateway has lowered it already.
         """
         asked, least = self.max_output_tokens, self.least_output_tokens
         if cap is None or asked <= cap or self.by_gateway:
@@ -102,14 +106,14 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     @property
     def least_output_tokens(self) -> int | None:
-        """Down to how long an answer it may be fitted into what is left."""
+        """The shortest answer that the caller accepts; ``None`` if it may not be shortened."""
         if not self.allow_lower_max_output:
             return None
         return min(self.min_output_tokens, self.max_output_tokens)
 
 
 def checked(request: AuthorizationRequest) -> AuthorizationRequest:
-    """The request with its id in canonical form; raises `InvalidValueError` naming a bad field."""
+    """The request with its id in canonical form; raises `InvalidValueError` for a bad field."""
     _check_whole("input_tokens", request.input_tokens, 0, TOKENS_MAX)
     _check_whole("max_output_tokens", request.max_output_tokens, 0, TOKENS_MAX)
     _check_whole("min_output_tokens", request.min_output_tokens, 0, TOKENS_MAX)
@@ -133,7 +137,7 @@ def check_hold_secs(hold_secs: int) -> None:
 
 
 def fingerprint(client_id: str, request: AuthorizationRequest) -> bytes:
-    """Equal exactly for the same request of the same client, whatever its id."""
+    """Equal for equal requests of one client; the id is not part of it."""
     body = request
     if request.authorization_id is not None or request.dry_run:
         body = msgspec.structs.replace(request, authorization_id=None, dry_run=False)
@@ -146,7 +150,7 @@ def _check_whole(field: str, value: int, least: int, most: int) -> None:
 
 
 class Usable(msgspec.Struct, frozen=True):
-    """A label that a call may be made with, or could be if its quota were not spent."""
+    """A label that a call may use, or could use if its quota were not spent."""
 
     label: ModelLabel
     reason: Reason
@@ -154,11 +158,11 @@ class Usable(msgspec.Struct, frozen=True):
 
 
 Labels: TypeAlias = Sequence[Usable | Considered]
-"""The labels that a call may be made with, and those that are skipped, in their order."""
+"""The labels that may serve a call, and those that are skipped, in order."""
 
 
 def named_labels(catalogue: Catalogue, policy: Policy, request: AuthorizationRequest) -> Labels:
-    """The label that the call names and, if it may fall back, those of its kind below it."""
+    """The label that the call names and, if it may fall back, later ones of its kind."""
     label = find_label(catalogue, policy, request.model)
     first = Usable(label, Reason.NORMAL)
     if not request.may_fall_back:
@@ -186,10 +190,10 @@ def labels_in_force(
     choice: Choice,
     now_ms: int,
 ) -> Labels:
-    """The label in force and, if it may fall back, those below it.
+    """The label in force and, if it may fall back, the later ones.
 
-    Labels that can't take the call are skipped. If only quotas are in the way of the others,
-    these are barred candidates, so that the denial names their quotas.
+    Labels that can't take the call are skipped. If only quotas deny the others, these become barred
+    candidates, so that the denial names their quotas.
     """
     unfit = _unfit(catalogue, policy, request, choice)
     found: list[Usable | Considered] = []
@@ -219,7 +223,7 @@ def labels_in_force(
 def _role(
     catalogue: Catalogue, policy: Policy, use: LabelQuota, choice: Choice, *, has_begun: bool
 ) -> LabelRole:
-    """The role of a label; behind the label in force, the one that it would have without it."""
+    """The role of a label; after the label in force, the role it would have without that one."""
     strict = policy.quota_enforcement is QuotaEnforcement.STRICT
     if choice.label is None and use.role is LabelRole.EXCEEDED and strict:
         return LabelRole.CHOSEN  # its quota is held against, and says by how much
@@ -236,11 +240,10 @@ def _role(
 def _unfit(
     catalogue: Catalogue, policy: Policy, request: AuthorizationRequest, choice: Choice
 ) -> Mapping[str, str]:
-    """Why labels can't take a call of `auto`, whatever their quotas.
+    """Why labels can't take a call of `auto`, for reasons other than quotas.
 
-    A model whose stated answers are shorter than what is asked for is skipped if another model
-    has answers that long. The deployment file may be older than a model, so else it may be
-    called, as if it were named.
+    A model whose stated answers are too short is skipped if another model's are long enough. If
+    none are, it may be called: the deployment file may be older than the model.
     """
     asked, least = request.max_output_tokens, request.least_output_tokens
     models = [catalogue.model(one) for one in policy.model_ordering if one in catalogue]
@@ -262,7 +265,7 @@ def _unfit(
 
 
 def _nothing_left(policy: Policy, choice: Choice, found: Labels, now_ms: int) -> PriceKeeperError:
-    """What is said if no quota is in the way, and no label can take the call all the same."""
+    """The error if no quota denies the call and no label can take it."""
     skipped = [one for one in found if isinstance(one, Considered)]
     if all(use.role is LabelRole.UNDEFINED for use in choice.quotas):
         denied_by = _spent_quota(policy, choice.quotas[0], now_ms)
@@ -278,7 +281,7 @@ def _may_use(catalogue: Catalogue, policy: Policy, label: ModelLabel) -> bool:
 
 
 def find_label(catalogue: Catalogue, policy: Policy, model: str) -> ModelLabel:
-    """The label of the ordering that is meant by a label, a model id or an ARN."""
+    """The label of the ordering that a label, a model id or an ARN means."""
     ordering = policy.model_ordering
     if model in ordering and model in catalogue:
         return ModelLabel(model)
@@ -302,7 +305,7 @@ def _is_among(request: AuthorizationRequest, label: str) -> bool:
 
 
 def _spent_quota(policy: Policy, use: LabelQuota, now_ms: int) -> DeniedBy:
-    """The quota that is in the way. What was given up needs more than the quota that it had."""
+    """The quota that denies the call. A label that was given up needs more than its quota then."""
     by_app = policy.quota_scope is QuotaScope.APP and policy.app_id is not None
     scope = Scope.APP if by_app else Scope.ORG
     used_usd_micros = max(use.spend_usd_micros, use.given_up_at_usd_micros)

@@ -21,7 +21,9 @@ from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.authority import Attribution
 from pricekeeper.authorizations.authorization import (
     Authorization,
+    Extend,
     State,
+    Void,
     check_may_settle,
     parse_id,
 )
@@ -41,7 +43,6 @@ from pricekeeper.authorizations.request import (
     fingerprint,
 )
 from pricekeeper.authorizations.settler import Settler
-from pricekeeper.authorizations.settling import Extend, Void
 from pricekeeper.clock import Clock
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -297,7 +298,7 @@ class Authorizations:
         return await self._settler.regions.read_exposed(org_ids, first_ms, last_ms)
 
     async def close(self) -> None:
-        """Carry out what was accepted, then stop."""
+        """Finish accepted work, then stop."""
         await self._settler.close()
 
     def _note_changed(self, org_id: str, changed: list[Authorization]) -> None:

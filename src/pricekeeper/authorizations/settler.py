@@ -13,20 +13,22 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.authorizations.authorization import Authorization, HeldAccount, State
+from pricekeeper.authorizations.authorization import (
+    Action,
+    Authorization,
+    Capture,
+    Changed,
+    HeldAccount,
+    State,
+    Void,
+    settle,
+    tokens_beyond,
+)
 from pricekeeper.authorizations.claims import Claims
 from pricekeeper.authorizations.items import captured, extended, unsettled, voided
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.reading import UNKNOWN, AuthorizationReader, Seen
 from pricekeeper.authorizations.regions import Regions
-from pricekeeper.authorizations.settling import (
-    Action,
-    Capture,
-    Changed,
-    Void,
-    settle,
-    tokens_beyond,
-)
 from pricekeeper.authorizations.taking import TokenTaker
 from pricekeeper.budgets.items import spend
 from pricekeeper.clock import Clock
@@ -193,7 +195,7 @@ class Settler:
             await self.tokens.give_back_now(tokens_beyond(void, settled.authorization))
 
     async def close(self) -> None:
-        """Carry out what was accepted, then stop."""
+        """Finish accepted work, then stop."""
         await self.ledger.close()
         await self.tokens.close()
 

@@ -8,12 +8,12 @@ surely free (`refusals`). All of it is pure.
 from pricekeeper.bedrock.families import (
     AUTO,
     Family,
+    Operation,
     answers_with_text,
     family_of_body,
     family_of_model,
 )
 from pricekeeper.bedrock.judging import MAX_OUTPUT_TOKENS, BedrockCall, CallBounds, Terms, judge
-from pricekeeper.bedrock.operations import Operation
 from pricekeeper.bedrock.shapes import BodyRefusedError, CacheWrite
 from pricekeeper.bedrock.streams import StreamUsage
 from pricekeeper.bedrock.usage import Usage, usage_of_converse, usage_of_invoke

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, Final
 
 AUTO: Final = "auto"
 """Asks for the best label that the app may use, in place of a model."""
+
+
+class Operation(Enum):
+    """An operation that runs a model: its name in AWS's service model, and the end of its path."""
+
+    CONVERSE = ("Converse", "converse")
+    CONVERSE_STREAM = ("ConverseStream", "converse-stream")
+    INVOKE = ("InvokeModel", "invoke")
+    INVOKE_STREAM = ("InvokeModelWithResponseStream", "invoke-with-response-stream")
+
+    def __init__(self, api_name: str, path_end: str) -> None:
+        self.api_name = api_name
+        self.path_end = path_end
+        self.is_stream = path_end.endswith("stream")
+        """Whether the answer comes in events."""
+        self.is_converse = path_end.startswith("converse")
+        """Whether the body is the same for every model; else it is the model family's own."""
 
 
 class Family(StrEnum):

@@ -7,6 +7,9 @@ process neither parses nor encodes the long ones.
 from __future__ import annotations
 
 import hashlib
+import socket
+import struct
+import sys
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -31,6 +34,8 @@ NESTED_MAX: Final = 100
 much deeper when the body is encoded."""
 SHORT_BYTES: Final = 1_024
 """A longer member stays JSON text when it is handed over."""
+ASKED: Final = struct.Struct(">II")
+ANSWERED: Final = struct.Struct(">I")
 _NO_BOUNDS: Final = CallBounds(0, 0)
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_any: Final = msgspec.json.Decoder().decode
@@ -179,3 +184,25 @@ def _member(name: str, text: bytes) -> Any:
     if len(text) <= SHORT_BYTES:
         return _decode_any(text)
     return _decode_outer(text) if name in CONFIGS and text[:1] == b"{" else msgspec.Raw(text)
+
+
+def main() -> None:
+    """Answer requests on a socket until it is closed: ``python -m pricekeeper.bedrock.reading FD``.
+
+    The gateway judges long bodies this way, in a process that ends with it. A request is two
+    lengths (`ASKED`), a `Question` and a body. A reply is a length (`ANSWERED`) and the bytes that
+    `hand_over` makes.
+    """
+    decode = msgspec.msgpack.Decoder(Question).decode
+    with socket.socket(fileno=int(sys.argv[1])) as asking, asking.makefile("rwb") as stream:
+        while head := stream.read(ASKED.size):
+            asked_bytes, body_bytes = ASKED.unpack(head)
+            question = decode(stream.read(asked_bytes))
+            answer = hand_over(read_and_judge(question, stream.read(body_bytes)))
+            stream.write(ANSWERED.pack(len(answer)))
+            stream.write(answer)
+            stream.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.bedrock.operations import Operation
+from pricekeeper.bedrock.families import Operation
 from pricekeeper.bedrock.usage import NOT_JSON, Usage, states_usage, usage_of_invoke
 
 CALLS: Final = frozenset(operation.api_name for operation in Operation)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from pricekeeper.bedrock.operations import Operation
+from pricekeeper.bedrock.families import Operation
 from pricekeeper.bedrock.refusals import is_refusal
 from pricekeeper.bedrock.usage import (
     Usage,

@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from pricekeeper.bedrock.apart import ANSWERED, ASKED
-from pricekeeper.bedrock.reading import Bytes, Judged, Question, take_over
+from pricekeeper.bedrock.reading import ANSWERED, ASKED, Bytes, Judged, Question, take_over
 from pricekeeper.client_ids import Client
 from pricekeeper.concurrency import FairSlots
 from pricekeeper.gateway.errors import unavailable
@@ -45,7 +44,7 @@ class _Judge:
         with theirs:
             number = theirs.fileno()
             process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", "pricekeeper.bedrock.apart", str(number)],
+                [sys.executable, "-P", "-m", "pricekeeper.bedrock.reading", str(number)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(number,),

@@ -21,6 +21,7 @@ import structlog
 from pricekeeper.authorizations import Authorization
 from pricekeeper.bedrock import Operation, StreamUsage, Usage
 from pricekeeper.bedrock.refusals import read_error
+from pricekeeper.bedrock.sse import SseUsage
 from pricekeeper.bedrock.usage import (
     LATENCY_HEADER,
     OPTIMIZED,
@@ -30,14 +31,12 @@ from pricekeeper.bedrock.usage import (
     tier_with,
     usage_of_invoke,
 )
-from pricekeeper.gateway.caller import Caller, Drains, Receive, Send
-from pricekeeper.gateway.connection import ABORT, Exchange
+from pricekeeper.gateway.caller import ABORT, Caller, Drains, Exchange, Receive, Send
 from pricekeeper.gateway.errors import Refusal, reply_lost, unavailable
 from pricekeeper.gateway.http_client import HttpReply, NotSentError, Take
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.routes import Dialect, Route
 from pricekeeper.gateway.settling import Settlements
-from pricekeeper.gateway.sse import SseUsage
 from pricekeeper.gateway.upstream import (
     LOST,
     NoCredentialsError,

@@ -25,8 +25,7 @@ from pricekeeper.errors import (
     NotFoundError,
     PriceKeeperError,
 )
-from pricekeeper.gateway.caller import Drains, Receive, Send
-from pricekeeper.gateway.connection import ABORT, Exchange
+from pricekeeper.gateway.caller import ABORT, Drains, Exchange, Receive, Send
 from pricekeeper.gateway.counting import COUNTED_BYTES_MAX, Counting
 from pricekeeper.gateway.errors import (
     Refusal,

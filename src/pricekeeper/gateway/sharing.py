@@ -18,7 +18,7 @@ from typing import Final
 
 from pricekeeper.concurrency import BoundedCache, FairSlots, Places
 from pricekeeper.errors import OverloadedError
-from pricekeeper.gateway.connection import Exchange
+from pricekeeper.gateway.caller import Exchange
 from pricekeeper.telemetry import Family, counted
 from pricekeeper.telemetry.families import Kind
 from pricekeeper.tenants import Policy

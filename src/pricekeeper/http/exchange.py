@@ -19,7 +19,7 @@ from uvicorn.middleware.proxy_headers import _TrustedHosts
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from pricekeeper.gateway.connection import ABORT
+from pricekeeper.gateway.caller import ABORT
 from pricekeeper.http.connections import Connections
 from pricekeeper.http.known_head import KnownHead
 
