@@ -13,7 +13,7 @@ from pricekeeper.activity.event import (
     Event,
     Flip,
     decode_events,
-    encode_events,
+    encode,
     seen_by_app,
 )
 
@@ -50,7 +50,7 @@ def test_of_many_records_the_last_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(event, CountedSpend)
     assert [one.request_id for one in event.records] == [f"r{n}" for n in range(980, 1000)]
     assert (event.more, event.rows[0].requests) == (980, 1000)
-    monkeypatch.setattr(buffer, "LINES_BYTES_MAX", 3 * len(encode_events((event,))) // 20)
+    monkeypatch.setattr(buffer, "LINES_BYTES_MAX", 3 * len(encode((event,))) // 20)
     cropped = only(news.events(ORG, 0))
     assert isinstance(cropped, CountedSpend)
     assert [one.request_id for one in cropped.records] == ["r997", "r998", "r999"]
@@ -126,7 +126,7 @@ def test_what_is_written_is_what_is_read() -> None:
     news.note_alert(AlertNotice(ORG, 3, "web", {"name": "budget", "deep": [1, {"a": None}]}))
     events = news.events(ORG, 9)
     assert len(events) == 5
-    assert decode_events(encode_events(events)) == events
+    assert decode_events(encode(events)) == events
 
 
 def test_an_app_is_told_of_itself_alone() -> None:

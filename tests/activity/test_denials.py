@@ -6,9 +6,8 @@ from activity.happenings import ORG, OTHER_ORG, denial
 from faulty_store import Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from pricekeeper.activity import denials as log
-from pricekeeper.activity.denial import WHY_BYTES_MAX, bounded_why
-from pricekeeper.activity.denial_listing import DenialListing, Listed
-from pricekeeper.activity.denials import DenialLog
+from pricekeeper.activity.denials import DenialListing, DenialLog, Listed
+from pricekeeper.activity.event import WHY_BYTES_MAX, bounded_why
 from pricekeeper.clock import ManualClock
 from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter

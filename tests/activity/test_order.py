@@ -6,7 +6,7 @@ from activity.happenings import ORG, denial
 from faulty_store import Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from pricekeeper.activity import Activity
-from pricekeeper.activity.denial_listing import DenialListing
+from pricekeeper.activity.denials import DenialListing
 from pricekeeper.activity.event import DeniedCalls
 from pricekeeper.activity.items import feed_item_from, feed_query
 from pricekeeper.clock import ManualClock

@@ -10,7 +10,7 @@ import pytest
 from event_streams import Fleet, Tenant, running_fleet, settings_for
 from http_fixtures import KEY, METRICS_TOKEN
 from in_loop_service import Reply
-from pricekeeper.activity import denial_listing
+from pricekeeper.activity import denials
 
 STORES = ("sqlite-file", "dynoxide")
 QUOTAS = {"premium": 5_000, "standard": 5_000, "economy": 5_000}
@@ -122,7 +122,7 @@ async def test_minutes_are_rows_of_their_own_and_pages_follow_each_other(
     assert len(everybody) == 16
     assert [row for row in everybody if row["org_id"] == tenant.org_id] == whole
     for name, count in (("PAGE_MAX", 3), ("HOURS_MAX", 1), ("ITEMS_MAX", 2)):
-        monkeypatch.setattr(denial_listing, name, count)
+        monkeypatch.setattr(denials, name, count)
         assert await listed(fleet, f"{tenant.org}/denials", key=KEY) == whole
         assert await listed(fleet, "/api/v1/denials", key=KEY) == everybody
 

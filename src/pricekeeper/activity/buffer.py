@@ -1,11 +1,10 @@
-"""What happened since the feed was last written, combined by organisation. No I/O, no clock.
+"""Combines what happened since the last write of the feed, by organisation. No I/O, no clock.
 
-Noting costs a microsecond and no store call, so that it can be done for every record; the lines of
-single ones are made only if somebody is told. Bounds:
-`ORGS_MAX` organisations; for each of them `ROWS_MAX` apps and labels, `LINES_MAX` single lines of
-each kind with `LINES_BYTES_MAX` bytes, and `FEW_MAX` denials, flips and alerts. Of more lines the
-last are told, and how many there were. Whatever else has no room makes the news of its organisation
-incomplete, and whoever watches is told to look for themselves.
+Noting costs a microsecond and no store call, so every record can be noted; lines of single records
+are made only if a feed is watched. Bounds: `ORGS_MAX` organisations; for each of them `ROWS_MAX`
+apps and labels, `LINES_MAX` lines of each kind with `LINES_BYTES_MAX` bytes, and `FEW_MAX` denials,
+flips and alerts. The last lines are kept, and the number of the others. If anything else has no
+room, the organisation's events are marked as incomplete, so that pages read again.
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from collections.abc import Callable, Iterable
 from operator import add
 from typing import Final, TypeAlias, TypeVar
 
-import msgspec
-
-from pricekeeper.activity.denial import Denial, GroupKey
 from pricekeeper.activity.event import (
     AlertNotice,
     AuthorizationChanges,
@@ -25,10 +21,13 @@ from pricekeeper.activity.event import (
     AuthorizationRow,
     Counted,
     CountedSpend,
+    Denial,
     DeniedCalls,
     Event,
     Flip,
+    GroupKey,
     SpendRow,
+    encode,
 )
 from pricekeeper.wire.activity import AuthorizationStatus
 
@@ -44,13 +43,13 @@ _STATUSES: Final = {OPEN: 0, "captured": 1, "voided": 2, UNSETTLED: 3}
 Pair: TypeAlias = tuple[str | None, str]
 """An app and a label."""
 Amounts: TypeAlias = tuple[int, int, int, int, int, int, int]
-"""What a `SpendRow` adds up, in its order."""
+"""The amounts of a `SpendRow`, in its order."""
+_Few = TypeVar("_Few", Flip, AlertNotice)
 _Line = TypeVar("_Line", Counted, AuthorizationLine)
-_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class OrgNews:
-    """What happened at one organisation."""
+    """The events of one organisation."""
 
     __slots__ = ("_alerts", "_changes", "_counted", "_denied", "_flips", "_lines", "_records",
                  "_spend", "is_complete")  # fmt: skip
@@ -65,7 +64,6 @@ class OrgNews:
         self._flips: list[Flip] = []
         self._alerts: list[AlertNotice] = []
         self.is_complete = True
-        """Whether everything that happened is in it."""
 
     def note_counted(self, pair: Pair, amounts: Amounts, make: Callable[[], Counted]) -> None:
         """Note a usage record; ``make`` makes its line."""
@@ -93,7 +91,7 @@ class OrgNews:
                 sums[5] += held_usd_picos
 
     def note_denial(self, denial: Denial) -> None:
-        """Note a denial; those for the same reasons are one."""
+        """Note a denial; denials with the same key are combined."""
         known = self._denied.get(denial.key)
         if known is not None:
             self._denied[denial.key] = known[0], known[1] + 1
@@ -103,21 +101,13 @@ class OrgNews:
             self.is_complete = False
 
     def note_flip(self, flip: Flip) -> None:
-        """Note a flip or an override."""
-        if len(self._flips) < FEW_MAX:
-            self._flips.append(flip)
-        else:
-            self.is_complete = False
+        self._add(self._flips, flip)
 
     def note_alert(self, alert: AlertNotice) -> None:
-        """Note that somebody is told something."""
-        if len(self._alerts) < FEW_MAX:
-            self._alerts.append(alert)
-        else:
-            self.is_complete = False
+        self._add(self._alerts, alert)
 
     def events(self, org_id: str, at_ms: int) -> tuple[Event, ...]:
-        """All of it: what changed a decision first, then what was counted."""
+        """All events: first those that change decisions, then counts."""
         found: list[Event] = [*self._flips, *self._alerts]
         found += [
             DeniedCalls(org_id, at_ms, one.app_id, one.kind, one.model, one.code, count, one.why)
@@ -134,8 +124,14 @@ class OrgNews:
             found.append(CountedSpend(org_id, at_ms, spent, records, self._counted - len(records)))
         return tuple(found)
 
+    def _add(self, few: list[_Few], one: _Few) -> None:
+        if len(few) < FEW_MAX:
+            few.append(one)
+        else:
+            self.is_complete = False
+
     def _row(self, rows: dict[Pair, list[int]], pair: Pair, width: int) -> list[int] | None:
-        """A row for a pair that has none; ``None`` if there is no room."""
+        """Add a row for a pair; ``None`` if there is no room."""
         if len(rows) >= ROWS_MAX:
             self.is_complete = False
             return None
@@ -144,12 +140,12 @@ class OrgNews:
 
 
 def _last_of(lines: Iterable[Callable[[], _Line]]) -> tuple[_Line, ...]:
-    """The last of them that there is room for, in order."""
+    """The last lines that fit, in order."""
     found: list[_Line] = []
     room = LINES_BYTES_MAX
     for make in reversed(tuple(lines)):
         line = make()
-        room -= len(_encode(line))
+        room -= len(encode(line))
         if room < 0:
             break
         found.append(line)
@@ -157,11 +153,11 @@ def _last_of(lines: Iterable[Callable[[], _Line]]) -> tuple[_Line, ...]:
 
 
 Taken: TypeAlias = tuple[dict[str, OrgNews], bool]
-"""The news of each organisation, and whether that is everything."""
+"""The events by organisation, and whether they are complete."""
 
 
 class EventBuffer:
-    """What happened in one process since it was last taken."""
+    """The events of one process since they were last taken."""
 
     def __init__(self) -> None:
         self._orgs: dict[str, OrgNews] = {}
@@ -169,7 +165,7 @@ class EventBuffer:
         """Whether every organisation had room."""
 
     def of(self, org_id: str) -> OrgNews | None:
-        """Where to note what happens at an organisation; ``None`` if there is no room."""
+        """The events of an organisation; ``None`` if there is no room."""
         news = self._orgs.get(org_id)
         if news is None:
             if len(self._orgs) >= ORGS_MAX:

@@ -1,33 +1,51 @@
-"""Denials, written behind the answers and listed later.
+"""Writes denials behind the answers, and lists them, newest minute first.
 
-A denial writes nothing by itself, and a flood of them must not become a flood of writes. So each
-process combines its denials by minute (`activity.denial`) and writes a group soon after its first
-denial, then every `AGAIN_MS` while it grows. A group is written as a whole, so a write that is sent
-twice changes nothing. What was noted and not written when a process is killed is lost.
+A denial alone writes nothing, so that a flood of denials does not become a flood of writes. Each
+process combines its denials by minute (`activity.event`). It writes a group soon after its first
+denial, then every `AGAIN_MS` while it grows. Each write replaces the whole group, so a repeated
+write is harmless. Denials that are not written yet are lost if the process is killed.
 
-Bounds: `GROUPS_MAX` groups of an organisation and minute, beyond which denials count as ``other``;
-`PENDING_MAX` groups of a process that are not written for good; `WRITES_MAX` of one round. A group
-that the store has not taken for `GIVEN_UP_MS` is given up.
+Bounds: `GROUPS_MAX` groups of an organisation and minute, further denials count as ``other``;
+`PENDING_MAX` unfinished groups of a process; `WRITES_MAX` writes in a round. A group is given up
+after `GIVEN_UP_MS` of failed writes.
+
+The list combines the groups of all processes. A page looks at a bounded number of items and hours,
+so it may be empty and have a next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import secrets
 from collections import Counter
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, islice
 from typing import Final, NamedTuple
 
 import structlog
 
-from pricekeeper.activity.denial import MINUTE_MS, Denial, Group, GroupKey, minute_of
-from pricekeeper.activity.items import KEPT_DAYS, SECS_PER_DAY, DenialKey, denials_put, denied_put
+from pricekeeper.activity.event import MINUTE_MS, Denial, Group, GroupKey, minute_of
+from pricekeeper.activity.items import (
+    KEPT_DAYS,
+    SECS_PER_DAY,
+    DenialKey,
+    denial_key_from,
+    denials_key,
+    denials_put,
+    denials_query,
+    denied_key_from,
+    denied_put,
+    denied_query,
+    group_from,
+)
 from pricekeeper.activity.meter import DenialMeter
 from pricekeeper.clock import Clock
-from pricekeeper.errors import StoreError
-from pricekeeper.storage import Store
+from pricekeeper.concurrency import gather_in_groups, in_groups
+from pricekeeper.errors import InvalidValueError, StoreError, UnreadableItemError
+from pricekeeper.storage import Item, Store, query_items
+from pricekeeper.storage.tables import ACTIVITY
 
 GROUPS_MAX: Final = 32
 SERIES_MAX: Final = 1_000
@@ -37,15 +55,24 @@ AT_ONCE: Final = 8
 AGAIN_MS: Final = 10_000
 GIVEN_UP_MS: Final = 300_000
 OTHER: Final = "other"
-"""The model of denials that had no group of their own; they have no example either."""
+"""The model of denials without a group of their own; they have no example."""
 _PROCESS_BYTES: Final = 4
 _DIGEST_BYTES: Final = 6
+
+PAGE_MAX: Final = 50
+ITEMS_MAX: Final = 1_000
+"""Items that a page looks at, if not all of them are wanted."""
+HOURS_MAX: Final = 96
+"""Hours that a page of all organisations looks at."""
+HOURS_AT_ONCE: Final = 8
+MINUTES_PER_HOUR: Final = 60
+_CURSOR: Final = re.compile(r"([0-9]{1,9})(?:-([0-9a-f]{12})-([0-9a-f-]{36}))?")
 
 _log = structlog.get_logger(__name__)
 
 
 class _Pending:
-    """A group of this process, and what of it is written."""
+    """A group of this process, and its written part."""
 
     __slots__ = ("group", "key", "written", "written_at_ms")
 
@@ -53,27 +80,27 @@ class _Pending:
         self.key = key
         self.group = group
         self.written = 0
-        """How many denials the store knows of."""
+        """The number of denials in the store."""
         self.written_at_ms = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it is to be written: at first, after a while, and at the end of its minute."""
+        """Whether to write it: at first, at intervals, and at the end of its minute."""
         if self.written == self.group.count:
             return False
         over = minute_of(now_ms) > self.key.minute
         return not self.written or over or now_ms - self.written_at_ms >= AGAIN_MS
 
     def is_done(self, now_ms: int) -> bool:
-        """Whether nothing more comes, and everything is written."""
+        """Whether its minute is over and all of it is written."""
         return minute_of(now_ms) > self.key.minute and self.written == self.group.count
 
     def is_hopeless(self, now_ms: int) -> bool:
-        """Whether the store has not taken it for so long that it is given up."""
+        """Whether the store has failed for so long that it is given up."""
         return now_ms - (self.key.minute + 1) * MINUTE_MS > GIVEN_UP_MS
 
 
 class Denier(NamedTuple):
-    """Under what denials are counted in the metrics."""
+    """The labels of a denial in the metrics."""
 
     org_id: str
     app_id: str | None
@@ -82,11 +109,11 @@ class Denier(NamedTuple):
 
 
 OTHERS: Final = Denier("", None, OTHER, OTHER)
-"""Stands for whatever is beyond `SERIES_MAX`."""
+"""All denials beyond `SERIES_MAX`."""
 
 
 class DenialLog:
-    """Notes denials, and writes them."""
+    """Counts denials and writes them."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -94,15 +121,15 @@ class DenialLog:
         self._process = secrets.token_hex(_PROCESS_BYTES)
         self._pending: dict[tuple[str, int, GroupKey], _Pending] = {}
         self._groups: Counter[tuple[str, int]] = Counter()
-        """How many groups each organisation has in a minute."""
+        """The number of groups by organisation and minute."""
         self.totals: Counter[Denier] = Counter()
-        """How many this process has noted; at most `SERIES_MAX` are told apart."""
+        """The denials of this process; at most `SERIES_MAX` are distinguished."""
         self.names: dict[tuple[str, str | None], tuple[str, str | None]] = {}
-        """What people call the organisations and apps among these."""
+        """The names of these organisations and apps."""
         self.meter = DenialMeter()
 
     def note(self, denial: Denial, org_name: str, app_name: str | None) -> None:
-        """Count a denial; it is written soon."""
+        """Count a denial, to be written soon."""
         denier = Denier(denial.org_id, denial.app_id, denial.model, denial.kind)
         if denier not in self.totals and len(self.totals) >= SERIES_MAX:
             denier = OTHERS
@@ -117,19 +144,19 @@ class DenialLog:
             pending.group.add(denial.at_ms)
 
     async def flush(self) -> None:
-        """Write what is due; what the store does not take now is tried again."""
+        """Write what is due; failed writes are repeated later."""
         now_ms = self._clock.now_ms()
         due = (one for one in self._pending.values() if one.is_due(now_ms))
-        await self._write_all(list(islice(due, WRITES_MAX)))
+        await gather_in_groups(self._write, list(islice(due, WRITES_MAX)), AT_ONCE)
         self._forget(now_ms)
 
     async def close(self) -> None:
-        """Write all that is not written yet, once."""
+        """Write everything that is left, once."""
         left = [one for one in self._pending.values() if one.written < one.group.count]
-        await self._write_all(left)
+        await gather_in_groups(self._write, left, AT_ONCE)
 
     def _begin(self, denial: Denial, minute: int) -> _Pending | None:
-        """A new group, with nothing in it yet; that of all others, if there is no room for it."""
+        """Begin an empty group; without room, use the group of all others."""
         org, key, why = (denial.org_id, minute), denial.key, denial.why
         if len(self._pending) >= PENDING_MAX:
             self.meter.lost += 1
@@ -148,10 +175,6 @@ class DenialLog:
         self._pending[*org, key] = pending
         return pending
 
-    async def _write_all(self, some: Sequence[_Pending]) -> None:
-        for start in range(0, len(some), AT_ONCE):
-            await asyncio.gather(*(self._write(one) for one in some[start : start + AT_ONCE]))
-
     async def _write(self, pending: _Pending) -> None:
         now_ms, count = self._clock.now_ms(), pending.group.count
         expires = pending.key.minute * 60 + KEPT_DAYS * SECS_PER_DAY
@@ -167,11 +190,12 @@ class DenialLog:
         pending.written, pending.written_at_ms = count, now_ms
 
     def _forget(self, now_ms: int) -> None:
-        """Let go of what is written for good, and of what the store never takes."""
+        """Remove finished groups, and those that the store never accepted."""
         for key, pending in list(self._pending.items()):
-            hopeless = pending.is_hopeless(now_ms)
-            if pending.is_done(now_ms) or hopeless:
-                self.meter.lost += hopeless and not pending.is_done(now_ms)
+            if pending.is_done(now_ms):
+                del self._pending[key]
+            elif pending.is_hopeless(now_ms):
+                self.meter.lost += 1
                 del self._pending[key]
         oldest = minute_of(now_ms) - 1
         for org in [one for one in self._groups if one[1] < oldest]:
@@ -179,6 +203,154 @@ class DenialLog:
 
 
 def digest_of(key: GroupKey) -> str:
-    """What names a group among those of its minute, the same in every process."""
+    """The name of a group within its minute, the same in every process."""
     text = repr((key.app_id, str(key.kind), key.model, key.code, key.obstacles))
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class GroupName(NamedTuple):
+    """A group of denials of all processes, ordered as in lists."""
+
+    minute: int
+    org_id: str
+    digest: str
+
+
+class Listed(NamedTuple):
+    """A group of denials with its name."""
+
+    name: GroupName
+    group: Group
+
+
+class DenialCursor(NamedTuple):
+    """The group before the next page; without a group, the whole minute."""
+
+    minute: int
+    group: GroupName | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> DenialCursor:
+        """Parse the text of a cursor; raises `InvalidValueError`."""
+        found = _CURSOR.fullmatch(text)
+        if found is None:
+            raise InvalidValueError("after", "must be the `next` of the page before")
+        minute, digest, org_id = int(found[1]), found[2], found[3]
+        return cls(minute, None if digest is None else GroupName(minute, org_id, digest))
+
+    @property
+    def text(self) -> str:
+        """The cursor as the next request states it."""
+        if self.group is None:
+            return str(self.minute)
+        return f"{self.minute}-{self.group.digest}-{self.group.org_id}"
+
+
+class DenialPage(NamedTuple):
+    """A page; the next one begins after ``after``, ``None`` at the end."""
+
+    groups: list[Listed]
+    after: DenialCursor | None
+
+
+class DenialListing:
+    """Reads denials page by page."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def read_org(
+        self,
+        org_id: str,
+        first_ms: int,
+        last_ms: int,
+        app_id: str | None = None,
+        after: DenialCursor | None = None,
+    ) -> DenialPage:
+        """Read denials of an organisation, or of one app. Both ends are included."""
+        minutes = minute_of(first_ms), minute_of(last_ms)
+        behind = None if after is None else (after.minute, after.group and after.group.digest)
+        stored: list[Item] = []
+        async for item in query_items(self._store, denials_query(org_id, *minutes, behind)):
+            stored.append(item)
+            if len(stored) > ITEMS_MAX:
+                break
+        named = [(_name(denial_key_from(org_id, item)), item) for item in stored]
+        rest = None
+        if len(stored) > ITEMS_MAX:  # the last group may have been cut
+            last = named[-1][0]
+            named = [one for one in named if one[0] != last]
+            rest = _behind(named[-1][0] if named else last)
+        found: list[Listed] = []
+        for name, some in groupby(named, key=lambda one: one[0]):
+            if len(found) == PAGE_MAX:
+                return DenialPage(found, _behind(found[-1].name))
+            group = _merged(item for _, item in some)
+            if group is not None and app_id in (None, group.app_id):
+                found.append(Listed(name, group))
+        return DenialPage(found, rest)
+
+    async def read_all(
+        self,
+        covers: Callable[[str], bool],
+        first_ms: int,
+        last_ms: int,
+        after: DenialCursor | None = None,
+    ) -> DenialPage:
+        """Read denials of all covered organisations. Both ends are included."""
+        first, last = minute_of(first_ms), minute_of(last_ms)
+        if after is not None:
+            last = min(last, after.minute if after.group else after.minute - 1)
+        hours = range(last // MINUTES_PER_HOUR, first // MINUTES_PER_HOUR - 1, -1)
+        named: dict[GroupName, list[DenialKey]] = {}
+        for some in in_groups(hours[:HOURS_MAX], HOURS_AT_ONCE):
+            for keys in await asyncio.gather(*map(self._read_hour, some)):
+                for key in keys:
+                    name = _name(key)
+                    is_behind = after is None or after.group is None or name < after.group
+                    if first <= key.minute <= last and is_behind and covers(key.org_id):
+                        named.setdefault(name, []).append(key)
+            if len(named) > PAGE_MAX:
+                break
+        shown = sorted(named, reverse=True)[:PAGE_MAX]
+        found = await self._read_groups([(name, named[name]) for name in shown])
+        if len(named) > PAGE_MAX:
+            return DenialPage(found, _behind(shown[-1]))
+        is_end = len(hours) <= HOURS_MAX
+        return DenialPage(found, None if is_end else DenialCursor(hours[HOURS_MAX] * 60 + 60))
+
+    async def _read_hour(self, hour: int) -> list[DenialKey]:
+        items = query_items(self._store, denied_query(hour))
+        return [key async for item in items if (key := denied_key_from(item)) is not None]
+
+    async def _read_groups(
+        self, named: Sequence[tuple[GroupName, Sequence[DenialKey]]]
+    ) -> list[Listed]:
+        keys = [denials_key(key) for _, keys in named for key in keys]
+        stored = iter(await self._store.batch_get([(ACTIVITY, key) for key in keys]))
+        found = []
+        for name, own in named:
+            group = _merged(item for item in (next(stored) for _ in own) if item is not None)
+            if group is not None:
+                found.append(Listed(name, group))
+        return found
+
+
+def _merged(items: Iterable[Item]) -> Group | None:
+    """Combine the groups of several processes; unreadable ones are reported and left out."""
+    merged: Group | None = None
+    for item in items:
+        try:
+            group = group_from(item)
+        except UnreadableItemError:
+            continue
+        merged = group if merged is None else merged.merged(group)
+    return merged
+
+
+def _name(key: DenialKey) -> GroupName:
+    return GroupName(key.minute, key.org_id, key.digest)
+
+
+def _behind(name: GroupName) -> DenialCursor:
+    return DenialCursor(name.minute, name)

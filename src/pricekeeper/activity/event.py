@@ -1,23 +1,31 @@
-"""What happened, as it is told to those who watch: the values of the feed. No I/O, no clock.
+"""Events of the feed, and denials in groups, as values. No I/O, no clock.
 
-An event says what was added since the one before it, combined over a moment. It is a hint to look,
-with what a page needs to draw itself meanwhile. The truth is in the journal, the accounts and the
-authorizations; an event that is lost costs freshness, and nothing else.
+An event combines all additions since the one before. It is a hint for a page to read, with enough
+data to draw meanwhile. The truth is in the journal, the accounts and the authorizations, so a lost
+event only costs freshness. Money is in pico-dollars.
 
-Money is in pico-dollars here, and moments are milliseconds.
+Denials of one minute form a group if their organisation, app, requested model and obstacles are the
+same. A group has a count, its first and last time, and one whole example of an answer.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from pricekeeper.wire.activity import AuthorizationStatus, FlipReason
 
+MINUTE_MS: Final = 60_000
+WHY_BYTES_MAX: Final = 8 * 1024
+"""A larger example loses the considered labels, then its tags, and never the obstacles."""
+_LEFT_OUT_FIRST: Final = ("considered", "tags")
+
 
 class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One usage record that was counted, as a line of a log."""
+    """One usage record, as a line of a log."""
 
     request_id: str
     app_id: str | None
@@ -33,7 +41,7 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SpendRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an app has used of a label."""
+    """An app's usage of a label."""
 
     app_id: str | None
     label: str
@@ -47,18 +55,18 @@ class SpendRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CountedSpend(msgspec.Struct, frozen=True, array_like=True, tag="spend", gc=False):
-    """Usage was counted."""
+    """Usage of an organisation."""
 
     org_id: str
     at_ms: int
     rows: tuple[SpendRow, ...]
     records: tuple[Counted, ...]
-    """The last of them; ``more`` were counted besides."""
+    """The last records; ``more`` were counted besides."""
     more: int
 
 
 class DeniedCalls(msgspec.Struct, frozen=True, array_like=True, tag="denied", gc=False):
-    """Calls were denied, all for the same reasons; ``why`` is what the first of them was told."""
+    """Calls denied for the same reasons; ``why`` is the answer to the first."""
 
     org_id: str
     at_ms: int
@@ -71,7 +79,7 @@ class DeniedCalls(msgspec.Struct, frozen=True, array_like=True, tag="denied", gc
 
 
 class GivenUp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A label whose quota was found spent, and how much of it was."""
+    """A label with a spent quota."""
 
     label: str
     spend_usd_micros: int
@@ -79,23 +87,23 @@ class GivenUp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Flip(msgspec.Struct, frozen=True, array_like=True, tag="flip", gc=False):
-    """Another label is recommended from now on, because of a quota or of an administrator."""
+    """A quota or an administrator has changed the recommended label."""
 
     org_id: str
     at_ms: int
     app_id: str | None
-    """Whose quotas or override it is; ``None`` is the whole organisation."""
+    """The owner of the quotas or override; ``None`` means the whole organisation."""
     reason: FlipReason
     from_label: str | None
     to_label: str | None
-    """``None`` after an override was cleared: the quotas decide again."""
+    """``None`` after an override was cleared: the quotas decide."""
     given_up: tuple[GivenUp, ...]
     until_ms: int
-    """When the organisation's day ends, and with it what was given up or set."""
+    """The end of the organisation's day, and of this state."""
 
 
 class AuthorizationLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An authorization as it became."""
+    """An authorization after its change."""
 
     authorization_id: str
     app_id: str | None
@@ -106,11 +114,11 @@ class AuthorizationLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     held_usd_picos: int
     cost_usd_picos: int | None
     considered: tuple[tuple[str, str], ...]
-    """The labels that were looked at, each with why it was passed over, or nothing."""
+    """The labels that were considered, each with the reason to pass it over, or an empty text."""
 
 
 class AuthorizationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How many authorizations of an app and a label became what."""
+    """The changes of the authorizations of an app and a label."""
 
     app_id: str | None
     label: str
@@ -119,34 +127,33 @@ class AuthorizationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     voided: int
     unsettled: int
     held_usd_picos: int
-    """What those that were authorized hold."""
+    """The holds of the granted ones."""
     unsettled_usd_picos: int
-    """What is charged for those that nobody has settled in time."""
+    """The charges of those that were not settled in time."""
 
     @property
     def changes(self) -> int:
-        """How many changed."""
         return self.authorized + self.captured + self.voided + self.unsettled
 
 
 class AuthorizationChanges(
     msgspec.Struct, frozen=True, array_like=True, tag="authorization", gc=False
 ):
-    """Authorizations were granted, or settled."""
+    """Authorizations were granted or settled."""
 
     org_id: str
     at_ms: int
     rows: tuple[AuthorizationRow, ...]
     lines: tuple[AuthorizationLine, ...]
-    """The last of them; ``more`` changed besides."""
+    """The last changes; ``more`` happened besides."""
     more: int
 
 
 class AlertNotice(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=False):
-    """Somebody is told something; ``told`` is what, as the alert's own part of the API tells it."""
+    """A decided alert; ``told`` is the alert as the API shows it."""
 
     org_id: str | None
-    """``None``: it is about the deployment, and for whoever covers all of it."""
+    """``None``: for the deployment."""
     at_ms: int
     app_id: str | None
     told: dict[str, Any]
@@ -154,20 +161,19 @@ class AlertNotice(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=
 
 Event: TypeAlias = CountedSpend | DeniedCalls | Flip | AuthorizationChanges | AlertNotice
 
-encode_events: Final = msgspec.msgpack.Encoder().encode
-"""Several events, as an item of the feed has them."""
+encode: Final = msgspec.msgpack.Encoder().encode
+"""Encodes events, flips and groups for their items."""
 decode_events: Final = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
-"""The events of an item; raises `msgspec.MsgspecError` for what is none."""
-encode_flip: Final = msgspec.msgpack.Encoder().encode
-"""A flip, as its history has it."""
+"""Decodes the events of an item; raises `msgspec.MsgspecError`."""
+
 decode_flip: Final = msgspec.msgpack.Decoder(Flip).decode
-"""A flip of the history; raises `msgspec.MsgspecError` for what is none."""
+"""Decodes a flip; raises `msgspec.MsgspecError`."""
 
 
 def seen_by_app(event: Event, app_id: str) -> Event | None:
-    """What an app may see of an event: its own part; ``None`` if there is none.
+    """The part of an event that an app may see; ``None`` if there is none.
 
-    A flip of the whole organisation concerns each of its apps.
+    A flip of the whole organisation is for each of its apps.
     """
     if isinstance(event, Flip):
         return event if event.app_id in (None, app_id) else None
@@ -182,3 +188,85 @@ def seen_by_app(event: Event, app_id: str) -> Event | None:
     lines = tuple(one for one in event.lines if one.app_id == app_id)
     more = sum(row.changes for row in rows) - len(lines)
     return AuthorizationChanges(event.org_id, event.at_ms, rows, lines, more) if rows else None
+
+
+class DeniedKind(StrEnum):
+    """The kind of a denied request."""
+
+    AUTHORIZATION = "AUTHORIZATION"
+    GATEWAY = "GATEWAY"
+    LIMITS = "LIMITS"
+    SELECTION = "SELECTION"
+
+
+class GroupKey(NamedTuple):
+    """The common part of the denials in a group."""
+
+    app_id: str | None
+    kind: str
+    model: str
+    code: str
+    obstacles: tuple[str, ...]
+    """Each obstacle as one text."""
+
+
+class Denial(NamedTuple):
+    """One denied call."""
+
+    org_id: str
+    app_id: str | None
+    kind: DeniedKind
+    model: str
+    """As requested: ``auto``, a label or an id."""
+    code: str
+    at_ms: int
+    obstacles: tuple[str, ...]
+    why: dict[str, Any]
+    """The answer to the caller, and the request."""
+
+    @property
+    def key(self) -> GroupKey:
+        return GroupKey(self.app_id, self.kind, self.model, self.code, self.obstacles)
+
+
+class Group(msgspec.Struct, array_like=True):
+    """The denials of one minute with the same key."""
+
+    app_id: str | None
+    kind: str
+    model: str
+    code: str
+    count: int
+    first_at_ms: int
+    last_at_ms: int
+    why: dict[str, Any]
+
+    def add(self, at_ms: int) -> None:
+        self.count += 1
+        self.last_at_ms = max(self.last_at_ms, at_ms)
+
+    def merged(self, other: Group) -> Group:
+        """Combine the groups of two processes; the example is the earlier one."""
+        earlier = self if self.first_at_ms <= other.first_at_ms else other
+        last_at_ms = max(self.last_at_ms, other.last_at_ms)
+        return replace(earlier, count=self.count + other.count, last_at_ms=last_at_ms)
+
+
+decode_group: Final = msgspec.msgpack.Decoder(Group).decode
+"""Decodes a group; raises `msgspec.MsgspecError`."""
+
+
+def bounded_why(why: dict[str, Any]) -> dict[str, Any]:
+    """Remove the least important parts until it is small enough; ``left_out`` names them."""
+    kept = dict(why)
+    for name in _LEFT_OUT_FIRST:
+        if len(encode(kept)) <= WHY_BYTES_MAX:
+            break
+        if kept.pop(name, None) is not None:
+            kept["left_out"] = [*kept.get("left_out", ()), name]
+    return kept
+
+
+def minute_of(epoch_ms: int) -> int:
+    """The minute since the epoch."""
+    return epoch_ms // MINUTE_MS

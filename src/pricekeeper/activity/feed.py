@@ -1,20 +1,18 @@
-"""Writes what happened into the feeds that somebody watches.
+"""Appends events to the feeds that are watched.
 
-Every process notes what it does and, a moment later, appends it to the feed of the organisation and
-to the feed of all, if these are watched anywhere. If nobody watches, nothing is written.
+Every process notes its events and soon appends them to the feed of the organisation and to the feed
+of all, if these are watched. Otherwise nothing is written.
 
-The items of a feed are numbered without gaps: each is put at the number behind the last one, if
-nothing is there yet. So a feed has one order for all who read it, whoever wrote what, and a reader
-that finds the next number knows that it has missed nothing. What can't be written, or has no room,
-is told as incomplete, so that readers look for themselves. What a process had noted when it was
-killed is told by nobody.
+The items of a feed are numbered without gaps: each is put after the last one, on condition that
+this number is free. So all readers see one order, and a reader that finds the next number has
+missed nothing. Events that can't be written, or have no room, mark the feed as incomplete, so that
+readers look for themselves. Events of a killed process are lost.
 
-Bounds: `BYTES_MAX` of an item, `APPEND_ATTEMPTS` of one append, `AT_ONCE` appends under way.
+Bounds: `BYTES_MAX` of an item, `APPEND_ATTEMPTS` of one append, `AT_ONCE` appends at once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -23,8 +21,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from pricekeeper.activity.buffer import EventBuffer, OrgNews, Taken
-from pricekeeper.activity.denial import Denial
-from pricekeeper.activity.event import AlertNotice, Event, Flip, encode_events
+from pricekeeper.activity.event import AlertNotice, Denial, Event, Flip, encode
 from pricekeeper.activity.items import (
     ALL,
     FeedItem,
@@ -37,6 +34,7 @@ from pricekeeper.activity.items import (
 )
 from pricekeeper.activity.meter import FeedMeter
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import gather_in_groups
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -48,13 +46,13 @@ from pricekeeper.storage import Store, query_items
 from pricekeeper.storage.tables import ACTIVITY
 
 FLUSH_MS: Final = 700
-"""How long what happened waits to be told together, at most."""
+"""The longest time in which events are combined."""
 FLUSH_SPREAD_MS: Final = 100
 BYTES_MAX: Final = 48 * 1024
 EVENT_BYTES_LEAST: Final = 128
-"""With less room than that, nothing more is tried."""
+"""With less room than this, no further event is tried."""
 APPEND_ATTEMPTS: Final = 24
-"""As many processes may append at the same moment, and each finds its number."""
+"""As many processes may append at the same moment."""
 AT_ONCE: Final = 8
 _NONCE_BYTES: Final = 8
 
@@ -64,8 +62,8 @@ _log = structlog.get_logger(__name__)
 _Outcome = Enum("_Outcome", ["WRITTEN", "TAKEN", "UNKNOWN"])
 
 
-class _Telling(NamedTuple):
-    """What is to be told to an audience."""
+class _Append(NamedTuple):
+    """Events for an audience."""
 
     audience: str
     epoch: int
@@ -74,102 +72,102 @@ class _Telling(NamedTuple):
 
 
 class Feed:
-    """What one process has to tell, and the writing of it."""
+    """The events of one process, and their writer."""
 
     def __init__(self, store: Store, clock: Clock, *, is_on: bool = True) -> None:
         self._store = store
         self._clock = clock
         self.is_on = is_on
-        """Whether anything is told at all."""
+        """Whether there is a feed at all."""
         self._buffer = EventBuffer()
         self._heads: dict[tuple[str, int], int] = {}
-        """The last number that is known of each watched feed."""
-        self._untold: set[str] = set()
-        """The watched feeds to which something could not be told."""
-        self._all_untold = False
+        """The last known number of each watched feed."""
+        self._incomplete: set[str] = set()
+        """The watched feeds that lack events."""
+        self._all_incomplete = False
         self.meter = FeedMeter()
 
     def news_of(self, org_id: str) -> OrgNews | None:
-        """Where to note what happens at an organisation; ``None`` if it is told to nobody."""
+        """The events of an organisation, to add to; ``None`` if there is no room or no feed."""
         return self._buffer.of(org_id) if self.is_on else None
 
     def note_denial(self, denial: Denial) -> None:
-        """Note a call that was denied."""
         if (news := self.news_of(denial.org_id)) is not None:
             news.note_denial(denial)
 
     def note_flip(self, flip: Flip) -> None:
-        """Note that another label is recommended from now on."""
         if (news := self.news_of(flip.org_id)) is not None:
             news.note_flip(flip)
 
     def note_alert(self, alert: AlertNotice) -> None:
-        """Note that somebody is told something; what is about the deployment, all are told."""
+        """Note an alert; one of the deployment is for the feed of all."""
         if (news := self.news_of(alert.org_id or ALL)) is not None:
             news.note_alert(alert)
 
     async def flush(self) -> None:
-        """Append what happened to the feeds that are watched."""
+        """Append the noted events to the watched feeds."""
         await self.publish(self.take())
 
     def take(self) -> Taken:
-        """Take everything that was noted, to publish it."""
+        """Take all noted events, to publish them."""
         return self._buffer.take()
 
     async def publish(self, taken: Taken) -> None:
-        """Append these events, and those that failed before, to the feeds that are watched."""
+        """Append these events, and marks for those that failed before, to the watched feeds."""
         news, is_complete = taken
-        if is_complete and not (news or self._untold or self._all_untold):
+        if is_complete and not (news or self._incomplete or self._all_incomplete):
             return
         try:
             watched = await self._read_watched()
         except StoreError as error:
             self._note_failure(error)
-            self._all_untold = True
+            self._all_incomplete = True
             return
-        self._untold = set(watched) if self._all_untold else self._untold & watched.keys()
-        self._all_untold = False
+        self._incomplete = (
+            set(watched) if self._all_incomplete else self._incomplete & watched.keys()
+        )
+        self._all_incomplete = False
         self._heads = {key: number for key, number in self._heads.items() if key in watched.items()}
         now_ms = self._clock.now_ms()
-        tellings = [
-            _Telling(audience, epoch, events, is_complete and is_all)
+        appends = [
+            _Append(audience, epoch, events, is_complete and is_all)
             for audience, epoch in watched.items()
             for events, is_all in [_events_for(audience, news, now_ms)]
         ]
-        due = [one for one in tellings if one.events or self._lacks_something(one)]
-        for start in range(0, len(due), AT_ONCE):
-            await asyncio.gather(*(self._tell(one) for one in due[start : start + AT_ONCE]))
+        due = [one for one in appends if one.events or self._is_incomplete(one)]
+        await gather_in_groups(self._write, due, AT_ONCE)
 
     async def watch(self, audience: str) -> int:
-        """Say that somebody watches this feed from now on; returns its last number.
+        """Mark the feed as watched for `WATCH_SECS`; returns its last number.
 
-        To be said again before `WATCH_SECS` are over. If nobody has watched for a while, nothing
-        was written meanwhile. Then the numbers go on with a gap, so that whoever watched before
-        that knows that something may be missing.
+        If the feed was not watched for a while, nothing was written meanwhile. Then its numbers
+        continue after a gap, so that earlier readers know that events may be missing.
         """
-        is_watched = await self._is_watched_on(audience) is not None
+        is_watched = await self._extend_watch(audience) is not None
         head = await self._read_head(audience)
         if is_watched and head is not None:
             return head
         now_ms = self._clock.now_ms()
         epoch = now_ms if head is None else max(now_ms, head + 2)
-        await self._begin(audience, epoch, now_ms)
+        # An empty item, from which numbers count. If it is there, another process put it.
+        first = FeedItem(epoch, (), is_complete=True, written_at_ms=now_ms, nonce=_new_nonce())
+        await self._put(audience, first)
         await self._store.put(watch_put(audience, epoch, now_ms))
         return epoch
 
     async def keep_watched(self, audience: str, *, is_idle: bool) -> None:
-        """Say it again, for whoever watches already.
+        """Extend the mark.
 
-        A feed that is idle gets an item with nothing in it, so that it keeps its numbers.
+        An idle feed gets an empty item, so that it keeps its numbers.
         """
-        epoch = await self._is_watched_on(audience)
+        epoch = await self._extend_watch(audience)
         if epoch is None:
             await self.watch(audience)
         elif is_idle:
             await self.append(audience, epoch, ())
 
-    async def _is_watched_on(self, audience: str) -> int | None:
-        """Say that a feed is watched on, if it is; returns its epoch."""
+    async def _extend_watch(self, audience: str) -> int | None:
+        """Extend the mark of a watched feed; returns its epoch, ``None`` if it is not watched."""
         item = await self._store.get(ACTIVITY, watch_key(audience))
         if item is None:
             return None
@@ -180,16 +178,15 @@ class Feed:
     async def append(
         self, audience: str, epoch: int, events: tuple[Event, ...], *, is_complete: bool = True
     ) -> None:
-        """Put the events behind the last item of the feed."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
+        """Put the events after the last item of the feed."""
+        nonce = _new_nonce()
         number = self._heads.get((audience, epoch))
         for _ in range(APPEND_ATTEMPTS):
             now_ms = self._clock.now_ms()
             if number is None:
                 number = await self._read_head(audience) or max(epoch, now_ms)
-            outcome = await self._put(
-                audience, FeedItem(number + 1, events, is_complete, now_ms, nonce)
-            )
+            item = FeedItem(number + 1, events, is_complete, now_ms, nonce)
+            outcome = await self._put(audience, item)
             if outcome is _Outcome.TAKEN:
                 self.meter.contended += 1
                 number = None
@@ -199,31 +196,26 @@ class Feed:
                 return
         raise ContendedError("other processes kept appending to this feed")
 
-    async def _tell(self, telling: _Telling) -> None:
-        audience, epoch, events, _ = telling
+    async def _write(self, due: _Append) -> None:
+        audience, epoch, events, _ = due
         try:
-            is_complete = not self._lacks_something(telling)
+            is_complete = not self._is_incomplete(due)
             await self.append(audience, epoch, events, is_complete=is_complete)
         except StoreError as error:
             self._note_failure(error)
-            self._untold.add(audience)
+            self._incomplete.add(audience)
         else:
-            self._untold.discard(audience)
+            self._incomplete.discard(audience)
 
-    def _lacks_something(self, telling: _Telling) -> bool:
-        """Whether its audience has to look for itself."""
-        return not telling.is_complete or telling.audience in self._untold
-
-    async def _begin(self, audience: str, number: int, now_ms: int) -> None:
-        """Put an item with nothing in it, from which whoever watches can count on."""
-        item = FeedItem(number, (), True, now_ms, secrets.token_bytes(_NONCE_BYTES))  # noqa: FBT003
-        await self._put(audience, item)  # if it is taken, somebody else has begun
+    def _is_incomplete(self, due: _Append) -> bool:
+        """Whether its readers must look for themselves."""
+        return not due.is_complete or due.audience in self._incomplete
 
     async def _put(self, audience: str, item: FeedItem) -> _Outcome:
         """Put the item, unless its number is taken.
 
-        If the outcome is unknown, a copy may still arrive. Then the same number has to be tried
-        again, until it is known whose item is there: at another number it could be told twice.
+        If the outcome is unknown, a copy may still arrive. Then the same number must be tried again
+        until its item is known: under another number the events could appear twice.
         """
         try:
             await self._store.put(feed_put(audience, item))
@@ -235,17 +227,17 @@ class Feed:
         return _Outcome.WRITTEN
 
     async def _read_head(self, audience: str) -> int | None:
-        """The last number of a feed; ``None`` if it has none."""
+        """The last number of a feed; ``None`` if it is empty."""
         page = await self._store.query(newest_query(audience))
         return next((int(item["SK"]) for item in page.items), None)
 
     async def _read_watched(self) -> dict[str, int]:
-        """The feeds that are watched, each with its epoch."""
+        """The epochs of the watched feeds."""
         watched: dict[str, int] = {}
         async for item in query_items(self._store, watched_query()):
             try:
                 watched[str(item["SK"])] = epoch_from(item)
-            except UnreadableItemError:  # reported; whoever watches says so again
+            except UnreadableItemError:  # reported; the next extension repairs it
                 continue
         return watched
 
@@ -254,10 +246,14 @@ class Feed:
         _log.warning("feed_not_written", error=error.code)
 
 
+def _new_nonce() -> bytes:
+    return secrets.token_bytes(_NONCE_BYTES)
+
+
 def _events_for(
     audience: str, news: Mapping[str, OrgNews], now_ms: int
 ) -> tuple[tuple[Event, ...], bool]:
-    """What is told to an audience, and whether that is everything."""
+    """The events for an audience, and whether they are complete."""
     concerned = news
     if audience != ALL:
         concerned = {audience: news[audience]} if audience in news else {}
@@ -266,14 +262,14 @@ def _events_for(
 
 
 def _cropped(groups: Iterable[tuple[Event, ...]]) -> tuple[tuple[Event, ...], bool]:
-    """As many of the events as an item has room for, and whether that is all of them."""
+    """The events that fit into an item, and whether those are all."""
     found: list[Event] = []
     room, fits = BYTES_MAX, True
     for events in groups:
         if room < EVENT_BYTES_LEAST:
             return tuple(found), False
         for event in events:
-            size = len(encode_events((event,)))
+            size = len(encode((event,)))
             if size > room:
                 fits = False
                 continue

@@ -1,13 +1,12 @@
-"""Items of the Activity table: what happened, for those who watch and for those who look back.
+"""Items of the Activity table: keys and codec.
 
-- ``FEED#{audience}`` / number: a moment of what happened, as the events of `activity.event`. The
-  audience is an organisation's id, or ``ALL``. The numbers of a feed have no gap for as long as it
-  is watched, so whoever misses one knows it. Items live for minutes.
-- ``WATCHED`` / audience: somebody watches that feed; only then is it written. ``epoch`` is the
-  number with which it began, and is another one each time that somebody begins after nobody did.
-- ``DENIALS#{org}`` / minute, group and process: denials of a minute that are one
-- ``DENIED#{hour}`` / minute, organisation, group and process: where these are, for whoever looks at
-  all organisations
+- ``FEED#{audience}`` / number: the events of a moment. The audience is an organisation's id, or
+  ``ALL``. While a feed is watched, its numbers have no gap. Items live for minutes.
+- ``WATCHED`` / audience: that feed is watched, so it is written. ``epoch`` is its first number, a
+  new one each time that watching begins.
+- ``DENIALS#{org}`` / minute, group and process: a group of denials
+- ``DENIED#{hour}`` / minute, organisation, group and process: the index of these for lists over all
+  organisations
 """
 
 from __future__ import annotations
@@ -18,50 +17,55 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.activity.denial import Group, decode_group, encode_group
-from pricekeeper.activity.event import Event, decode_events, encode_events
+from pricekeeper.activity.event import (
+    Event,
+    Group,
+    decode_events,
+    decode_group,
+    encode,
+)
 from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Query, TypedItem
 from pricekeeper.storage.tables import ACTIVITY
 
 ALL: Final = "ALL"
-"""The audience of whoever sees more than one organisation."""
+"""The audience of callers who see more than one organisation."""
 WATCHED: Final = "WATCHED"
 FEED_SECS: Final = 600
-"""How long an item of a feed lives: as far back a listener can resume."""
+"""The life of an item, and so how far back a listener can resume."""
 WATCH_SECS: Final = 90
-"""How long a feed is written after the last time that somebody said to watch it."""
+"""How long a feed is written after it was last marked as watched."""
 PAGE_MAX: Final = 200
 """Items of a feed that are read at once."""
 KEPT_DAYS: Final = 35
-"""How long denials are kept."""
+"""For denials."""
 SECS_PER_DAY: Final = 86_400
 _NUMBER_DIGITS: Final = 16
 _MINUTE_DIGITS: Final = 9
 _MINUTES_PER_HOUR: Final = 60
 _BEHIND: Final = "$"
-"""Sorts right behind ``#``, which follows a minute in a sort key."""
+"""Sorts directly after ``#``, which follows the minute in a sort key."""
 _DENIED: Final = re.compile(r"([0-9]{9})#([^#]{1,100})#([0-9a-f]{12})#([0-9a-f]+)")
 
 
 class FeedItem(NamedTuple):
-    """A moment of a feed."""
+    """The events of a moment."""
 
     number: int
     events: tuple[Event, ...]
     is_complete: bool
-    """Whether everything that happened in it is told."""
+    """Whether no event is missing."""
     written_at_ms: int
     nonce: bytes = b""
 
 
 def feed_put(audience: str, item: FeedItem) -> Put:
-    """Put the item at its number, unless there is one."""
+    """Put the item, if its number is free."""
     return Put(
         ACTIVITY,
         {
             "PK": f"FEED#{audience}",
             "SK": _number(item.number),
-            "events": encode_events(item.events),
+            "events": encode(item.events),
             "is_complete": item.is_complete,
             "written_at_ms": item.written_at_ms,
             "nonce": item.nonce,
@@ -72,17 +76,17 @@ def feed_put(audience: str, item: FeedItem) -> Put:
 
 
 def newest_query(audience: str) -> Query:
-    """The last item of a feed."""
+    """Query the last item of a feed."""
     return Query(ACTIVITY, f"FEED#{audience}", descending=True, limit=1)
 
 
 def feed_query(audience: str, behind: int) -> Query:
-    """The items of a feed behind that number, in order."""
+    """Query the items after that number, in order."""
     return Query(ACTIVITY, f"FEED#{audience}", after=_number(behind), limit=PAGE_MAX)
 
 
 def feed_item_from(item: Mapping[str, Any]) -> FeedItem:
-    """The moment that the item tells. Raises `UnreadableItemError` for what is none."""
+    """Read an item of a feed; raises `UnreadableItemError`."""
     typed = TypedItem(ACTIVITY, item)
     try:
         return FeedItem(
@@ -97,7 +101,7 @@ def feed_item_from(item: Mapping[str, Any]) -> FeedItem:
 
 
 def watch_put(audience: str, epoch: int, now_ms: int) -> Put:
-    """Say that somebody watches the feed."""
+    """Mark the feed as watched."""
     return Put(
         ACTIVITY,
         {
@@ -110,42 +114,43 @@ def watch_put(audience: str, epoch: int, now_ms: int) -> Put:
 
 
 def watch_key(audience: str) -> Key:
-    """Where it is said that somebody watches the feed."""
+    """The key of that mark."""
     return Key(WATCHED, audience)
 
 
 def watched_query() -> Query:
-    """Which feeds are watched."""
+    """Query the watched feeds."""
     return Query(ACTIVITY, WATCHED)
 
 
 def epoch_from(item: Mapping[str, Any]) -> int:
-    """The number with which a watched feed began."""
+    """The first number of a watched feed."""
     epoch: int = TypedItem(ACTIVITY, item).whole("epoch", least=0)
     return epoch
 
 
 class DenialKey(NamedTuple):
-    """Where a group of denials of one process is."""
+    """The key of a group of one process."""
 
     org_id: str
     minute: int
     digest: str
-    """Of what the denials have in common."""
+    """Of the group's common part."""
     process: str
 
 
 def denials_key(key: DenialKey) -> Key:
-    """The key of a group: by minute, then by what its denials have in common."""
+    """The key of a group: minute, then digest."""
     return Key(f"DENIALS#{key.org_id}", f"{_minute(key.minute)}#{key.digest}#{key.process}")
 
 
 def denials_query(
     org_id: str, first: int, last: int, behind: tuple[int, str | None] | None
 ) -> Query:
-    """The groups of an organisation in these minutes, both included, the newest first.
+    """Query the groups of an organisation in these minutes, both included, newest first.
 
-    Those ``behind`` a group follow it, whichever process counted it; without one, the minute.
+    The result begins after the group ``behind`` of all processes; without a digest, after its
+    minute.
     """
     after = ""
     if behind is not None:
@@ -163,18 +168,18 @@ def denials_query(
 
 
 def denied_query(hour: int) -> Query:
-    """Who was denied something in an hour, the newest first."""
+    """Query the index of an hour, newest first."""
     return Query(ACTIVITY, f"DENIED#{hour}", descending=True)
 
 
 def denial_key_from(org_id: str, item: Mapping[str, Any]) -> DenialKey:
-    """Which group an item of an organisation is."""
+    """Parse the key of an organisation's group."""
     minute, digest, process = str(item["SK"]).split("#")
     return DenialKey(org_id, int(minute), digest, process)
 
 
 def denied_key_from(item: Mapping[str, Any]) -> DenialKey | None:
-    """Where a group is; ``None`` if that can't be made out, which is reported."""
+    """Parse a line of the index; ``None`` if it is unreadable, which is reported."""
     named = _DENIED.fullmatch(str(item["SK"]))
     if named is None:
         TypedItem(ACTIVITY, item).report_unreadable("its sort key names no group of denials")
@@ -183,19 +188,19 @@ def denied_key_from(item: Mapping[str, Any]) -> DenialKey | None:
 
 
 def denials_put(key: DenialKey, group: Group, expires_at_epoch: int) -> Put:
-    """Write a group as it is now, in place of what it was."""
+    """Write a group, in place of its last version."""
     pk, sk = msgspec.structs.astuple(denials_key(key))
     item: Item = {
         "PK": pk,
         "SK": sk,
-        "denials": encode_group(group),
+        "denials": encode(group),
         "expires_at_epoch": expires_at_epoch,
     }
     return Put(ACTIVITY, item)
 
 
 def denied_put(key: DenialKey, expires_at_epoch: int) -> Put:
-    """Note where a group is."""
+    """Add a group to the index."""
     return Put(
         ACTIVITY,
         {
@@ -207,7 +212,7 @@ def denied_put(key: DenialKey, expires_at_epoch: int) -> Put:
 
 
 def group_from(item: Mapping[str, Any]) -> Group:
-    """The group in an item. Raises `UnreadableItemError` for what is none."""
+    """Read a group; raises `UnreadableItemError`."""
     try:
         return decode_group(item["denials"])
     except (msgspec.MsgspecError, KeyError, TypeError) as error:

@@ -1,15 +1,15 @@
-"""Those who listen: each feed is read once for all listeners of a process, and passed on to them.
+"""Passes each feed on to the listeners of a process, which reads it once for all of them.
 
-A listener gets every moment of its feed in order, from where it joined or from the position it
-names. If something is missing in between, because that position is gone or what happened had
-no room, it is told so (`Missed`), and goes on with what comes next.
+A listener gets every item of its feed in order, from its start or from the position that it names.
+If something is missing, because that position has expired or the events had no room, it gets
+`Missed` and continues with the next item.
 
-While somebody listens to a feed, it is marked as watched, so that every process writes it. It is
-asked every `POLL_MS`; with nobody listening nothing is read.
+While a feed has a listener, it is marked as watched, so that every process writes it. It is read
+every `POLL_MS`; without listeners nothing is read.
 
-Bounds: `listeners_max` listeners of a process and `CALLER_MAX` of one caller; `WAITING_MAX` moments
-that wait for a listener, who is cut off beyond that; `RESUMED_MAX` moments with `RESUMED_BYTES_MAX`
-bytes that are told to whoever resumes.
+Bounds: `listeners_max` listeners of a process and `CALLER_MAX` of one caller; `WAITING_MAX` items
+that wait for a listener, which is then closed; `RESUMED_MAX` items with `RESUMED_BYTES_MAX` bytes
+for a listener that resumes.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from pricekeeper.wire.activity import MissedReason
 
 POLL_MS: Final = 700
 WATCH_MS: Final = 25_000
-"""How often a feed is said to be watched."""
+"""How often the mark of a watched feed is extended."""
 HEARTBEAT_MS: Final = 10_000
-"""After so long a listener is told that nothing has happened."""
+"""The interval at which a silent feed sends `Quiet`."""
 CALLER_MAX: Final = 32
 WAITING_MAX: Final = 64
 RESUMED_MAX: Final = 500
 RESUMED_BYTES_MAX: Final = 256 * 1024
 RETRY_MS: Final = 5_000
-"""When a listener that found no room may try again."""
+"""When a refused listener may try again."""
 _KEPT_ALIVE_MS: Final = FEED_SECS * 1000 // 2
 _POSITION: Final = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?")
 
@@ -58,14 +58,14 @@ _log = structlog.get_logger(__name__)
 
 
 class FeedPosition(NamedTuple):
-    """How far a listener has come: all of a moment, or so many events of it."""
+    """The progress of a listener: a whole item, or some events of it."""
 
     number: int
     events: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> FeedPosition:
-        """The position that ``text`` is."""
+        """Parse an event id; raises `InvalidValueError`."""
         found = _POSITION.fullmatch(text)
         if found is None:
             raise InvalidValueError("Last-Event-ID", "must be the id of an event of this stream")
@@ -73,26 +73,26 @@ class FeedPosition(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The position as an event's id."""
+        """The position as an event id."""
         return str(self.number) if self.events is None else f"{self.number}.{self.events}"
 
 
 class Arrived(NamedTuple):
-    """An event, and the position behind it."""
+    """An event, and the position after it."""
 
     position: FeedPosition
     event: Event
 
 
 class Missed(NamedTuple):
-    """Something is missing before this position."""
+    """Events are missing before this position."""
 
     position: FeedPosition
     reason: MissedReason
 
 
 class Quiet(NamedTuple):
-    """Nothing has happened up to this position."""
+    """No event came up to this position."""
 
     position: FeedPosition
 
@@ -101,21 +101,20 @@ News: TypeAlias = Arrived | Missed | Quiet
 
 
 class Listener:
-    """One who listens to a feed."""
+    """One listener of a feed."""
 
     def __init__(self, position: FeedPosition, streams: Counter[str]) -> None:
         """``streams`` counts why listeners end."""
         self.position = position
-        """How far it has been told."""
         self._streams = streams
         self._waiting: deque[FeedItem | News] = deque()
         self._waiting_max = WAITING_MAX
         self._wake = asyncio.Event()
         self.end: str | None = None
-        """Why it gets nothing more; ``None`` as long as it does."""
+        """Why it ended; ``None`` while it is open."""
 
     def put(self, waiting: FeedItem | News) -> None:
-        """Have a moment told; who does not keep up is cut off."""
+        """Queue an item; a listener that is too slow is closed."""
         if len(self._waiting) >= self._waiting_max:
             self.close("slow")
         elif self.end is None:
@@ -123,14 +122,14 @@ class Listener:
             self._wake.set()
 
     def note_quiet(self) -> None:
-        """Have it told that nothing has happened, if nothing waits to be told."""
+        """Queue `Quiet`, unless something waits."""
         if not self._waiting:
             self.put(Quiet(self.position))
 
     def begin(self, position: FeedPosition, followed: list[FeedItem] | None) -> None:
-        """Begin behind a position that was named, with that moment and those that followed it.
+        """Begin after a named position, with its item and those that followed.
 
-        Without these the position is gone. What was put meanwhile comes behind.
+        ``None`` means that the position has expired. Items that were queued meanwhile come later.
         """
         if followed is None:
             self._waiting.appendleft(Missed(self.position, "TOO_LATE"))
@@ -141,7 +140,7 @@ class Listener:
         self._wake.set()
 
     def close(self, end: str) -> None:
-        """End it; what waits is not told any more."""
+        """Close it and drop its queue."""
         if self.end is None:
             self.end = end
             self._streams[end] += 1
@@ -149,7 +148,7 @@ class Listener:
         self._wake.set()
 
     async def read(self) -> list[News]:
-        """What happened next; waits for it. Nothing: it has ended."""
+        """Wait for the next events; an empty list means that it has ended."""
         while self.end is None:
             while self._waiting:
                 waiting = self._waiting.popleft()
@@ -161,7 +160,7 @@ class Listener:
         return []
 
     def _news_of(self, item: FeedItem) -> list[News]:
-        """What a moment is to this listener: nothing, if it has been sent."""
+        """The events of an item that were not sent yet."""
         number, sent = self.position
         if item.number < number or (item.number == number and sent is None):
             return []
@@ -183,21 +182,21 @@ class Listener:
 
 
 class _Channel:
-    """A feed that somebody listens to."""
+    """A feed with listeners."""
 
     def __init__(self, audience: str, number: int, now_ms: int) -> None:
         self.audience = audience
         self.number = number
-        """The last moment that was passed on."""
+        """The last item that was passed on."""
         self.heard_at_ms = now_ms
-        """When something last happened; this and the next two are on the monotonic clock."""
+        """The last event; this and the next two are on the monotonic clock."""
         self.watched_at_ms = now_ms
         self.quiet_at_ms = now_ms
         self.listeners: set[Listener] = set()
 
 
 class Listeners:
-    """Everybody who listens to a process."""
+    """The listeners of a process."""
 
     def __init__(self, store: Store, clock: Clock, feed: Feed, *, listeners_max: int) -> None:
         self._store = store
@@ -218,7 +217,7 @@ class Listeners:
     async def listen(
         self, audience: str, caller: str, position: FeedPosition | None = None
     ) -> AsyncIterator[Listener]:
-        """Listen to a feed, from now on or from behind a position in it.
+        """Listen to a feed, from now on or after a position in it.
 
         Raises `RateLimitExceededError` if there is no room.
         """
@@ -235,14 +234,14 @@ class Listeners:
             self._give_room_back(caller)
 
     def close(self) -> None:
-        """End all of them, and take no more."""
+        """Close all listeners and accept no more."""
         self._is_closed = True
         for channel in self._channels.values():
             for listener in channel.listeners:
                 listener.close("closing")
 
     async def wait_closed(self) -> None:
-        """Wait until nothing is read any more."""
+        """Close all listeners and stop reading."""
         self.close()
         for task in self._tasks:
             task.cancel()
@@ -250,7 +249,7 @@ class Listeners:
 
     def _take_room(self, caller: str) -> None:
         if self._is_closed:
-            raise OverloadedError("the service is about to stop")
+            raise OverloadedError("the service is stopping")
         if len(self) >= self._listeners_max or self._callers[caller] >= CALLER_MAX:
             self.meter.streams["refused"] += 1
             violation = Violation(caller, "events", "listeners", 1, 0, RETRY_MS)
@@ -263,15 +262,15 @@ class Listeners:
             del self._callers[caller]
 
     async def _join(self, audience: str, position: FeedPosition | None) -> Listener:
-        """Listen to the channel first, then read what followed the position: nothing is missed."""
-        while True:  # ends: a channel is opened with somebody who listens, or is there
+        """Join the channel before reading what followed the position, so that nothing is missed."""
+        while True:  # ends when the channel exists
             channel = self._channels.get(audience)
             if channel is not None:
                 break
             await self._opening.run(audience, lambda: self._open(audience))
         listener = Listener(FeedPosition(channel.number), self.meter.streams)
         channel.listeners.add(listener)
-        if self._is_closed:  # meanwhile
+        if self._is_closed:
             listener.close("closing")
         if position is not None:
             try:
@@ -296,7 +295,7 @@ class Listeners:
         return channel
 
     async def _pass_on(self, channel: _Channel) -> None:
-        """Read the feed as long as somebody listens."""
+        """Read the feed while it has listeners."""
         try:
             while True:
                 await self._clock.sleep_ms(POLL_MS)
@@ -311,7 +310,7 @@ class Listeners:
         finally:
             if self._channels.get(channel.audience) is channel:
                 del self._channels[channel.audience]
-            for listener in channel.listeners:  # somebody came in the last moment
+            for listener in channel.listeners:  # joined at the last moment
                 listener.close("closing")
 
     async def _read_next(self, channel: _Channel) -> None:
@@ -319,7 +318,7 @@ class Listeners:
         async for stored in query_items(self._store, query):
             try:
                 item = feed_item_from(stored)
-            except UnreadableItemError:  # reported; the gap is told
+            except UnreadableItemError:  # reported; listeners get `Missed` for the gap
                 continue
             channel.number = item.number
             channel.heard_at_ms = self._clock.monotonic_ms()
@@ -342,7 +341,7 @@ class Listeners:
                 listener.note_quiet()
 
     async def _read_from(self, audience: str, position: FeedPosition) -> list[FeedItem] | None:
-        """That moment and those that followed it; ``None`` if it is gone, or they are too many."""
+        """That item and those that followed; ``None`` if it has expired, or they are too many."""
         found: list[FeedItem] = []
         room = RESUMED_BYTES_MAX
         async for stored in query_items(self._store, feed_query(audience, position.number - 1)):

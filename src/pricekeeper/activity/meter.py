@@ -1,4 +1,4 @@
-"""Counts what the feed and its listeners do, for the metrics."""
+"""Counts the work of feeds, listeners and denials for the metrics."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _GROUPS: Final = Family(
 
 @dataclass(slots=True)
 class FeedMeter:
-    """What one process wrote into feeds, and who listened."""
+    """The feeds and listeners of one process."""
 
     written: int = counted(_FEED, "written")
     contended: int = counted(_FEED, "contended")
-    """Attempts that another process was faster with."""
+    """Attempts at a number that another process took."""
     failed: int = counted(_FEED, "failed")
-    """Moments that the store did not take: those who watch are told to look for themselves."""
+    """Failed writes; readers then get an item that is marked as incomplete."""
     streams: Counter[str] = counted(
         _STREAMS,
         shown=("opened", "refused", "left", "slow", "credentials", "closing"),
         factory=Counter,
     )
-    """Those opened, those refused for want of room, and why the others ended."""
+    """Opened, refused for lack of room, and the reasons why the others ended."""
 
 
 @dataclass(slots=True)
 class DenialMeter:
-    """What became of the denials that one process noted."""
+    """The denials of one process."""
 
     written: int = counted(_GROUPS, "written")
     failed: int = counted(_GROUPS, "failed")
-    """Writes that the store did not take; they are tried again."""
+    """Failed writes, which are repeated."""
     combined: int = counted(_GROUPS, "combined")
-    """Denials that had no group of their own any more, and count as others."""
+    """Denials without a group of their own, counted as others."""
     lost: int = counted(_GROUPS, "lost")
-    """Groups that were given up, because the store did not take them for minutes."""
+    """Groups that were given up after minutes of failed writes."""

@@ -34,7 +34,8 @@ from typing import Any, Final
 import msgspec
 
 from pricekeeper.activity import event as activity
-from pricekeeper.activity.event import decode_flip, encode_flip
+from pricekeeper.activity.event import decode_flip
+from pricekeeper.activity.event import encode as encode_event
 from pricekeeper.days import date_of
 from pricekeeper.selection.fallback import Comeback, Override, Reason, StickyFlip, StickyState
 from pricekeeper.storage import Action, Add, Key, Put, Query, Remove, Set, TypedItem, Update, attr
@@ -142,7 +143,7 @@ def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
     arrives late is refused. A label that is given up again before anybody used it changes nothing
     for apps, so it is not in the history.
     """
-    noted = (Set(f"{_HISTORY}flip_{flip.index}", encode_flip(entry)),) if is_change(entry) else ()
+    noted = (Set(f"{_HISTORY}flip_{flip.index}", encode_event(entry)),) if is_change(entry) else ()
     return Update(
         STICKY_STATE,
         key,
@@ -295,7 +296,7 @@ def _command(key: Key, version: int, entry: activity.Flip, *actions: Action) -> 
 
 def _history_actions(kind: str, number: int, entry: activity.Flip) -> tuple[Action, ...]:
     """Note a change under its number; the earliest of its kind makes room."""
-    noted, oldest = Set(f"{_HISTORY}{kind}_{number}", encode_flip(entry)), number - HISTORY_KEPT
+    noted, oldest = Set(f"{_HISTORY}{kind}_{number}", encode_event(entry)), number - HISTORY_KEPT
     forgotten = (Remove(f"{_HISTORY}{kind}_{oldest}"),) if oldest > 0 else ()
     return (noted, *forgotten, _expiry(entry))
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from pricekeeper.activity.denial_listing import DenialCursor, DenialListing, Listed
+from pricekeeper.activity.denials import DenialCursor, DenialListing, Listed
 from pricekeeper.activity.items import KEPT_DAYS
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
