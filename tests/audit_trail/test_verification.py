@@ -129,13 +129,16 @@ Tamper = Callable[[Tampering], Awaitable[object]]
 @pytest.mark.parametrize(
     ("tamper", "told"),
     [
-        (lambda on: on.replace(3, reason="another"), "3: is not what entry 4 says that it was"),
-        (lambda on: on.replace(3, at_ms=5), "3: is not what entry 4 says that it was"),
+        (
+            lambda on: on.replace(3, reason="another"),
+            "3: does not have the hash that entry 4 states",
+        ),
+        (lambda on: on.replace(3, at_ms=5), "3: does not have the hash that entry 4 states"),
         (lambda on: on.replace(6, actor="x"), "6: is not the entry that the head of the chain"),
-        (lambda on: on.replace(1, previous="x"), "0: is not what entry 1 says that it was"),
-        (lambda on: on.remove(1), "1: was removed, and all up to 1"),
-        (lambda on: on.remove(1, 2), "1: was removed, and all up to 2"),
-        (lambda on: on.remove(3, 4), "3: was removed, and all up to 4"),
+        (lambda on: on.replace(1, previous="x"), "0: does not have the hash that entry 1 states"),
+        (lambda on: on.remove(1), "1: was removed, with all up to 1"),
+        (lambda on: on.remove(1, 2), "1: was removed, with all up to 2"),
+        (lambda on: on.remove(3, 4), "3: was removed, with all up to 4"),
         (lambda on: on.remove(6), "6: the entries after 5 were removed"),
         (lambda on: on.remove(*range(1, 7)), "6: the entries after 0 were removed"),
         (lambda on: on.swap(2, 3), "2: is entry 3 of ORG#"),
@@ -146,12 +149,12 @@ Tamper = Callable[[Tampering], Awaitable[object]]
         (lambda on: on.copy(3, "copy"), "3: is under the key 'copy'"),
         (lambda on: on.set(4, "entry", "{}"), "4: can't be read"),
         (lambda on: on.set(4, "entry", 7), "4: can't be read"),
-        (lambda on: on.set(4, "expires_at_epoch", 2**40), "4: expires at another time"),
-        (lambda on: on.set(4, "expires_at_epoch", 1), "4: was removed, and all up to 4"),
+        (lambda on: on.set(4, "expires_at_epoch", 2**40), "4: does not expire at the time"),
+        (lambda on: on.set(4, "expires_at_epoch", 1), "4: was removed, with all up to 4"),
         (lambda on: on.unlist(5), "5: is not in the list of all changes"),
-        (lambda on: on.cut(4, 6, with_list=False), "5: was removed, and the list of all changes"),
-        (lambda on: on.remove_head(), "6: the head of the chain says that it ends at 0"),
-        (lambda on: on.remove_all(6), "1: was removed, and the list of all changes"),
+        (lambda on: on.cut(4, 6, with_list=False), "5: was removed, but is still in the list"),
+        (lambda on: on.remove_head(), "6: the head of the chain states 0 as the last entry"),
+        (lambda on: on.remove_all(6), "1: was removed, but is still in the list"),
     ],
 )
 async def test_what_was_done_to_it_is_found(
@@ -189,7 +192,7 @@ class TestErasedChains:
     ) -> None:
         """By its name, and among all of them."""
         owner = None if of_deployment else new_org_id()
-        told = "0: all of it was removed, and its head"
+        told = "0: all of the chain was removed, with its head"
         before = len(await entries_of(store, owner))
         for _ in range(2):
             await trail.apply(BY, a_change(owner), ())
@@ -209,7 +212,7 @@ class TestErasedChains:
         for _ in range(2):
             await trail.apply(BY, a_change(org_id), ())
         assert [entry.seq for entry in await entries_of(store, org_id)] == [1, 2]
-        told = "1: the chain was begun 2 times: what was before was removed"
+        told = "1: the chain was begun 2 times, so an earlier one was removed"
         assert await findings(store, clock, org_id) == [told]
 
     async def test_a_chain_without_entries_has_no_findings(
@@ -254,7 +257,10 @@ class TestExports:
     @pytest.mark.parametrize(
         ("tamper", "told"),
         [
-            (lambda on: on.rewrite_from(3, 6), [f"{n}: is not what was exported" for n in "3456"]),
+            (
+                lambda on: on.rewrite_from(3, 6),
+                [f"{n}: differs from the exported entry" for n in "3456"],
+            ),
             (lambda on: on.cut(4, 6, with_list=True), ["5: was removed", "6: was removed"]),
         ],
         ids=["rewritten", "cut"],
@@ -390,7 +396,7 @@ class TestExpiry:
         oldest = (await entries_of(store, org_id))[0].seq
         await Tampering(store, org_id).remove(oldest)
         found = await findings(store, clock, org_id)
-        assert any(f"was removed, and all up to {oldest}" in one for one in found), found
+        assert any(f"was removed, with all up to {oldest}" in one for one in found), found
 
 
 async def test_many_entries_and_many_findings_are_read_page_by_page(

@@ -130,9 +130,11 @@ class TestVerifying:
         for words in ((), ("--against", str(exported))):
             done = cli("audit", "verify", *words, "--json")
             assert done.code == exits.FAILED
-            assert {"chain": f"ORG#{ORG}", "seq": 2, "problem": "was removed, and all up to 2"} in (
-                done.json["findings"]
-            )
+            assert {
+                "chain": f"ORG#{ORG}",
+                "seq": 2,
+                "problem": "was removed, with all up to 2",
+            } in (done.json["findings"])
         assert "was removed" in cli("audit", "verify").out
 
     @pytest.mark.usefixtures("exported")
@@ -145,7 +147,7 @@ class TestVerifying:
             done = cli("audit", "verify", *words, "--json")
             assert done.code == exits.FAILED
             assert done.json["findings"] == [
-                {"chain": chain, "seq": 0, "problem": "all of it was removed, and its head"}
+                {"chain": chain, "seq": 0, "problem": "all of the chain was removed, with its head"}
                 for chain in chains
             ]
         cli.ok("freeze", ORG, *WHY)

@@ -1,7 +1,7 @@
-"""The audit trail: each change by a person or key is written down in its own transaction.
+"""The audit trail: each change by a person or key is recorded in the change's own transaction.
 
-A feature that changes something on somebody's behalf is handed an `Attribution`, describes the
-change as a `Change`, and has `AuditTrail` apply it.
+A feature describes a change as a `Change` and gives it to `AuditTrail`, with the `Attribution` of
+its author.
 """
 
 from pricekeeper.audit.entry import Change, differences

@@ -1,9 +1,8 @@
 """An entry of the audit trail: who changed what, when, from where and why. No I/O, no clock.
 
-The entries of a chain are numbered, and each names the hash of the one before it. The hash is the
-SHA-256 of the entry's canonical bytes, which are what is stored and what is exported. So whoever
-has the entries of a chain can check them with nothing but a hash function: no entry can be
-changed, removed or put elsewhere without another one that no longer fits.
+The entries of a chain are numbered, and each has the hash of the one before. The hash is the
+SHA-256 of the entry's canonical bytes, which are stored and exported. So a hash function is enough
+to check a chain: an entry that is changed, removed or moved no longer fits its neighbours.
 """
 
 from __future__ import annotations
@@ -19,43 +18,43 @@ from pricekeeper.authority import Attribution
 from pricekeeper.values import OrgId
 
 DEPLOYMENT: Final = "DEPLOYMENT"
-"""The chain of what concerns no single organisation."""
+"""The chain of changes that concern no single organisation."""
 SIDE_BYTES_MAX: Final = 8 * 1024
-"""The most that ``before`` or ``after`` takes as JSON: two of them fit well into an item."""
+"""The limit of ``before`` and of ``after`` as JSON; two of them fit into an item."""
 _ORG_PREFIX: Final = "ORG#"
 _DEPTH_MAX: Final = 4
-"""How deep objects are compared member by member: as deep as any setting lies."""
+"""The depth to which objects are compared by member, as deep as any setting."""
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that somebody makes, as it is to be written down. No secret is in it."""
+    """A change to record. It contains no secret."""
 
     action: str
-    """What is done: a noun and a verb, such as ``credentials.revoke``."""
+    """A noun and a verb, such as ``credentials.revoke``."""
     target: str
-    """To whom or what, such as a client's id."""
+    """The changed thing, such as a client's id."""
     org_id: OrgId | None
-    """The organisation that it concerns; ``None`` if it concerns the whole deployment."""
+    """The organisation that it concerns; ``None`` for the whole deployment."""
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
 
     @property
     def chain(self) -> str:
-        """The chain that the entry belongs to. An organisation's outlives the organisation."""
+        """The chain of its entry. An organisation's chain outlives the organisation."""
         return chain_of(self.org_id)
 
 
 class TrailEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A change that was made."""
+    """A recorded change."""
 
     id: str
-    """A UUID of version 7; nobody else writes an entry with this id."""
+    """A UUIDv7, made for this entry only."""
     chain: str
     seq: int
-    """Its number in the chain: the first is 1."""
+    """Its number in the chain, from 1."""
     previous: str
     """The hash of the entry before; empty for the first."""
     previous_expires_at_epoch: int
@@ -75,7 +74,7 @@ class TrailEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a chain ends: the number, hash and expiry of its last entry."""
+    """The end of a chain: the number, hash and expiry of its last entry."""
 
     seq: int = 0
     hash: str = ""
@@ -84,7 +83,6 @@ class Head:
     def next_entry(
         self, change: Change, by: Attribution, *, entry_id: str, at_ms: int, expires_at_epoch: int
     ) -> TrailEntry:
-        """The entry that follows."""
         return TrailEntry(
             id=entry_id,
             chain=change.chain,
@@ -105,36 +103,36 @@ class Head:
 
 
 def head_after(entry: TrailEntry) -> Head:
-    """Where the chain ends with this entry."""
+    """The end of the chain after this entry."""
     return Head(entry.seq, hash_of(canonical_bytes(entry)), entry.expires_at_epoch)
 
 
 def chain_of(org_id: OrgId | None) -> str:
-    """The name of an organisation's chain, or of the deployment's."""
+    """The chain of an organisation, or of the deployment."""
     return DEPLOYMENT if org_id is None else f"{_ORG_PREFIX}{org_id}"
 
 
 def org_of(chain: str) -> OrgId | None:
-    """The organisation whose chain it is; ``None`` for the deployment's."""
+    """The organisation of a chain; ``None`` for the deployment."""
     return OrgId(chain.removeprefix(_ORG_PREFIX)) if chain.startswith(_ORG_PREFIX) else None
 
 
 def canonical_bytes(entry: TrailEntry) -> bytes:
-    """The entry as JSON, with its members in the order of their names: what is hashed."""
+    """The entry as JSON with sorted members: the bytes that are hashed."""
     return _encode(entry)
 
 
 def hash_of(canonical: bytes) -> str:
-    """The hash by which the next entry names this one."""
+    """The hash that the next entry contains."""
     return hashlib.sha256(canonical).hexdigest()
 
 
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What changed: of each side, the members that the other lacks or has with another value.
+    """The members of each side that the other side lacks or has with another value.
 
-    Objects are compared member by member, so that one quota among many is seen by itself.
+    Objects are compared by member, so a single changed quota is seen.
     """
     return _differences(before, after, _DEPTH_MAX)
 
@@ -157,9 +155,9 @@ def _differences(
 
 
 def bounded_side(side: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The same, if it is small enough; else its largest members make room for their hash.
+    """Replace the largest members with their hashes until the rest is small enough.
 
-    So an entry always fits, and whoever has the value can still tell whether it is the one.
+    So an entry always fits, and a known value can still be compared with its hash.
     """
     if side is None:
         return None

@@ -1,16 +1,19 @@
-"""The items of the audit trail, in a table of its own, and one of each chain in Config.
+"""The items of the audit trail: keys and codec.
+
+In a table of their own:
 
 - ``CHAIN#{chain}`` / ``{number}``: an entry, as the JSON text that is hashed
 - ``HEADS`` / ``{chain}``: the number and hash of the chain's last entry; it never expires
-- ``TIMELINE`` / ``{id}``: for each entry of any chain where it is, in the order of time, so that
-  the changes to all organisations are listed without a look at each of them
+- ``TIMELINE`` / ``{id}``: the place of each entry of any chain, in the order of time, for lists
+  over all organisations
 
-- ``AUDIT_CHAINS`` / ``{chain}``, in Config: how often the chain was begun. It is written with the
-  first entry, so that a chain which is removed from the table as a whole is missed there
+In Config:
 
-Nothing is ever updated or deleted in the table of the trail: the head is put in place of the one
-that was read, and everything else is put once. So whoever runs the service needs no
-right to do either.
+- ``AUDIT_CHAINS`` / ``{chain}``: how often the chain was begun. It is written with the first entry,
+  so that a chain whose items are all removed is still missed.
+
+The trail's table needs no right to update or delete: a head is replaced by a conditional put, and
+everything else is put once.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ _SORT_KEY: Final = re.compile(f"[0-9]{{{_SEQ_DIGITS}}}", re.ASCII)
 
 
 class ListedEntry(msgspec.Struct, frozen=True):
-    """What the timeline says of an entry."""
+    """An entry's line in the timeline."""
 
     id: str
     chain: str
@@ -51,12 +54,12 @@ def chain_partition(chain: str) -> str:
 
 
 def entry_key(chain: str, seq: int) -> Key:
-    """The key of an entry; keys are in the order of the numbers."""
+    """The key of an entry; keys sort by number."""
     return Key(chain_partition(chain), f"{seq:0{_SEQ_DIGITS}}")
 
 
 def seq_of(item: Item) -> int | None:
-    """The number that the key of an item in a chain says; ``None`` if it is no entry's key."""
+    """The number in an entry's key; ``None`` if it is no such key."""
     sort_key = str(item["SK"])
     return int(sort_key) if _SORT_KEY.fullmatch(sort_key) else None
 
@@ -67,12 +70,12 @@ def head_key(chain: str) -> Key:
 
 
 def listed_key(entry_id: str) -> Key:
-    """The key of an entry in the timeline."""
+    """The key of an entry's line in the timeline."""
     return Key(TIMELINE, entry_id)
 
 
 def beginning_key(chain: str) -> Key:
-    """The key of what Config says of a chain."""
+    """The key of a chain's item in Config."""
     return Key(BEGINNINGS, chain)
 
 
@@ -82,12 +85,12 @@ def beginning_update(chain: str) -> Update:
 
 
 def beginnings_query() -> Query:
-    """Every chain that was ever begun."""
+    """Query all chains that were ever begun."""
     return Query(CONFIG, BEGINNINGS)
 
 
 def times_begun(item: Item | None) -> int:
-    """How often a chain was begun, as far as that is known; once, if the item says no number."""
+    """How often a chain was begun; 1 if the item has no number."""
     if item is None:
         return 0
     begun = item.get(_BEGUN)
@@ -95,9 +98,9 @@ def times_begun(item: Item | None) -> int:
 
 
 def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
-    """The writes that append an entry to a chain that ends with that head: the head comes first.
+    """Append an entry after that head; the head's write comes first.
 
-    Each of them is refused once it was applied, so the transaction can be sent any number of times.
+    Each write is refused once it was applied, so the transaction can be repeated safely.
     """
     after = head_after(entry)
     expiry = {"expires_at_epoch": entry.expires_at_epoch}
@@ -137,7 +140,7 @@ def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
 
 
 def head_from(item: Any) -> Head:
-    """The head of a chain; of one without entries, if there is none."""
+    """Read a chain's head; the head of an empty chain if there is no item."""
     if item is None:
         return Head()
     typed = TypedItem(AUDIT_TRAIL, item)
@@ -149,13 +152,13 @@ def head_from(item: Any) -> Head:
 
 
 def body_of(item: Item) -> bytes:
-    """The bytes of an entry, as they were hashed."""
+    """The hashed bytes of an entry."""
     body: str = TypedItem(AUDIT_TRAIL, item).text(_BODY)
     return body.encode("utf-8", "surrogatepass")
 
 
 def entry_from(item: Item) -> TrailEntry:
-    """The entry; raises `UnreadableItemError` if it is none."""
+    """Read an entry; raises `UnreadableItemError`."""
     try:
         return msgspec.json.decode(body_of(item), type=TrailEntry)
     except msgspec.MsgspecError as error:
@@ -163,7 +166,7 @@ def entry_from(item: Item) -> TrailEntry:
 
 
 def readable_entry(item: Item | None) -> TrailEntry | None:
-    """The entry, if it is there and can be read; one that can't be is reported."""
+    """Read an entry; ``None`` if it is absent or unreadable, which is reported."""
     if item is not None:
         with contextlib.suppress(UnreadableItemError):
             return entry_from(item)
@@ -171,7 +174,7 @@ def readable_entry(item: Item | None) -> TrailEntry | None:
 
 
 def listed_from(item: Item) -> ListedEntry:
-    """What the timeline says."""
+    """Read a line of the timeline."""
     typed = TypedItem(AUDIT_TRAIL, item)
     return ListedEntry(
         str(item["SK"]),
@@ -183,7 +186,7 @@ def listed_from(item: Item) -> ListedEntry:
 
 
 def readable_listed(item: Item | None) -> ListedEntry | None:
-    """What the timeline says, if it is there and can be read; what can't be is reported."""
+    """Read a line of the timeline; ``None`` if absent or unreadable, which is reported."""
     if item is not None:
         with contextlib.suppress(UnreadableItemError):
             return listed_from(item)
@@ -191,12 +194,12 @@ def readable_listed(item: Item | None) -> ListedEntry | None:
 
 
 def heads_query() -> Query:
-    """The heads of all chains."""
+    """Query the heads of all chains."""
     return Query(AUDIT_TRAIL, HEADS)
 
 
 def chain_query(chain: str, *, after: str = "", limit: int, descending: bool = False) -> Query:
-    """The entries of a chain, behind the one with that sort key."""
+    """Query the entries of a chain after that sort key."""
     pk = chain_partition(chain)
     return Query(AUDIT_TRAIL, pk, after=after, limit=limit, descending=descending)
 
@@ -204,7 +207,7 @@ def chain_query(chain: str, *, after: str = "", limit: int, descending: bool = F
 def timeline_query(
     first_ms: int, end_ms: int, *, after: str = "", limit: int, descending: bool = False
 ) -> Query:
-    """The timeline from one moment to before another, behind the entry with that id."""
+    """Query the timeline from the first moment to before the last, after that id."""
     return Query(
         AUDIT_TRAIL,
         TIMELINE,
@@ -217,7 +220,7 @@ def timeline_query(
 
 
 def _ids_from(at_ms: int) -> str:
-    """What comes before every id that was made at that moment, and behind all earlier ones."""
+    """A text between the ids of that moment and all earlier ones."""
     digits = f"{at_ms:012x}"
     return f"{digits[:8]}-{digits[8:]}"
 

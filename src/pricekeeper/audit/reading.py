@@ -1,8 +1,7 @@
-"""Listing entries of the audit trail, the newest first, in pages.
+"""Lists entries of the audit trail, newest first, in pages.
 
-The entries of one organisation are read from its chain. Those of several are found by the
-timeline, which is in the order of time whoever they concern. A page looks at a bounded number of
-entries, so it may be empty and yet have a next one: where nothing fits.
+The entries of one organisation are read from its chain, those of several from the timeline. A page
+looks at a bounded number of entries, so it may be empty and have a next one.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ PAGE_MAX: Final = 100
 LOOKED_AT_MAX: Final = 1_000
 """Entries that one page looks at."""
 END_MS: Final = (1 << 48) - 1
-"""The last moment that the id of an entry can have."""
+"""The last moment that an id can contain."""
 
 _UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 CURSOR: Final = f"({_UUID})-([1-9][0-9]{{0,11}})"
-"""What the text of a cursor looks like."""
+"""The pattern of a cursor."""
 _CURSOR: Final = re.compile(CURSOR, re.ASCII)
 _NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class TrailCursor(NamedTuple):
-    """Behind which entry to go on, by its id and by its number: each kind of list has its own."""
+    """The entry before the next page: the timeline uses its id, a chain its number."""
 
     id: str
     seq: int
 
     @classmethod
     def parse(cls, text: str) -> TrailCursor:
-        """The cursor that `text` is."""
+        """Parse the text of a cursor; raises `InvalidValueError`."""
         found = _CURSOR.fullmatch(text)
         if found is None:
             raise InvalidValueError("after", "must be the `next` of the page before")
@@ -49,29 +48,29 @@ class TrailCursor(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The cursor as the next request brings it along."""
+        """The cursor as the next request states it."""
         return f"{self.id}-{self.seq}"
 
 
 @dataclass(frozen=True, slots=True)
 class WantedEntries:
-    """Which entries are wanted: by whom, of which kind, from when to before when."""
+    """A filter of entries; the time ends before ``end_ms``."""
 
     actor: str | None = None
-    """A whole actor, or the part before a slash: ``cli`` is everybody on the command line."""
+    """A whole actor, or the part before a slash: ``cli`` means every user of the command line."""
     action: str | None = None
-    """A whole action, or the part before a dot: ``credentials`` is whatever was done to them."""
+    """A whole action, or the part before a dot, such as ``credentials``."""
     first_ms: int = 0
     end_ms: int = END_MS
 
     def fits(self, actor: str, action: str) -> bool:
-        """Whether such an entry is wanted, whenever it was made."""
+        """Whether such an entry is wanted, at any time."""
         return _is_part(self.actor, actor, "/") and _is_part(self.action, action, ".")
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPage:
-    """Some entries, and behind which one to go on; ``None`` at the end."""
+    """A page; the next one begins after ``after``, ``None`` at the end."""
 
     entries: tuple[TrailEntry, ...]
     after: TrailCursor | None = None
@@ -86,7 +85,7 @@ class TrailReader:
     async def list_org(
         self, org_id: OrgId, wanted: WantedEntries, after: TrailCursor | None, limit: int = PAGE_MAX
     ) -> EntryPage:
-        """The entries of one organisation, also of one that was deleted."""
+        """List the entries of an organisation, also of a deleted one."""
         chain, found, looked_at = chain_of(org_id), list[TrailEntry](), 0
         behind = "" if after is None else items.entry_key(chain, after.seq).sk or ""
         while True:
@@ -94,7 +93,7 @@ class TrailReader:
             page = await self._store.query(query)
             for item in page.items:
                 seq, entry = items.seq_of(item), items.readable_entry(item)
-                if seq is None:  # somebody has put it there, and `audit verify` tells of it
+                if seq is None:  # not ours; `audit verify` reports it
                     continue
                 looked_at += 1
                 if entry is not None and _is_wanted(entry, wanted):
@@ -115,7 +114,7 @@ class TrailReader:
         *,
         covered: Collection[OrgId] | None = None,
     ) -> EntryPage:
-        """The entries of all chains, or of those of the organisations that are covered."""
+        """List the entries of all chains, or of those of the covered organisations."""
         chains = None if covered is None else {chain_of(org_id) for org_id in covered}
         behind = "" if after is None else after.id
         found, looked_at = list[ListedEntry](), 0

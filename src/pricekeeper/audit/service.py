@@ -1,16 +1,14 @@
-"""Makes changes together with their entries: both are there, or neither.
+"""Writes changes together with their entries, in one transaction.
 
-A feature hands over the operations of its change and says who makes it. They are sent in one
-transaction with the entry and the head of its chain. If the entry can't be written, the change
-is not made.
+If the entry can't be written, the change is not made.
 
-**A lost reply is resolved.** The transaction moves the head from one number to the next, so it can
-be sent again: only one copy of it can ever be applied. Whether it was is read from the entry of
-that number, whose id nobody else has. What is then still unknown is an `OutcomeUnknownError`.
+**Lost replies.** The transaction moves the head from one number to the next, so it can be repeated:
+only one copy can be applied. The entry with that number then shows by its unique id whether it was.
+If that can't be read, an `OutcomeUnknownError` is raised.
 
-**Changes of one chain come one after another.** Within a process they wait for each other. Of two
-processes, one is refused because the head has moved, sees the new head in the refusal, and tries
-again.
+**Changes of one chain are written one after another.** Within a process they wait for each other.
+Of two processes, one is refused because the head has moved, gets the new head with the refusal, and
+tries again.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from pricekeeper.values import new_request_id
 ATTEMPTS_MAX: Final = 24
 """How often others may move the head of the chain before a change gives up."""
 SENDINGS_MAX: Final = 3
-"""How often a transaction is sent whose reply is lost."""
+"""How often a transaction is sent while its replies are lost."""
 _BACKOFF: Final = Backoff(5, 100)
 _DAY_SECS: Final = 86_400
 
@@ -64,23 +62,23 @@ class AuditTrail:
     async def apply(self, by: Attribution, change: Change, operations: Sequence[Write]) -> None:
         """Apply the operations and write the entry: one read and one transaction.
 
-        Raises `TransactionCancelledError` if the condition of one of the operations did not hold;
-        its reasons are those of the operations, in their order. Without operations, the entry
-        says that somebody asked for a change that there was no need to make.
+        Raises `TransactionCancelledError` if a condition of the operations did not hold, with the
+        reasons in their order. Without operations, the entry records a request that needed no
+        change.
         """
         async with self._turns.setdefault(change.chain, asyncio.Lock()):
             with log_change(change.action, change.target, by):
                 await self._append(by, change, tuple(operations))
 
     async def write(self, by: Attribution, change: Change, operation: Write) -> None:
-        """As `apply`, for one operation: `ConditionFailedError` if its condition did not hold."""
+        """Do `apply` for one operation; raises `ConditionFailedError` if its condition failed."""
         try:
             await self.apply(by, change, (operation,))
         except TransactionCancelledError as cancelled:
             raise ConditionFailedError(cancelled.reasons[0].item) from cancelled
 
     def maker(self, by: Attribution, change: Change) -> Callable[[Write | None], Awaitable[None]]:
-        """A function that makes the change by one operation; without one it only writes it down."""
+        """Return a function that makes the change; called with ``None``, it only records it."""
 
         async def make(operation: Write | None) -> None:
             if operation is None:
@@ -119,10 +117,10 @@ class AuditTrail:
         operations: tuple[Write, ...],
         beginning: tuple[Write, ...],
     ) -> Head | None:
-        """Send the change; returns the head that somebody else has put meanwhile, if one has.
+        """Send the change; returns the new head if another process has moved it.
 
-        While a reply is missing, whatever the copy after it is answered, the first may still be
-        on its way; it can't be applied any more once the head has moved.
+        While a reply is missing, an earlier copy may still arrive. It can't be applied once the
+        head has moved.
         """
         sent = (*operations, *items.append_puts(entry, head), *beginning)
         lost: OutcomeUnknownError | None = None
@@ -147,7 +145,7 @@ class AuditTrail:
         return None
 
     async def _is_written(self, entry: TrailEntry, lost: OutcomeUnknownError) -> bool:
-        """Read whether the entry is there, because a reply was lost."""
+        """Check after a lost reply whether the entry is there."""
         try:
             item = await self._store.get(AUDIT_TRAIL, items.entry_key(entry.chain, entry.seq))
         except StoreError as error:
@@ -156,7 +154,7 @@ class AuditTrail:
         return found is not None and found.id == entry.id
 
     async def _pause(self, failures: int) -> None:
-        """Let others go on, or the store recover, before another attempt."""
+        """Wait before another attempt, so that others finish or the store recovers."""
         if failures:
             await self._clock.sleep_ms(_BACKOFF.pause_ms(failures, secrets.randbelow))
 
@@ -167,7 +165,7 @@ def _head_of_others(
     entry: TrailEntry,
     lost: OutcomeUnknownError | None,
 ) -> Head:
-    """The head that is there in place of the one that was read; raises if that is not all."""
+    """The head that another process has written; raises if something else was refused."""
     own, (head, *rest) = cancelled.reasons[:operations], cancelled.reasons[operations:]
     has_moved = head.code is ReasonCode.CONDITION_FAILED
     if lost is not None and not has_moved:
@@ -179,6 +177,6 @@ def _head_of_others(
     if any(reason.code is ReasonCode.CONDITION_FAILED for reason in rest):
         raise StoreMisconfiguredError(
             f"the audit trail of {entry.chain} has an entry after its end, so nothing can be "
-            "changed there; find out more with: pricekeeper audit verify"
+            "changed there; see the findings of: pricekeeper audit verify"
         )
     raise TransactionCancelledError(own) from cancelled

@@ -1,42 +1,44 @@
-"""Verifying the audit trail: whether an entry was changed, removed or put elsewhere.
+"""Verifies the audit trail, and compares it with an export.
 
-Each chain is read from its oldest entry to its end. An entry that expired is gone with all that
-came before it, and each entry says when the one before it expires: so an oldest entry whose
-predecessor should still be there is one whose predecessor was removed. The head tells whether the
-last entries are there, and the timeline whether a chain was cut off together with its head. What
-Config says of each chain that was begun tells whether one was removed with all of that.
+A chain is read from its oldest entry to its end. Expired entries are gone, from the oldest on. Each
+entry states when the one before it expires, so a missing predecessor that has not expired was
+removed. The head shows missing last entries. The timeline shows a chain that was cut off together
+with its head. Config shows a chain of which all items were removed.
 
-Whoever can write to every item of a chain can make a whole new one that fits. That is found by
-holding the chain against what was exported before (`compare_lines`).
+An attacker who can write all items of a chain can make a new one that fits. A comparison with an
+earlier export finds that (`compare_lines`). An export contains chain after chain, each from its
+oldest entry. A file with missing lines would prove less than it seems, so it is refused with the
+number of the line.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from pricekeeper.audit import items
 from pricekeeper.audit.entry import Head, TrailEntry, hash_of
-from pricekeeper.audit.exported import read_lines
 from pricekeeper.audit.items import ListedEntry
 from pricekeeper.audit.reading import END_MS
 from pricekeeper.clock import Clock
-from pricekeeper.errors import UnreadableItemError
+from pricekeeper.errors import InvalidValueError, UnreadableItemError
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.storage.values import EXPIRY
 
 FINDINGS_MAX: Final = 100
-"""Findings that are told of one chain; the rest is counted."""
+"""Findings reported for one chain; further ones are counted."""
 _AT_ONCE: Final = 100
 _QUERY_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class TrailFinding:
-    """Something that is not as it was written."""
+    """A difference from the written trail."""
 
     chain: str
     seq: int
@@ -45,21 +47,20 @@ class TrailFinding:
 
 @dataclass(slots=True)
 class ChainReport:
-    """What was found in one chain."""
+    """The findings in one chain."""
 
     chain: str
     is_known: bool = False
-    """Whether it was ever begun, as far as the store knows."""
+    """Whether the store knows that it was ever begun."""
     entries: int = 0
     first_seq: int = 0
     last_seq: int = 0
     last_hash: str = ""
-    """To be kept elsewhere: a later chain must still have it under that number."""
+    """Keep it elsewhere: a later chain must have it under that number."""
     findings: list[TrailFinding] = field(default_factory=list)
     findings_more: int = 0
 
     def add(self, seq: int, problem: str) -> None:
-        """Add a finding."""
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(TrailFinding(self.chain, seq, problem))
         else:
@@ -68,10 +69,10 @@ class ChainReport:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of holding the chains against an export."""
+    """The result of a comparison with an export."""
 
     lines: int
-    """Lines of the export that were held against them."""
+    """The number of compared lines."""
     findings: list[TrailFinding]
 
 
@@ -91,9 +92,9 @@ class TrailVerifier:
         return [reports[name] for name in sorted(reports)]
 
     async def export(self, chain: str | None = None) -> AsyncIterator[bytes]:
-        """Every entry as the bytes that its hash is of, chain by chain, the oldest first.
+        """Read every entry as its hashed bytes, chain by chain, oldest first.
 
-        What lies under a key that no entry has is left out; `verify` tells of it.
+        Items under keys of no entry are left out; `verify` reports them.
         """
         for name in await self._chains(chain):
             query = items.chain_query(name, limit=_QUERY_MAX)
@@ -102,10 +103,10 @@ class TrailVerifier:
                     yield items.body_of(item)
 
     async def compare_lines(self, lines: Iterable[bytes]) -> Comparison:
-        """Hold the chains against lines that were exported before; at most so many are told.
+        """Compare the chains with the lines of an earlier export; findings are bounded.
 
-        What has expired since need not be there. Raises `InvalidValueError` if the lines are none,
-        or lines were taken out of them.
+        Entries that have expired may be missing. Raises `InvalidValueError` if the lines are no
+        export, or have gaps.
         """
         findings, count = list[TrailFinding](), 0
         pending = read_lines(lines, self._now_epoch())
@@ -119,7 +120,7 @@ class TrailVerifier:
                     findings.append(TrailFinding(entry.chain, entry.seq, "was removed"))
                 elif item is not None and _body(item) != line.body:
                     findings.append(
-                        TrailFinding(entry.chain, entry.seq, "is not what was exported")
+                        TrailFinding(entry.chain, entry.seq, "differs from the exported entry")
                     )
             count += len(some)
             if len(findings) > FINDINGS_MAX:
@@ -140,9 +141,9 @@ class TrailVerifier:
         return {chain: times} if times else {}
 
     async def _verify_chain(self, chain: str, begun: int = 0) -> ChainReport:
-        """Read the head, then the entries: what is appended meanwhile is verified as well.
+        """Read the head before the entries, so that later entries are verified too.
 
-        ``begun`` is how often the chain was begun; 0 for one that Config does not know.
+        ``begun`` is how often the chain was begun; 0 if Config does not know it.
         """
         report = ChainReport(chain)
         head = await self._read_head(chain, report)
@@ -155,12 +156,14 @@ class TrailVerifier:
         if head.seq < report.last_seq:
             head = await self._read_head(chain, report)
         if head.seq < report.last_seq:
-            report.add(report.last_seq, f"the head of the chain says that it ends at {head.seq}")
+            report.add(
+                report.last_seq, f"the head of the chain states {head.seq} as the last entry"
+            )
         report.is_known = bool(begun or head.seq or report.entries or report.findings)
         if begun and not (head.seq or report.entries or report.findings):
-            report.add(0, "all of it was removed, and its head")
+            report.add(0, "all of the chain was removed, with its head")
         if begun > 1:
-            report.add(1, f"the chain was begun {begun} times: what was before was removed")
+            report.add(1, f"the chain was begun {begun} times, so an earlier one was removed")
         return report
 
     async def _read_head(self, chain: str, report: ChainReport) -> Head:
@@ -181,7 +184,7 @@ class TrailVerifier:
             yield some
 
     def _verify_entry(self, item: Item, head: Head, report: ChainReport) -> None:
-        """Verify one entry, and that it follows the one before, which the report ends with."""
+        """Verify one entry, and its link to the one before."""
         seq, entry, digest = items.seq_of(item), items.readable_entry(item), hash_of(_body(item))
         if seq is None:
             found = 0 if entry is None else entry.seq
@@ -193,7 +196,7 @@ class TrailVerifier:
             if (entry.chain, entry.seq) != (report.chain, seq):
                 report.add(seq, f"is entry {entry.seq} of {entry.chain}, in another place")
             if item.get(EXPIRY) != entry.expires_at_epoch:
-                report.add(seq, "expires at another time than it was written with")
+                report.add(seq, "does not expire at the time that it states")
             self._verify_link(entry, seq, report)
         if head.seq == seq and head.hash != digest:
             report.add(seq, "is not the entry that the head of the chain names")
@@ -205,12 +208,12 @@ class TrailVerifier:
         is_oldest, next_seq = not report.entries, report.last_seq + 1
         may_be_gone = is_oldest and entry.previous_expires_at_epoch <= self._now_epoch()
         if seq > next_seq and not may_be_gone:
-            report.add(next_seq, f"was removed, and all up to {seq - 1}")
+            report.add(next_seq, f"was removed, with all up to {seq - 1}")
         elif seq == next_seq and entry.previous != report.last_hash:
-            report.add(seq - 1, f"is not what entry {seq} says that it was")
+            report.add(seq - 1, f"does not have the hash that entry {seq} states")
 
     async def _verify_listed(self, some: list[Item], report: ChainReport) -> None:
-        """Verify that the timeline names these entries."""
+        """Verify that the timeline has these entries."""
         entries = [entry for entry in map(items.readable_entry, some) if entry is not None]
         keys = [(AUDIT_TRAIL, items.listed_key(entry.id)) for entry in entries]
         for entry, item in zip(entries, await self._store.batch_get(keys), strict=True):
@@ -219,7 +222,7 @@ class TrailVerifier:
                 report.add(entry.seq, "is not in the list of all changes")
 
     async def _verify_timeline(self, reports: dict[str, ChainReport], only: str | None) -> None:
-        """Verify that what the timeline names is there: also if a whole chain is gone."""
+        """Verify that the entries of the timeline exist, also of a removed chain."""
         query = items.timeline_query(0, END_MS, limit=_QUERY_MAX)
         async for item in query_items(self._store, query):
             listed = items.readable_listed(item)
@@ -229,10 +232,10 @@ class TrailVerifier:
                 reports[listed.chain] = await self._verify_chain(listed.chain)
             report = reports[listed.chain]
             if listed.seq > report.last_seq and not await self._is_there(listed, item):
-                report.add(listed.seq, "was removed, and the list of all changes still names it")
+                report.add(listed.seq, "was removed, but is still in the list of all changes")
 
     async def _is_there(self, listed: ListedEntry, item: Item) -> bool:
-        """Whether the entry was appended meanwhile, or has expired by now."""
+        """Whether the entry was appended meanwhile, or has expired."""
         key = items.entry_key(listed.chain, listed.seq)
         if await self._store.get(AUDIT_TRAIL, key) is not None:
             return True
@@ -244,8 +247,73 @@ class TrailVerifier:
 
 
 def _body(item: Item) -> bytes:
-    """The bytes of an entry; what is no text has none."""
+    """The bytes of an entry; empty if it is no text."""
     try:
         return items.body_of(item)
     except UnreadableItemError:
         return b""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedLine:
+    """One line of an export."""
+
+    number: int
+    """Its number in the file, from 1."""
+    body: bytes
+    entry: TrailEntry
+
+
+def read_lines(lines: Iterable[bytes], now_epoch: int) -> Iterator[ExportedLine]:
+    """Parse each line; raises `InvalidValueError` where the file has a gap.
+
+    Entries that expired before the export may be missing at the beginning of a chain.
+    """
+    before: ExportedLine | None = None
+    chains = set[str]()
+    for number, text in enumerate(lines, 1):
+        if not (body := text.strip()):
+            continue
+        line = ExportedLine(number, body, _parse(number, body))
+        if before is not None and before.entry.chain == line.entry.chain:
+            _check_next(before, line)
+        elif line.entry.chain in chains:
+            raise _refusal(number, f"{_name(line.entry)} does not follow the line before")
+        elif line.entry.previous_expires_at_epoch > now_epoch:
+            raise _missing(line)
+        chains.add(line.entry.chain)
+        yield line
+        before = line
+    if before is None:
+        raise InvalidValueError("against", "is empty; name a file that `audit export` wrote")
+
+
+def _check_next(before: ExportedLine, line: ExportedLine) -> None:
+    """Check that a line follows the one before it in its chain."""
+    if line.entry.seq > before.entry.seq + 1:
+        raise _missing(line)
+    if line.entry.seq <= before.entry.seq:
+        raise _refusal(line.number, f"{_name(line.entry)} does not follow the line before")
+    if line.entry.previous != hash_of(before.body):
+        raise _refusal(line.number, "it does not name the hash of the line before")
+
+
+def _missing(line: ExportedLine) -> InvalidValueError:
+    text = f"entry {line.entry.seq - 1} of {line.entry.chain} is missing before it"
+    return _refusal(line.number, text)
+
+
+def _name(entry: TrailEntry) -> str:
+    return f"entry {entry.seq} of {entry.chain}"
+
+
+def _parse(number: int, body: bytes) -> TrailEntry:
+    try:
+        return msgspec.json.decode(body, type=TrailEntry)
+    except msgspec.MsgspecError as error:
+        raise _refusal(number, "it is not an entry") from error
+
+
+def _refusal(number: int, problem: str) -> InvalidValueError:
+    text = f"must be a file that `audit export` wrote; line {number}: {problem}"
+    return InvalidValueError("against", text)
