@@ -15,9 +15,8 @@ from pricekeeper.bootstrap import open_services
 from pricekeeper.clock import ManualClock, SystemClock
 from pricekeeper.days import day_start_ms
 from pricekeeper.export import DailyExports, ExportState
-from pricekeeper.export.daily import INTERVAL_MS, LEASE_MS
-from pricekeeper.export.days import day_after, final_at_ms, last_final_day
-from pricekeeper.export.state import kept_from_epoch
+from pricekeeper.export.daily import INTERVAL_MS, LEASE_MS, kept_from_epoch
+from pricekeeper.export.manifest import day_after, final_at_ms, last_final_day
 from pricekeeper.http.app import make_app
 from pricekeeper.metering import Aggregator
 from pricekeeper.metering.items import day_expires_at_epoch

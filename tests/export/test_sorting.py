@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricekeeper.export import sorting
-from pricekeeper.export.sorting import SortedLines
+from pricekeeper.export import files
+from pricekeeper.export.files import SortedLines
 
 KEYS = st.lists(st.integers(0, 10**6).map(lambda number: f"{number:08x}"), unique=True)
 
@@ -33,7 +33,7 @@ def test_memory_and_open_files_have_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many lines are in memory, and so many files are there, at most."""
-    monkeypatch.setattr(sorting, "RUNS_MAX", 4)
+    monkeypatch.setattr(files, "RUNS_MAX", 4)
     lines = SortedLines(tmp_path, run_lines=10)
     most_lines = most_files = 0
     for number in range(1_000):

@@ -9,7 +9,7 @@ import pytest
 from http_fixtures import KEY, Api, Reply, Tenant, usage
 from http_shop import INPUT, WORST, Shop, budget, open_shop
 from minting import minted
-from pricekeeper.export.days import final_at_ms
+from pricekeeper.export.manifest import final_at_ms
 from pricekeeper.metering.voiding import VOIDABLE_DAYS
 
 WHY = {"reason": "a load test by mistake"}

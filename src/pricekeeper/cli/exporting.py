@@ -115,7 +115,7 @@ def _days(day: datetime | None, first: datetime | None, last: datetime | None) -
         raise MisusedError("--from is after --to")
     if (end - begin).days >= DAYS_MAX:
         raise MisusedError(f"--from and --to may be {DAYS_MAX} days apart")
-    from pricekeeper.export.days import days_between  # noqa: PLC0415
+    from pricekeeper.export.manifest import days_between  # noqa: PLC0415
 
     return list(days_between(begin.strftime("%Y%m%d"), end.strftime("%Y%m%d")))
 

@@ -3,11 +3,10 @@
 `Exporter` writes a day; `DailyExports` does it for every day, once it can no longer change.
 """
 
-from pricekeeper.export.daily import DailyExports
+from pricekeeper.export.daily import DailyExports, ExportState
+from pricekeeper.export.destination import open_destination
 from pricekeeper.export.manifest import FileFormat, Manifest
-from pricekeeper.export.opening import open_destination
 from pricekeeper.export.service import Exporter, Progress
-from pricekeeper.export.state import ExportState
 
 __all__ = [
     "DailyExports",

@@ -1,7 +1,11 @@
-"""Exports every day once it can no longer change, as long as the service runs.
+"""Exports every day once it can no longer change, while the service runs.
 
-However many instances do this, one is enough: whoever holds the lease. Should two overlap all the
-same, both write the same bytes.
+A lease makes one instance do this. If two overlap, both write the same bytes. One item of Config
+has the last exported day, and what must be kept until it is exported.
+
+A row of a day expires `RETENTION_RANGE` days after the start of the day, or later: the retention is
+at least that long, and `metering.items` adds two days for zones, late records and clocks. So rows
+of unexported days are kept by keeping all rows that expire after a moment, with any retention.
 """
 
 from __future__ import annotations
@@ -13,27 +17,33 @@ import msgspec
 import structlog
 
 from pricekeeper.clock import Clock
-from pricekeeper.days import MS_PER_DAY
-from pricekeeper.errors import ExportError, StoreError
-from pricekeeper.export.days import day_after, days_between, last_final_day
-from pricekeeper.export.manifest import Manifest
-from pricekeeper.export.opening import open_destination
+from pricekeeper.days import MS_PER_DAY, day_start_ms
+from pricekeeper.errors import ConditionFailedError, ExportError, StoreError
+from pricekeeper.export.destination import open_destination
+from pricekeeper.export.manifest import Manifest, day_after, days_between, last_final_day
 from pricekeeper.export.service import Exporter, Progress
-from pricekeeper.export.state import ExportState
 from pricekeeper.metering.journal_items import ticks_from, ticks_query
-from pricekeeper.settings import Settings
-from pricekeeper.storage import Store
+from pricekeeper.settings import RETENTION_RANGE, Settings
+from pricekeeper.storage import Condition, Item, Key, Remove, Set, Store, Update, attr
+from pricekeeper.storage.kept_rows import EXPORT_STATE, KEPT_FROM
+from pricekeeper.storage.tables import CONFIG
 from pricekeeper.ticks import TICK_MS, tick_of
 
 INTERVAL_MS: Final = 15 * 60_000
 LEASE_MS: Final = 10 * 60_000
 RENEW_MS: Final = 60_000
 
+_DAY: Final = "day"
+_OWNER: Final = "owner"
+_UNTIL: Final = "until_ms"
+_LEASE: Final = Key("EXPORT", "LEASE")
+_SECS_PER_DAY: Final = 86_400
+
 _log = structlog.get_logger(__name__)
 
 
 class DailyExports:
-    """The job that exports; it is also asked which day is next."""
+    """The job that exports."""
 
     def __init__(self, store: Store, clock: Clock, settings: Settings) -> None:
         self._store = store
@@ -44,31 +54,31 @@ class DailyExports:
         self._renewed_ms: int | None = None
 
     async def settle_keeping(self) -> None:
-        """Keep what was not exported, or stop keeping it, as the settings say."""
+        """Begin or end keeping unexported usage, as the settings state."""
         if self._settings.exports_before_delete:
             await self._state.keep()
         else:
             await self._state.release()
 
     async def try_to_release(self) -> None:
-        """Stop keeping what was not exported, where nobody exports; if that fails, it is kept."""
+        """End keeping unexported usage where nothing is exported; a failure is only logged."""
         try:
             await self._state.release()
         except StoreError as error:
             _log.warning("kept_usage_not_released", code=error.code, error=str(error))
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
-        """Export whatever is due at every interval, until cancelled."""
+        """Export what is due at every interval, until cancelled."""
         while True:
             try:
                 await self.settle_keeping()
                 await self.run_once()
-            except (ExportError, StoreError) as error:  # the next interval goes on where it stopped
+            except (ExportError, StoreError) as error:  # the next interval continues
                 _log.error("export_failed", code=error.code, error=str(error))
             await self._clock.sleep_ms(interval_ms)
 
     async def run_once(self) -> list[Manifest]:
-        """Export every day that is due, the oldest first."""
+        """Export all days that are due, oldest first."""
         location = self._settings.export_to
         if location is None or not await self._take_lease():
             return []
@@ -85,15 +95,15 @@ class DailyExports:
                 manifest = await exporter.export_day(day)
                 await self._state.advance(day)
                 done.append(manifest)
-                _tell(manifest)
+                _log_export(manifest)
         finally:
             await destination.close()
         return done
 
     async def find_next_day(self, exporter: Exporter) -> str:
-        """The first day that was not exported.
+        """Find the first day to export.
 
-        If none ever was, the days before anything was posted need no export.
+        If no day was ever exported, days without usage at the beginning are skipped.
         """
         day = await self._state.read_day()
         if day is not None:
@@ -106,7 +116,7 @@ class DailyExports:
         return day_after(last)
 
     async def _find_oldest_day(self, now_ms: int) -> str:
-        """The first day of the retention, or of what is kept beyond it."""
+        """The first day with usage: of the retention, or kept beyond it."""
         oldest_ms = now_ms - self._settings.retention_days * MS_PER_DAY
         first = msgspec.structs.replace(ticks_query(0, tick_of(now_ms)), limit=1)
         for tick in ticks_from((await self._store.query(first)).items):
@@ -123,7 +133,7 @@ class DailyExports:
             await self._take_lease()
 
 
-def _tell(manifest: Manifest) -> None:
+def _log_export(manifest: Manifest) -> None:
     facts = {
         "day": manifest.day,
         "organisations": len(manifest.organisations),
@@ -135,3 +145,70 @@ def _tell(manifest: Manifest) -> None:
         return
     differing = sum(one.differing_accounts for one in manifest.organisations)
     _log.warning("exported_totals_differ", differing_accounts=differing, **facts)
+
+
+class ExportState:
+    """The state of exports in the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def read_day(self) -> str | None:
+        """The last exported day; all days before it are exported too. ``None`` if there is none."""
+        return _day_in(await self._store.get(*EXPORT_STATE))
+
+    async def advance(self, day: str) -> None:
+        """Record that everything up to that day is exported; never moves backwards."""
+        table, key = EXPORT_STATE
+        forward: Condition = attr(_DAY).absent() | attr(_DAY).lt(day)
+        said, kept = Set(_DAY, day), Set(KEPT_FROM, kept_from_epoch(day))
+        for actions, also in (
+            ((said, kept), attr(KEPT_FROM).exists()),
+            ((said,), attr(KEPT_FROM).absent()),
+        ):
+            try:
+                await self._store.update(Update(table, key, actions, forward & also))
+            except ConditionFailedError:
+                continue
+            return
+
+    async def keep(self) -> None:
+        """Begin to keep unexported usage."""
+        table, key = EXPORT_STATE
+        item = await self._store.get(table, key)
+        if item is not None and KEPT_FROM in item:
+            return
+        day = _day_in(item)
+        same = attr(_DAY).absent() if day is None else attr(_DAY).eq(day)
+        kept = Set(KEPT_FROM, 0 if day is None else kept_from_epoch(day))
+        try:
+            await self._store.update(Update(table, key, (kept,), same))
+        except ConditionFailedError:
+            return  # a day was exported meanwhile; the next interval keeps
+
+    async def release(self) -> None:
+        """Keep nothing beyond its expiry."""
+        table, key = EXPORT_STATE
+        item = await self._store.get(table, key)
+        if item is not None and KEPT_FROM in item:
+            await self._store.update(Update(table, key, (Remove(KEPT_FROM),)))
+
+    async def take_lease(self, owner: str, now_ms: int, lease_ms: int) -> bool:
+        """Take or renew the lease to export; ``False`` if another instance has it."""
+        free = attr(_UNTIL).absent() | attr(_UNTIL).lt(now_ms) | attr(_OWNER).eq(owner)
+        actions = (Set(_OWNER, owner), Set(_UNTIL, now_ms + lease_ms))
+        try:
+            await self._store.update(Update(CONFIG, _LEASE, actions, free))
+        except ConditionFailedError:
+            return False
+        return True
+
+
+def kept_from_epoch(day: str) -> int:
+    """Rows that expire after this moment are kept if all days up to ``day`` are exported."""
+    return day_start_ms("UTC", day_after(day)) // 1000 + RETENTION_RANGE[0] * _SECS_PER_DAY
+
+
+def _day_in(item: Item | None) -> str | None:
+    day = None if item is None else item.get(_DAY)
+    return day if isinstance(day, str) else None

@@ -1,42 +1,55 @@
-"""Where exports go: what a folder and a bucket both offer."""
+"""The interface of destinations, and the choice between a folder and S3."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
 
+from pricekeeper.clock import Clock
 from pricekeeper.export.files import WrittenFile
+from pricekeeper.export.folder import FolderDestination
 from pricekeeper.export.manifest import FileEntry
+from pricekeeper.export.s3 import S3Destination
+from pricekeeper.settings import ExportLocation, FolderLocation
 
 
 class Destination(Protocol):
-    """Files under paths. A file is there as a whole, or it is not there."""
+    """Files under paths. A file appears whole or not at all."""
 
     @property
     def scratch(self) -> Path:
-        """A folder for files that are not finished; it ends with this object."""
+        """A folder for unfinished files; it is removed with this object."""
         ...
 
     async def put_file(self, path: str, written: WrittenFile) -> None:
-        """Put a file of the scratch folder there, in place of what was there."""
+        """Move a file of the scratch folder to the path, in place of an earlier file."""
         ...
 
     async def put_bytes(self, path: str, content: bytes) -> None:
-        """Put these bytes there, in place of what was there."""
+        """Put these bytes at the path, in place of an earlier file."""
         ...
 
     async def read(self, path: str) -> bytes | None:
-        """What is there; ``None`` if nothing is."""
+        """The content of a file; ``None`` if it does not exist."""
         ...
 
     async def has(self, file: FileEntry) -> bool:
-        """Whether exactly that file is there."""
+        """Whether exactly that file exists."""
         ...
 
     async def remove(self, path: str) -> None:
-        """Remove what is there, if anything is."""
+        """Remove a file, if it exists."""
         ...
 
     async def close(self) -> None:
-        """Remove the scratch folder, and close whatever is open."""
+        """Remove the scratch folder and close connections."""
         ...
+
+
+def open_destination(
+    location: ExportLocation, clock: Clock, *, s3_endpoint: str | None = None
+) -> Destination:
+    """Open a folder, or a prefix of a bucket."""
+    if isinstance(location, FolderLocation):
+        return FolderDestination(location.path)
+    return S3Destination(location, clock, endpoint=s3_endpoint)

@@ -1,8 +1,8 @@
-"""Exports in a folder: written aside, synced, and moved into place in one step.
+"""Exports to a folder: files are written aside, synced, and renamed into place.
 
-Unfinished files are in a scratch folder of their own, inside of the destination, so that moving is
-a rename. Its owner holds a lock on it. The operating system lets go of the lock when a process
-ends, however it ends; the next export removes whatever scratch folders nobody holds.
+Unfinished files are in a scratch folder inside the destination, so that moving is a rename. Its
+owner holds a lock on it, which the operating system releases when the process ends. The next export
+removes all scratch folders that are not locked.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ _ATTEMPTS_MAX: Final = 5
 
 
 class ScratchFolder:
-    """A folder of one process, which ends with it."""
+    """A folder of one process, removed with it."""
 
     def __init__(self, parent: Path) -> None:
         _remove_abandoned(parent)
         self.path, self._lock = _make_locked(parent)
 
     def close(self) -> None:
-        """Remove it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
@@ -41,7 +40,7 @@ class FolderDestination:
     """A folder of this machine."""
 
     def __init__(self, path: str) -> None:
-        """Make the folder if it is missing. Raises `ExportError` if that can't be."""
+        """Create the folder if it is missing; raises `ExportError` if that fails."""
         self._root = Path(path)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -51,36 +50,31 @@ class FolderDestination:
 
     @property
     def scratch(self) -> Path:
-        """Where files are written before they are moved."""
         return self._scratch.path
 
     async def put_file(self, path: str, written: WrittenFile) -> None:
-        """Move a file of the scratch folder there."""
         await self._run(self._move, written.path, path)
 
     async def put_bytes(self, path: str, content: bytes) -> None:
-        """Write these bytes aside, and move them there."""
+        """Write the bytes aside, then move them."""
         await self._run(self._write, path, content)
 
     async def read(self, path: str) -> bytes | None:
-        """What is there."""
         with contextlib.suppress(FileNotFoundError):
             return (self._root / path).read_bytes()
         return None
 
     async def has(self, file: FileEntry) -> bool:
-        """Whether exactly that file is there: its content is hashed."""
+        """Compare size and hash."""
         path = self._root / file.path
         if not path.is_file() or path.stat().st_size != file.bytes:
             return False
         return await asyncio.to_thread(sha256_of, path) == file.sha256
 
     async def remove(self, path: str) -> None:
-        """Remove what is there."""
         (self._root / path).unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Remove the scratch folder."""
         self._scratch.close()
 
     async def _run(self, function: object, *arguments: object) -> None:
@@ -110,7 +104,7 @@ class FolderDestination:
 
 
 def _make_locked(parent: Path) -> tuple[Path, int]:
-    """Make a folder and hold its lock. Somebody may take it for abandoned before it is held."""
+    """Make and lock a folder. Another process may remove it before it is locked."""
     for _ in range(_ATTEMPTS_MAX):
         path = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
         lock = os.open(path, os.O_RDONLY)
@@ -123,7 +117,7 @@ def _make_locked(parent: Path) -> tuple[Path, int]:
 
 def _remove_abandoned(parent: Path) -> None:
     for folder in parent.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError):  # somebody holds it, or has removed it just now
+        with contextlib.suppress(OSError):  # it is locked, or was just removed
             lock = os.open(folder, os.O_RDONLY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,43 +1,52 @@
-"""What an export consists of: rows, files, and the manifest that says what is in them. Pure.
+"""The content of an export: rows, files, the manifest, and when a day is final. Pure.
 
-The same day gives the same bytes: rows are sorted, JSON is canonical (sorted names, no blanks),
-numbers are integers, and nothing says when or by whom it was written.
+The same day gives the same bytes: rows are sorted, JSON is canonical (sorted names, no spaces),
+numbers are integers, and nothing shows when or by which process it was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
+from pricekeeper.days import MS_PER_DAY, date_of, day_of, day_start_ms, org_day
 from pricekeeper.metering.counters import COUNTER_NAMES, NOTHING, Account, Counters
 from pricekeeper.metering.journal import Record
 
 VERSION: Final = 1
 DIFFERENCES_MAX: Final = 100
-"""So many accounts that differ are listed for an organisation; all of them are counted."""
+"""Differing accounts that are listed for an organisation; all are counted."""
+
+_FINAL_AFTER_DAYS: Final = 3
+"""From the start of a day in UTC until nothing can be added to it.
+
+The day ends half a day after UTC in the westernmost zone. Records are accepted for another day
+(`LATE_MS_MAX`), and clocks may differ by an hour.
+"""
 
 line_of: Final = msgspec.json.Encoder(order="sorted").encode
-"""A row as canonical JSON."""
+"""Encodes a row as canonical JSON."""
 
 
 class FileFormat(StrEnum):
-    """How rows are written."""
+    """The format of rows."""
 
     JSONL = "jsonl"
     PARQUET = "parquet"
 
     @property
     def suffix(self) -> str:
-        """How the names of such files end."""
+        """The end of file names."""
         return ".jsonl.gz" if self is FileFormat.JSONL else ".parquet"
 
 
 class RecordRow(msgspec.Struct, frozen=True, gc=False):
-    """One usage record, or a correction of one."""
+    """A usage record, or a correction of one."""
 
     request_id: str
     org_id: str
@@ -61,11 +70,12 @@ class RecordRow(msgspec.Struct, frozen=True, gc=False):
     cache_write_1h_tokens: int
     tags: dict[str, str]
     voids: str | None
-    """Of a correction, whose amounts are negative: the `request_id` of the record it takes out."""
+    """Of a correction, which has negative amounts: the `request_id` of the record that it cancels.
+    """
 
 
 class TotalRow(msgspec.Struct, frozen=True, gc=False):
-    """What one account has spent."""
+    """The spend of one account."""
 
     org_id: str
     app_id: str | None
@@ -82,7 +92,7 @@ class TotalRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """One file, as whoever checks it needs it."""
+    """One file, with its hash to check."""
 
     path: str
     rows: int
@@ -100,7 +110,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class OrgEntry(msgspec.Struct, frozen=True):
-    """What was exported of one organisation."""
+    """The export of one organisation."""
 
     org_id: str
     records: int
@@ -112,14 +122,14 @@ class OrgEntry(msgspec.Struct, frozen=True):
 
 
 class DoneNote(msgspec.Struct, frozen=True):
-    """An organisation that is done, noted so that a stopped export need not do it again."""
+    """A finished organisation, so that a stopped export need not repeat it."""
 
     version: int
     entry: OrgEntry
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What was exported of a day. It is written last: where it is, everything is."""
+    """The export of a day. It is written last, so all its files exist."""
 
     version: int
     day: str
@@ -176,7 +186,7 @@ def total_row(account: Account, total: Counters) -> TotalRow:
 
 
 def owner_of(scope_key: str) -> tuple[str, str | None]:
-    """The organisation, and the app if there is one, whose scope that is."""
+    """The organisation of a scope, and its app if there is one."""
     org_scope, _, app_id = scope_key.partition("#APP#")
     return org_scope.removeprefix("ORG#"), app_id or None
 
@@ -187,7 +197,7 @@ def org_entry(
     sums: Mapping[Account, Counters],
     totals: Mapping[Account, Counters],
 ) -> OrgEntry:
-    """What was exported of an organisation, and which totals are not the sum of their records."""
+    """The export of an organisation, with the totals that differ from their records."""
     records = sum(one.with_voided.requests + one.known_voided.requests for one in sums.values())
     sums = {account: counters.alone for account, counters in sums.items()}
     differing = sorted(
@@ -218,7 +228,7 @@ def org_entry(
 def make_manifest(
     day: str, file_format: FileFormat, entries: Iterable[OrgEntry], *, is_final: bool
 ) -> Manifest:
-    """What was exported of the day."""
+    """The export of the day."""
     organisations = tuple(sorted(entries, key=lambda entry: entry.org_id))
     return Manifest(
         version=VERSION,
@@ -234,17 +244,17 @@ def make_manifest(
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The manifest as it is written: for people as well."""
+    """The manifest, indented for people."""
     return msgspec.json.format(line_of(manifest), indent=1) + b"\n"
 
 
 def note_bytes(entry: OrgEntry) -> bytes:
-    """What is noted of an organisation that is done."""
+    """The note of a finished organisation."""
     return line_of(DoneNote(VERSION, entry)) + b"\n"
 
 
 def entry_from_note(content: bytes | None) -> OrgEntry | None:
-    """The organisation that is done; ``None`` if nothing of use was noted."""
+    """Read the note of a finished organisation; ``None`` if it is absent or unusable."""
     if content is None:
         return None
     try:
@@ -255,24 +265,47 @@ def entry_from_note(content: bytes | None) -> OrgEntry | None:
 
 
 def day_path(day: str) -> str:
-    """Where everything of a day is."""
+    """The folder of a day."""
     return f"day={day}"
 
 
 def org_path(day: str, org_id: str) -> str:
-    """Where everything of an organisation's day is; no id leads out of it."""
+    """The folder of an organisation's day; quoting keeps every id inside it."""
     return f"{day_path(day)}/org={quote(org_id, safe='')}"
 
 
 def manifest_path(day: str, org_id: str | None = None) -> str:
-    """Where the manifest is: of a whole day, or of what was exported of one organisation alone."""
+    """The manifest of a day, or of an export of one organisation alone."""
     return f"{day_path(day) if org_id is None else org_path(day, org_id)}/manifest.json"
 
 
 def note_path(day: str, org_id: str, file_format: FileFormat) -> str:
-    """Where it is noted that an organisation is done, until the manifest says so."""
+    """The note of a finished organisation, which exists until the manifest is written."""
     return f"{org_path(day, org_id)}/.{file_format.value}.part"
 
 
 def _sum(counters: Iterable[Counters]) -> Counters:
     return sum(counters, NOTHING)
+
+
+def day_after(day: str) -> str:
+    """The next day."""
+    return day_of(date_of(day) + timedelta(days=1))
+
+
+def final_at_ms(day: str) -> int:
+    """From when on no record of that day is accepted."""
+    return day_start_ms("UTC", day) + _FINAL_AFTER_DAYS * MS_PER_DAY
+
+
+def last_final_day(now_ms: int) -> str:
+    """The last day that can no longer change."""
+    return org_day("UTC", now_ms - _FINAL_AFTER_DAYS * MS_PER_DAY)
+
+
+def days_between(first: str, last: str) -> Iterator[str]:
+    """The days from the first to the last, both included."""
+    day = first
+    while day <= last:
+        yield day
+        day = day_after(day)

@@ -1,8 +1,8 @@
-"""Exports to S3 or a server with its API: puts, reads, compares and deletes single objects.
+"""Exports to S3 or a server with its API.
 
-An object appears whole or not at all, so no temporary names are needed. Each object carries its
-sha256: S3 checks it when the object arrives, and `has` compares it later. Every request may be
-repeated, because it puts the same object again.
+An object appears whole or not at all, so no temporary names are needed. Each object has its sha256:
+S3 checks it when the object arrives, and `has` compares it later. Requests may be repeated, because
+they put the same object again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ATTEMPTS_MAX: Final = 5
 SILENCE_SECS: Final = 60
 """The longest wait for the next byte. The time for a whole file depends on its size."""
 BYTES_MAX: Final = 5 * 2**30
-"""The most that one PUT can carry."""
+"""The limit of one PUT."""
 _SHA256: Final = "sha256"
 _NOT_FOUND: Final = 404
 _NEXT_STEPS: Final = {
@@ -40,7 +40,7 @@ class S3Destination:
     """Objects of one bucket under one prefix."""
 
     def __init__(self, location: S3Location, clock: Clock, *, endpoint: str | None = None) -> None:
-        """Without an endpoint, botocore finds that of AWS."""
+        """Without an endpoint, botocore uses AWS."""
         self._bucket = location.bucket
         self._folder = f"{location.prefix}/" if location.prefix else ""
         self._client = AwsClient(
@@ -56,11 +56,10 @@ class S3Destination:
 
     @property
     def scratch(self) -> Path:
-        """The folder for files that are not sent yet."""
         return self._scratch.path
 
     async def put_file(self, path: str, written: WrittenFile) -> None:
-        """Send a file of the scratch folder, then delete the file."""
+        """Send a file of the scratch folder, then delete it."""
         if written.bytes > BYTES_MAX:
             raise ExportError(f"{path} has {written.bytes} bytes, and one PUT carries {BYTES_MAX}")
         with written.path.open("rb") as body:  # a cancellation closes it, which ends the upload
@@ -68,15 +67,14 @@ class S3Destination:
         written.path.unlink()
 
     async def put_bytes(self, path: str, content: bytes) -> None:
-        """Send these bytes."""
         await self._put(path, content, sha256(content).hexdigest())
 
     async def read(self, path: str) -> bytes | None:
-        """The content of an object; ``None`` if there is none."""
+        """The content of an object; ``None`` if it does not exist."""
         return await self._call("get_object", path, lambda reply: bytes(reply["Body"].read()))
 
     async def has(self, file: FileEntry) -> bool:
-        """Whether exactly that file is there, by its size and hash in S3."""
+        """Compare size and hash in S3."""
         found = await self._call(
             "head_object",
             file.path,
@@ -85,11 +83,9 @@ class S3Destination:
         return found == (file.sha256, file.bytes)
 
     async def remove(self, path: str) -> None:
-        """Delete an object, if there is one."""
         await self._call("delete_object", path, dict)
 
     async def close(self) -> None:
-        """Close the connections and remove the scratch folder."""
         self._client.close()
         self._scratch.close()
 
@@ -111,7 +107,7 @@ class S3Destination:
         read: Callable[[dict[str, Any]], _Read],
         **parameters: Any,
     ) -> _Read | None:
-        """Call the operation on an object; ``None`` if the object is not there."""
+        """Call an operation on an object; ``None`` if the object does not exist."""
         try:
             return await self._client.call(
                 operation, read, Bucket=self._bucket, Key=f"{self._folder}{path}", **parameters

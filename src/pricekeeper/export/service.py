@@ -1,11 +1,11 @@
 """Exports a day: the records and totals of each organisation, then the manifest.
 
-An organisation is read, sorted and written before the next one, so memory holds one at a time, and
-of that `sorting.RUN_LINES` records. What is written is noted beside it; after a crash, files whose
-hash is as noted are kept, and the rest is done. The manifest comes last, and then the notes go.
+One organisation is read, sorted and written at a time, with at most `files.RUN_LINES` of its
+records in memory. A note marks each finished organisation. After a crash, its files are kept if
+their hashes fit the note, and the rest is repeated. After the manifest, the notes are removed.
 
-Where to read is found first, in one pass over the markers of the day's ticks: eight bytes for each
-region of each organisation.
+First, one pass over the markers of the day's ticks finds where to read: eight bytes for each region
+of each organisation.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
+from pricekeeper.concurrency import in_groups
 from pricekeeper.errors import ExportError
-from pricekeeper.export.days import final_at_ms
 from pricekeeper.export.destination import Destination
-from pricekeeper.export.files import require_format, write_rows
+from pricekeeper.export.files import RUN_LINES, SortedLines, require_format, write_rows
 from pricekeeper.export.manifest import (
     FileEntry,
     FileFormat,
@@ -30,6 +30,7 @@ from pricekeeper.export.manifest import (
     RecordRow,
     TotalRow,
     entry_from_note,
+    final_at_ms,
     line_of,
     make_manifest,
     manifest_bytes,
@@ -42,7 +43,6 @@ from pricekeeper.export.manifest import (
     record_row,
     total_row,
 )
-from pricekeeper.export.sorting import RUN_LINES, SortedLines
 from pricekeeper.metering.counters import NOTHING, Account, Counters
 from pricekeeper.metering.folding import ticks_of_day
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
@@ -57,7 +57,7 @@ _LANE_BITS: Final = 16
 
 
 class Progress(NamedTuple):
-    """How far an export is."""
+    """The progress of an export."""
 
     day: str
     org_number: int
@@ -74,17 +74,17 @@ async def _observe_nothing(_: Progress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """What there is to export of a day."""
+    """The content of a day to export."""
 
     day: str
     is_final: bool
     regions: Mapping[str, array[int]]
-    """Where each organisation has posted: region and lanes, as one number."""
+    """By organisation: region and lanes, packed into one number."""
     accounts: Mapping[str, list[Account]]
 
     @property
     def org_ids(self) -> list[str]:
-        """Every organisation that may have something of that day."""
+        """The organisations that may have usage on that day."""
         return sorted({*self.regions, *self.accounts})
 
 
@@ -112,19 +112,18 @@ class Exporter:
         self._totals = TotalsReader(store, clock)
 
     async def is_final(self, day: str) -> bool:
-        """Whether nothing of the day can change: nothing is accepted, and everything is summed."""
+        """Whether the day is final: no more records are accepted, and all are summed."""
         if self._clock.now_ms() < final_at_ms(day):
             return False
         closed = closed_tick_from(await self._store.get(*CHECKPOINT))
         return closed is not None and closed >= tick_of(final_at_ms(day))
 
     async def plan(self, day: str, org_id: str | None = None) -> ExportPlan:
-        """Find what there is to export of a day."""
+        """Find what to export of a day."""
         is_final = await self.is_final(day)
         regions: dict[str, array[int]] = defaultdict(lambda: array("Q"))
         ticks = await self._journal.read_ticks(*ticks_of_day(day))
-        for start in range(0, len(ticks), TICKS_AT_ONCE):
-            some = ticks[start : start + TICKS_AT_ONCE]
+        for some in in_groups(ticks, TICKS_AT_ONCE):
             for posting in await self._journal.read_postings(some, org_id or ""):
                 regions[posting.org_id].append(_packed(posting))
         accounts: dict[str, list[Account]] = defaultdict(list)
@@ -135,14 +134,14 @@ class Exporter:
         return ExportPlan(day, is_final, regions, accounts)
 
     async def export_day(self, day: str, org_id: str | None = None) -> Manifest:
-        """Write everything of a day, or what one organisation has of it.
+        """Write a day, or one organisation's part of it.
 
         Raises `ExportError` if it can't be written, `StoreError` if it can't be read.
         """
         return await self.export(await self.plan(day, org_id), org_id)
 
     async def export(self, plan: ExportPlan, org_id: str | None = None) -> Manifest:
-        """Write what was found."""
+        """Write the planned content."""
         org_ids, entries, records = plan.org_ids, list[OrgEntry](), 0
         for number, one in enumerate(org_ids, 1):
             so_far = Progress(plan.day, number, len(org_ids), records)
@@ -158,7 +157,7 @@ class Exporter:
         return manifest
 
     async def _find_done(self, plan: ExportPlan, org_id: str) -> OrgEntry | None:
-        """What an export that was stopped has done; it notes that of final days alone."""
+        """The finished organisation of a stopped export. Notes exist only for final days."""
         entry = entry_from_note(await self._to.read(note_path(plan.day, org_id, self._format)))
         if entry is None or entry.org_id != org_id:
             return None
@@ -194,7 +193,7 @@ class Exporter:
         lines: SortedLines,
         sums: dict[Account, Counters],
     ) -> None:
-        """Read the organisation's records of that day, and add them up by account."""
+        """Read the organisation's records of that day, and sum them by account."""
         postings = _postings(org_id, plan.regions.get(org_id, array("Q")))
         async for record in self._journal.read_records(postings):
             terms = record.terms
@@ -208,7 +207,7 @@ class Exporter:
                 await self._observe(so_far._replace(records=so_far.records + lines.count))
 
     async def _read_totals(self, plan: ExportPlan, org_id: str) -> dict[Account, Counters]:
-        """Read the organisation's totals of that day; one of nothing is none."""
+        """Read the organisation's totals of that day, without empty ones."""
         accounts = plan.accounts.get(org_id, [])
         if not accounts:
             return {}
@@ -244,7 +243,7 @@ def _packed(posting: PostedRegion) -> int:
 
 
 def _postings(org_id: str, packed: array[int]) -> list[PostedRegion]:
-    """Where the organisation has posted, once each, at the widest."""
+    """The organisation's regions, each once with its largest number of lanes."""
     lanes: dict[int, int] = {}
     for one in packed:
         region = one >> _LANE_BITS
