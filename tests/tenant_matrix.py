@@ -5,7 +5,7 @@ import uuid
 from typing import Any
 
 from http_fixtures import ORG, Reply, usage
-from pricekeeper.http.operation import Operation
+from pricekeeper.http.operation import Route
 
 CHANNEL = {"kind": "WEBHOOK", "url": "https://hooks.invalid/", "secret": "0123456789abcdef"}
 """Of a channel that nobody listens to."""
@@ -47,7 +47,7 @@ BODIES: dict[str, Any] = {
 RANGED = re.compile("getSpend|.*InRange")
 
 
-def path_of(operation: Operation, org_id: str, app_id: str, **known: str) -> str:
+def path_of(operation: Route, org_id: str, app_id: str, **known: str) -> str:
     """The path of a request for it; ``known`` are ids of what there is."""
     named = {
         "date": "2026-01-01",

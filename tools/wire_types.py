@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
+from pricekeeper.http.routes import ROUTES
 
 TARGET: Final = Path(__file__).resolve().parent.parent / "dashboard" / "src" / "api" / "wire.ts"
 ROOTS: Final = (
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     chosen = parser.parse_args(arguments)
-    text = typescript(openapi(OPERATIONS), ROOTS)
+    text = typescript(openapi(ROUTES), ROOTS)
     if TARGET.is_file() and TARGET.read_text("utf-8") == text:
         return 0
     if chosen.check:

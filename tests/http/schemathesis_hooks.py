@@ -26,7 +26,6 @@ import msgspec
 import schemathesis
 
 from http_fixtures import Api, Tenant
-from pricekeeper.http.reports import GROUPS
 from pricekeeper.pricing import load_catalogue
 from pricekeeper.tags import TAG_BYTES_MAX, TAGS_MAX
 from pricekeeper.wire import (
@@ -40,6 +39,7 @@ from pricekeeper.wire import (
 from pricekeeper.wire import identity as wire
 from pricekeeper.wire import settings as bodies
 from pricekeeper.wire.bounds import LIMIT_FILLING_MS_MAX
+from pricekeeper.wire.queries import GROUPS
 
 CATALOGUE: Final = load_catalogue(None)
 LABELS: Final = tuple(CATALOGUE.labels)

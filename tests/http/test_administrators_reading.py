@@ -5,13 +5,14 @@ import uuid
 import pytest
 
 from http_fixtures import KEY, Api, Tenant, usage
-from pricekeeper.http.app import OPERATIONS
-from pricekeeper.http.operation import Access, Operation
+from pricekeeper.http.operation import Route
+from pricekeeper.http.routes import ROUTES
+from pricekeeper.wire.operation import Access
 from tenant_matrix import path_of, without_id
 
 CLIENTS = (Access.APP, Access.ORG)
-READABLE = [op for op in OPERATIONS if op.role is not None and op.access in CLIENTS]
-REPORTS = [op for op in OPERATIONS if op.role is not None and op.access is Access.ANY_CLIENT]
+READABLE = [op for op in ROUTES if op.role is not None and op.access in CLIENTS]
+REPORTS = [op for op in ROUTES if op.role is not None and op.access is Access.ANY_CLIENT]
 """Each decides by itself what its caller may see; its own tests hold that."""
 
 
@@ -41,7 +42,7 @@ def test_what_a_key_may_read() -> None:
 
 @pytest.mark.parametrize("operation", READABLE, ids=lambda operation: operation.name)
 def test_both_keys_see_what_the_client_sees(
-    api: Api, tenant: Tenant, own_key: str, operation: Operation
+    api: Api, tenant: Tenant, own_key: str, operation: Route
 ) -> None:
     """The deployment's and the organisation's own."""
     token = tenant.org_token if operation.access is Access.ORG else tenant.app_token
@@ -69,7 +70,7 @@ def test_a_key_sees_the_dollars(api: Api, own_key: str, tenant: Tenant) -> None:
 
 @pytest.mark.parametrize("operation", READABLE, ids=lambda operation: operation.name)
 def test_another_organisation_does_not_exist_for_a_key_of_one(
-    api: Api, other: Tenant, own_key: str, operation: Operation
+    api: Api, other: Tenant, own_key: str, operation: Route
 ) -> None:
     """There, there without that app, and never there: the same 404, byte for byte."""
     answers = [
@@ -85,14 +86,14 @@ def test_another_organisation_does_not_exist_for_a_key_of_one(
 
 
 @pytest.mark.parametrize("operation", READABLE, ids=lambda operation: operation.name)
-def test_what_is_absent_is_absent_for_the_deployments_key(api: Api, operation: Operation) -> None:
+def test_what_is_absent_is_absent_for_the_deployments_key(api: Api, operation: Route) -> None:
     """An organisation that never was."""
     path = path_of(operation, str(uuid.uuid4()), "web")
     assert api.call("GET", path, key=KEY).status == 404
 
 
 @pytest.mark.parametrize("operation", READABLE, ids=lambda operation: operation.name)
-def test_a_wrong_key_sees_nothing(api: Api, tenant: Tenant, operation: Operation) -> None:
+def test_a_wrong_key_sees_nothing(api: Api, tenant: Tenant, operation: Route) -> None:
     """401, and the challenge names the kind of credentials that came."""
     path = path_of(operation, tenant.org_id, tenant.app_id)
     refused = api.call("GET", path, key="wrong-key-wrong-key-wrong-key")
@@ -108,10 +109,10 @@ def test_a_token_that_comes_with_a_key_decides(api: Api, tenant: Tenant, other: 
 
 @pytest.mark.parametrize(
     "operation",
-    [op for op in OPERATIONS if op.access in CLIENTS and op.role is None],
+    [op for op in ROUTES if op.access in CLIENTS and op.role is None],
     ids=lambda operation: operation.name,
 )
-def test_a_key_does_not_act_for_a_client(api: Api, tenant: Tenant, operation: Operation) -> None:
+def test_a_key_does_not_act_for_a_client(api: Api, tenant: Tenant, operation: Route) -> None:
     """It reads; what an app does, only the app does."""
     path = path_of(operation, tenant.org_id, tenant.app_id)
     assert api.call(operation.method, path, key=KEY).status == 401

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from http_fixtures import KEY, ORG, Api, Reply, Tenant, usage
-from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.edge import read_patch
-from pricekeeper.http.operation import Operation
+from pricekeeper.http.operation import Route
+from pricekeeper.http.routes import ROUTES
 from serving import Server
 from store_server import api, location, server
 from tenant_matrix import BODIES, CHANNEL, path_of, without_id
@@ -19,7 +19,7 @@ __all__ = ["api", "location", "server"]
 
 CHANGES = [
     operation
-    for operation in OPERATIONS
+    for operation in ROUTES
     if operation.method != "GET" and (operation.role is not None or operation.name == "claimSecret")
 ]
 """What is opened by a key, and claims. What a client does for itself all day is no such change."""
@@ -83,7 +83,7 @@ def fresh(api: Api) -> Tenant:
     return Tenant(api).register()
 
 
-def perform(tenant: Tenant, operation: Operation, request_id: str) -> Reply:
+def perform(tenant: Tenant, operation: Route, request_id: str) -> Reply:
     """Make the change that the operation is for, to something that there is."""
     api, body = tenant.api, BODIES.get(operation.name)
     known: dict[str, str] = {}
@@ -114,7 +114,7 @@ def perform(tenant: Tenant, operation: Operation, request_id: str) -> Reply:
     return api.call(operation.method, path, body, key=KEY, headers=headers)
 
 
-def target_of(operation: Operation, tenant: Tenant, done: Reply) -> str:
+def target_of(operation: Route, tenant: Tenant, done: Reply) -> str:
     """What an operation of that kind is done to."""
     if "admin-keys" in operation.path:
         named = done.json["key_id"] if done.data else ""
@@ -130,7 +130,7 @@ def target_of(operation: Operation, tenant: Tenant, done: Reply) -> str:
 
 class TestEveryChange:
     @pytest.mark.parametrize("operation", CHANGES, ids=lambda operation: operation.name)
-    def test_has_its_entry(self, api: Api, fresh: Tenant, operation: Operation) -> None:
+    def test_has_its_entry(self, api: Api, fresh: Tenant, operation: Route) -> None:
         """One, with the id of the request. A new operation has to be named above."""
         request_id = f"audited-{uuid.uuid4().hex[:12]}"
         done = perform(fresh, operation, request_id)

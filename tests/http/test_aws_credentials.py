@@ -16,11 +16,12 @@ from botocore.utils import ContainerMetadataFetcher
 from http_fixtures import ENVIRONMENT, Api, Reply, Tenant
 from pricekeeper.bootstrap.secrets import KEY_FILE
 from pricekeeper.clock import SystemClock
-from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
-from pricekeeper.http.operation import Access, Operation
+from pricekeeper.http.operation import Route
+from pricekeeper.http.routes import ROUTES
 from pricekeeper.tokens import Keys
 from pricekeeper.tokens.aws_credentials import find_secret_access_key
+from pricekeeper.wire.operation import Access
 from scraping import scrape
 from serving import Server, running_server
 from tenant_matrix import BODIES, path_of, without_id
@@ -32,7 +33,7 @@ BASIC = 'Basic realm="pricekeeper"'
 GRANT = {"grant_type": "client_credentials"}
 OF_CLIENTS = [
     operation
-    for operation in OPERATIONS
+    for operation in ROUTES
     if operation.access in (Access.APP, Access.ORG, Access.ANY_CLIENT)
     and operation.name != "streamEvents"  # it does not end
 ]
@@ -76,7 +77,7 @@ def test_the_answer_is_what_a_container_endpoint_gives(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("operation", OF_CLIENTS, ids=lambda operation: operation.name)
-def test_the_token_opens_what_any_access_token_opens(api: Api, operation: Operation) -> None:
+def test_the_token_opens_what_any_access_token_opens(api: Api, operation: Route) -> None:
     """Every operation of a client answers as it does to a token with a session."""
     by_app = operation.access is Access.APP
 
@@ -170,7 +171,7 @@ def test_its_client_revokes_and_introspects_it(api: Api) -> None:
 
 def test_the_document_says_how_it_is_opened() -> None:
     """By HTTP Basic, and by nothing else."""
-    document = openapi(OPERATIONS)
+    document = openapi(ROUTES)
     described = document["paths"][PATH]["get"]
     assert described["security"] == [{"clientSecret": []}]
     assert document["components"]["securitySchemes"]["clientSecret"] == {

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from http_fixtures import KEY, Api, Tenant, usage
-from pricekeeper.http.app import OPERATIONS
-from pricekeeper.http.operation import Operation
+from pricekeeper.http.operation import Route
+from pricekeeper.http.routes import ROUTES
 from tenant_matrix import BODIES
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
@@ -77,7 +77,7 @@ WRONG: list[Any] = [
     {"a": {"b": {"c": {}}}},
     [[[[[[[]]]]]]],
 ]
-WITH_BODY = [operation for operation in OPERATIONS if operation.body is not None]
+WITH_BODY = [operation for operation in ROUTES if operation.body is not None]
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +86,11 @@ def victim(api: Api) -> Tenant:
     return Tenant(api).register()
 
 
-def target(operation: Operation, tenant: Tenant, victim: Tenant) -> Tenant:
+def target(operation: Route, tenant: Tenant, victim: Tenant) -> Tenant:
     return victim if operation.tag == "containment" else tenant
 
 
-def path_of(operation: Operation, tenant: Tenant) -> str:
+def path_of(operation: Route, tenant: Tenant) -> str:
     return operation.path.format(
         org_id=tenant.org_id,
         app_id=tenant.app_id,
@@ -116,7 +116,7 @@ def assert_refused(reply: Any, sent: object) -> None:
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.name)
 def test_garbage_is_refused_everywhere(
-    api: Api, tenant: Tenant, victim: Tenant, operation: Operation
+    api: Api, tenant: Tenant, victim: Tenant, operation: Route
 ) -> None:
     """Bodies that are no JSON, or not quite, or JSON of another shape."""
     tenant = target(operation, tenant, victim)
@@ -133,7 +133,7 @@ def test_garbage_is_refused_everywhere(
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.name)
 def test_wrong_values_are_refused_everywhere(
-    api: Api, tenant: Tenant, victim: Tenant, operation: Operation
+    api: Api, tenant: Tenant, victim: Tenant, operation: Route
 ) -> None:
     """Every field, with every kind of wrong value; a 2xx only where the value happens to fit."""
     tenant = target(operation, tenant, victim)
@@ -268,13 +268,11 @@ def test_an_escaped_slash_is_no_slash(api: Api, tenant: Tenant) -> None:
 
 
 DOTS = ("..", "%2e%2e", "%2E", "..%5c", "%252e%252e", "..%3b")
-WITH_ID = [operation for operation in OPERATIONS if "{" in operation.path]
+WITH_ID = [operation for operation in ROUTES if "{" in operation.path]
 
 
 @pytest.mark.parametrize("operation", WITH_ID, ids=lambda operation: operation.name)
-def test_no_id_is_a_dot_segment(
-    api: Api, tenant: Tenant, victim: Tenant, operation: Operation
-) -> None:
+def test_no_id_is_a_dot_segment(api: Api, tenant: Tenant, victim: Tenant, operation: Route) -> None:
     """A proxy takes them for other paths, so no operation finds something by such an id."""
     known = path_of(operation, target(operation, tenant, victim)).split("/")
     for at, name in enumerate(operation.path.split("/")):

@@ -30,10 +30,10 @@ from pricekeeper.http.problems import (
     MethodNotAllowedError,
     Problem,
     SecretDeniedError,
-    WrongAudienceError,
     problem_of,
     status_of,
 )
+from pricekeeper.usecases.asking import WrongAudienceError
 from pricekeeper.wire.identity import ProblemBody
 
 NOW_MS = 1_768_000_000_500
@@ -127,7 +127,8 @@ EXAMPLES: list[PriceKeeperError] = [
 def kinds(above: type[PriceKeeperError] = PriceKeeperError) -> Iterator[type[PriceKeeperError]]:
     """Walk every error that a request can meet, leaves and others, but for the abstract roots."""
     for kind in above.__subclasses__():
-        if kind.__module__ == errors.__name__ or kind.__module__.startswith("pricekeeper.http."):
+        rooms = (errors.__name__, "pricekeeper.http.", "pricekeeper.usecases.")
+        if kind.__module__.startswith(rooms):
             if kind not in (PricingError, StoreError):
                 yield kind
             yield from kinds(kind)

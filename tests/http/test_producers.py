@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from http_fixtures import KEY, ORG, Api, Reply, Tenant
-from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
+from pricekeeper.http.routes import ROUTES
 from store_server import api, location, server
 
 __all__ = ["api", "location", "server"]
@@ -69,7 +69,7 @@ def properties(schema: Any, document: Any, seen: frozenset[str] = frozenset()) -
 
 def answered_names() -> dict[str, set[str]]:
     """For each operation, the names in its successful answers."""
-    document = openapi(OPERATIONS)
+    document = openapi(ROUTES)
     found: dict[str, set[str]] = {}
     for methods in document["paths"].values():
         for described in methods.values():

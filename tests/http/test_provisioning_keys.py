@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 
 from http_fixtures import ENVIRONMENT, KEY, ORG, Api, Reply, Tenant
-from pricekeeper.http.app import OPERATIONS
-from pricekeeper.http.operation import Access, Operation
+from pricekeeper.http.operation import Route
+from pricekeeper.http.routes import ROUTES
+from pricekeeper.wire.operation import Access
 from serving import running_server
 from store_server import api, location, server
 from tenant_matrix import BODIES, path_of, without_id
 
 __all__ = ["api", "location", "server"]
 
-PROVISIONED = [op for op in OPERATIONS if op.access is Access.PROVISIONING]
-OF_DEPLOYMENT = [op for op in OPERATIONS if op.access is Access.DEPLOYMENT]
+PROVISIONED = [op for op in ROUTES if op.access is Access.PROVISIONING]
+OF_DEPLOYMENT = [op for op in ROUTES if op.access is Access.DEPLOYMENT]
 
 
 def issue(tenant: Tenant) -> str:
@@ -31,7 +32,7 @@ def key(tenant: Tenant) -> str:
     return issue(tenant)
 
 
-def ask(api: Api, operation: Operation, org_id: str, app_id: str, key: str) -> Reply:
+def ask(api: Api, operation: Route, org_id: str, app_id: str, key: str) -> Reply:
     body: Any = BODIES.get(operation.name)
     return api.call(operation.method, path_of(operation, org_id, app_id), body, key=key)
 
@@ -89,7 +90,7 @@ def test_of_all_organisations_it_sees_its_own(
     ids=lambda operation: operation.name,
 )
 def test_another_organisation_does_not_exist(
-    api: Api, tenant: Tenant, other: Tenant, key: str, operation: Operation
+    api: Api, tenant: Tenant, other: Tenant, key: str, operation: Route
 ) -> None:
     """There, with a key of its own or not, and never there: the same 404, byte for byte."""
     issue(other)
@@ -108,7 +109,7 @@ def test_another_organisation_does_not_exist(
 
 
 @pytest.mark.parametrize("operation", OF_DEPLOYMENT, ids=lambda operation: operation.name)
-def test_it_does_not_make_keys(api: Api, tenant: Tenant, key: str, operation: Operation) -> None:
+def test_it_does_not_make_keys(api: Api, tenant: Tenant, key: str, operation: Route) -> None:
     """That takes the deployment's own; otherwise who has one would have it for ever."""
     refused = ask(api, operation, tenant.org_id, tenant.app_id, key)
     assert (refused.status, refused.code) == (403, "FORBIDDEN")

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from http_fixtures import ENVIRONMENT, KEY, Api, Tenant
-from pricekeeper.http.app import OPERATIONS
 from pricekeeper.http.openapi import openapi
+from pricekeeper.http.routes import ROUTES
 from pricekeeper.pricing.deployment import BUILT_IN
 from pricekeeper.wire.settings import TimeZone
 from serving import running_server
@@ -108,12 +108,12 @@ def test_every_operation_takes_anything(tmp_path: Path, environment: dict[str, s
 
 def test_the_document_speaks_of_every_operation_once() -> None:
     """Names are unique, and each has a summary."""
-    document = openapi(OPERATIONS)
+    document = openapi(ROUTES)
     described = [
         operation for methods in document["paths"].values() for operation in methods.values()
     ]
-    assert len(described) == len(OPERATIONS)
-    assert len({operation["operationId"] for operation in described}) == len(OPERATIONS)
+    assert len(described) == len(ROUTES)
+    assert len({operation["operationId"] for operation in described}) == len(ROUTES)
     assert all(operation["summary"].endswith(".") for operation in described)
 
 

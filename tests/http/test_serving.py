@@ -17,13 +17,14 @@ from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import NotFoundError, PriceKeeperError, StoreUnavailableError
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
-from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.http.operation import Answer, Call, route
 from pricekeeper.http.serving import AccessLog, Shell
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.telemetry.logs import configure_logging
 from pricekeeper.tokens import Principal
 from pricekeeper.values import OrgId
+from pricekeeper.wire.operation import Access, Operation
 from scraping import read_samples
 
 SOMEBODY = Principal(
@@ -64,9 +65,10 @@ class Served:
     """The shell, with requests put into it as a server would."""
 
     def __init__(self, state: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-        get = Operation("GET", "/{what}", "get", handler, {}, Access.PUBLIC, limit="selection")
-        put = Operation("PUT", "/{what}", "put", handler, {}, Access.PUBLIC, body=dict)
-        self._shell = Shell([get, put], lifespan, AccessLog(enabled=True))
+        get = Operation("get", "GET", "/{what}", dict, Access.PUBLIC, "", limit="selection")
+        put = Operation("put", "PUT", "/{what}", dict, Access.PUBLIC, "", body=dict)
+        routes = [route(get, handler), route(put, handler)]
+        self._shell = Shell(routes, lifespan, AccessLog(enabled=True))
         self._state = state
         self._capsys = capsys
 

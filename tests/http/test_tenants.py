@@ -8,17 +8,18 @@ import uuid
 import pytest
 
 from http_fixtures import Api, Tenant
-from pricekeeper.http.app import OPERATIONS
-from pricekeeper.http.operation import BY_KEY, Access, Operation
+from pricekeeper.http.operation import Route
+from pricekeeper.http.routes import ROUTES
+from pricekeeper.wire.operation import BY_KEY, Access
 from tenant_matrix import BODIES, path_of, without_id
 
-OF_TENANTS = [op for op in OPERATIONS if op.access in (Access.APP, Access.ORG)]
-PROVISIONED = [op for op in OPERATIONS if op.access in BY_KEY and "{org_id}" in op.path]
+OF_TENANTS = [op for op in ROUTES if op.access in (Access.APP, Access.ORG)]
+PROVISIONED = [op for op in ROUTES if op.access in BY_KEY and "{org_id}" in op.path]
 
 
 @pytest.mark.parametrize("operation", OF_TENANTS, ids=lambda operation: operation.name)
 def test_another_tenant_does_not_exist(
-    api: Api, tenant: Tenant, other: Tenant, operation: Operation
+    api: Api, tenant: Tenant, other: Tenant, operation: Route
 ) -> None:
     """The other's organisation and app, and ones that never were: the same 404."""
     answers = []
@@ -39,7 +40,7 @@ def test_another_tenant_does_not_exist(
     "operation", [op for op in OF_TENANTS if "{app_id}" in op.path], ids=lambda op: op.name
 )
 def test_another_app_of_the_same_organisation_does_not_exist(
-    api: Api, tenant: Tenant, operation: Operation
+    api: Api, tenant: Tenant, operation: Route
 ) -> None:
     """A sibling app and an absent one: the same 404."""
     api.provision("PUT", f"{tenant.org}/apps/sibling", {"app_name": "Sibling"})
@@ -61,7 +62,7 @@ def test_another_app_of_the_same_organisation_does_not_exist(
 @pytest.mark.parametrize(
     "operation", [op for op in PROVISIONED if op.name != "putOrg"], ids=lambda op: op.name
 )
-def test_a_deleted_resource_is_an_absent_one(api: Api, operation: Operation) -> None:
+def test_a_deleted_resource_is_an_absent_one(api: Api, operation: Route) -> None:
     """For the platform engineer too."""
     gone = Tenant(api).register()
     api.provision("DELETE", gone.org)
@@ -98,10 +99,10 @@ def test_an_app_does_not_read_what_is_its_organisations(api: Api, tenant: Tenant
 
 @pytest.mark.parametrize(
     "operation",
-    [op for op in OPERATIONS if op.access is not Access.PUBLIC],
+    [op for op in ROUTES if op.access is not Access.PUBLIC],
     ids=lambda operation: operation.name,
 )
-def test_nothing_works_without_credentials(api: Api, tenant: Tenant, operation: Operation) -> None:
+def test_nothing_works_without_credentials(api: Api, tenant: Tenant, operation: Route) -> None:
     """No token, a garbled one, a token of another kind: the same 401.
 
     But for the challenge, which says of a token that came that it is not valid.

@@ -18,17 +18,14 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Page, Store
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.values import OrgId
+from pricekeeper.wire.bounds import AUDIT_CURSOR, PAGE_MAX
 
-PAGE_MAX: Final = 100
 LOOKED_AT_MAX: Final = 1_000
 """Entries that one page looks at."""
 END_MS: Final = (1 << 48) - 1
 """The last moment that an id can contain."""
 
-_UUID: Final = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-CURSOR: Final = f"({_UUID})-([1-9][0-9]{{0,11}})"
-"""The pattern of a cursor."""
-_CURSOR: Final = re.compile(CURSOR, re.ASCII)
+_CURSOR: Final = re.compile(AUDIT_CURSOR, re.ASCII)
 _NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 
 

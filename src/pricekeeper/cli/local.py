@@ -264,7 +264,7 @@ class LocalAdmin:
         return plain(await provisioning.put_client(self._services, client, body, _by()))
 
     async def _patch(self, client: Client, patch: Mapping[str, Any], tag: str | None) -> Json:
-        body, expects = msgspec.to_builtins(patch), None if tag is None else tag.__eq__
+        body, expects = msgspec.to_builtins(patch), None if tag is None else f'"{tag}"'
         changed = provisioning.patch_client(self._services, client, body, _by(), expects)
         return plain(await changed)
 

@@ -2,7 +2,7 @@
 
 Most calls of an app need no task: their token, policy and prices are in memory, and they wait only
 for a shared commit. A task would cost more than the rest of such a call, so the code that commits
-it also answers it (`Operation.begin`, `RequestAtOnce`). If a handler must wait for more, it runs in
+it also answers it (`Route.begin`, `RequestAtOnce`). If a handler must wait for more, it runs in
 a task of its own after gate, body and policy (`begin_in_task`).
 
 An answer with the usual headers is formatted from a template, any other header by header.
@@ -35,8 +35,8 @@ from pricekeeper.http.operation import (
     Answer,
     Beginning,
     Call,
-    Operation,
     Reply,
+    Route,
     encode_body,
 )
 from pricekeeper.http.problems import problem_of
@@ -188,7 +188,7 @@ class Target(NamedTuple):
     """The operation that a head asks for, if it can begin without a task."""
 
     route: str
-    operation: Operation
+    operation: Route
     begin: Beginning
     parameters: Mapping[str, str]
     headers: dict[bytes, bytes]

@@ -17,23 +17,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.credentials.strength import refuse_public_token, require_strong_key
 from pricekeeper.errors import RateLimitExceededError
-from pricekeeper.http import (
-    activity,
-    admin_keys,
-    aggregates,
-    alerts,
-    audit,
-    authorizations,
-    connections,
-    containment,
-    dashboard,
-    events,
-    health,
-    identity,
-    provisioning,
-    reports,
-    runtime,
-)
+from pricekeeper.http import connections, dashboard
 from pricekeeper.http.dashboard import FOLDER, load_page
 from pricekeeper.http.exchange import BEGIN
 from pricekeeper.http.health import Readiness
@@ -42,6 +26,7 @@ from pricekeeper.http.metrics import MULTIPROCESS, Metrics
 from pricekeeper.http.metrics_listener import Heartbeat, HeartbeatInFile, OneWorker, beat_forever
 from pricekeeper.http.observing import Observer
 from pricekeeper.http.openapi import openapi
+from pricekeeper.http.routes import GATEWAY_ROUTES, ROUTES
 from pricekeeper.http.server import collect_garbage_less_often, install_drain_handlers
 from pricekeeper.http.serving import GATEWAY, AccessLog, Shell
 from pricekeeper.limiter import Limiter
@@ -53,22 +38,6 @@ if TYPE_CHECKING:
 
 CALLS_PERCENT: Final = 75
 """Of the connections, how many calls through the gateway may be under way at once."""
-OPERATIONS: Final = (
-    *runtime.OPERATIONS,
-    *authorizations.OPERATIONS,
-    *identity.OPERATIONS,
-    *aggregates.OPERATIONS,
-    *reports.OPERATIONS,
-    *provisioning.OPERATIONS,
-    *containment.OPERATIONS,
-    *activity.OPERATIONS,
-    *events.OPERATIONS,
-    *dashboard.OPERATIONS,
-    *admin_keys.OPERATIONS,
-    *alerts.OPERATIONS,
-    *audit.OPERATIONS,
-    *health.OPERATIONS,
-)
 
 
 def make_app(
@@ -84,7 +53,7 @@ def make_app(
     ``worker`` is what another thread sees of it, ``heartbeat`` where another process looks. The
     dashboard was built into ``page_folder``.
     """
-    operations = OPERATIONS if settings.serves_api else (*identity.OPERATIONS, *health.OPERATIONS)
+    operations = ROUTES if settings.serves_api else GATEWAY_ROUTES
     document = msgspec.json.encode(openapi(operations))
     beating = heartbeat if worker is None else worker.heartbeat
 

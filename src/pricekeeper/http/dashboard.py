@@ -20,15 +20,14 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from pricekeeper.errors import NotFoundError
-from pricekeeper.http.caching import matches
-from pricekeeper.http.operation import SECURITY, Access, Answer, Call, Operation
+from pricekeeper.http.operation import SECURITY, Answer, Call
+from pricekeeper.usecases.provisioning import matches
 
 PAGE: Final = "page"
 """Under this name the lifespan's state has it."""
@@ -83,17 +82,9 @@ def _file(call: Call, file: PageFile) -> Answer:
     ]
     if coding is not None:
         headers.append((b"content-encoding", coding.encode()))
-    if matches(call.request.header(b"if-none-match"), etag):
+    if matches(call.request.header(b"if-none-match"), etag.decode()):
         return Answer(304, None, tuple(headers), security=_SECURITY)
     return Answer(200, data, tuple(headers), file.media_type, _SECURITY)
-
-
-_row: Final = partial(Operation, access=Access.PUBLIC, tag="operations", bounds_itself=True)
-OPERATIONS: Final = (
-    _row("GET", "/", "getPage", get_page, {200: "text/html", 304: None}),
-    _row("GET", "/assets/{file}", "getAsset", get_asset,
-         {200: "application/octet-stream", 304: None}, problems=(404,)),
-)  # fmt: skip
 
 
 FOLDER: Final = Path(__file__).parent / "page"

@@ -17,11 +17,9 @@ from typing import Final
 import msgspec
 
 from pricekeeper.activity.listening import HEARTBEAT_MS, FeedPosition, Listener, Missed, News, Quiet
-from pricekeeper.authority import Role
 from pricekeeper.errors import InvalidValueError, NotFoundError, PriceKeeperError
 from pricekeeper.http.gate import check_again
-from pricekeeper.http.operation import Access, Answer, Call, Operation, Parameter
-from pricekeeper.http.viewing import caller_of, viewer_of
+from pricekeeper.http.operation import Answer, Call
 from pricekeeper.usecases import events as cases
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.wire.activity import ResetEvent
@@ -46,10 +44,10 @@ async def stream_events(call: Call) -> Answer:
     position = _position(call)
     if call.request.scope["method"] == "HEAD":
         return Answer(200, b"", _HEADERS, _MEDIA_TYPE.encode())
-    viewer = viewer_of(call)
+    viewer = call.viewer
     opened = AsyncExitStack()
     listener = await opened.enter_async_context(
-        listeners.listen(cases.audience_of(viewer), caller_of(call), position)
+        listeners.listen(cases.audience_of(viewer), call.caller_name, position)
     )
     stream = EventStream(call, viewer, listener, opened)
     return Answer(200, None, _HEADERS, _MEDIA_TYPE.encode(), stream=stream)
@@ -128,17 +126,3 @@ def _position(call: Call) -> FeedPosition | None:
         raise InvalidValueError(
             _LAST_ID, "must be the id of an event of this stream, such as 1768000000000"
         ) from None
-
-
-_QUERY: Final = (
-    Parameter(
-        _LAST_ID,
-        "The id of the last event that was seen; as the header `Last-Event-ID`.",
-        {"type": "string", "pattern": r"^[0-9]{1,16}(\.[0-9]{1,6})?$"},
-    ),
-)
-OPERATIONS: Final = (
-    Operation("GET", "/api/v1/events", "streamEvents", stream_events, {200: _MEDIA_TYPE},
-              Access.ANY_CLIENT, query=_QUERY, limit="events", tag="activity", role=Role.VIEWER,
-              problems=(400, 404, 429), events=cases.EVENTS),
-)  # fmt: skip

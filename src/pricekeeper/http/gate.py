@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pricekeeper.admin_keys import KEY_PREFIX
-from pricekeeper.authority import DEPLOYMENT, Attribution, Authority, KeyKind, of_org
+from pricekeeper.authority import DEPLOYMENT, Authority, KeyKind, of_org
 from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
@@ -31,33 +31,22 @@ from pricekeeper.errors import (
     PriceKeeperError,
     RateLimitExceededError,
 )
-from pricekeeper.http.limits import network_of, sanitized
-from pricekeeper.http.operation import BY_KEY, Access, Call, Operation, Parameter
+from pricekeeper.http.limits import network_of
+from pricekeeper.http.operation import Call, Route
 from pricekeeper.http.problems import (
     AccessDeniedError,
     BearerDeniedError,
     KeyDeniedError,
-    WrongAudienceError,
 )
 from pricekeeper.tokens import APP_USE, Principal
-from pricekeeper.values import (
-    REASON_LENGTH_MAX,
-    OrgId,
-    parse_app_id,
-    parse_org_id,
-    parse_reason,
-)
-
-REASON: Final = Parameter(
-    "reason",
-    "Why, for people: printable characters, and no secret in them.",
-    {"type": "string", "minLength": 1, "maxLength": REASON_LENGTH_MAX, "pattern": r"\S"},
-)
+from pricekeeper.usecases.asking import WrongAudienceError
+from pricekeeper.values import OrgId, parse_app_id, parse_org_id
+from pricekeeper.wire.operation import BY_KEY, Access
 
 _BEARER: Final = "bearer"
 
 
-async def admit(call: Call, operation: Operation) -> None:
+async def admit(call: Call, operation: Route) -> None:
     """Let the call in, or raise. Its headers say what is left of its rate limit."""
     call.operation, access = operation, operation.access
     if access is Access.PUBLIC:
@@ -84,7 +73,7 @@ async def admit(call: Call, operation: Operation) -> None:
         await _charge_in_store(call, operation.limit, caller)
 
 
-def admit_at_once(call: Call, operation: Operation, token_digest: bytes) -> bool:
+def admit_at_once(call: Call, operation: Route, token_digest: bytes) -> bool:
     """Let a client in to what is its own, if the store need not be asked; returns whether it did.
 
     Nothing is refused here: what is not let in is left to `admit`.
@@ -116,7 +105,7 @@ async def check_again(call: Call) -> None:
         raise KeyDeniedError("X-API-Key allows something else now")
 
 
-def _comes_with_key(call: Call, operation: Operation) -> bool:
+def _comes_with_key(call: Call, operation: Route) -> bool:
     """Whether an administrator looks at a client's data. A caller with a token is that client."""
     if operation.role is None or call.request.header(b"x-api-key") is None:
         return False
@@ -162,29 +151,6 @@ def is_barred(call: Call) -> bool:
     """Whether the caller's address has failed too often: what comes from there is doubted."""
     now_ms = call.services.clock.now_ms()
     return call.api_limits.bar_of(call.request.client_host, now_ms) is not None
-
-
-def address_of(call: Call) -> str:
-    """Where the request came from, in a form that can be part of a key."""
-    return sanitized(call.request.client_host)
-
-
-def authority_of(call: Call) -> Authority:
-    """What the key allows that came, where nothing but a key opens."""
-    if call.authority is None:  # pragma: no cover - `admit` has set it
-        raise LookupError("this operation is opened without a key")
-    return call.authority
-
-
-def attribution_of(call: Call, reason: str | None = None) -> Attribution:
-    """Who asks, from where and why."""
-    return Attribution(call.actor, address_of(call), call.request_id, reason, call.authority)
-
-
-def attribution_with_reason(call: Call) -> Attribution:
-    """Who asks, and why if the query says so."""
-    reason = call.query.get(REASON.name)
-    return attribution_of(call, None if reason is None else parse_reason(reason))
 
 
 def bearer_of(call: Call) -> str | None:
@@ -309,7 +275,7 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
         raise NotFoundError("app")
 
 
-def _check_key(call: Call, authority: Authority, operation: Operation) -> None:
+def _check_key(call: Call, authority: Authority, operation: Route) -> None:
     """Refuse an organisation that the key does not cover: it is absent. Then look at the role."""
     if "org_id" in call.path and call.org_id not in authority.coverage:
         raise NotFoundError("org")

@@ -23,18 +23,16 @@ import asyncio
 import base64
 import hashlib
 import secrets
-from functools import partial
 from importlib.resources import files
 from typing import Final
 
-import msgspec
 import structlog
 
 from pricekeeper import errors
 from pricekeeper.clock import Clock, Doubt
 from pricekeeper.errors import StoreError
 from pricekeeper.http.metrics import CONTENT_TYPE
-from pricekeeper.http.operation import NO_STORE, SECURITY, Access, Answer, Call, Operation
+from pricekeeper.http.operation import NO_STORE, SECURITY, Answer, Call
 from pricekeeper.storage import Item, Key, Put, Store
 from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.wire.identity import Health
@@ -98,25 +96,6 @@ async def documentation(call: Call) -> Answer:
 
 
 _CACHE: Final = ((b"cache-control", b"public, max-age=300"),)
-
-
-class Document(msgspec.Struct):
-    """An OpenAPI document."""
-
-    openapi: str
-
-
-_row: Final = partial(Operation, tag="operations")
-_public: Final = partial(_row, access=Access.PUBLIC, bounds_itself=True)
-OPERATIONS: Final = (
-    _public("GET", "/healthz", "healthz", healthz, {200: Health}),
-    _public("GET", "/readyz", "readyz", readyz, {200: Health, 503: Health}),
-    _row(
-        "GET", "/metrics", "metrics", metrics, {200: "text/plain"}, Access.METRICS, problems=(429,)
-    ),
-    _public("GET", "/openapi.json", "openapi", openapi_document, {200: Document}),
-    _public("GET", "/docs", "documentation", documentation, {200: "text/html"}),
-)
 
 
 MEMORY_MS: Final = 1_000

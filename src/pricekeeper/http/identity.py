@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Final
 
 from pricekeeper.credentials import Authenticated
 from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
-from pricekeeper.http.edge import read_parameters
-from pricekeeper.http.gate import address_of, bearer_of, find_principal, is_barred, limit_client
+from pricekeeper.http.gate import bearer_of, find_principal, is_barred, limit_client
 from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
-from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.http.operation import Answer, Call
 from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, SecretDeniedError
-from pricekeeper.tenants import Client, parse_client_id
-from pricekeeper.tokens import SCOPES, Introspection, Principal, TokenGrant
-from pricekeeper.usecases import sessions as cases
+from pricekeeper.tenants import parse_client_id
+from pricekeeper.tokens import SCOPES, Introspection, TokenGrant
 from pricekeeper.wire import identity as wire
-from pricekeeper.wire.provisioning import SessionList
 from pricekeeper.wire.values import rfc3339
 
 LABEL_LENGTH_MAX: Final = 256
@@ -45,7 +41,7 @@ async def issue_token(call: Call) -> Answer:
         return await _refresh(call, given.refresh_token, authenticated, variant=True)
     await limit_client(call, authenticated.client.client_id)
     grant = await call.services.identity.login(
-        authenticated, user_agent=_user_agent(call), address=address_of(call)
+        authenticated, user_agent=_user_agent(call), address=call.address
     )
     return Answer(200, _granted(grant), NO_STORE)
 
@@ -108,27 +104,6 @@ async def introspect(call: Call) -> Answer:
     return Answer(200, _introspected(call, found), NO_STORE)
 
 
-async def list_sessions(call: Call) -> Answer:
-    """The live sessions of the calling client, the oldest first."""
-    principal = _principal(call)
-    client = Client(principal.org_id, principal.app_id)
-    answer = await cases.list_sessions(call.services, client, principal.session_id)
-    return Answer(200, answer, NO_STORE)
-
-
-async def end_session(call: Call) -> Answer:
-    """End one session of the calling client; its tokens stop working."""
-    session_id = call.path["session_id"]
-    await call.services.identity.end_session(_principal(call).client_id, session_id)
-    return Answer(204)
-
-
-async def end_sessions(call: Call) -> Answer:
-    """End every session of the calling client, this one too."""
-    await call.services.identity.end_all_sessions(_principal(call).client_id)
-    return Answer(204)
-
-
 async def jwks(call: Call) -> Answer:
     """The public keys that access tokens can be verified with (RFC 7517)."""
     keys = call.services.identity.jwks()
@@ -184,12 +159,6 @@ async def _authenticate_caller(call: Call) -> str:
     return caller
 
 
-def _principal(call: Call) -> Principal:
-    if call.principal is None:  # pragma: no cover - the gate sees to it
-        raise AccessDeniedError("an access token is needed")
-    return call.principal
-
-
 def _introspected(call: Call, found: Introspection | None) -> wire.Claims:
     if found is None:
         return wire.Claims(active=False)
@@ -227,30 +196,3 @@ def _granted(grant: TokenGrant) -> wire.TokenAnswer:
         scope=grant.scope,
         session_id=grant.session_id,
     )
-
-
-_row: Final = partial(Operation, tag="identity")
-_public: Final = partial(_row, access=Access.PUBLIC)
-_own: Final = partial(_row, access=Access.ANY_CLIENT)
-_oauth: Final = partial(_public, read=read_parameters, limits_itself=True, oauth=True)
-_REFUSALS: Final = {400: wire.OAuthError, 401: wire.OAuthError}
-OPERATIONS: Final = (
-    _oauth("POST", "/auth/token", "issueToken", issue_token, {200: wire.TokenAnswer, **_REFUSALS},
-           body=wire.TokenBody, limit="token", variant_limit="refresh"),
-    _oauth("POST", "/auth/refresh", "refreshToken", refresh, {200: wire.TokenAnswer, **_REFUSALS},
-           body=wire.RefreshBody, limit="refresh"),
-    _public("GET", "/auth/aws-credentials", "issueAwsCredentials", issue_aws_credentials,
-            {200: wire.AwsCredentialsAnswer, 401: wire.OAuthError}, oauth=True, by_secret=True,
-            limit="token", limits_itself=True),
-    _oauth("POST", "/auth/revoke", "revokeToken", revoke, {200: wire.Empty, **_REFUSALS},
-           body=wire.RevokeBody, limit="revoke"),
-    _oauth("POST", "/auth/introspect", "introspectToken", introspect,
-           {200: wire.Claims, **_REFUSALS}, body=wire.RevokeBody, limit="revoke"),
-    _own("GET", "/auth/sessions", "listSessions", list_sessions, {200: SessionList}),
-    _own("DELETE", "/auth/sessions", "endSessions", end_sessions, {204: None}),
-    _own("DELETE", "/auth/sessions/{session_id}", "endSession", end_session, {204: None},
-         problems=(404,)),
-    _public("GET", "/.well-known/jwks.json", "jwks", jwks, {200: wire.Jwks}),
-    _public("GET", "/.well-known/oauth-authorization-server", "serverMetadata", metadata,
-            {200: wire.Metadata}),
-)  # fmt: skip

@@ -21,10 +21,12 @@ from pricekeeper.http.edge import (
     read_parameters,
     read_patch,
 )
-from pricekeeper.http.operation import Access, BodyReader, Operation
+from pricekeeper.http.operation import BodyReader, Route
 from pricekeeper.version import __version__
 from pricekeeper.wire.bounds import CHANNEL_NAME
 from pricekeeper.wire.identity import OAuthError, ProblemBody
+from pricekeeper.wire.operation import Access
+from pricekeeper.wire.queries import KEY_ID
 from pricekeeper.wire.values import APP_ID
 
 _NAME: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -67,7 +69,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "lease_id": _UUID,
     "authorization_id": _UUID,
     "request_id": _UUID,
-    "key_id": {"type": "string", "pattern": "^[A-Za-z0-9]{12}$"},
+    "key_id": {"type": "string", "pattern": KEY_ID},
     "session_id": {"type": "string", "minLength": 1, "maxLength": 128},
     "file": {"type": "string", "minLength": 1, "maxLength": 255},
     "channel": {"type": "string", "pattern": CHANNEL_NAME, "examples": ["ops"]},
@@ -117,7 +119,7 @@ _LINKS: Final[dict[str, tuple[tuple[str, dict[str, str]], ...]]] = {
 """Where to go on from an answer, and with which of its values."""
 
 
-def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+def openapi(operations: Sequence[Route]) -> dict[str, Any]:
     """The whole document."""
     bodies = [ProblemBody, OAuthError]
     for operation in operations:
@@ -156,7 +158,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _operation(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -190,7 +192,7 @@ def _operation(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     return made
 
 
-def _security(operation: Operation) -> list[dict[str, list[str]]]:
+def _security(operation: Route) -> list[dict[str, list[str]]]:
     """The credentials that open it, each by itself; beside the key, the role that it needs."""
     if operation.by_secret:
         return [{"clientSecret": []}]
@@ -199,7 +201,7 @@ def _security(operation: Operation) -> list[dict[str, list[str]]]:
     return [*_SECURITY[operation.access], *by_key]
 
 
-def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _responses(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for status, kind in operation.answers.items():
         made[str(status)] = {"description": "Done." if status < 400 else _MEANINGS[status]}  # noqa: PLR2004
@@ -227,7 +229,7 @@ def _responses(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     return made
 
 
-def problem_statuses(operation: Operation) -> set[int]:
+def problem_statuses(operation: Route) -> set[int]:
     """Which problems the operation may answer with, by what it is."""
     statuses = {405, 503, *operation.problems}
     if operation.access is not Access.PUBLIC:

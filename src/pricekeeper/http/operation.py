@@ -7,41 +7,26 @@ Routes, authentication, parsing, rate limits and the OpenAPI document all come f
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from functools import partial
+from dataclasses import dataclass, field, fields
+from http import HTTPStatus
+from types import NoneType
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from pricekeeper.authority import NO_ORG, Authority, Coverage, Role, only
+from pricekeeper.authority import Attribution, Authority
 from pricekeeper.bootstrap import Services
 from pricekeeper.http.edge import JSON, read_json
 from pricekeeper.http.encoding import EncodedAnswers
 from pricekeeper.http.incoming import Incoming
-from pricekeeper.http.limits import ApiLimits, Headers
+from pricekeeper.http.limits import ApiLimits, Headers, sanitized
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.tokens import Principal
-from pricekeeper.values import AppId, OrgId
+from pricekeeper.usecases.asking import Ask
+from pricekeeper.usecases.table import UseCase
+from pricekeeper.wire.operation import UNDER_A_POLICY, Access, Operation
 
-
-class Access(Enum):
-    """Who may call an operation."""
-
-    PUBLIC = "anybody"
-    PROVISIONING = "whoever has a key with the operation's role, for the path's organisation"
-    DEPLOYMENT = "the same, but with no organisation's own key"
-    APP = "the app that the path names, with its access token"
-    ORG = "the organisation that the path names, with its access token"
-    ANY_CLIENT = "any client, with its access token"
-    METRICS = "whoever has the metrics token"
-
-
-BY_KEY: Final = (Access.PROVISIONING, Access.DEPLOYMENT)
-"""What is opened by a key and by nothing else."""
-_BY_TOKEN: Final = (Access.APP, Access.ORG, Access.ANY_CLIENT)
-_UNDER_A_POLICY: Final = (Access.APP, Access.ORG)
 SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -50,8 +35,6 @@ SECURITY: Final = (
 )
 NO_STORE: Final = ((b"cache-control", b"no-store"),)
 JSON_TYPE: Final = JSON.encode()
-ORG: Final = "/api/v1/orgs/{org_id}"
-APP: Final = f"{ORG}/apps/{{app_id}}"
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -95,8 +78,8 @@ def encode_body(answer: Answer) -> bytes | None:
     return body if body is None or type(body) is bytes else _encode(body)
 
 
-class Call(msgspec.Struct):
-    """One request: who it is from, and what it names."""
+class Call(Ask, msgspec.Struct):
+    """One request over HTTP."""
 
     services: Services
     api_limits: ApiLimits
@@ -113,8 +96,8 @@ class Call(msgspec.Struct):
     """Which key came: by its name and id, or by its fingerprint if it has none."""
     limit_headers: Headers = ()
     """What the caller is told of its rate limit."""
-    operation: Operation | None = None
-    """What is asked for, once it has come to the gate."""
+    operation: Route | None = None
+    """What is asked for, once the request is at the gate."""
     _policy: Policy | None = None
 
     def note_change(self) -> None:
@@ -146,30 +129,27 @@ class Call(msgspec.Struct):
         return self.request.query_once([parameter.name for parameter in declared])
 
     @property
-    def coverage(self) -> Coverage:
-        """The organisations that the caller may know of.
-
-        Whatever lists organisations, or what belongs to several of them, shows these and no others.
-        The gate has checked the one in the path.
-        """
-        if self.authority is not None:
-            return self.authority.coverage
-        return NO_ORG if self.principal is None else only(self.principal.org_id)
+    def expected_tag(self) -> str | None:
+        return self.request.header(b"if-match")
 
     @property
-    def org_id(self) -> OrgId:
-        """The organisation in the path, checked at the gate."""
-        return OrgId(self.path["org_id"])
+    def caller(self) -> Client:
+        if self.principal is None:  # pragma: no cover - the gate has let nobody else in
+            raise LookupError("no client asks")
+        return Client(self.principal.org_id, self.principal.app_id)
 
     @property
-    def app_id(self) -> AppId:
-        """The app in the path, checked at the gate."""
-        return AppId(self.path["app_id"])
+    def caller_name(self) -> str:
+        """The caller's client id, or the name of its key."""
+        return self.actor if self.principal is None else self.principal.client_id
 
     @property
-    def client(self) -> Client:
-        """The client in the path: the app, or the organisation if there is none."""
-        return Client(self.org_id, self.app_id if "app_id" in self.path else None)
+    def address(self) -> str:
+        """Where the request came from, in a form that can be part of a key."""
+        return sanitized(self.request.client_host)
+
+    def by(self, reason: str | None = None) -> Attribution:
+        return Attribution(self.actor, self.address, self.request_id, reason, self.authority)
 
 
 class Reply(Protocol):
@@ -205,99 +185,77 @@ Beginning: TypeAlias = Callable[[Call, Reply], bool]
 to be awaited first, or is going to be refused, is left to the handler, with nothing done of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A value in the query string, for the documentation."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Route(Operation[Any]):
+    """An operation as HTTP serves it."""
 
-    name: str
-    description: str
-    schema: Mapping[str, Any]
-    required: bool = False
-
-
-AFTER: Final = partial(Parameter, "after", "The `next` of the page before.")
-"""Where a page begins; it takes the schema of that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method on one path."""
-
-    method: str
-    path: str
-    name: str
     handler: Handler
-    answers: Mapping[int, Any]
-    """The type of the body by status, ``None`` for an answer without one."""
-    access: Access
-    body: Any = None
-    """The wire type of the body; ``None`` if the operation takes none."""
     begin: Beginning | None = None
-    """How most of its requests are served without a task of their own."""
+    """Serves most of its requests without a task."""
     begins_early: bool = False
-    """Whether it may be begun before its body has come."""
+    """Whether it may begin before its body has come."""
     read: BodyReader = read_json
-    """How the body is received, which also says what it may come as; see `http.edge`."""
+    """Receives the body, and so decides the media types that it takes."""
     reads_itself: bool = False
-    """Whether the handler itself reads body and policy and calls `note_change`: something comes
-    before the body."""
+    """Whether the handler itself reads body and policy and calls `note_change`."""
     by_secret: bool = False
-    """Whether the client's secret opens it, by HTTP Basic and in no other way."""
-    query: tuple[Parameter, ...] = ()
+    """Whether the client's secret opens it, by HTTP Basic only."""
     oauth: bool = False
-    """Whether errors look as RFC 6749 has them."""
-    limit: str | None = None
-    """Which of the API's own rate limits applies."""
+    """Whether errors have the form of RFC 6749."""
     limits_itself: bool = False
-    """Whether the handler applies it, because it authenticates the client by its secret."""
-    variant_limit: str | None = None
-    """The rate limit that the handler charges for the operation's second mode.
-
-    That is ``force_check``, or grant type ``refresh_token``.
-    """
-    role: Role | None = None
-    """The role that a key needs for it. ``None``: no key opens it. What only keys open has to say
-    its role; where a client's token opens it, an administrator's key of this role does as well."""
-    has_csv: bool = False
-    """Whether whoever accepts CSV gets the rows of its answer so."""
-    tag: str = "runtime"
+    """Whether the handler charges the rate limit, because it authenticates the client itself."""
     bounds_itself: bool = False
-    """Whether it answers in time by itself, so that no deadline is needed."""
+    """Whether it needs no deadline."""
+    has_csv: bool = False
+    """Whether a caller that accepts CSV gets the rows of its answer as CSV."""
     events: Mapping[str, Any] = field(default_factory=dict)
-    """Of a stream of events: what each tells, by its name."""
-    problems: tuple[int, ...] = ()
-    """Further statuses that are answered with a problem, beyond those that access implies."""
-    says: str = ""
-    """Its summary, if its handler serves several; else the handler's docstring is."""
-
-    def __post_init__(self) -> None:
-        if (self.access in BY_KEY and self.role is None) or (
-            self.access not in (*BY_KEY, *_BY_TOKEN) and self.role is not None
-        ):
-            raise TypeError(f"{self.name}: which role does a key need for it?")
-
-    @property
-    def summary(self) -> str:
-        """What it does, in a sentence."""
-        return self.says or (self.handler.__doc__ or "").strip()
+    """The types of the events of a stream by name."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether its handler needs no more than a token, a policy and perhaps a JSON body."""
+        """Whether its handler needs only a token, a policy and perhaps a JSON body."""
         reads_json = self.read is read_json and not self.reads_itself
         return self.access is Access.APP and reads_json and not self.bounds_itself
 
     async def perform(self, call: Call) -> Answer:
-        """Read the body and the policy that the handler needs, then let it do its work.
+        """Read the body and the policy that the handler needs, then run it.
 
-        The policy comes last: a freeze holds for whoever sends a body slowly, too.
+        The policy is read last: a freeze must also stop a caller that sends its body slowly.
         """
         if self.reads_itself:
             return await self.handler(call)
         if self.body is not None:
             call.body = await self.read(call.request, self.body)
-        if self.access in _UNDER_A_POLICY:
+        if self.access in UNDER_A_POLICY:
             await call.read_policy()
         if self.method != "GET":
             call.note_change()
         return await self.handler(call)
+
+
+def route(operation: Operation[Any], handler: Handler, **more: Any) -> Route:
+    """Serve an operation by a handler; ``more`` are fields of `Route`."""
+    stated = {one.name: getattr(operation, one.name) for one in fields(Operation)}
+    return Route(**stated, handler=handler, **more)
+
+
+def answer_with(operation: Operation[Any], case: UseCase) -> Handler:
+    """A handler that answers with the result of a use case."""
+    status, headers = operation.statuses[0], NO_STORE if operation.is_private else ()
+    if operation.answer is NoneType:
+
+        async def answer_nothing(call: Call) -> Answer:
+            await case(call)
+            return Answer(status, None, headers)
+
+        return answer_nothing
+
+    creates = HTTPStatus.CREATED in operation.statuses[1:]
+
+    async def answer(call: Call) -> Answer:
+        made = await case(call)
+        if creates and made.status == "created":
+            return Answer(HTTPStatus.CREATED, made, headers)
+        return Answer(status, made, headers)
+
+    return answer

@@ -14,6 +14,7 @@ import msgspec
 
 from pricekeeper import errors
 from pricekeeper.http.edge import BodyTooLargeError
+from pricekeeper.usecases.asking import WrongAudienceError
 from pricekeeper.usecases.denying import code_of, explain
 
 DAY_SECS: Final = 86_400
@@ -61,16 +62,6 @@ class BearerDeniedError(AccessDeniedError):
 
 class SecretDeniedError(AccessDeniedError):
     """No client's secret came by HTTP Basic, where nothing else counts."""
-
-
-class WrongAudienceError(errors.PriceKeeperError):
-    """The credentials are good, but not for this. ``by_key``: they were a provisioning key."""
-
-    code = "FORBIDDEN"
-
-    def __init__(self, detail: str = "", *, by_key: bool = False) -> None:
-        super().__init__(detail)
-        self.by_key = by_key
 
 
 class MethodNotAllowedError(errors.PriceKeeperError):

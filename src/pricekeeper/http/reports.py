@@ -1,83 +1,80 @@
-"""Reports: spend broken down, as JSON or CSV, and the records that it is made of."""
+"""Reports that a caller may cache or get as CSV."""
 
 from __future__ import annotations
 
-from functools import partial
+from datetime import date
 from typing import Final
 
-from pricekeeper.authority import Role
-from pricekeeper.http.operation import (
-    AFTER,
-    NO_STORE,
-    ORG,
-    Access,
-    Answer,
-    Call,
-    Operation,
-    Parameter,
-)
-from pricekeeper.http.viewing import END, read_org_policy, viewer_of
-from pricekeeper.usecases import budgets, usage_records
-from pricekeeper.usecases import spend as cases
+from pricekeeper.http.encoding import Encoded, encode_answer
+from pricekeeper.http.operation import Answer, Call
+from pricekeeper.selection import QuotaStatus
+from pricekeeper.tenants import Policy
+from pricekeeper.usecases import aggregates, spend
 from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
-from pricekeeper.wire import spend as wire
-from pricekeeper.wire.authorizations import AllBudgets
-from pricekeeper.wire.values import APP_ID
+from pricekeeper.usecases.provisioning import matches
 
+PAST_DAY_SECS: Final = 300
 _CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
-_GROUP: Final = r"(org|app|label|day|hour|tag:[^#,]+)"
-GROUPS: Final = f"^({_GROUP}(,{_GROUP})*)?$"
-_LIVE: Final = Parameter(
-    "live",
-    "Whether what was counted since the last aggregation is in it, if the range is of now; by "
-    "default it is. `as_of` says up to when everything is.",
-    {"type": "boolean"},
-)
-_LABEL: Final = {"type": "string", "maxLength": 64, "pattern": "^[a-z0-9][a-z0-9._-]*$"}
-_SPEND: Final = (
-    Parameter("from", "The first day, or the first full hour.", END, required=True),
-    Parameter("to", "The last day, or the full hour at which the range ends.", END, required=True),
-    Parameter(
-        "group_by",
-        "Any of org, app, label, day, hour and one tag:KEY, with commas between them.",
-        {"type": "string", "pattern": GROUPS, "examples": ["app,day", "tag:team"]},
-    ),
-    Parameter("org_id", "Of this organisation alone.", {"type": "string", "format": "uuid"}),
-    Parameter(
-        "app_id",
-        "Of this app alone; a key for more than one organisation names its org_id, too.",
-        {"type": "string", "pattern": APP_ID},
-    ),
-    Parameter("label", "Of this model label alone, also of a former one.", _LABEL),
-    Parameter(
-        "tag",
-        "With this declared tag alone: KEY:VALUE, or KEY: for what has no such tag or an empty "
-        "one. If group_by names a tag, it must be the same.",
-        {"type": "string", "minLength": 2, "examples": ["team:red"], "pattern": "^[^:#]+:"},
-    ),
-    _LIVE,
-)
-_RECORDS: Final = (
-    Parameter("from", "The first day or full hour in which a call happened.", END),
-    Parameter("to", "The last day, or the full hour at which the range ends.", END),
-    Parameter("app_id", "Records of this app alone.", {"type": "string", "pattern": APP_ID}),
-    Parameter("label", "Records of this model label alone, also of a former one.", _LABEL),
-    Parameter(
-        "tag",
-        "Records with this tag: KEY:VALUE, or KEY: for those that have no such tag or an empty "
-        "one.",
-        {"type": "string", "minLength": 2, "examples": ["team:red"], "pattern": "^[^:]+:"},
-    ),
-    AFTER({"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{12}-[0-9a-f-]{36})?$"}),
-)
-_CLIENT: Final = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(/(?!\.{1,2}$)[A-Za-z0-9._-]{1,64})?$"
-_BUDGETS: Final = (AFTER({"type": "string", "pattern": _CLIENT}),)
+
+
+async def read_today(call: Call) -> Answer:
+    """What the organisation's present day has come to so far."""
+    return await _answer_day(call, aggregates.today(call.services, call.policy))
+
+
+async def read_day(call: Call) -> Answer:
+    """What a day came to; a past day without data has zeros."""
+    return await _answer_day(call, aggregates.parse_day(call.path["date"]))
+
+
+async def read_range(call: Call) -> Answer:
+    """What each day of a range came to, the earliest first."""
+    first, last = aggregates.parse_range(call.request.query)
+    answer, as_of_ms = await aggregates.read_range(call.services, call.policy, first, last)
+    max_age = _max_age(call.policy, QuotaStatus.NORMAL)
+    return cached_answer(call, encode_answer(answer), max_age, _lag(call, as_of_ms))
+
+
+async def _answer_day(call: Call, day: date) -> Answer:
+    answer, as_of_ms = await aggregates.read_day(call.services, call.policy, day)
+    tight = any(model.quota_status != QuotaStatus.NORMAL for model in answer.models.values())
+    mode = QuotaStatus.TIGHT if tight else QuotaStatus.NORMAL
+    is_today = day == aggregates.today(call.services, call.policy)
+    max_age = _max_age(call.policy, mode) if is_today else PAST_DAY_SECS
+    return cached_answer(call, encode_answer(answer), max_age, _lag(call, as_of_ms))
+
+
+def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
+    """The header that says how old the oldest part of an answer is."""
+    lag_secs = max(0, call.services.clock.now_ms() - as_of_ms) // 1000
+    return ((b"x-data-lag-secs", b"%d" % lag_secs),)
+
+
+def _max_age(policy: Policy, mode: QuotaStatus) -> int:
+    if mode is QuotaStatus.NORMAL:
+        return policy.refresh_interval_normal_secs
+    return policy.refresh_interval_tight_secs
+
+
+def cached_answer(
+    call: Call, encoded: Encoded, max_age_secs: int, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> Answer:
+    """The bytes, or 304 if the caller has the same ones; private to the caller either way."""
+    all_headers = (
+        (b"etag", encoded.etag),
+        (b"cache-control", b"private, max-age=%d" % max_age_secs),
+        (b"vary", b"Authorization"),
+        *headers,
+    )
+    if matches(call.request.header(b"if-none-match"), encoded.etag.decode()):
+        return Answer(304, None, all_headers)
+    return Answer(200, encoded.data, all_headers)
 
 
 async def get_spend(call: Call) -> Answer:
     """What was spent in a range, by org, app, label, day, hour and the value of a tag."""
-    request = cases.parse_request(call.query)
-    answer, as_of_ms = await cases.read_spend(call.services, viewer_of(call), request)
+    request = spend.parse_request(call.query)
+    answer, as_of_ms = await spend.read_spend(call.services, call.viewer, request)
     headers = (
         (b"cache-control", b"private, no-cache"),
         (b"vary", b"Accept, Authorization, X-API-Key"),
@@ -85,23 +82,8 @@ async def get_spend(call: Call) -> Answer:
     )
     if not accepts_csv(call.request.header(b"accept")):
         return Answer(200, answer, headers)
-    text = csv_text((*request.grouping.names, *cases.SUM_FIELDS), answer.rows)
+    text = csv_text((*request.grouping.names, *spend.SUM_FIELDS), answer.rows)
     return Answer(200, text.encode(), headers, media_type=_CSV)
-
-
-async def list_usage(call: Call) -> Answer:
-    """Single usage records, the newest first; a page may be empty and have a next."""
-    request = usage_records.parse_request(call.query)
-    policy = await read_org_policy(call, request.app_id)
-    return Answer(200, await usage_records.list_usage(call.services, policy, request), NO_STORE)
-
-
-async def list_all_budgets(call: Call) -> Answer:
-    """Every budget of whom the caller covers, as it stands; a page may be empty and have a next."""
-    after = call.query.get("after")
-    cursor = None if after is None else budgets.BudgetCursor.parse(after)
-    listed = await budgets.list_all_budgets(call.services, viewer_of(call), cursor)
-    return Answer(200, listed, NO_STORE)
 
 
 def accepts_csv(header: str | None) -> bool:
@@ -122,14 +104,3 @@ def _weight(parameters: list[str]) -> float:
             except ValueError:
                 return 0.0
     return 1.0
-
-
-_row: Final = partial(Operation, access=Access.ANY_CLIENT, role=Role.VIEWER, problems=(404,))
-OPERATIONS: Final = (
-    _row("GET", "/api/v1/spend", "getSpend", get_spend, {200: wire.SpendAnswer}, query=_SPEND,
-         limit="reports", tag="aggregates", has_csv=True),
-    _row("GET", f"{ORG}/usage", "listUsage", list_usage, {200: wire.UsageList}, query=_RECORDS,
-         limit="reports", tag="aggregates"),
-    _row("GET", "/api/v1/budgets", "listAllBudgets", list_all_budgets, {200: AllBudgets},
-         query=_BUDGETS, limit="limits", tag="authorizations"),
-)  # fmt: skip

@@ -1,26 +1,31 @@
-"""Runtime: which model to call, what a call used, and how fast an app may go."""
+"""Requests of apps that HTTP serves in its own way: in the callback path, or with metrics."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from pricekeeper.authority import Role
-from pricekeeper.errors import InvalidValueError, RateLimitExceededError
-from pricekeeper.http.batch import answer_batch, queue_batch
-from pricekeeper.http.caching import cached_answer
-from pricekeeper.http.edge import read_members, take_json
+from pricekeeper.errors import (
+    AuthorizationDeniedError,
+    InvalidValueError,
+    Obstacle,
+    PriceKeeperError,
+    RateLimitExceededError,
+    RequestRefusedError,
+)
+from pricekeeper.http.batch import claimed_id, parts_answer, temporary_errors
+from pricekeeper.http.edge import take_json
 from pricekeeper.http.gate import limit_client
-from pricekeeper.http.operation import APP, Access, Answer, Call, Operation, Parameter, Reply
+from pricekeeper.http.operation import Answer, Call, Reply
+from pricekeeper.http.problems import problem_of
+from pricekeeper.http.reports import cached_answer
 from pricekeeper.metering import Recorded, RecordUnderWay
+from pricekeeper.shapes import convert
+from pricekeeper.usecases import authorizations
 from pricekeeper.usecases import runtime as cases
+from pricekeeper.wire import authorizations as granted
 from pricekeeper.wire import runtime as wire
 
-_FORCE: Final = Parameter(
-    "force_check",
-    "Sum the counters instead of reading totals; callers within a second share one sum.",
-    {"type": "boolean"},
-)
+_OUTCOMES: Final = ("captured", "duplicate", "failed")
 
 
 async def select_model(call: Call) -> Answer:
@@ -65,11 +70,6 @@ def begin_usage(call: Call, reply: Reply) -> bool:
     return services.metering.begin(policy, cases.usage_of(body), settle)
 
 
-async def record_batch(call: Call) -> Answer:
-    """Count up to a hundred calls; one bad record never spoils the rest."""
-    return await answer_batch(call)
-
-
 async def acquire(call: Call) -> Answer:
     """Take tokens from the buckets of a label, all or nothing."""
     try:
@@ -83,21 +83,56 @@ async def acquire(call: Call) -> Answer:
     return Answer(200, acquired)
 
 
-async def adjust(call: Call) -> Answer:
-    """Settle a lease to what was really used; the same adjustment applies once."""
-    lease_id = call.path["lease_id"]
-    return Answer(200, await cases.adjust(call.services, call.policy, lease_id, call.body))
+async def authorize(call: Call) -> Answer:
+    """Decide whether a call may be made, with which model, and hold the most that it can cost."""
+    try:
+        answer, is_new = await authorizations.authorize(call.services, call.policy, call.body)
+    except AuthorizationDeniedError as denied:
+        for name in {one.name for one in denied.denied_by if one.kind is Obstacle.LIMIT}:
+            call.metrics.note_limit_decision(name, "denied")
+        raise
+    if is_new:
+        for name in answer.limits:
+            call.metrics.note_limit_decision(name, "granted")
+    return Answer(201 if is_new else 200, answer)
 
 
-async def release(call: Call) -> Answer:
-    """Give everything back that a lease holds."""
-    await call.services.limiter.release(call.policy.bucket_entity, call.path["lease_id"])
-    return Answer(204)
+async def capture_many(call: Call) -> Answer:
+    """Capture up to a hundred calls; one bad capture never spoils the rest."""
+    parsed = [_parsed(one) for one in call.body]
+    good = [one for one in parsed if isinstance(one, granted.CaptureOne)]
+    outcomes = iter(await authorizations.capture_each(call.services, call.policy, good))
+    judged = [next(outcomes) if isinstance(one, granted.CaptureOne) else one for one in parsed]
+    temporary = temporary_errors(judged)
+    results = [
+        _result(claimed_id(one, "authorization_id"), outcome)
+        for one, outcome in zip(call.body, judged, strict=True)
+    ]
+    return parts_answer(granted.CapturesAnswer, _OUTCOMES, results, retry_after=bool(temporary))
 
 
-async def list_limits(call: Call) -> Answer:
-    """How the buckets of this app stand, without taking anything."""
-    return Answer(200, await cases.list_limits(call.services, call.policy))
+def _parsed(one: Any) -> granted.CaptureOne | PriceKeeperError:
+    try:
+        return convert(one, granted.CaptureOne)
+    except (RequestRefusedError, InvalidValueError) as error:
+        return error
+
+
+def _result(
+    authorization_id: str | None, outcome: granted.CapturedAnswer | PriceKeeperError
+) -> granted.CaptureResult:
+    if isinstance(outcome, PriceKeeperError):
+        problem = problem_of(outcome, 0)
+        return granted.CaptureResult(
+            authorization_id, "failed", code=problem.code, detail=problem.detail
+        )
+    return granted.CaptureResult(
+        outcome.request_id,
+        outcome.status,
+        cost_usd_micros=outcome.cost_usd_micros,
+        held_usd_micros=outcome.held_usd_micros,
+        overrun_usd_micros=outcome.overrun_usd_micros,
+    )
 
 
 def _is_forced(call: Call) -> bool:
@@ -105,24 +140,3 @@ def _is_forced(call: Call) -> bool:
     if text not in ("true", "false"):
         raise InvalidValueError("force_check", "must be true or false")
     return text == "true"
-
-
-_row: Final = partial(Operation, access=Access.APP)
-OPERATIONS: Final = (
-    _row("POST", f"{APP}/usage", "recordUsage", record_usage, {202: wire.UsageAnswer},
-         body=wire.UsageBody, begin=begin_usage, limit="usage", problems=(409,)),
-    _row("GET", f"{APP}/model-selection", "selectModel", select_model,
-         {200: wire.SelectionAnswer, 304: None},
-         query=(_FORCE,), limit="selection", variant_limit="force_check"),
-    _row("POST", f"{APP}/usage/batch", "recordUsageBatch", record_batch, {207: wire.BatchAnswer},
-         body=wire.BatchBody, read=read_members, reads_itself=True, begin=queue_batch,
-         begins_early=True, limit="batch"),
-    _row("POST", f"{APP}/limits/acquire", "acquire", acquire, {200: wire.Acquired},
-         body=wire.AcquireBody, limit="limits", problems=(409, 429)),
-    _row("POST", f"{APP}/leases/{{lease_id}}/adjust", "adjustLease", adjust, {200: wire.Adjusted},
-         body=wire.AdjustBody, limit="limits", problems=(409,)),
-    _row("POST", f"{APP}/leases/{{lease_id}}/release", "releaseLease", release, {204: None},
-         limit="limits", problems=(409,)),
-    _row("GET", f"{APP}/limits", "listLimits", list_limits, {200: wire.LimitList},
-         limit="limits", role=Role.VIEWER),
-)  # fmt: skip

@@ -52,11 +52,12 @@ from pricekeeper.http.incoming import (
     run_lifespan,
 )
 from pricekeeper.http.oauth import oauth_error
-from pricekeeper.http.operation import Access, Answer, Call, Operation
+from pricekeeper.http.operation import Answer, Call, Route
 from pricekeeper.http.problems import MethodNotAllowedError
 from pricekeeper.http.routing import Paths
 from pricekeeper.telemetry.logs import GatheredLines, timestamp
 from pricekeeper.tokens import digest_of
+from pricekeeper.wire.operation import Access
 
 GATEWAY: Final = "gateway"
 """Key in the server's state of the gateway."""
@@ -69,7 +70,7 @@ class Endpoint:
 
     __slots__ = ("_counted_errors", "_counts_failures", "operation")
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: Route) -> None:
         self.operation = operation
         public = operation.access is Access.PUBLIC
         self._counted_errors: tuple[type[PriceKeeperError], ...] = ()
@@ -125,7 +126,7 @@ class Path:
         self.endpoints: dict[str, Endpoint] = {}
         self.allowed: tuple[str, ...] = ()
 
-    def add(self, operation: Operation) -> None:
+    def add(self, operation: Route) -> None:
         """Serve the operation's method, and HEAD with GET."""
         self.endpoints[operation.method] = endpoint = Endpoint(operation)
         if operation.method == "GET":
@@ -137,7 +138,7 @@ class Shell:
     """The ASGI application. ``lifespan`` is open while the server runs."""
 
     def __init__(
-        self, operations: Sequence[Operation], lifespan: Lifespan, access_log: AccessLog
+        self, operations: Sequence[Route], lifespan: Lifespan, access_log: AccessLog
     ) -> None:
         self._lifespan = lifespan
         self._access_log = access_log

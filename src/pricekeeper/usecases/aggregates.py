@@ -17,6 +17,7 @@ from pricekeeper.metering import Total, day_start_ms, org_day
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.metering.totals import OrgTotals, org_totals_of
 from pricekeeper.tenants import Policy, QuotaScope, read_pages
+from pricekeeper.usecases.queries import parse_date, parse_each
 from pricekeeper.usecases.runtime import quota_use
 from pricekeeper.values import ModelLabel
 from pricekeeper.wire import spend as wire
@@ -60,6 +61,22 @@ async def read_range(
     more = {} if policy.app_id is None else {"app_id": str(policy.app_id)}
     oldest_ms = min(as_of_ms for _, as_of_ms in read_days)
     return wire.AggregateRange(policy.org_id, days, **more), oldest_ms
+
+
+def parse_day(text: str) -> date:
+    """The day that the text names."""
+    try:
+        return parse_date(text)
+    except ValueError:
+        raise InvalidValueError("date", "must be a date such as 2026-01-23") from None
+
+
+def parse_range(query: Mapping[str, str]) -> tuple[date, date]:
+    """The first and the last day that the query names; every mistake is listed."""
+    ends = ("from", "to")
+    required = dict.fromkeys(ends, "yyyy-mm-dd")
+    first, last = parse_each(query, dict.fromkeys(ends, parse_day), required=required).values()
+    return first, last
 
 
 def today(services: Services, policy: Policy) -> date:

@@ -10,16 +10,16 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from pricekeeper.audit.entry import TrailEntry, org_of
-from pricekeeper.audit.reading import END_MS, PAGE_MAX, TrailCursor, TrailReader, WantedEntries
+from pricekeeper.audit.reading import END_MS, TrailCursor, TrailReader, WantedEntries
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
 from pricekeeper.usecases.queries import parse_date, parse_each, parse_limit
 from pricekeeper.values import OrgId, parse_org_id
 from pricekeeper.wire import administration as wire
+from pricekeeper.wire.bounds import AUDIT_FILTER_LENGTH_MAX, PAGE_MAX
 from pricekeeper.wire.values import parse_timestamp, rfc3339
 
-FILTER_LENGTH_MAX: Final = 256
 _NO_END: Final = "must be a date such as 2026-01-23, or a moment such as 2026-01-23T15:30:45Z"
 _ONE_DAY: Final = timedelta(days=1)
 
@@ -99,8 +99,8 @@ def _answer(entry: TrailEntry) -> wire.AuditEntry:
 
 
 def _parse_filter(text: str) -> str:
-    if not 1 <= len(text) <= FILTER_LENGTH_MAX:
-        raise InvalidValueError("", f"must have 1 to {FILTER_LENGTH_MAX} characters")
+    if not 1 <= len(text) <= AUDIT_FILTER_LENGTH_MAX:
+        raise InvalidValueError("", f"must have 1 to {AUDIT_FILTER_LENGTH_MAX} characters")
     return text
 
 

@@ -20,8 +20,6 @@ from pricekeeper.wire import provisioning as wire
 from pricekeeper.wire.settings import AlertsBody, BudgetBody, RateLimitBody
 from pricekeeper.wire.values import rfc3339
 
-Expects: TypeAlias = Callable[[str], bool] | None
-"""Whether settings with that tag are those that somebody expects; ``None`` if any will do."""
 Answer: TypeAlias = wire.OrgAnswer | wire.AppAnswer
 
 
@@ -42,10 +40,13 @@ async def patch_client(
     client: Client,
     patch: Mapping[str, Any],
     by: Attribution,
-    expects: Expects = None,
+    expected_tag: str | None = None,
 ) -> Answer:
-    """Change some settings: null restores an organisation's default, and an app inherits again."""
-    saved = await services.tenants.patch(client, patch, by, _check(expects))
+    """Change some settings: null restores an organisation's default, and an app inherits again.
+
+    With ``expected_tag``, a header ``If-Match``, only if the settings have one of its tags.
+    """
+    saved = await services.tenants.patch(client, patch, by, _check(expected_tag))
     changed = Provisioned(created=False, policy=saved.policy, retrieval=None)
     return _answer(saved.policy, changed)
 
@@ -88,6 +89,11 @@ async def rotate(
     return wire.Rotated(rotation.client_id, retrieval, rotation.grace_period_hours)
 
 
+async def claim(services: Services, token: str, by: Attribution) -> wire.Claimed:
+    """Exchange a retrieval token for the secret, once."""
+    return await complete_claim(services, await services.credentials.find_claim(token), by)
+
+
 async def complete_claim(services: Services, claim: SecretClaim, by: Attribution) -> wire.Claimed:
     """Turn a retrieval token that was found into the secret, once."""
     claimed = await services.credentials.complete_claim(claim, by)
@@ -115,16 +121,25 @@ async def delete_override(services: Services, client: Client, by: Attribution) -
     await services.selection.clear_override(await services.tenants.get(client), by)
 
 
-def tag_of(answer: Answer) -> str:
-    """The tag of the settings in an answer."""
-    return settings_tag(msgspec.to_builtins(answer))
+def etag_of(answer: Answer) -> str:
+    """The ETag of the settings in an answer."""
+    return f'"{settings_tag(msgspec.to_builtins(answer))}"'
 
 
-def _check(expects: Expects) -> Callable[[Policy], None]:
-    """What refuses a change of settings that are not those that its caller has read."""
+def matches(known: str | None, etag: str) -> bool:
+    """Whether the ETag is among those in ``If-None-Match`` or ``If-Match``."""
+    return known is not None and any(
+        mark.strip().removeprefix("W/") == etag for mark in known.split(",")
+    )
+
+
+def _check(expected: str | None) -> Callable[[Policy], None]:
+    """Refuse a change if the settings are not those that the caller has read."""
 
     def check(policy: Policy) -> None:
-        if expects is not None and not expects(tag_of(_answer(policy))):
+        if expected in (None, "*"):
+            return
+        if not matches(expected, etag_of(_answer(policy))):
             raise ConflictError("If-Match", "the settings have changed since; read them again")
 
     return check

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+PAGE_MAX: Final = 100
+"""Entries on one page of a list."""
+AUDIT_FILTER_LENGTH_MAX: Final = 256
+AUDIT_CURSOR: Final = (
+    "([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})-([1-9][0-9]{0,11})"
+)
+"""The id of an entry, and its number."""
 BATCH_MAX: Final = 100
 """Usage records in one batch."""
 CAPTURES_MAX: Final = 100

@@ -1,0 +1,230 @@
+"""The use case of each operation, and which parts of a request it gets.
+
+An operation that is not here is served over HTTP only: `http.routes` has its handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from pricekeeper.admin_keys import is_key_id
+from pricekeeper.errors import InvalidValueError, NotFoundError
+from pricekeeper.usecases import (
+    admin_keys,
+    aggregates,
+    alerts,
+    audit,
+    authorizations,
+    budgets,
+    containment,
+    denials,
+    flips,
+    forecast,
+    provisioning,
+    runtime,
+    sessions,
+    spend,
+    usage_records,
+)
+from pricekeeper.usecases.asking import Ask
+from pricekeeper.values import parse_app_id, parse_org_id
+from pricekeeper.wire import operations as ops
+from pricekeeper.wire.operation import Operation, Pair, by_name
+
+UseCase: TypeAlias = Callable[[Ask], Awaitable[Any]]
+"""Does what an operation asks; its result is the body of the answer."""
+
+
+async def _list_orgs(ask: Ask) -> Any:
+    after, limit = ask.page
+    start = None if after is None else parse_org_id(after, "after")
+    return await provisioning.list_orgs(ask.services, ask.coverage, start, limit)
+
+
+async def _list_apps(ask: Ask) -> Any:
+    after, limit = ask.page
+    start = None if after is None else parse_app_id(after, "after")
+    return await provisioning.list_apps(ask.services, ask.org_id, start, limit)
+
+
+async def _list_keys(ask: Ask) -> Any:
+    after, limit = ask.page
+    if after is not None and not is_key_id(after):
+        raise InvalidValueError("after", "must be the id of a key")
+    return await admin_keys.list_keys(ask.services, ask.coverage, after, limit)
+
+
+async def _list_alerts(ask: Ask) -> Any:
+    request = alerts.parse_request(ask.query)
+    ask.require_org_reader()
+    if request.org_id is not None and request.org_id not in ask.coverage:
+        raise NotFoundError("org")
+    return await alerts.list_alerts(ask.services, request, ask.coverage)
+
+
+async def _list_usage(ask: Ask) -> Any:
+    request = usage_records.parse_request(ask.query)
+    policy = await ask.read_org_policy(request.app_id)
+    return await usage_records.list_usage(ask.services, policy, request)
+
+
+async def _list_all_budgets(ask: Ask) -> Any:
+    after = ask.query.get("after")
+    cursor = None if after is None else budgets.BudgetCursor.parse(after)
+    return await budgets.list_all_budgets(ask.services, ask.viewer, cursor)
+
+
+async def _list_denials(ask: Ask) -> Any:
+    request = denials.parse_request(ask.query)
+    policy = await ask.read_org_policy(request.app_id)
+    return await denials.list_denials(ask.services, policy, request)
+
+
+async def _void(ask: Ask) -> None:
+    """Void an app's grant; the operator of the store does it as an administrator."""
+    voided_id, reason = ask.path["authorization_id"], ask.body.reason
+    if ask.authority is None:
+        await authorizations.void(ask.services, ask.policy, voided_id, reason)
+        return
+    await authorizations.read_one(ask.services, ask.policy, voided_id)
+    by = ask.by(reason)
+    await containment.void_authorization(ask.services, ask.client.org, voided_id, by)
+
+
+async def _me(ask: Ask) -> Any:
+    if ask.principal is not None:
+        return admin_keys.client_answer(ask.principal)
+    if ask.authority is None:  # pragma: no cover - the gate has let nobody else in
+        raise LookupError("nobody asks")
+    return admin_keys.key_answer(ask.authority)
+
+
+async def _read_day(ask: Ask) -> Any:
+    day = aggregates.parse_day(ask.path["date"])
+    return (await aggregates.read_day(ask.services, ask.policy, day))[0]
+
+
+async def _read_today(ask: Ask) -> Any:
+    day = aggregates.today(ask.services, ask.policy)
+    return (await aggregates.read_day(ask.services, ask.policy, day))[0]
+
+
+async def _read_range(ask: Ask) -> Any:
+    first, last = aggregates.parse_range(ask.query)
+    return (await aggregates.read_range(ask.services, ask.policy, first, last))[0]
+
+
+async def _read_spend(ask: Ask) -> Any:
+    request = spend.parse_request(ask.query)
+    return (await spend.read_spend(ask.services, ask.viewer, request))[0]
+
+
+_TABLE: Final[Mapping[Operation[Any] | Pair[Any, Any], UseCase]] = {
+    # What an app asks.
+    ops.ADJUST: lambda a: runtime.adjust(a.services, a.policy, a.path["lease_id"], a.body),
+    ops.RELEASE: lambda a: a.services.limiter.release(a.policy.bucket_entity, a.path["lease_id"]),
+    ops.LIST_LIMITS: lambda a: runtime.list_limits(a.services, a.policy),
+    ops.LIST_AUTHORIZATIONS: lambda a: authorizations.list_unfinished(
+        a.services, a.policy, a.query.get("status"), a.query.get("after")
+    ),
+    ops.GET_AUTHORIZATION: lambda a: authorizations.read_one(
+        a.services, a.policy, a.path["authorization_id"]
+    ),
+    ops.CAPTURE: lambda a: authorizations.capture(
+        a.services, a.policy, a.path["authorization_id"], a.body
+    ),
+    ops.VOID: _void,
+    ops.EXTEND: lambda a: authorizations.extend(
+        a.services, a.policy, a.path["authorization_id"], a.body.hold_secs
+    ),
+    ops.LIST_BUDGETS: lambda a: budgets.list_budgets(a.services, a.policy),
+    ops.LIST_OWN_SESSIONS: lambda a: sessions.list_sessions(
+        a.services, a.caller, "" if a.principal is None else a.principal.session_id
+    ),
+    ops.END_OWN_SESSIONS: lambda a: a.services.identity.end_all_sessions(
+        a.caller.client_id, a.by_admin
+    ),
+    ops.END_OWN_SESSION: lambda a: a.services.identity.end_session(
+        a.caller.client_id, a.path["session_id"], a.by_admin
+    ),
+    # Reports.
+    ops.GET_FORECAST: lambda a: forecast.list_forecasts(a.services, a.policy),
+    ops.READ_TODAY: _read_today,
+    ops.READ_DAY: _read_day,
+    ops.READ_RANGE: _read_range,
+    ops.GET_SPEND: _read_spend,
+    ops.LIST_USAGE: _list_usage,
+    ops.LIST_ALL_BUDGETS: _list_all_budgets,
+    ops.LIST_ALL_DENIALS: lambda a: denials.list_all_denials(
+        a.services, a.viewer, denials.parse_request(a.query)
+    ),
+    ops.LIST_DENIALS: _list_denials,
+    ops.LIST_FLIPS: lambda a: flips.list_flips(a.services, a.policy, flips.parse_request(a.query)),
+    # What an administrator sets up.
+    ops.LIST_ORGS: _list_orgs,
+    ops.LIST_APPS: _list_apps,
+    ops.GET_ORG: lambda a: provisioning.read_client(a.services, a.client),
+    ops.GET_APP: lambda a: provisioning.read_client(a.services, a.client),
+    ops.GET_ORG_SETTINGS: lambda a: provisioning.read_client(a.services, a.client),
+    ops.GET_APP_SETTINGS: lambda a: provisioning.read_client(a.services, a.client),
+    ops.PUT_ORG: lambda a: provisioning.put_client(a.services, a.client, a.body, a.by_query),
+    ops.PUT_APP: lambda a: provisioning.put_client(a.services, a.client, a.body, a.by_query),
+    ops.PATCH_ORG: lambda a: provisioning.patch_client(
+        a.services, a.client, a.body, a.by_query, a.expected_tag
+    ),
+    ops.PATCH_APP: lambda a: provisioning.patch_client(
+        a.services, a.client, a.body, a.by_query, a.expected_tag
+    ),
+    ops.DELETE_ORG: lambda a: a.services.tenants.delete_org(a.org_id, a.by_query),
+    ops.DELETE_APP: lambda a: a.services.tenants.delete_app(a.org_id, a.app_id, a.by_query),
+    ops.ROTATE: lambda a: provisioning.rotate(a.services, a.client, a.body, a.by_query),
+    ops.PUT_OVERRIDE: lambda a: provisioning.put_override(a.services, a.client, a.body, a.by_query),
+    ops.DELETE_OVERRIDE: lambda a: provisioning.delete_override(a.services, a.client, a.by_query),
+    ops.ISSUE_ORG_KEY: lambda a: provisioning.issue_provisioning_key(a.services, a.org_id, a.by()),
+    ops.WITHDRAW_ORG_KEY: lambda a: a.services.provisioning_keys.withdraw(a.org_id, a.by()),
+    ops.CLAIM_SECRET: lambda a: provisioning.claim(a.services, a.body.token, a.by()),
+    # What an administrator does about a leaked secret.
+    ops.LIST_SESSIONS: lambda a: containment.list_sessions(a.services, a.client),
+    ops.REVOKE_CREDENTIALS: lambda a: containment.revoke_credentials(
+        a.services, a.client, a.body.secrets, a.by_reason
+    ),
+    ops.END_SESSIONS: lambda a: containment.end_sessions(a.services, a.client, a.by_reason),
+    ops.END_SESSION: lambda a: containment.end_sessions(
+        a.services, a.client, a.by_reason, a.path["session_id"]
+    ),
+    ops.FREEZE: lambda a: containment.freeze(a.services, a.client, a.by_reason),
+    ops.UNFREEZE: lambda a: containment.unfreeze(a.services, a.client, a.by_reason),
+    ops.RESET_LIMITS: lambda a: containment.reset_limits(a.services, a.client, a.by_reason),
+    ops.VOID_USAGE: lambda a: containment.void_usage(
+        a.services, a.client, a.path["request_id"], a.by_reason
+    ),
+    ops.VOID_ORG_AUTHORIZATION: lambda a: containment.void_authorization(
+        a.services, a.client, a.path["authorization_id"], a.by_reason
+    ),
+    # Keys, alerts and the audit log.
+    ops.CREATE_ADMIN_KEY: lambda a: admin_keys.create_key(a.services, a.body, a.by()),
+    ops.LIST_ADMIN_KEYS: _list_keys,
+    ops.ROTATE_ADMIN_KEY: lambda a: admin_keys.rotate_key(
+        a.services, a.path["key_id"], a.body, a.by()
+    ),
+    ops.DELETE_ADMIN_KEY: lambda a: admin_keys.delete_key(a.services, a.path["key_id"], a.by()),
+    ops.GET_ME: _me,
+    ops.LIST_ALERTS: _list_alerts,
+    ops.LIST_CHANNELS: lambda a: alerts.list_channels(a.services, a.channel_owner),
+    ops.PUT_CHANNEL: lambda a: alerts.put_channel(
+        a.services, a.channel_owner, a.path["channel"], a.body, a.by()
+    ),
+    ops.DELETE_CHANNEL: lambda a: alerts.delete_channel(
+        a.services, a.channel_owner, a.path["channel"], a.by()
+    ),
+    ops.TEST_CHANNEL: lambda a: alerts.try_channel(
+        a.services, a.channel_owner, a.path["channel"], a.by()
+    ),
+    ops.LIST_AUDIT: lambda a: audit.list_entries(
+        a.services, audit.parse_request(a.query), a.coverage
+    ),
+}
+
+USE_CASES: Final[Mapping[str, UseCase]] = by_name(_TABLE)
+"""By the name of the operation."""

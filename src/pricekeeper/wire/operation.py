@@ -1,0 +1,115 @@
+"""What an operation of the API is: one description for service, documentation and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from types import NoneType
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from pricekeeper.authority import Role
+
+A = TypeVar("A")
+B = TypeVar("B")
+ORG: Final = "/api/v1/orgs/{org_id}"
+APP: Final = f"{ORG}/apps/{{app_id}}"
+
+
+class Access(Enum):
+    """Who may call an operation."""
+
+    PUBLIC = "anyone"
+    PROVISIONING = "a key with the operation's role that covers the organisation in the path"
+    DEPLOYMENT = "the same, but not an organisation's own key"
+    APP = "the app in the path, with its access token"
+    ORG = "the organisation in the path, with its access token"
+    ANY_CLIENT = "any client, with its access token"
+    METRICS = "the metrics token"
+
+
+BY_KEY: Final = (Access.PROVISIONING, Access.DEPLOYMENT)
+"""Only a key opens these."""
+BY_TOKEN: Final = (Access.APP, Access.ORG, Access.ANY_CLIENT)
+UNDER_A_POLICY: Final = (Access.APP, Access.ORG)
+"""The policy of the client in the path is read before the use case runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A value in the query string."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    required: bool = False
+
+
+AFTER: Final = partial(Parameter, "after", "The `next` of the previous page.")
+"""The start of a page; call it with the schema."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation(Generic[A]):
+    """One method on one path."""
+
+    name: str
+    method: str
+    path: str
+    answer: type[A]
+    """The type of the body of a success; `NoneType` for none, `str` for a text."""
+    access: Access
+    summary: str
+    statuses: tuple[int, ...] = (200,)
+    """Of a success. With 201 beside 200, the answer's ``status`` says which: created or updated."""
+    other_answers: Mapping[int, Any] = field(default_factory=dict)
+    """The types of further answers by status."""
+    body: Any = None
+    """The wire type of the body; ``None`` if the operation takes none."""
+    query: tuple[Parameter, ...] = ()
+    role: Role | None = None
+    """The role that a key needs; ``None``: no key opens it."""
+    limit: str | None = None
+    """Which of the API's own rate limits applies."""
+    variant_limit: str | None = None
+    """The rate limit of its second mode: ``force_check``, or grant type ``refresh_token``."""
+    tag: str = "runtime"
+    problems: tuple[int, ...] = ()
+    """Further statuses of problems, beyond those that access implies."""
+    is_private: bool = False
+    """Whether no cache may keep its answer."""
+    is_repeatable: bool = False
+    """Whether a client may send it again after a lost reply."""
+    media_type: str | None = None
+    """Of its answer, if that is not JSON."""
+
+    def __post_init__(self) -> None:
+        needs_role = self.access in BY_KEY
+        if (needs_role and self.role is None) or (
+            self.role is not None and not needs_role and self.access not in BY_TOKEN
+        ):
+            raise TypeError(f"{self.name}: state the role that a key needs")
+
+    @property
+    def answers(self) -> dict[int, Any]:
+        """The type of the body by status; of no JSON the media type, of no body ``None``."""
+        answer: Any = self.media_type or self.answer
+        made = dict.fromkeys(self.statuses, None if answer is NoneType else answer)
+        return {**made, **self.other_answers}
+
+
+class Pair(NamedTuple, Generic[A, B]):
+    """The same operation of an organisation and of an app, or of the deployment and of one."""
+
+    wide: Operation[A]
+    narrow: Operation[B]
+
+
+def by_name(table: Mapping[Operation[Any] | Pair[Any, Any], B]) -> dict[str, B]:
+    """The values of a table by the names of its operations; a pair has two."""
+    return {
+        operation.name: value
+        for stated, value in table.items()
+        for operation in (stated if isinstance(stated, Pair) else (stated,))
+    }
