@@ -1,7 +1,7 @@
-"""Who asks, what their key allows, and which credentials they may be given.
+"""The caller's key, what it allows, and which credentials it may create.
 
-A key has a role in some organisations or in all. A role includes those before it. Every list of
-organisations, or of what belongs to several of them, shows exactly those that its caller covers.
+A key has a role in some organisations or in all. A role includes those before it. A list shows
+exactly the organisations that its caller covers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pricekeeper.values import OrgId
 
 
 class Role(StrEnum):
-    """What somebody may do."""
+    """What a key's holder may do."""
 
     VIEWER = "VIEWER"
     """Reads."""
@@ -27,7 +27,7 @@ class Role(StrEnum):
     """Also provisions, and manages keys."""
 
     def includes(self, needed: Role) -> bool:
-        """Whether whoever has this role may do what takes that one."""
+        """Whether this role may do what needs that one."""
         return _ORDER.index(self) >= _ORDER.index(needed)
 
 
@@ -36,7 +36,7 @@ _ORDER: Final = tuple(Role)
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The organisations that somebody may know of; ``None``: all, also those that are to come."""
+    """The organisations that a caller may see; ``None``: all, future ones included."""
 
     org_ids: frozenset[OrgId] | None = None
 
@@ -46,7 +46,7 @@ class Coverage:
 
     @property
     def one(self) -> OrgId | None:
-        """The organisation, if it is one alone."""
+        """The organisation, if there is exactly one."""
         if self.org_ids is None or len(self.org_ids) != 1:
             return None
         return next(iter(self.org_ids))
@@ -55,7 +55,7 @@ class Coverage:
         return self.org_ids is None or org_id in self.org_ids
 
     def includes(self, other: Coverage) -> bool:
-        """Whether every organisation of the other one is covered, now and later."""
+        """Whether this covers every organisation of the other, now and later."""
         if self.org_ids is None:
             return True
         return other.org_ids is not None and other.org_ids <= self.org_ids
@@ -66,35 +66,35 @@ NO_ORG: Final = Coverage(frozenset())
 
 
 def only(org_id: OrgId) -> Coverage:
-    """That organisation alone."""
+    """A coverage of one organisation."""
     return Coverage(frozenset({org_id}))
 
 
 class KeyKind(StrEnum):
-    """What sort of key somebody has shown."""
+    """The kinds of administrators' keys."""
 
     DEPLOYMENT_KEY = "DEPLOYMENT_KEY"
-    """The one of the environment: an ADMIN of everything."""
+    """The key in the environment: ADMIN of everything."""
     ADMIN_KEY = "ADMIN_KEY"
-    """A named one, with a role, for some organisations or all."""
+    """A named key with a role, for some organisations or all."""
     ORG_KEY = "ORG_KEY"
-    """An organisation's own: an ADMIN of that organisation, and of no keys."""
+    """An organisation's own key: ADMIN of that organisation, but not of keys."""
 
 
 class Reach(IntEnum):
-    """How far above an organisation its administrator is; a higher one overrules a lower one."""
+    """How far above an organisation an administrator is; the higher overrules the lower."""
 
     ORG = 0
     """The organisation's own key."""
     LISTED = 1
     """A named key for listed organisations."""
     ALL = 2
-    """A key for all organisations, or the store itself."""
+    """A key for all organisations, or access to the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What the key that came with a request allows."""
+    """What the key of a request allows."""
 
     kind: KeyKind
     role: Role
@@ -102,7 +102,7 @@ class Authority:
     key_id: str | None = None
     name: str | None = None
     expires_at_epoch: int | None = None
-    """When the key stops counting; ``None``: it does not."""
+    """When the key expires; ``None``: never."""
 
     @property
     def reach(self) -> Reach:
@@ -112,50 +112,48 @@ class Authority:
 
 
 DEPLOYMENT: Final = Authority(KeyKind.DEPLOYMENT_KEY, Role.ADMIN, ALL_ORGS)
-"""Whoever holds the deployment's own key, or the store itself."""
+"""The deployment's own key, or direct access to the store."""
 
 
 def of_org(org_id: OrgId) -> Authority:
-    """Whoever holds an organisation's own key."""
+    """The authority of an organisation's own key."""
     return Authority(KeyKind.ORG_KEY, Role.ADMIN, only(org_id))
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Who asked for a change, from where and why.
-
-    Whatever makes the change is handed this, so that it can be written down with the change.
-    """
+    """Who asked for a change, from where and why; recorded with the change."""
 
     actor: str
-    """Which key it was, by its fingerprint, or which user of the command line. No secret."""
+    """The key's fingerprint, or the command line's user. Never a secret."""
     address: str
     request_id: str
     reason: str | None = None
     authority: Authority | None = None
-    """What the key allows; ``None`` if no key came."""
+    """What the key allows; ``None`` without a key."""
 
     @property
     def reach(self) -> Reach:
-        """Without a key it is the lowest one."""
+        """The reach of the key; the lowest without a key."""
         return Reach.ORG if self.authority is None else self.authority.reach
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Permission to make a secret or token of one credential. Only `may_produce` makes one."""
+    """Permission to create a secret or token of one credential. Only `may_produce` makes one."""
 
     credential: Authority | Client
 
 
 def may_produce(by: Authority | Client | None, credential: Authority | Client) -> Permit:
-    """Permit a secret or token of a credential that is no greater than the one that asks for it.
+    """Permit a secret or token of a credential that is no greater than the asking one.
 
-    - A key gives no key of a higher role, a wider coverage or a later end than its own.
-    - A client's secret has no role and no end: any OPERATOR's key that covers the client gives it.
-    - A client gives its own secret and tokens, and no others: for these it exchanges what it has.
+    - A key creates no key with a higher role, a wider coverage or a later end than its own.
+    - A client's secret has no role and no end: any OPERATOR's key that covers the client creates
+      it.
+    - A client creates only its own secret and tokens.
 
-    Raises `NotPermittedError` with what is greater.
+    Raises `NotPermittedError` that names what is greater.
     """
     refusal = _refusal(by, credential)
     if refusal is not None:
@@ -164,20 +162,20 @@ def may_produce(by: Authority | Client | None, credential: Authority | Client) -
 
 
 def _refusal(by: Authority | Client | None, credential: Authority | Client) -> str | None:
-    """Why the credential is not given; ``None`` if it is."""
+    """Why the credential is refused; ``None`` if it is permitted."""
     if not isinstance(by, Authority):
-        return None if by == credential else "a credential is given by a key"
+        return None if by == credential else "only a key can create credentials for others"
     if isinstance(credential, Client):
         role, coverage, end = Role.OPERATOR, only(credential.org_id), by.expires_at_epoch
     elif by.kind is KeyKind.ORG_KEY:
-        return "an organisation's own key gives no keys"
+        return "an organisation's own key can't create keys"
     else:
         role, coverage, end = credential.role, credential.coverage, credential.expires_at_epoch
     if not by.role.includes(role):
-        return f"role: a key with the role {by.role} gives no {role}"
+        return f"role: a key with role {by.role} can't create credentials of role {role}"
     if not by.coverage.includes(coverage):
-        return "org_ids: must be among the organisations of the key that asks"
+        return "org_ids: must be among the organisations of the asking key"
     if by.expires_at_epoch is not None and (end is None or end > by.expires_at_epoch):
         last = rfc3339(by.expires_at_epoch * 1000)
-        return f"expires_at: the key that asks gives none that lasts longer than itself, to {last}"
+        return f"expires_at: must not be later than that of the asking key, {last}"
     return None

@@ -1,12 +1,12 @@
-"""Calls AWS services that are off the hot path, with botocore's own clients, in threads.
+"""Calls AWS services off the hot path, with botocore's own clients, in threads.
 
 botocore finds credentials, region, endpoint, proxy and certificates like every AWS tool, signs the
 request and parses the reply. The first call imports it, because the import is slow. DynamoDB and
-Bedrock are hot, so they have their own clients.
+Bedrock are hot and have their own clients.
 
 Bounds: `attempts_max` attempts per call; in each attempt `CONNECT_SECS` to connect and
-``silence_secs`` without a byte. Each attempt has a thread that ends with it, so the callers bound
-the threads: 64 alert channels, one export, one read per secret.
+``silence_secs`` without a byte. Each attempt has its own thread, so the callers bound the threads:
+64 alert channels, one export, one read per secret.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETUP: Final = {
     ),
     "NoRegionError": "no AWS region found: set AWS_DEFAULT_REGION",
 }
-"""What to do about errors that another attempt can't fix, by their names in botocore."""
+"""What helps against errors that retries can't fix, by botocore's names."""
 
 _BACKOFF: Final = Backoff(200, 5_000)
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z.]{0,63}")
@@ -50,7 +50,7 @@ _Read = TypeVar("_Read")
 class AwsCallError(Exception):
     """A call failed. Neither the code nor the message contains a secret.
 
-    ``status`` is 0 if no service answered. ``is_passing``: another attempt may succeed.
+    ``status`` is 0 if no service answered. ``is_passing``: a retry may succeed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AwsClient:
         endpoint: str | None = None,
         s3: Any = None,
     ) -> None:
-        """``s3`` are botocore's options for S3. botocore finds what is not given."""
+        """``s3`` holds botocore's options for S3. botocore finds what is not given."""
         self._service = service
         self._clock = clock
         self._attempts_max = attempts_max
@@ -90,16 +90,16 @@ class AwsClient:
     async def call(
         self, operation: str, read: Callable[[dict[str, Any]], _Read], **parameters: Any
     ) -> _Read:
-        """Call the operation and return what ``read`` makes of the reply; raises `AwsCallError`.
+        """Call the operation and return the result of ``read``; raises `AwsCallError`.
 
-        ``read`` runs in the thread, so it may read a body from the network. Cancelling this does
-        not stop a request under way; closing the file that it sends does.
+        ``read`` runs in the thread, so it may read a body from the network. Cancelling this call
+        does not stop a request under way; closing the file that it sends does.
         """
         loop = asyncio.get_running_loop()
         run = partial(self._attempt, operation, read, parameters)
         attempt = 1
         while True:
-            # Not a thread of the event loop: the gateway needs those while no service answers.
+            # Not a thread of the event loop: the gateway needs those while a service is silent.
             thread = ThreadPoolExecutor(1, thread_name_prefix="pricekeeper-aws")
             try:
                 return await loop.run_in_executor(thread, run)
@@ -112,7 +112,7 @@ class AwsClient:
             attempt += 1
 
     def close(self) -> None:
-        """Close the connections that no call uses."""
+        """Close idle connections."""
         if self._client is not None:
             self._client.close()
 
@@ -139,7 +139,7 @@ class AwsClient:
         except ResponseParserError as error:
             code, message = type(error).__name__, "the reply is not AWS's; check endpoint and proxy"
             raise AwsCallError(code, message, is_passing=True) from None  # it quotes the reply
-        # Its search for credentials raises the others, too: an unreadable file, keys already old.
+        # botocore raises these, too, while it looks for credentials.
         except (BotoCoreError, OSError, RuntimeError, ValueError) as error:
             code = type(error).__name__
             message = SETUP.get(code, str(error))
@@ -155,7 +155,7 @@ class AwsClient:
             retries={"mode": "standard", "total_max_attempts": 1},  # `call` repeats, by our clock
             s3=self._s3,
         )
-        # mypy would want the name of each service as a literal.
+        # mypy wants a literal for each service name.
         create: Callable[..., Any] = Session().create_client
         client = create(
             self._service, region_name=self._region, endpoint_url=self._endpoint, config=config
@@ -170,7 +170,7 @@ def echoes_request(code: str) -> bool:
 
 
 def _refuse_redirect(response_dict: Mapping[str, Any], **_: object) -> None:
-    """Raise before botocore sees a redirect: it may ask S3 for the bucket's region without end."""
+    """Raise before botocore follows a redirect: it may ask S3 for the bucket's region endlessly."""
     status = response_dict["status_code"]
     if status in _REDIRECTS:
         message = "redirects are not followed; check the endpoint and the region"
@@ -178,7 +178,7 @@ def _refuse_redirect(response_dict: Mapping[str, Any], **_: object) -> None:
 
 
 def _refusal(response: Mapping[str, Any]) -> AwsCallError:
-    """The error that a service answered with."""
+    """The error of a service's reply."""
     status = response["ResponseMetadata"]["HTTPStatusCode"]
     error = response.get("Error", {})
     code, message = str(error.get("Code")), str(error.get("Message") or "")

@@ -1,7 +1,6 @@
-"""Who a client is: an organisation, or one of its apps, and the one name it goes by.
+"""A client: an organisation or one of its apps, and its ``client_id``.
 
-A ``client_id`` can be read in one way only, whatever the app is called, because the UUID
-in the middle has a fixed length.
+The UUID has a fixed length, so a ``client_id`` can be read in one way only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _ORG_ENDS: Final = len(_ORG) + 36
 
 
 class Client(NamedTuple):
-    """An organisation, or an app of it."""
+    """An organisation, or one of its apps."""
 
     org_id: OrgId
     app_id: AppId | None = None
@@ -31,12 +30,12 @@ class Client(NamedTuple):
 
     @property
     def org(self) -> Client:
-        """The organisation that the client is, or belongs to."""
+        """The organisation itself, or the one that the app belongs to."""
         return self if self.app_id is None else Client(self.org_id)
 
 
 def parse_client_id(text: str, field: str = "client_id") -> Client:
-    """The client of that name; only the exact spelling names it."""
+    """Parse a ``client_id``; only the exact spelling is accepted."""
     try:
         client = Client(parse_org_id(text[len(_ORG) : _ORG_ENDS]))
         if len(text) > _ORG_ENDS:

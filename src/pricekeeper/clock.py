@@ -1,11 +1,10 @@
-"""Time as a dependency. Only this module reads the machine's clocks.
+"""Time as a dependency; only this module reads the machine's clocks.
 
-Everything that needs to know or to wait for a time is handed a `Clock`. All of it is in
-integer milliseconds: ``now_ms`` is wall time since the epoch, which can jump;
-``monotonic_ms`` only moves forward and means nothing between processes.
+All times are integer milliseconds: ``now_ms`` is wall time since the epoch, which can jump;
+``monotonic_ms`` only moves forward and has no meaning between processes.
 
-A service runs on a `TrustedClock`, which doubts wall time that leaps. What destroys or issues
-something asks `doubt_of` or `require_trusted_time` before it does so.
+A service runs on a `TrustedClock`, which doubts wall time that leaps. Code that deletes or issues
+something asks `doubt_of` or `require_trusted_time` first.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from pricekeeper.errors import ClockInDoubtError
 
 NS_PER_MS: Final = 1_000_000
 LEAP_MS_MAX: Final = 60_000
-"""Wall time that is further than this from what is expected is in doubt."""
+"""Wall time that differs more than this from what is expected is in doubt."""
 STEADY_MS: Final = 15 * 60_000
-"""A leap that nothing outside contradicts is believed when the clock has run evenly for so long."""
+"""A leap is believed after the clock has run evenly for this long, if nothing contradicts it."""
 ANCHOR_MS: Final = 60 * 60_000
-"""How often the expected difference of the clocks follows the real one: a clock that is slowly
-corrected, or that drifts, may move by `LEAP_MS_MAX` in this time."""
+"""How often the expected difference of the clocks follows the real one. A clock that drifts may
+move by `LEAP_MS_MAX` in this time.
+"""
 
 
 class Clock(Protocol):
-    """What a component may know about time."""
+    """The time, as components see it."""
 
     def now_ms(self) -> int:
         """Wall time, milliseconds since the epoch."""
@@ -43,15 +43,13 @@ class Clock(Protocol):
         """Time that never goes back, for measuring durations."""
         ...
 
-    async def sleep_ms(self, duration_ms: int) -> None:
-        """Let that much time pass."""
-        ...
+    async def sleep_ms(self, duration_ms: int) -> None: ...
 
 
 def _steady_clock() -> Callable[[], int]:
-    """The clock that also counts the time in which the machine sleeps, if there is one.
+    """A clock that also counts while the machine sleeps, if there is one.
 
-    With any other clock each suspend looks like a leap of the wall clock. Linux calls it
+    With any other clock, each suspend looks like a leap of the wall clock. Linux calls it
     ``CLOCK_BOOTTIME``; on macOS ``CLOCK_MONOTONIC`` is such a clock.
     """
     which = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
@@ -104,7 +102,7 @@ class ManualClock:
         await woken
 
     def advance_ms(self, duration_ms: int) -> None:
-        """Let time pass, and wake the sleepers whose time has come."""
+        """Move time forward, and wake the sleepers that are due."""
         if duration_ms < 0:
             raise ValueError("time passes forward; use jump_ms to set the wall clock back")
         self._now_ms += duration_ms
@@ -115,12 +113,12 @@ class ManualClock:
                 woken.set_result(None)
 
     def jump_ms(self, offset_ms: int) -> None:
-        """Set the wall clock forward or back, as an operator or NTP would. Nobody wakes."""
+        """Set the wall clock forward or back, as an operator or NTP would. No sleeper wakes."""
         self._now_ms += offset_ms
 
     @property
     def sleepers(self) -> int:
-        """How many are waiting: what a test watches before it lets time pass."""
+        """How many tasks sleep; tests watch it before they move time."""
         return sum(not woken.done() for _, _, woken in self._sleepers)
 
 
@@ -128,7 +126,7 @@ class Doubt(StrEnum):
     """Why wall time is not believed."""
 
     LEAP = "it has leapt away from the monotonic clock"
-    BEHIND = "it is behind what was stored before this start"
+    BEHIND = "it is behind the newest time in the store"
     CONTRADICTED = "the store's own clock shows another time"
 
 
@@ -139,13 +137,13 @@ class Evidence:
     expected_ms: int | None = None
     """The difference that was believed last; none before the first reading."""
     store_ms: int | None = None
-    """The difference by the store's own clock, if it has one that is not this machine's."""
+    """The difference by the store's own clock, if that is another machine's."""
     stored_ms: int | None = None
-    """The difference at which wall time would be the newest moment that was found in the store."""
+    """The difference at which wall time would be the newest moment found in the store."""
 
 
 def judge(difference_ms: int, evidence: Evidence) -> Doubt | None:
-    """Whether wall time can be believed. The store's own clock decides if it has one."""
+    """Whether to doubt wall time. The store's own clock decides if it has one."""
     if evidence.store_ms is not None:
         agrees = abs(difference_ms - evidence.store_ms) <= LEAP_MS_MAX
         return None if agrees else Doubt.CONTRADICTED
@@ -158,16 +156,17 @@ def judge(difference_ms: int, evidence: Evidence) -> Doubt | None:
 
 
 class TrustedClock:
-    """Wall time as far as the monotonic clock and the store agree; else time goes on evenly.
+    """Wall time while the monotonic clock and the store confirm it; else evenly running time.
 
-    While wall time is in doubt, ``now_ms`` is the time that was believed last plus what the
-    monotonic clock has measured since. Wall time is believed again as soon as it is within
-    `LEAP_MS_MAX` of that, or of the store's own clock. Where nothing outside of this machine
-    tells the time, it is also believed when it has run evenly for `STEADY_MS`: after a virtual
-    machine was paused, or a wrong clock was corrected. It is never believed, though, if it is so
-    far back that expired items were deleted which it would show as alive.
+    While wall time is in doubt, ``now_ms`` is the last believed time plus the monotonic time since.
+    Wall time is believed again:
 
-    Threads may share it. Nothing is kept but a few integers.
+    - once it is within `LEAP_MS_MAX` of that, or of the store's own clock;
+    - without a store clock, once it has run evenly for `STEADY_MS`: a virtual machine was paused,
+      or a wrong clock was corrected. But never at a time before the expiry of items that were
+      already deleted.
+
+    Threads may share it. It holds only a few integers.
     """
 
     def __init__(
@@ -179,34 +178,34 @@ class TrustedClock:
     ) -> None:
         """Judge that clock.
 
-        ``on_change`` is called when doubt begins, changes or ends, with how far wall time was from
-        the time that was believed. A clock that is not this machine's, as in a simulation, has
-        nothing to do with the store's own clock: then ``uses_store_date`` is false.
+        ``on_change`` is called when doubt begins, changes or ends, with the distance of wall time
+        from the believed time. ``uses_store_date`` is false for a simulated clock, which the
+        store's own clock does not confirm.
         """
         self._clock = clock
         self._read_wall = clock.now_ms
         self._read_steady = clock.monotonic_ms
         self._read_ns = _readers_ns(clock)
         self.monotonic_ms: Callable[[], int] = clock.monotonic_ms
-        """Time that never goes back. Every request asks for it, so nothing is around it."""
+        """Not wrapped, because every request reads it."""
         self._uses_store_date = uses_store_date
         self._on_change = on_change
         self._lock = threading.RLock()
         self._window_ns = _NO_WINDOW
-        """Which differences are believed without a second look, and until when; none at first."""
+        """The range of differences that needs no second look, and until when."""
         self._believed_ms: int | None = None
-        """The difference by which time goes on while wall time is in doubt."""
+        """The difference to use while wall time is in doubt."""
         self._evidence = Evidence()
         self._store_agreed = False
         self._deleted_until_ms = 0
         self._doubt: Doubt | None = None
         self._steady_since: tuple[int, int] | None = None
-        """While in doubt: the difference that wall time has now, and since when."""
+        """While in doubt: the present difference of wall time, and since when it lasts."""
         self.leaps = 0
         """How often doubt began."""
 
     def now_ms(self) -> int:
-        """Wall time if it is believed, else the time that goes on evenly."""
+        """Wall time if it is believed, else the evenly running time."""
         read_wall, read_steady = self._read_ns
         wall_ns, steady_ns = read_wall(), read_steady()
         low_ns, high_ns, until_ns = self._window_ns
@@ -217,23 +216,22 @@ class TrustedClock:
         return self._look()
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Let that much time pass."""
         await self._clock.sleep_ms(duration_ms)
 
     @property
     def doubt(self) -> Doubt | None:
-        """Why wall time is not believed at this moment; ``None`` if it is."""
+        """Why wall time is in doubt now; ``None`` if it is believed."""
         self.now_ms()
         return self._doubt
 
     @property
     def leap_ms(self) -> int:
-        """How far wall time is ahead of the time to go by; 0 without doubt."""
+        """How far wall time is ahead of the time in use; 0 without doubt."""
         now_ms = self.now_ms()
         return 0 if self._doubt is None else self._read_wall() - now_ms
 
     def note_store_date(self, date_ms: int) -> None:
-        """Take note of the time that the store's own clock shows at this moment."""
+        """Record the present time of the store's own clock."""
         if not self._uses_store_date:
             return
         with self._lock:
@@ -247,20 +245,20 @@ class TrustedClock:
             self._look()
 
     def note_newest_moment(self, newest_ms: int) -> None:
-        """Take note of the newest moment in the store, which is being opened."""
+        """Record the newest moment in a store that is being opened."""
         with self._lock:
             stored_ms = newest_ms - self._read_steady()
-            # What was believed before was believed without this knowledge: judge it anew.
+            # The earlier judgement lacked this knowledge, so judge again.
             self._evidence = replace(self._evidence, expected_ms=None, stored_ms=stored_ms)
             self._look()
 
     def note_deleted(self, until_ms: int) -> None:
-        """Take note that items were deleted which expired until then."""
+        """Record that items were deleted which expired until then."""
         with self._lock:
             self._deleted_until_ms = max(self._deleted_until_ms, until_ms)
 
     def _look(self) -> int:
-        """Judge wall time, and return the time to go by."""
+        """Judge wall time, and return the time to use."""
         with self._lock:
             wall_ms, steady_ms = self._read_both()
             difference_ms = wall_ms - steady_ms
@@ -276,8 +274,8 @@ class TrustedClock:
     def _read_both(self) -> tuple[int, int]:
         """Both clocks at one moment.
 
-        A thread may be put aside between two readings. So wall time is read between two readings
-        of the monotonic clock, and the moment between these that fits best is taken.
+        A thread may be suspended between two readings. So wall time is read between two readings of
+        the monotonic clock, and the moment between them that fits best is taken.
         """
         before_ms, wall_ms, after_ms = self._read_steady(), self._read_wall(), self._read_steady()
         expected_ms = self._evidence.store_ms
@@ -289,7 +287,7 @@ class TrustedClock:
         return wall_ms, min(max(wall_ms - expected_ms, first_ms), last_ms)
 
     def _has_settled(self, doubt: Doubt, wall_ms: int, steady_ms: int) -> bool:
-        """Whether wall time has run evenly for long enough, and nothing outside contradicts it."""
+        """Whether wall time has run evenly for long enough and nothing contradicts it."""
         difference_ms = wall_ms - steady_ms
         if self._steady_since is None or abs(difference_ms - self._steady_since[0]) > LEAP_MS_MAX:
             self._steady_since = (difference_ms, steady_ms)
@@ -315,7 +313,7 @@ class TrustedClock:
         was, self._doubt = self._doubt, doubt
         self._window_ns = _NO_WINDOW
         if self._believed_ms is None or (was is None and doubt is Doubt.BEHIND):
-            # Nothing better is known than that time has reached what was stored.
+            # All that is known is that time has reached the stored moment.
             known_ms = self._evidence.store_ms
             self._believed_ms = self._evidence.stored_ms if known_ms is None else known_ms
         if was is None:
@@ -328,10 +326,9 @@ _NO_WINDOW: Final = (1, 0, 0)
 
 
 def _readers_ns(clock: Clock) -> tuple[Callable[[], int], Callable[[], int]]:
-    """What reads wall time and monotonic time, in nanoseconds.
+    """The functions that read wall time and monotonic time, in nanoseconds.
 
-    Every request asks for the time, some of them five times, and the machine's clocks can be read
-    without a function of ours around them.
+    Requests ask for the time up to five times, so the machine's clocks are read directly.
     """
     if type(clock) is SystemClock:  # one that is made from it may read otherwise
         return time.time_ns, _read_steady_ns
@@ -339,12 +336,12 @@ def _readers_ns(clock: Clock) -> tuple[Callable[[], int], Callable[[], int]]:
 
 
 def doubt_of(clock: Clock) -> Doubt | None:
-    """Why that clock's time is in doubt; a clock that does not judge itself is believed."""
+    """Why that clock's time is in doubt; only a `TrustedClock` doubts."""
     return clock.doubt if isinstance(clock, TrustedClock) else None
 
 
 def require_trusted_time(clock: Clock) -> None:
-    """Raise `ClockInDoubtError` if the time is in doubt: what is issued now could last too long."""
+    """Raise `ClockInDoubtError` if time is in doubt: what is issued now could live too long."""
     doubt = doubt_of(clock)
     if doubt is not None:
         raise ClockInDoubtError(doubt)

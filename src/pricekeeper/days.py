@@ -1,19 +1,18 @@
-"""The organisation's day: from any instant to its day, and from a day to its first instant.
+"""The organisation's day: from an instant to its day, and from a day to its first instant.
 
-A day is a stretch of time. It begins at the first instant at which the zone's calendar shows its
-date, and lasts until the next date begins. So the days of a zone follow each other without gap
-or overlap, however long they are:
+A day begins at the first instant at which the zone's calendar shows its date, and lasts until the
+next date begins. So a zone's days follow each other without gap or overlap. They last or begin:
 
-- 23 or 25 hours, where clocks change during the day;
-- from 01:00, where they go forward at midnight and there is no 00:00 (São Paulo until 2018,
-  Beirut, Santiago), or from the middle of a gap that swallows midnight;
-- with a midnight that comes twice (Havana), it begins at the first of the two. Where clocks go
-  back across midnight, so that yesterday's date shows again for a while (St. John's until
-  2011), that while belongs to the day that has begun: a day that has ended never comes back;
-- without any length, where a zone crossed the date line (Samoa had no 30 December 2011).
+- for 23 or 25 hours, where clocks change during the day;
+- from 01:00, where clocks go forward at midnight (São Paulo until 2018, Beirut, Santiago), or from
+  the middle of a gap that contains midnight;
+- from the first midnight, where midnight comes twice (Havana). Where clocks go back across midnight
+  and yesterday's date shows again (St. John's until 2011), that time belongs to the new day: a day
+  that has ended never returns;
+- without length, where a zone crossed the date line (Samoa had no 30 December 2011).
 
-Everything is integer milliseconds since the epoch; a day is written ``yyyymmdd``. Zones are IANA
-names that were checked when they were configured.
+Times are integer milliseconds since the epoch; a day is ``yyyymmdd``. Zones are IANA names, checked
+when they are configured.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _ONE_DAY: Final = timedelta(days=1)
 _REMEMBERED_MAX: Final = 4_096
-"""Zones times days: three days of every zone there is, twice over."""
+"""Zones times days: three days of every zone, twice over."""
 
 
 def org_day(zone: str, epoch_ms: int) -> str:
-    """The day that the instant belongs to in that zone: the latest one that has begun."""
+    """The day of the instant in that zone: the latest one that has begun."""
     for start_ms, day in _days_around(zone, epoch_ms // MS_PER_DAY):
         if start_ms <= epoch_ms:
             return day
@@ -47,7 +46,7 @@ def day_start_ms(zone: str, day: str) -> int:
 
 
 def next_midnight_ms(zone: str, epoch_ms: int) -> int:
-    """The first instant of the day after the one that the instant belongs to."""
+    """The first instant of the day after the instant's."""
     return _next_start_ms(zone, org_day(zone, epoch_ms))
 
 
@@ -63,7 +62,7 @@ def date_of(day: str) -> date:
 
 
 def is_day(text: str) -> bool:
-    """Whether that is a day as we write it."""
+    """Whether the text is a day as ``yyyymmdd``."""
     try:
         return day_of(date_of(text)) == text
     except ValueError:
@@ -71,7 +70,7 @@ def is_day(text: str) -> bool:
 
 
 def day_of(shown: date) -> str:
-    """A calendar date as ``yyyymmdd``."""
+    """The date as ``yyyymmdd``."""
     return f"{shown.year:04}{shown.month:02}{shown.day:02}"
 
 
@@ -82,7 +81,7 @@ def dashed(day: str) -> str:
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def _days_around(zone: str, utc_day: int) -> tuple[tuple[int, str], ...]:
-    """When each day begins that an instant of that day in UTC can belong to, the latest first.
+    """The starts of the days that an instant of that UTC day can belong to, latest first.
 
     Zones are less than a day from UTC, and no local day is longer than two.
     """
@@ -96,12 +95,12 @@ def _local(info: ZoneInfo, epoch_ms: int) -> datetime:
 
 
 def _start_ms(info: ZoneInfo, day: date) -> int:
-    """The first instant at which the zone shows that date, or a later one if it shows it never.
+    """The first instant at which the zone shows that date, or a later one if it never shows it.
 
-    ``fold`` asks for midnight by the offset before (0) and after (1) a change of clocks that
-    makes it doubtful. Without one, both are the same instant. If midnight comes twice, the
-    first is by the offset before. If it does not come at all, the change lies between the two,
-    and they are the wrong way round; before it the zone shows an earlier date, after it none.
+    ``fold`` gives midnight by the offset before (0) and after (1) a change of clocks. Without a
+    change both are equal. If midnight comes twice, the first is by the offset before. If it does
+    not come, the change lies between the two, in reverse order: before it the zone shows an earlier
+    date, after it none.
     """
     midnight = datetime.combine(day, time(), info)
     first_ms, second_ms = _epoch_ms(midnight), _epoch_ms(midnight.replace(fold=1))

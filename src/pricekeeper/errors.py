@@ -1,55 +1,55 @@
-"""Every error this package raises on purpose, as one small tree.
+"""Every error that this package raises on purpose, as one small tree.
 
 ::
 
     PriceKeeperError
     ├── SettingsError                  a setting is missing or malformed
     ├── InvalidValueError              an id, label or name breaks its rule
-    ├── RequestRefusedError            a request can't be understood; each bad field is named
+    ├── RequestRefusedError            a request is malformed; each bad field is named
     ├── InvalidConfigError             settings of an org or app are refused, field by field
-    ├── ConflictError                  what is asked for contradicts what can't be changed
+    ├── ConflictError                  the request contradicts something that can't change
     ├── RequestIdReusedError           one request id for two different usage records
-    ├── NotFoundError                  absent, deleted or another's: nobody can tell which
-    ├── NotPermittedError              whoever asks may do much, but not this
+    ├── NotFoundError                  absent, deleted or another client's, all alike
+    ├── NotPermittedError              the credentials are valid, but not for this
     ├── InvalidClientError             client and secret do not belong together
-    ├── OverloadedError                too much costly work is waiting; later may work
-    ├── ClockInDoubtError              wall time has leapt: nothing is issued until it is believed
-    ├── DeadlineExceededError          a request took longer than it may
-    ├── InvalidTokenError              a token that does not count, for whatever reason
-    ├── SessionLimitRaceError          other logins of this client kept winning
-    ├── RateLimitExceededError         a bucket holds too little: when to come back, or never
+    ├── OverloadedError                a bounded queue is full; retry later
+    ├── ClockInDoubtError              wall time has leapt: nothing is issued for now
+    ├── DeadlineExceededError          the request ran out of time
+    ├── InvalidTokenError              the token is not valid
+    ├── SessionLimitRaceError          a login lost its slot to simultaneous logins
+    ├── RateLimitExceededError         a bucket holds too little
     ├── QuotaExceededError             every model's quota is spent until the day ends
     ├── AuthorizationDeniedError       budgets, quotas or limits have no room for a call
-    ├── FrozenError                    an administrator has stopped this organisation or app
+    ├── FrozenError                    an administrator froze this organisation or app
     ├── KeyringError                   the signing keys can't be read, written or trusted
-    ├── ExportError                    an export can't be written where it shall go
-    ├── DeliveryError                  an alert could not be delivered to a channel
+    ├── ExportError                    an export can't be written
+    ├── DeliveryError                  an alert could not be delivered
     ├── PricingError
     │   ├── DeploymentFileError        the deployment file is refused, field by field
     │   ├── UnknownModelLabelError     the deployment has no model with that label
-    │   ├── ModelMismatchError         the model that was called is not the label's
-    │   ├── UnpricedUsageError         a kind of tokens has no price: never zero, never guessed
+    │   ├── ModelMismatchError         the called model is not the label's
+    │   ├── UnpricedUsageError         a kind of tokens has no known price
     │   └── PriceSourceError           a source of prices can't be read
     └── StoreError
         ├── ConditionFailedError       the condition did not hold; carries the current item
         ├── TransactionCancelledError  nothing was applied; one reason per operation
-        ├── InvalidOperationError      the caller's mistake: the store's rules refuse it
+        ├── InvalidOperationError      a bug in the caller: the store's rules refuse it
         ├── StoreMisconfiguredError    a missing table or permission: retrying can't help
-        │   ├── StoreReplacedError     the database file was removed or replaced while it was open
+        │   ├── StoreReplacedError     the open database file was removed or replaced
         │   ├── StoreDamagedError      the database file is damaged
-        │   ├── StoreReadOnlyError     the database file can be read and not written
+        │   ├── StoreReadOnlyError     the database file can't be written
         │   └── StoreFormatError       the store has a format of another version
-        ├── UnreadableItemError        a stored item has no meaning: its owner alone is concerned
-        ├── StoreUnavailableError      not applied; trying again later may work
-        │   ├── StoreFullError         there is no room left on the disk
-        │   ├── ThrottledError         the store asked us to slow down, to the end
-        │   ├── ContendedError         other writers kept winning, to the end
+        ├── UnreadableItemError        a stored item is malformed; other items are not affected
+        ├── StoreUnavailableError      not applied; a retry may work
+        │   ├── StoreFullError         the disk is full
+        │   ├── ThrottledError         throttled until the retries ran out
+        │   ├── ContendedError         other writers won until the retries ran out
         │   └── StoreClosedError       this store object was closed
-        └── OutcomeUnknownError        applied or not: nobody can tell from here
+        └── OutcomeUnknownError        it may or may not have been applied
 
-The difference between the last two branches is the one that matters: after
-`StoreUnavailableError` the write did not happen, after `OutcomeUnknownError` it may have.
-Each leaf has a stable ``code``. None of them knows about HTTP.
+The last two branches differ in what callers must assume: after `StoreUnavailableError` the write
+did not happen, after `OutcomeUnknownError` it may have. Each leaf has a stable ``code``. No error
+knows about HTTP.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from pricekeeper.showing import usd_exact
+
 
 class PriceKeeperError(Exception):
-    """The root: catch this to catch everything we raise on purpose."""
+    """The root: catch this to catch everything that is raised on purpose."""
 
     code: ClassVar[str] = "INTERNAL"
 
@@ -77,7 +79,7 @@ class SettingsError(PriceKeeperError):
 
 
 class InvalidValueError(PriceKeeperError):
-    """A value breaks the rule of its kind; ``field`` names it for the caller."""
+    """A value breaks the rule of its kind; ``field`` names it."""
 
     code = "INVALID_VALUE"
 
@@ -89,14 +91,14 @@ class InvalidValueError(PriceKeeperError):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One field that was refused, and why. ``field`` is a path such as ``quotas.premium``."""
+    """A refused field and the reason. ``field`` is a path such as ``quotas.premium``."""
 
     field: str
     message: str
 
 
 class RequestRefusedError(PriceKeeperError):
-    """A request that can't be understood; ``mistakes`` names each bad field."""
+    """A malformed request; ``mistakes`` names each bad field."""
 
     code = "INVALID_REQUEST"
 
@@ -106,14 +108,14 @@ class RequestRefusedError(PriceKeeperError):
 
     @classmethod
     def of(cls, mistakes: Sequence[FieldError]) -> RequestRefusedError:
-        """The refusal that tells of these."""
+        """The error for these mistakes."""
         return cls(", ".join(f"{one.field}: {one.message}" for one in mistakes), tuple(mistakes))
 
 
 class InvalidConfigError(PriceKeeperError):
-    """Settings were refused; ``errors`` names every bad field, not only the first.
+    """Settings were refused; ``errors`` names every bad field.
 
-    ``details`` helps to mend them: the ``valid_labels``, if a label was unknown.
+    ``details`` helps to correct them: ``valid_labels``, if a label was unknown.
     """
 
     code = "INVALID_CONFIG"
@@ -127,7 +129,7 @@ class InvalidConfigError(PriceKeeperError):
 
 
 class ConflictError(PriceKeeperError):
-    """The request contradicts something that can't be changed any more; ``field`` names it."""
+    """The request contradicts something that can't change any more; ``field`` names it."""
 
     code = "CONFLICT"
 
@@ -147,11 +149,11 @@ class RequestIdReusedError(PriceKeeperError):
         self.field = "request_id"
         self.request_id = request_id
         self.authorization_id = authorization_id
-        """The authorization that the id stands for; a record under it is its capture."""
+        """The authorization with this id; a record under the id is its capture."""
 
 
 class NotFoundError(PriceKeeperError):
-    """It does not exist for this caller: it is absent, deleted or another client's."""
+    """It does not exist for this caller: absent, deleted or another client's."""
 
     code = "NOT_FOUND"
 
@@ -161,13 +163,13 @@ class NotFoundError(PriceKeeperError):
 
 
 class NotPermittedError(PriceKeeperError):
-    """The credentials are good, but what is asked for takes others; the message says which."""
+    """The credentials are valid, but this needs others; the message names them."""
 
     code = "NOT_PERMITTED"
 
 
 class InvalidClientError(PriceKeeperError):
-    """The credentials do not open anything. Every cause gives this same answer."""
+    """Unknown client or wrong secret. Every cause gives the same answer."""
 
     code = "INVALID_CLIENT"
 
@@ -182,7 +184,7 @@ class OverloadedError(PriceKeeperError):
 
 
 class ClockInDoubtError(PriceKeeperError):
-    """Wall time is not believed at this moment, so nothing that ends at a moment is issued."""
+    """Wall time is in doubt, so nothing that expires is issued."""
 
     code = "CLOCK_IN_DOUBT"
 
@@ -192,20 +194,20 @@ class ClockInDoubtError(PriceKeeperError):
 
 
 class DeadlineExceededError(PriceKeeperError):
-    """The time for a request is up. ``may_be_applied``: nobody knows whether it was applied."""
+    """The request ran out of time. ``may_be_applied``: it may have been applied all the same."""
 
     code = "DEADLINE_EXCEEDED"
 
     def __init__(self, *, may_be_applied: bool) -> None:
-        super().__init__("the request took longer than it may")
+        super().__init__("the request ran out of time")
         self.may_be_applied = may_be_applied
 
 
 class InvalidTokenError(PriceKeeperError):
-    """A token that does not count: forged, expired, revoked or of an ended session, all alike.
+    """The token is forged, expired, revoked or of an ended session; callers can't tell which.
 
-    The reason is for the log alone; a caller who could read it could probe. ``genuine`` says
-    whether we made the token: a genuine token that counts no more is nobody's guess.
+    The reason is only logged, because a caller could use it to probe. ``genuine`` says whether we
+    issued the token; then the caller did not guess it.
     """
 
     code = "INVALID_TOKEN"
@@ -216,7 +218,7 @@ class InvalidTokenError(PriceKeeperError):
 
 
 class SessionLimitRaceError(PriceKeeperError):
-    """A login lost its slot to others that came at the same moment. Nothing was applied.
+    """A login lost its slot to simultaneous logins. Nothing was applied.
 
     ``cancellation_reasons`` are the store's own, one per operation.
     """
@@ -224,13 +226,13 @@ class SessionLimitRaceError(PriceKeeperError):
     code = "SESSION_RACE"
 
     def __init__(self, cancellation_reasons: Sequence[CancellationReason]) -> None:
-        super().__init__("other logins of this client came at the same moment; try again")
+        super().__init__("other logins of this client won the race for a session; try again")
         self.cancellation_reasons = tuple(cancellation_reasons)
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One limit that holds less than was asked for. ``retry_after_ms`` of ``None`` is never."""
+    """One limit that holds less than requested. ``retry_after_ms`` of ``None`` means never."""
 
     entity: str
     resource: str
@@ -239,31 +241,30 @@ class Violation:
     available: int
     retry_after_ms: int | None
     scope: str | None = None
-    """Whose bucket it is, as the caller names it: ``APP`` or ``ORG`` in the service."""
+    """The bucket's owner in the caller's words: ``APP`` or ``ORG`` in the service."""
 
     @property
     def never(self) -> bool:
-        """Whether more was asked for than the bucket can ever hold."""
+        """Whether the request exceeds what the bucket can ever hold."""
         return self.retry_after_ms is None
 
     @property
     def text(self) -> str:
-        """The violation as a sentence."""
         after = "never" if self.retry_after_ms is None else f"in {self.retry_after_ms} ms"
         return (
-            f"{self.entity} {self.resource}: {self.requested} {self.limit} asked for, "
-            f"{self.available} there, enough {after}"
+            f"{self.entity} {self.resource}: {self.requested} {self.limit} requested, "
+            f"{self.available} available, enough {after}"
         )
 
 
 def longest_wait_ms(violations: Sequence[Violation]) -> int | None:
-    """When all of what was asked for may be there; ``None`` is never."""
+    """When all of the requested amounts may be available; ``None`` means never."""
     waits = [violation.retry_after_ms for violation in violations]
     return None if None in waits else max((wait for wait in waits if wait is not None), default=0)
 
 
 class RateLimitExceededError(PriceKeeperError):
-    """Nothing was taken: one limit at least holds less than was asked for."""
+    """Nothing was taken: at least one limit holds less than requested."""
 
     code = "RATE_LIMIT_EXCEEDED"
 
@@ -273,14 +274,14 @@ class RateLimitExceededError(PriceKeeperError):
 
     @property
     def retry_after_ms(self) -> int | None:
-        """When all of it may be there, if nobody else takes any; ``None`` is never."""
+        """When all of it may be available, if no other caller takes any; ``None`` means never."""
         return longest_wait_ms(self.violations)
 
 
 class QuotaExceededError(PriceKeeperError):
     """No model of the ordering may be used before ``resets_at_ms``, the next local midnight.
 
-    ``models`` says by label how much of its quota is spent, in hundredths of a percent.
+    ``models`` maps each label to the spent part of its quota, in hundredths of a percent.
     """
 
     code = "QUOTA_EXCEEDED"
@@ -292,7 +293,7 @@ class QuotaExceededError(PriceKeeperError):
 
 
 class Obstacle(StrEnum):
-    """What can be in the way of a call."""
+    """The kinds of limits that can deny a call."""
 
     BUDGET = "BUDGET"
     QUOTA = "QUOTA"
@@ -302,10 +303,10 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeniedBy:
-    """One thing that denies a call.
+    """One limit that denies a call.
 
-    What is needed and what remains are pico-dollars, for a limit tokens. One of the last two says
-    when it may be otherwise: once the window ends, or after a while. Neither means never.
+    ``needed`` and ``remaining`` are pico-dollars, or tokens for a rate limit. One of the last two
+    fields says when to retry: when the window ends, or after a while. Neither means never.
     """
 
     kind: Obstacle
@@ -319,31 +320,32 @@ class DeniedBy:
 
     @property
     def never(self) -> bool:
-        """Whether it will never be there: more is needed than there can be."""
+        """Whether the call needs more than there can ever be."""
         return self.resets_at_ms is None and self.retry_after_ms is None
 
     @property
     def text(self) -> str:
-        """The same as a sentence."""
+        """The denial as a sentence."""
         whose = "the organisation" if self.scope == "ORG" else "the app"
         if self.kind is Obstacle.FROZEN:
             return f"{whose} is frozen"
         if self.kind is Obstacle.LIMIT:
             amounts = f"{self.needed} {self.name} needed, {self.remaining} left"
             return f"{whose}'s limit for {self.label}: {amounts}"
+        room = f"{usd_exact(abs(self.shown_remaining))} {'left' if self.remaining >= 0 else 'over'}"
         return (
-            f"{whose}'s {self.kind.lower()} {self.name}: {self.shown_needed} micro-dollars needed, "
-            f"{self.shown_remaining} left"
+            f"{whose}'s {self.kind.lower()} {self.name}: this call may cost "
+            f"{usd_exact(self.shown_needed)}, {room}"
         )
 
     @property
     def shown_needed(self) -> int:
-        """What is needed: tokens, or micro-dollars, rounded up."""
+        """Tokens, or micro-dollars rounded up."""
         return self.needed if self._is_limit else -(-self.needed // 1_000_000)
 
     @property
     def shown_remaining(self) -> int:
-        """What remains: tokens, or micro-dollars, rounded down."""
+        """Tokens, or micro-dollars rounded down."""
         return self.remaining if self._is_limit else self.remaining // 1_000_000
 
     @property
@@ -352,10 +354,10 @@ class DeniedBy:
 
 
 class AuthorizationDeniedError(PriceKeeperError):
-    """Nothing was taken: ``denied_by`` names everything that denies the call.
+    """Nothing was taken: ``denied_by`` names every limit that denies the call.
 
-    Raising exactly those admits it. ``considered`` are the labels that were looked at, each with
-    the reason why it was passed over.
+    Raising exactly those limits admits it. ``considered`` has the labels that were tried, each with
+    the reason why it was skipped.
     """
 
     code = "AUTHORIZATION_DENIED"
@@ -369,11 +371,11 @@ class AuthorizationDeniedError(PriceKeeperError):
 
     @property
     def by_speed(self) -> bool:
-        """Whether nothing but limits is in the way."""
+        """Whether only rate limits deny the call."""
         return all(one.kind is Obstacle.LIMIT for one in self.denied_by)
 
     def retry_after_ms(self, now_ms: int) -> int | None:
-        """When all of it may be otherwise; ``None`` is never."""
+        """When every limit may allow the call; ``None`` means never."""
         waits = []
         for one in self.denied_by:
             if one.retry_after_ms is not None:
@@ -386,9 +388,9 @@ class AuthorizationDeniedError(PriceKeeperError):
 
 
 class FrozenError(PriceKeeperError):
-    """An administrator has frozen the client: it gets no model and no tokens until that is lifted.
+    """An administrator froze the client: it gets no model and no tokens until unfrozen.
 
-    ``scope`` is ``ORG`` if its whole organisation is frozen, ``APP`` if the app alone is.
+    ``scope`` is ``ORG`` if the whole organisation is frozen, else ``APP``.
     """
 
     code = "FROZEN"
@@ -402,21 +404,21 @@ class FrozenError(PriceKeeperError):
 
 
 class KeyringError(PriceKeeperError):
-    """The signing keys can't be read, written or trusted; an operator has to act."""
+    """The signing keys can't be read, written or trusted; an operator must act."""
 
     code = "KEYRING_UNUSABLE"
 
 
 class ExportError(PriceKeeperError):
-    """An export can't be written; the message says where to, and why."""
+    """An export can't be written; the message names the target and the reason."""
 
     code = "EXPORT_FAILED"
 
 
 class DeliveryError(PriceKeeperError):
-    """An alert could not be delivered to a channel; the message says why, without any secret.
+    """An alert could not be delivered; the message gives the reason, without any secret.
 
-    ``is_refused``: the channel is there and did not take this alert; another may be taken.
+    ``is_refused``: the channel works but refused this alert; it may accept another.
     """
 
     code = "DELIVERY_FAILED"
@@ -427,13 +429,13 @@ class DeliveryError(PriceKeeperError):
 
 
 class PricingError(PriceKeeperError):
-    """The root of what prices, and the file that defines them, can get wrong."""
+    """The root of errors in prices and in the file that defines them."""
 
     code = "PRICING_ERROR"
 
 
 class DeploymentFileError(PricingError):
-    """The deployment file was refused; ``errors`` names every bad field, not only the first."""
+    """The deployment file was refused; ``errors`` names every bad field."""
 
     code = "INVALID_DEPLOYMENT_FILE"
 
@@ -445,7 +447,7 @@ class DeploymentFileError(PricingError):
 
 
 class UnknownModelLabelError(PricingError):
-    """The deployment defines no model with that label; ``valid_labels`` are those it has."""
+    """The deployment has no model with that label; ``valid_labels`` lists those it has."""
 
     code = "INVALID_MODEL_LABEL"
 
@@ -457,7 +459,7 @@ class UnknownModelLabelError(PricingError):
 
 
 class ModelMismatchError(PricingError):
-    """The model that was called is not the one whose prices the label has.
+    """The called model is not the label's, so the label's prices do not apply.
 
     ``expected`` is the deployment's model id, ``reported`` the caller's.
     """
@@ -474,7 +476,7 @@ class ModelMismatchError(PricingError):
 
 
 class UnpricedUsageError(PricingError):
-    """No known price applies to a part of the usage: ``field`` names it, ``fix`` what helps."""
+    """A part of the usage has no known price: ``field`` names it, ``fix`` what helps."""
 
     code = "UNPRICED_USAGE"
 
@@ -487,7 +489,7 @@ class UnpricedUsageError(PricingError):
 
 
 class PriceSourceError(PricingError):
-    """A source of prices can't be read, or what it says can't be understood."""
+    """A source of prices can't be read or understood."""
 
     code = "PRICE_SOURCE_FAILED"
 
@@ -498,7 +500,7 @@ class PriceSourceError(PricingError):
 
 
 class StoreError(PriceKeeperError):
-    """The root of what a store can answer."""
+    """The root of all errors of a store."""
 
     code = "STORE_ERROR"
 
@@ -506,7 +508,7 @@ class StoreError(PriceKeeperError):
 class ConditionFailedError(StoreError):
     """The operation's condition did not hold. Nothing was written.
 
-    ``item`` is what the store held at that moment, ``None`` if there was nothing.
+    ``item`` is what the store held at that moment, or ``None``.
     """
 
     code = "CONDITION_FAILED"
@@ -517,7 +519,7 @@ class ConditionFailedError(StoreError):
 
 
 class ReasonCode(StrEnum):
-    """Why one operation of a cancelled transaction did, or did not, stand in the way."""
+    """Why an operation of a cancelled transaction failed, if it did."""
 
     NONE = "None"
     CONDITION_FAILED = "ConditionalCheckFailed"
@@ -528,7 +530,7 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CancellationReason:
-    """The part one operation played in a cancelled transaction."""
+    """The result of one operation of a cancelled transaction."""
 
     code: ReasonCode
     item: Mapping[str, Any] | None = None
@@ -547,23 +549,23 @@ class TransactionCancelledError(StoreError):
 
 
 class InvalidOperationError(StoreError):
-    """The store's rules refuse the operation whatever the data: a bug in the caller."""
+    """The store's rules refuse the operation with any data: a bug in the caller."""
 
     code = "INVALID_OPERATION"
 
 
 class StoreMisconfiguredError(StoreError):
-    """A table, a permission or an account is not as it must be; an operator has to act."""
+    """A table, a permission or an account is not as required; an operator must act."""
 
     code = "STORE_MISCONFIGURED"
     may_be_applied: bool = False
-    """Whether the write may stand somewhere, such as in a file that was taken away."""
+    """Whether the write may exist somewhere, such as in a removed file."""
 
 
 class StoreReplacedError(StoreMisconfiguredError):
     """The database file was removed, replaced or overwritten while it was open.
 
-    Whether what was written last counts depends on which file the operator goes on with.
+    Whether the last writes count depends on the file that the operator keeps.
     """
 
     code = "STORE_REPLACED"
@@ -576,7 +578,7 @@ class StoreDamagedError(StoreMisconfiguredError):
 
 
 class StoreReadOnlyError(StoreMisconfiguredError):
-    """The database file, or its file system, can be read and not written."""
+    """The database file, or its file system, can be read but not written."""
 
     code = "STORE_READ_ONLY"
 
@@ -588,35 +590,35 @@ class StoreFormatError(StoreMisconfiguredError):
 
 
 class UnreadableItemError(StoreError):
-    """A stored item lacks an attribute, or holds one of another type than it must have.
+    """A stored item lacks an attribute, or one has the wrong type.
 
-    The message names the item and the attribute, and never quotes a value: it may be a secret.
-    A reader of many items leaves out this one and goes on with the others.
+    The message names the item and the attribute, but no value: it may be a secret. A reader of many
+    items skips this one.
     """
 
     code = "ITEM_UNREADABLE"
 
 
 class StoreUnavailableError(StoreError):
-    """The operation was not applied, and the store could not take it now."""
+    """The store could not take the operation now. It was not applied."""
 
     code = "STORE_UNAVAILABLE"
 
 
 class StoreFullError(StoreUnavailableError):
-    """There is no room left on the disk."""
+    """The disk is full."""
 
     code = "STORE_FULL"
 
 
 class ThrottledError(StoreUnavailableError):
-    """The store kept asking us to slow down until our patience ended."""
+    """The store throttled the operation until the retries ran out."""
 
     code = "STORE_THROTTLED"
 
 
 class ContendedError(StoreUnavailableError):
-    """Other writers kept winning until our patience ended."""
+    """Other writers won until the retries ran out."""
 
     code = "STORE_CONTENDED"
 
@@ -630,10 +632,9 @@ class StoreClosedError(StoreUnavailableError):
 class OutcomeUnknownError(StoreError):
     """The operation may or may not have been applied.
 
-    The reply was lost and sending again could have applied it twice, or sending again
-    met a failed condition that the first send itself may have caused. In the second
-    case ``item`` is what the store held then, so that a caller who wrote something
-    unique can recognise its own write.
+    The reply was lost and a retry could have applied it twice, or a retry met a failed condition
+    that the first attempt may have caused. In the second case ``item`` is what the store held, so
+    that a caller can recognise its own write.
     """
 
     code = "OUTCOME_UNKNOWN"

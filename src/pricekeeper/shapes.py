@@ -1,10 +1,9 @@
-"""Every way in which plain data differs from a type, not only the first.
+"""Finds every way in which plain data differs from a type, not only the first.
 
-msgspec stops at the first mistake. This walks the same types, and asks msgspec about each part by
-itself: so what passes here is what msgspec accepts. Requests and the deployment file are both read
-this way.
+msgspec stops at the first mistake. This walks the types and asks msgspec about each part, so it
+accepts exactly what msgspec accepts. Requests and the deployment file are read this way.
 
-A caller chooses what is walked, so the cost grows with the length of the data and not faster.
+A caller chooses the data, so the cost grows only in proportion to its length.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from pricekeeper.errors import FieldError, RequestRefusedError
 
 NAME_SHOWN_MAX: Final = 80
 MESSAGE_SHOWN_MAX: Final = 200
-"""A message may quote what the caller sent; this much of it is sent back."""
+"""A message quotes at most this much of what the caller sent."""
 ERRORS_MAX: Final = 100
-"""No more mistakes than this are told: the rest shows when these are mended."""
+"""Further mistakes are reported once these are corrected."""
 MESSAGE: Final = "message"
-"""In the ``extra`` of a type's `msgspec.Meta`: the error message for a value that does not fit."""
+"""The key in ``extra`` of `msgspec.Meta` for a type's own error message."""
 _AT: Final = " - at `"
-"""What msgspec puts between its message and the path of the value."""
+"""msgspec's separator between message and path."""
 
 _Shape = TypeVar("_Shape")
 
 
 class Wording(NamedTuple):
-    """The error messages for mistakes that msgspec has no good words for."""
+    """Error messages in place of msgspec's."""
 
     unknown: str
-    """For a field that the type does not have; ``{fields}`` are those that it has."""
+    """For an unknown field; ``{fields}`` are the known ones."""
     no_object: str = ""
-    """For a value that should be an object and is not; if empty, msgspec's message is used."""
+    """For a value that is not an object; if empty, msgspec's message is used."""
 
 
 OF_A_REQUEST: Final = Wording("is not a field of this request")
@@ -51,10 +50,10 @@ OF_A_FILE: Final = Wording(
 def shape_errors(
     value: Any, kind: Any, path: str = "", wording: Wording = OF_A_REQUEST
 ) -> Iterator[FieldError]:
-    """What is wrong with the value, each with the path to it; nothing if it fits.
+    """The mistakes in the value, each with its path.
 
-    Structs, dicts and lists are walked; where those are fine by themselves, msgspec is asked.
-    What is longer than it may be is not walked: its length is the mistake.
+    Structs, dicts and lists are walked; msgspec judges the rest. A list longer than its bound is
+    not walked: its length is the mistake.
     """
     if value is not None:
         kind = _without_null(kind)
@@ -71,7 +70,7 @@ def shape_errors(
 
 
 def convert(plain: Any, kind: type[_Shape]) -> _Shape:
-    """Plain JSON as a value of the type; raises with every mistake in it."""
+    """Plain JSON as a value of the type; raises `RequestRefusedError` with every mistake."""
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
@@ -85,9 +84,9 @@ def convert(plain: Any, kind: type[_Shape]) -> _Shape:
 
 
 def members_of(plain: Any, kind: type[msgspec.Struct]) -> list[Any]:
-    """The members of the list that is all of such a body, as they came: each is judged by itself.
+    """The members of the only list of such a body, each to be judged by itself.
 
-    If it is no such body as a whole, it raises with every mistake in it.
+    Raises with every mistake if the body as a whole is wrong.
     """
     ((name, field),) = _fields(kind).items()
     found = plain.get(name) if isinstance(plain, dict) and len(plain) == 1 else None
@@ -97,7 +96,7 @@ def members_of(plain: Any, kind: type[msgspec.Struct]) -> list[Any]:
 
 
 def worded(error: Exception, path: str = "") -> FieldError:
-    """What msgspec says is wrong, and where: the path is what follows the last ``- at``."""
+    """The message and path of msgspec's error; the path follows the last ``- at``."""
     text = str(error)
     message, found, inner = text.rpartition(_AT)
     if not found or not inner.endswith("`"):
@@ -109,7 +108,7 @@ def worded(error: Exception, path: str = "") -> FieldError:
 
 
 def cropped(name: str) -> str:
-    """A name that came from outside, short enough to be sent back."""
+    """A name from outside, short enough to be sent back."""
     return name[:NAME_SHOWN_MAX]
 
 
@@ -150,13 +149,13 @@ def _fields(kind: Any) -> Mapping[str, msgspec.structs.FieldInfo]:
 
 
 def _without_null(kind: Any) -> Any:
-    """The type of a value that is there, if that is one type."""
+    """The type without ``None``, if one type remains."""
     options = [option for option in get_args(kind) if option is not NoneType]
     return options[0] if get_origin(kind) in (Union, UnionType) and len(options) == 1 else kind
 
 
 def _container(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What kind of container the type is, below its annotations."""
+    """The kind of container, below annotations."""
     if get_origin(kind) is Annotated:
         return _container(get_args(kind)[0])
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -165,7 +164,7 @@ def _container(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _length_max(kind: Any) -> float:
-    """How many members a container of that type may have."""
+    """How many members such a container may have."""
     bounds = (meta.max_length for meta in _metas(kind))
     return min((bound for bound in bounds if bound is not None), default=inf)
 

@@ -1,4 +1,4 @@
-"""How money and moments are written, wherever somebody reads them."""
+"""Formats money and times for people."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 MICROS_PER_CENT: Final = 10_000
 MICROS_PER_USD: Final = 1_000_000
 LAST_EPOCH: Final = 253_402_300_799
-"""The end of the year 9999, after which RFC 3339 has no word for a moment."""
+"""The end of the year 9999, the last moment that RFC 3339 can express."""
 
 
 def usd(micros: int) -> str:
-    """Dollars and cents; all six decimals for what is less than a cent."""
+    """Dollars and cents; six decimals below one cent."""
     if micros < 0:
         return f"-{usd(-micros)}"
     decimals = 6 if 0 < micros < MICROS_PER_CENT else 2
@@ -30,7 +30,7 @@ def usd_exact(micros: int) -> str:
 
 
 def rfc3339(epoch_ms: int) -> str:
-    """A moment as the API writes it: UTC, whole seconds, the last of them in the year 9999."""
+    """The time in UTC with whole seconds, as the API writes it; at most the year 9999."""
     return _rfc3339(min(epoch_ms // 1000, LAST_EPOCH))
 
 

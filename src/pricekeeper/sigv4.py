@@ -1,7 +1,7 @@
-"""AWS Signature Version 4: made for requests of ours, checked on requests to us.
+"""AWS Signature Version 4: signs our requests and checks signatures of requests to us.
 
-Tests hold what is made equal to botocore's, and have real clients make what is checked. DynamoDB
-has a quicker way of its own for the one form of request that it takes.
+Tests compare our signatures with botocore's, and check those of real clients. DynamoDB's client has
+a faster signer for its one form of request.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NEEDS_ESCAPE: Final = re.compile(r"[^A-Za-z0-9_.~/-]")
 _TERMINATOR: Final = "aws4_request"
 _REMEMBERED_MAX: Final = 1_024
 _REMEMBERED_LENGTH_MAX: Final = 1_024
-"""Longer texts are worked out each time, so that what is remembered has a bound in bytes."""
+"""Longer texts are not cached, so that the cache has a bound in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwsKeys:
-    """What requests are signed with. Nothing of it shows in a repr, and so in no log."""
+    """The keys that sign requests. They do not appear in a repr, and so in no log."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -43,7 +43,7 @@ class AwsKeys:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What an ``Authorization`` header says about its signature. A client says it all day long."""
+    """What an ``Authorization`` header states about its signature; equal for a client all day."""
 
     access_key: str
     day: str
@@ -51,30 +51,30 @@ class Claim(msgspec.Struct, frozen=True):
     service: str
     names: tuple[str, ...]
     scope: str
-    """The day, region and service that it was made for."""
+    """Day, region and service."""
 
 
 class Presented(msgspec.Struct, frozen=True):
-    """A signature, and what it claims to be."""
+    """A signature and its claim."""
 
     claim: Claim
     signature: str
 
 
 def claim_of(access_key: str, day: str, region: str, service: str, names: Sequence[str]) -> Claim:
-    """What is said of a signature over the headers of these names."""
+    """The claim of a signature over these headers."""
     scope = f"{day}/{region}/{service}/{_TERMINATOR}"
     return Claim(access_key, day, region, service, tuple(names), scope)
 
 
 def stamp_of(epoch: int) -> str:
-    """A moment as ``X-Amz-Date`` has it."""
+    """A time as in ``X-Amz-Date``."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(epoch))
 
 
 def escaped_path(path: str) -> str:
-    """A path as every service but S3 wants it signed: what is encoded is encoded once more."""
-    # `quote` takes a function call for each character, if there is one to be encoded.
+    """A path as every service but S3 signs it: encoded a second time."""
+    # `quote` calls a function for each character, if one needs to be encoded.
     return _NEEDS_ESCAPE.sub(_escaped, path) if path.isascii() else quote(path, safe="/~")
 
 
@@ -94,9 +94,9 @@ def signed_headers(
     now_epoch: int,
     headers: Mapping[str, str],
 ) -> dict[str, str]:
-    """All headers of a request, the signature among them; ``headers`` have names in lower case.
+    """All headers of a request with its signature; the names in ``headers`` are lower case.
 
-    ``path`` is as it is to be signed: see `escaped_path`.
+    ``path`` is in its signed form: see `escaped_path`.
     """
     stamp = stamp_of(now_epoch)
     sent = {**headers, "host": host, "x-amz-content-sha256": content_sha256, "x-amz-date": stamp}
@@ -116,7 +116,7 @@ def signed_headers(
 
 
 def parse_presented(authorization: str) -> Presented | None:
-    """What the header says; ``None`` if it is not of this kind."""
+    """The signature and claim of the header; ``None`` if it has another scheme."""
     text, signature = authorization[:-_SIGNATURE_LENGTH], authorization[-_SIGNATURE_LENGTH:]
     parse = _parse_again if len(text) <= _REMEMBERED_LENGTH_MAX else _parse_claim
     claim = parse(text)
@@ -147,11 +147,11 @@ def signature_by(
     content_sha256: str,
     stamp: str,
 ) -> str:
-    """The signature over exactly the headers that are claimed; those must all be there.
+    """The signature over exactly the claimed headers, which must all be present.
 
-    ``key`` is the one of its day, region and service (`derived_key`).
+    ``key`` is that of the day, region and service (`derived_key`).
     """
-    # Values are signed without spaces around them, and with one where there are more.
+    # Values are signed stripped, with inner spaces collapsed.
     lines = [f"{name}:{' '.join(headers[name].split())}\n" for name in claim.names]
     canonical = (
         f"{method}\n{path}\n{query}\n{''.join(lines)}\n{';'.join(claim.names)}\n{content_sha256}"
@@ -162,15 +162,15 @@ def signature_by(
 
 
 class SigningKey:
-    """A key for HMAC-SHA256 that is used often: its two beginnings are hashed once, not each time.
+    """An HMAC-SHA256 key for frequent use: the hashes of its two pads are computed once.
 
-    OpenSSL takes longer to look the algorithm up than to hash a line with it.
+    OpenSSL takes longer to look up the algorithm than to hash a line with it.
     """
 
     __slots__ = ("_inner", "_outer")
 
     def __init__(self, key: bytes) -> None:
-        """``key`` has no more bytes than a block of the hash."""
+        """``key`` is no longer than a block of the hash."""
         padded = key.ljust(_BLOCK_BYTES, b"\0")
         self._inner = sha256(padded.translate(_INNER))
         self._outer = sha256(padded.translate(_OUTER))
@@ -186,17 +186,17 @@ class SigningKey:
 _BLOCK_BYTES: Final = 64
 _INNER: Final = bytes(one ^ 0x36 for one in range(256))
 _OUTER: Final = bytes(one ^ 0x5C for one in range(256))
-"""What HMAC makes of each byte of a key, at its beginnings."""
+"""HMAC's inner and outer pad of each byte of a key."""
 
 
 def derived_key(secret_key: str, claim: Claim) -> SigningKey:
-    """What requests of a day, region and service are signed with in place of the secret."""
+    """The key for requests of the claim's day, region and service."""
     return key_of_day(secret_key, claim.day, claim.region, claim.service)
 
 
 @lru_cache(_REMEMBERED_MAX)
 def key_of_day(secret_key: str, *parts: str) -> SigningKey:
-    """The same by the day, region and service themselves."""
+    """The key for requests of that day, region and service."""
     key = f"AWS4{secret_key}".encode()
     for part in (*parts, _TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")

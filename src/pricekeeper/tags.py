@@ -1,8 +1,7 @@
-"""The rule that the tags of a call keep, on every way into the service.
+"""The rule for tags, shared by the gateway, the clients and REST.
 
-The gateway, wrapped clients, the client and REST share it. A tag that breaks the rule is refused
-and never left out: without its tag a call would count against another ``per_tag`` budget. The
-bounds are those of Bedrock's ``requestMetadata``.
+A tag that breaks the rule is refused and never dropped: without its tag, a call would count against
+another ``per_tag`` budget. The bounds are those of Bedrock's ``requestMetadata``.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from pricekeeper.errors import InvalidValueError
 
 TAGS_MAX: Final = 16
 TAG_BYTES_MAX: Final = 256
-"""Of a tag's name, and of its value, in UTF-8: so sixteen pairs are 8 KiB at most."""
+"""For a name or a value, in UTF-8; so sixteen pairs have at most 8 KiB."""
 BLIND_TAG: Final = "pricekeeper-blind"
-"""Marks the usage of a call that a client allowed without the service; it comes on top."""
+"""Marks usage that a client allowed without the service; not counted in `TAGS_MAX`."""
 TAG_PREFIX: Final = "x-pricekeeper-tag-"
-"""What the name of a header begins with that holds a tag."""
+"""Prefix of the headers that hold tags."""
 
 
 def check_tags(tags: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""Ticks and regions: the minutes that the journal is divided into, by time and by place.
+"""Ticks and regions: how time divides the journal.
 
-Time passes in **ticks** of 65.5 s. A **region** is as long: what is made in it is in the partitions
-of one organisation and region.
+A **tick** is 65.5 s. A **region** is as long: an organisation's entries of that time share its
+partitions.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ REGION_DIGITS: Final = 8
 
 
 def tick_of(epoch_ms: int) -> int:
-    """The tick that a moment belongs to."""
+    """The tick of a time."""
     return epoch_ms >> TICK_BITS
 
 
 def region_at(epoch_ms: int) -> str:
-    """The region of what is made at that moment."""
+    """The region of an entry made at that time."""
     return f"{epoch_ms:012x}"[:REGION_DIGITS]
 
 
 def partition_of(org_id: str, region: str, lane: int) -> str:
-    """The partition in which a lane of a region is."""
+    """The partition of a lane of a region."""
     return f"ORG#{org_id}#J#{region}#{lane}"

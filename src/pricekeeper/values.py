@@ -1,7 +1,7 @@
-"""Ids, names and reasons with their rules, parsed once at the edge and trusted inside.
+"""Ids, names and reasons with their rules, parsed at the edge and trusted inside.
 
-Keys of stored items are built from ids by joining with ``#``, so no id may contain
-one: that is the whole defence against a tenant writing into another tenant's key.
+Keys of stored items join ids with ``#``, so no id may contain one. That keeps a tenant from writing
+into another tenant's keys.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ REASON_LENGTH_MAX: Final = 500
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _APP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
-"""``.`` and ``..`` are names to no one: many a client takes them out of a path by itself."""
+"""Not ``.`` or ``..``, which many clients remove from a path."""
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _RANDOM_BITS: Final = 74
-"""What of a UUID of version 7 says neither its time nor its version."""
+"""The bits of a UUID version 7 that are neither time nor version."""
 
 
 def settings_tag(answer: Mapping[str, Any]) -> str:
-    """What tells the settings in an answer about a client from others: another one, another tag.
+    """A digest of the settings in an answer about a client: it changes whenever they change.
 
-    Whoever has read them can make it, and so can the service: it is made of the JSON itself.
+    Clients and the service compute it from the JSON itself.
     """
     named = ("org_name", "app_name", "configuration", "inherited_fields")
     shown = {name: answer[name] for name in named if name in answer}
@@ -42,15 +42,12 @@ def settings_tag(answer: Mapping[str, Any]) -> str:
 
 
 def new_request_id(epoch_ms: int) -> str:
-    """A UUID of version 7, made at that moment: its record is one plain write.
-
-    It is no secret, it only has to be different from every other one.
-    """
+    """A UUID version 7 of that time, unique but no secret; its record is one plain write."""
     return _request_id(epoch_ms, getrandbits(_RANDOM_BITS))
 
 
 def derived_request_id(epoch_ms: int, source: str) -> str:
-    """The same for a record that follows from something else: made again, it is the same id."""
+    """A UUID version 7 that is the same for the same time and source."""
     digest = hashlib.blake2b(source.encode(), digest_size=_RANDOM_BITS // 8 + 1).digest()
     return _request_id(epoch_ms, int.from_bytes(digest) & (1 << _RANDOM_BITS) - 1)
 
@@ -61,12 +58,12 @@ def _request_id(epoch_ms: int, bits: int) -> str:
 
 
 def id_minted_ms(version_7: str) -> int:
-    """When such an id was made, by the clock of whoever made it."""
+    """When such an id was made, by its maker's clock."""
     return int(version_7[:8] + version_7[9:13], 16)
 
 
 def parse_org_id(text: str, field: str = "org_id") -> OrgId:
-    """An organisation is named by a UUID in its canonical, lower-case form."""
+    """Parse a UUID into its canonical lower-case form."""
     canonical = text.lower() if isinstance(text, str) else ""
     if not _UUID.fullmatch(canonical):
         raise InvalidValueError(
@@ -76,14 +73,14 @@ def parse_org_id(text: str, field: str = "org_id") -> OrgId:
 
 
 def parse_app_id(text: str, field: str = "app_id") -> AppId:
-    """An app is named by letters, digits, dot, dash and underscore."""
+    """Parse an app's name: letters, digits, dot, dash and underscore."""
     if not isinstance(text, str) or not _APP_ID.fullmatch(text):
         raise InvalidValueError(field, "must be 1 to 64 of A-Z a-z 0-9 . _ -, and not . or ..")
     return AppId(text)
 
 
 def parse_model_label(text: str, field: str = "model_label") -> ModelLabel:
-    """A model label is a short lower-case name such as ``premium``."""
+    """Parse a short lower-case name such as ``premium``."""
     if not isinstance(text, str) or not _LABEL.fullmatch(text):
         raise InvalidValueError(
             field, "must be 1 to 64 of a-z 0-9 . _ - and start with a letter or digit"
@@ -92,7 +89,7 @@ def parse_model_label(text: str, field: str = "model_label") -> ModelLabel:
 
 
 def parse_reason(text: str, field: str = "reason") -> str:
-    """A reason is a line of text for people, without blanks around it."""
+    """Parse a line of text for people, and strip it."""
     reason = text.strip() if isinstance(text, str) else ""
     if not 1 <= len(reason) <= REASON_LENGTH_MAX or not reason.isprintable():
         raise InvalidValueError(field, f"must be 1 to {REASON_LENGTH_MAX} printable characters")

@@ -32,9 +32,11 @@ def test_a_budget_without_room_is_a_400_that_a_person_can_act_on(world: World) -
     assert reply.headers["x-amzn-errortype"] == "ServiceQuotaExceededException"
     assert not reply.headers.keys() & {"retry-after", "x-amz-retry-after"}
     told = reply.json["message"]
-    found = re.search(r"organisation's budget all: (\d+) micro-dollars needed, 1000 left", told)
+    found = re.search(
+        r"organisation's budget all: this call may cost \$([\d.]+), \$0.001 left", told
+    )
     assert found is not None, told
-    assert int(found[1]) > 2_500
+    assert float(found[1]) > 0.0025
     assert re.search(r"(in \d+ h \d+ min|whole budget)", told), told
     assert world.ledger.attempts == {}
     world.assert_equal(app)

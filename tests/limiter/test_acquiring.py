@@ -61,7 +61,7 @@ async def test_a_denial_tells_what_was_asked_for_what_is_there_and_when_to_come_
     )
     assert denied.value.retry_after_ms == 3_900
     assert denied.value.code == "RATE_LIMIT_EXCEEDED"
-    assert "3 rpm asked for, 1 there, enough in 1500 ms" in str(denied.value)
+    assert "3 rpm requested, 1 available, enough in 1500 ms" in str(denied.value)
 
     never = await limiter.try_acquire(entity, "premium", {"rpm": 61, "tpm": 10_000})
     assert isinstance(never, Denial)

@@ -154,7 +154,7 @@ STEP = {"over_input_tokens": 200_000, INPUT: 6_000_000, OUTPUT: 22_000_000}
         (
             f"{M}.bedrock_model_id",
             "arn:aws:bedrock:us-east-1:1:prompt/x",
-            "name that one as priced",
+            "name its model in priced",
         ),
         (f"{M}.priced_as", "opus", "must name a model"),
         (f"{M}.default_pricing", 3, "must be a mapping"),

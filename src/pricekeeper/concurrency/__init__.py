@@ -1,9 +1,4 @@
-"""Small tools that many packages need.
-
-A bounded cache, a wait before another attempt, executions and failures that several callers share,
-executions that follow each other, some at a time, queues that are fair, and deadlines. They know
-nothing of what they are used for, and read no clock but the event loop's.
-"""
+"""Bounded caches, backoff, shared executions, fair queues and deadlines, for all other packages."""
 
 from pricekeeper.concurrency.backoff import Backoff
 from pricekeeper.concurrency.cache import BoundedCache, ReadCache, Reading

@@ -1,7 +1,7 @@
-"""How long to wait before another attempt.
+"""How long to wait before the next attempt.
 
-Full jitter: a random time from nothing up to a bound that doubles with each failure. Callers that
-failed together do not come back together, and the store or the service gets room to recover.
+Full jitter: a random time up to a bound that doubles with each failure. So callers that failed
+together do not retry together.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _DOUBLINGS_MAX = 62
-"""Beyond this the bound is the longest wait anyway; it keeps the number small."""
+"""Keeps the number small; the longest wait applies long before."""
 
 
 class Backoff(NamedTuple):
-    """The bounds of the waits before further attempts: of the first one, and of all."""
+    """The longest first wait, and the longest wait of all."""
 
     first_ms: int
     longest_ms: int
 
     def pause_ms(self, failures: int, randbelow: Callable[[int], int]) -> int:
-        """The wait after so many failures, at least one: 0 to ``first_ms`` after the first.
+        """The wait after this many failures (at least one): 0 to ``first_ms`` after the first.
 
         ``randbelow(n)`` returns a random integer from 0 to n - 1.
         """

@@ -1,4 +1,4 @@
-"""A mapping with a bound: when it is full, the entry that was used longest ago makes room."""
+"""Caches with a bound: when one is full, the least recently used entry is evicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """At most ``entries_max`` entries. Each operation costs the same, however many there are."""
+    """At most ``entries_max`` entries; every operation takes constant time."""
 
     __slots__ = ("_entries", "_entries_max", "peek")
 
@@ -19,35 +19,33 @@ class BoundedCache(Generic[K, V]):
         self._entries_max = entries_max
         self._entries: OrderedDict[K, V] = OrderedDict()
         self.peek: Callable[[K], V | None] = self._entries.get
-        """The entry, without counting as use; for each request that is asked many times."""
+        """Read an entry without marking it as used."""
 
     def get(self, key: K) -> V | None:
-        """The entry, which counts as used now."""
+        """Read an entry and mark it as used."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
     def put(self, key: K, entry: V) -> None:
-        """Store an entry, which counts as used now, and evict another one if there are too many."""
+        """Store an entry, mark it as used, and evict another one if there are too many."""
         self._entries[key] = entry
         self._entries.move_to_end(key)
         if len(self._entries) > self._entries_max:
             self._entries.popitem(last=False)
 
     def pop(self, key: K) -> V | None:
-        """Remove the entry, if there is one."""
         return self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Remove every entry."""
         self._entries.clear()
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
     def __iter__(self) -> Iterator[K]:
-        """The keys, beginning with the one that was used longest ago."""
+        """The keys, least recently used first."""
         return iter(self._entries)
 
     def __len__(self) -> int:
@@ -55,13 +53,13 @@ class BoundedCache(Generic[K, V]):
 
 
 Reading: TypeAlias = tuple[int, int]
-"""What was known when a read began: the number of changes, and when its result expires."""
+"""The state when a read began: the number of changes, and when its result expires."""
 
 
 class ReadCache(Generic[K, V]):
-    """Values from the store, each used for ``age_ms_max`` from the moment its read began.
+    """Values from the store, each valid for ``age_ms_max`` from the moment its read began.
 
-    A read that is in flight during a change made here may have missed it, so it is not kept.
+    A read that overlaps a change made here is not kept, because it may have missed the change.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int], age_ms_max: int, entries_max: int) -> None:
@@ -69,7 +67,7 @@ class ReadCache(Generic[K, V]):
         self._age_ms_max = age_ms_max
         self._entries: BoundedCache[K, tuple[int, V]] = BoundedCache(entries_max)
         self.changes = 0
-        """The number of changes made here."""
+        """Changes made here."""
 
     def get(self, key: K) -> V | None:
         """Return the cached value, unless it is too old."""
@@ -83,7 +81,7 @@ class ReadCache(Generic[K, V]):
         return value
 
     def reading(self) -> Reading:
-        """Begin a read; hand the result to `keep` with the value."""
+        """Begin a read; pass the result to `keep` with the value."""
         return self.changes, self._monotonic_ms() + self._age_ms_max
 
     def keep(self, key: K, value: V, reading: Reading) -> None:
@@ -93,13 +91,13 @@ class ReadCache(Generic[K, V]):
             self._entries.put(key, (expires_ms, value))
 
     def replace(self, key: K, value: V) -> None:
-        """Replace a cached value; the new one expires when the old one would have."""
+        """Replace a cached value and keep its expiry."""
         entry = self._entries.peek(key)
         if entry is not None:
             self._entries.put(key, (entry[0], value))
 
     def drop(self, key: K) -> None:
-        """Remove a value that does not exist any more."""
+        """Remove a value that no longer exists."""
         self._entries.pop(key)
 
     def forget(self, key: K) -> None:

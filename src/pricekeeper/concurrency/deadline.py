@@ -1,12 +1,12 @@
-"""One deadline for each request, through everything that is done for it.
+"""One deadline for each request.
 
-When it comes, whatever the request waits for is cancelled: reads, retries and their pauses, its
-place in a queue. Work that is shared with other requests goes on without it: a commit, a sum, a
-write of a lease. The answer is 503, and it says whether the request may have been applied all the
-same. The time in which a body arrives does not count, because it is not ours to shorten.
+At the deadline, all that the request waits for is cancelled: reads, retries and their pauses, its
+place in a queue. Work shared with other requests continues: a commit, a sum, the write of a lease.
+The answer is 503 and says whether the request may have been applied. Time spent on receiving the
+body does not count.
 
-A timer of its own for each request costs as much as half of the request. So requests are put
-together by the tick in which they are due, and one timer goes from tick to tick for all of them.
+A timer for each request would cost half as much as the request. So requests are grouped by the tick
+in which they are due, and one timer serves all ticks.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ from typing import Final, Protocol, Self
 from pricekeeper.errors import DeadlineExceededError
 
 DEADLINES: Final = "deadlines"
-"""Under this name the lifespan's state has them."""
+"""The key in the lifespan's state."""
 TICK_SECS: Final = 0.05
-"""A request gets so much more time than it should, at most."""
+"""The most by which a deadline can be late."""
 
 
 class Expiring(Protocol):
-    """What has to end in time."""
+    """Something with a deadline."""
 
-    def expire(self) -> None:
-        """Its time is up."""
-        ...
+    def expire(self) -> None: ...
 
 
 class Deadlines:
@@ -39,24 +37,24 @@ class Deadlines:
     def __init__(self, deadline_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
         self.secs = deadline_ms / 1000
-        """What a request has."""
+        """The time of each request."""
         self._due: dict[int, set[Expiring]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, secs: float | None = None) -> Deadline:
-        """The deadline of a request that begins now: to be used as ``with``, in its own task.
+        """A deadline that starts now, for use as ``with`` in the task of the request.
 
-        ``secs`` is what is left to one that was begun before, or for a part with a time of its own.
+        ``secs`` is the time left of an earlier deadline, or the time of one part of a request.
         """
         return Deadline(self, self.secs if secs is None else secs)
 
     def close(self) -> None:
-        """Let go of the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
     def add(self, deadline: Expiring, left_secs: float) -> tuple[float, int]:
-        """Note when it is due; returns that, and under which tick it is noted."""
+        """Add a deadline; returns the due time and the tick that `remove` needs."""
         due = self._loop.time() + left_secs
         tick = int(due / TICK_SECS) + 1
         noted = self._due.get(tick)
@@ -68,7 +66,7 @@ class Deadlines:
         return due, tick
 
     def remove(self, deadline: Expiring, due: float, tick: int) -> float:
-        """Forget it; returns how many seconds are left."""
+        """Remove a deadline; returns the seconds left."""
         noted = self._due.get(tick)
         if noted is not None:
             noted.discard(deadline)
@@ -83,7 +81,7 @@ class Deadlines:
 
 
 class Deadline:
-    """A request's deadline; its block raises `DeadlineExceededError` if the time was up in it."""
+    """A request's deadline; its block raises `DeadlineExceededError` if time ran out inside it."""
 
     __slots__ = ("_cancelling", "_deadlines", "_due", "_expired", "_left", "_task", "_tick",
                  "may_be_applied")  # fmt: skip
@@ -96,7 +94,7 @@ class Deadline:
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
         self.may_be_applied = False
-        """Whether the request has got to where it changes something."""
+        """Whether the request has begun to change something."""
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
@@ -114,19 +112,21 @@ class Deadline:
         self._deadlines.remove(self, self._due, self._tick)
         if not self._expired or self._task is None:
             return
-        ours = self._task.uncancel() <= self._cancelling  # else somebody else has cancelled it too
+        ours = (
+            self._task.uncancel() <= self._cancelling
+        )  # else another caller has cancelled it, too
         if ours and kind is asyncio.CancelledError:
             raise DeadlineExceededError(may_be_applied=self.may_be_applied) from None
 
     def expire(self) -> None:
-        """End what the request waits for, because its time is up."""
+        """Cancel the request's task."""
         self._expired = True
         if self._task is not None:
             self._task.cancel()
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Do not count the time of this block."""
+        """Stop the deadline for the duration of this block."""
         self._left = self._deadlines.remove(self, self._due, self._tick)
         try:
             yield

@@ -1,17 +1,15 @@
-"""Shares and turns: one organisation's flood fills its own part of a queue and delays itself.
+"""Shares and turns: an organisation that floods a queue delays only itself.
 
-**Shares** bound what waits. An organisation may take places only if those it holds plus those it
-wants do not exceed the free places. So one organisation alone gets half of the places, two that
-flood get a third each, and n get ``1 / (n + 1)`` each, and the last such part stays free for
-whoever comes next. The share shrinks by itself as more organisations become active, and an
-organisation that holds nothing is refused only when no place at all is left. Where a client of an
-organisation is named, what it holds counts once more, so one client alone gets a third.
+**Shares** bound what waits. An organisation may take places if those it holds plus those it wants
+do not exceed the free places. So one organisation gets half of the places, two that flood get a
+third each, and n get ``1 / (n + 1)`` each; the last such part stays free for newcomers. An
+organisation that holds nothing is refused only when no place is left. If a client is named, the
+places it holds count twice, so one client gets a third.
 
-**Turns** order what waits. Each organisation has a queue of its own. They are served in rotation,
-a few entries at a time, so an entry waits for a few of each other organisation, however many
-those have queued.
+**Turns** order what waits. Each organisation has its own queue. The queues are served in rotation,
+a few entries at a time, so an entry never waits for all entries of another organisation.
 
-No I/O, no clock.
+`Places` combines both, with a bounded wait. There is no I/O here and no clock but the event loop's.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _Entry = TypeVar("_Entry")
 
 
 class Shares:
-    """How many of ``places_max`` places each organisation holds, and in it each client."""
+    """How many of ``places_max`` places each organisation, and each of its clients, holds."""
 
     def __init__(self, places_max: int) -> None:
         self._places_max: Final = places_max
@@ -37,19 +35,19 @@ class Shares:
         self._total = 0
 
     def room(self, org_id: str, client_id: str = "") -> int:
-        """How many more places the organisation may take now; or one client of it."""
+        """How many more places the organisation, or this client of it, may take now."""
         own = self.held.get(org_id, 0) + (self.held.get(client_id, 0) if client_id else 0)
         return max(0, self._places_max - self._total - own)
 
     def take(self, org_id: str, count: int = 1, client_id: str = "") -> bool:
-        """Take so many places, all or none."""
+        """Take places, all or none."""
         if count > self.room(org_id, client_id):
             return False
         self._add(org_id, count, client_id)
         return True
 
     def give_back(self, org_id: str, count: int = 1, client_id: str = "") -> None:
-        """Give places back; an organisation that holds none is forgotten."""
+        """Give places back."""
         self._add(org_id, -count, client_id)
 
     def _add(self, org_id: str, count: int, client_id: str) -> None:
@@ -67,7 +65,7 @@ class Shares:
 class TurnQueue(Generic[_Entry]):
     """Queues of organisations, served in rotation: ``turn_entries`` of one, then of the next.
 
-    The clients of an organisation take its turns in rotation, one entry each.
+    Within its turn, an organisation's clients rotate, one entry each.
     """
 
     def __init__(self, turn_entries: int = 1) -> None:
@@ -86,11 +84,11 @@ class TurnQueue(Generic[_Entry]):
         self._length += 1
 
     def first(self) -> _Entry:
-        """The entry that `pop` would take."""
+        """The entry that `pop` would return."""
         return next(iter(next(iter(self._orgs.values())).values()))[0]
 
     def pop(self) -> _Entry:
-        """Take the next entry of the organisation whose turn it is."""
+        """Remove and return the next entry of the organisation whose turn it is."""
         org_id, clients = next(iter(self._orgs.items()))
         client_id, queue = next(iter(clients.items()))
         entry = queue.popleft()
@@ -110,9 +108,9 @@ class TurnQueue(Generic[_Entry]):
 
 
 class FairSlots:
-    """At most ``slots_max`` at work at once; those that wait are let in by organisation, in turns.
+    """At most ``slots_max`` executions at once; organisations take turns to start the next ones.
 
-    It does not bound how many wait: each of them has to hold a place of a `Shares`.
+    The queue has no bound of its own: each caller must hold a place of a `Shares`.
     """
 
     def __init__(self, slots_max: int) -> None:
@@ -134,7 +132,7 @@ class FairSlots:
             raise
 
     def release(self) -> None:
-        """Let the next one in, or keep the slot free if nobody waits."""
+        """Give the slot to the next in line, or free it."""
         while self._waiting:
             admitted = self._waiting.pop()
             if not admitted.done():  # else it was cancelled while it waited
@@ -144,17 +142,17 @@ class FairSlots:
 
 
 class FairLine:
-    """A line in front of something costly: `FairSlots`, and a share of the line for everybody."""
+    """A queue for something costly: `FairSlots`, with a `Shares` that bounds each organisation."""
 
     def __init__(self, slots_max: int, places_max: int) -> None:
         self._slots = FairSlots(slots_max)
         self._shares = Shares(places_max)
         self.length = 0
-        """How many are in it, those whose turn it is with them."""
+        """Callers that wait or run."""
 
     @asynccontextmanager
     async def turn(self, org_id: str) -> AsyncIterator[None]:
-        """Wait for a turn; `OverloadedError` at once if the organisation's share is used up."""
+        """Wait for a turn, or raise `OverloadedError` at once if no share is left."""
         if not self._shares.take(org_id):
             raise OverloadedError("too many are waiting for their turn")
         self.length += 1
@@ -170,7 +168,7 @@ class FairLine:
 
 
 LOOKED_AT_MAX: Final = 32
-"""How many clients are considered when places are given back; the others come first next time."""
+"""How many clients are considered when places become free; the others are first next time."""
 
 
 class _Waiting(NamedTuple):
@@ -179,7 +177,11 @@ class _Waiting(NamedTuple):
 
 
 class Places:
-    """``places_max`` places, and ``waiting_max`` that wait for ``wait_secs`` at the most."""
+    """Places that clients hold for long; a client without room waits up to ``wait_secs`` for one.
+
+    At most ``waiting_max`` requests wait, with a share for each client. A client's requests are
+    admitted in order, and clients take turns.
+    """
 
     def __init__(self, places_max: int, waiting_max: int, wait_secs: float) -> None:
         self.shares = Shares(places_max)
@@ -188,13 +190,13 @@ class Places:
         self._queues: OrderedDict[tuple[str, str], deque[_Waiting]] = OrderedDict()
 
     def take_at_once(self, org_id: str, client_id: str, count: int = 1) -> bool:
-        """Take places, all or none; not ahead of requests of the client that wait."""
+        """Take places, all or none, but never ahead of this client's waiting requests."""
         if (org_id, client_id) in self._queues:
             return False
         return self.shares.take(org_id, count, client_id)
 
     async def take(self, org_id: str, client_id: str, count: int = 1) -> None:
-        """Take places, all or none; raises `OverloadedError` if there are none in time."""
+        """Take places, all or none; raises `OverloadedError` if none became free in time."""
         if self.take_at_once(org_id, client_id, count):
             return
         if not self._waiting_shares.take(org_id, 1, client_id):
@@ -217,7 +219,7 @@ class Places:
             self._waiting_shares.give_back(org_id, 1, client_id)
 
     def give_back(self, org_id: str, client_id: str, count: int = 1) -> None:
-        """Give places back, and admit requests that wait and now have room."""
+        """Give places back, and admit waiting requests that now fit."""
         self.shares.give_back(org_id, count, client_id)
         if self._queues:
             self._let_in()

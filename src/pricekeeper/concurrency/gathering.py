@@ -1,4 +1,4 @@
-"""Several executions at once, but not all: some follow each other, or so many run at a time."""
+"""Runs coroutines at once, but in order for equal keys, or in groups of a given size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 async def gather_in_turn(keys: Sequence[str], run: Callable[[int], Awaitable[_T]]) -> list[_T]:
-    """Run each number at once, those of one key in their order; the results are in order, too."""
+    """Run each number at once, but those with equal keys in order; returns the results in order."""
     results: dict[int, _T] = {}
 
     async def run_all(numbers: Sequence[int]) -> None:
@@ -29,7 +29,7 @@ async def gather_in_turn(keys: Sequence[str], run: Callable[[int], Awaitable[_T]
 async def gather_in_groups(
     run: Callable[[_Entry], Awaitable[_T]], entries: Sequence[_Entry], size: int
 ) -> list[_T]:
-    """Run it for each entry, a group at once; the results are in order. The first error ends it."""
+    """Run it for each entry, one group after the other; the first error ends it."""
     results: list[_T] = []
     for some in in_groups(entries, size):
         results += await asyncio.gather(*map(run, some))
@@ -37,7 +37,7 @@ async def gather_in_groups(
 
 
 def in_groups(entries: Sequence[_Entry], size: int) -> Iterator[Sequence[_Entry]]:
-    """The entries in their order, so many at a time."""
+    """The entries in groups of at most that size."""
     for start in range(0, len(entries), size):
         yield entries[start : start + size]
 

@@ -1,9 +1,8 @@
-"""Readings that callers share, so that asking often costs what asking now and then does.
+"""Shares expensive reads, so that frequent callers cost as little as occasional ones.
 
-A reading is used again for `reuse_ms` from the moment it began, unless something is known to have
-changed since; and in any case for `REST_TIMES` as long as the work for it took. So whoever asks all
-the time takes a bounded part of a processor, however much there is to read. Callers who come while
-a reading is being made get its result.
+A result is reused for `reuse_ms` from the moment its read began, unless a change is known; and
+always for `REST_TIMES` as long as the read took. So constant polling takes a bounded part of a
+processor. Callers that come during a read share its result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 class Read(NamedTuple, Generic[T]):
-    """What was read, and how long the work for it took."""
+    """A result, and how long it took to read."""
 
     result: T
     work_us: int
@@ -37,7 +36,7 @@ class _Reading(Generic[T]):
 
 
 class SharedReadings(Generic[K, T]):
-    """The last reading of each key, at most ``entries_max`` of them."""
+    """The last result of each key, at most ``entries_max`` of them."""
 
     def __init__(
         self, name: str, monotonic_ms: Callable[[], int], *, entries_max: int, reuse_ms: int
@@ -49,14 +48,14 @@ class SharedReadings(Generic[K, T]):
         self._flights: SingleFlight[K, T] = SingleFlight(name)
 
     async def get(self, key: K, read: Callable[[], Coroutine[Any, Any, Read[T]]]) -> T:
-        """The result of a reading that may still be used, or of a new one."""
+        """The result of a recent read, or of a new one."""
         known = self._made.get(key)
         if known is not None and known.read is not None and self._is_fresh(known, known.read):
             return known.read.result
         return await self._flights.run(key, lambda: self._make(key, read))
 
     def outdate(self, key: K) -> None:
-        """Something has changed that earlier readings of the key lack."""
+        """Mark the results of a key as outdated by a change."""
         for reading in (self._made.peek(key), self._under_way.get(key)):
             if reading is not None:
                 reading.is_outdated = True

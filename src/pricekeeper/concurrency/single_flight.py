@@ -1,4 +1,4 @@
-"""One execution that serves every caller who asks for the same thing while it runs."""
+"""One execution that serves several callers, and one error for all of them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[K, T]):
-    """Executions under way, at most one for each key.
+    """Shares the execution under way with callers that ask for the same key meanwhile.
 
-    The number of entries is bounded by the number of callers that wait: an entry is removed when
-    its execution ends.
+    An execution is forgotten when it ends, so the number of entries is bounded by the callers that
+    wait.
     """
 
     __slots__ = ("_flights", "_name")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        """The name of the tasks, as it shows in a list of tasks."""
+        """Shown in a list of tasks."""
         self._flights: dict[K, asyncio.Task[T]] = {}
 
     async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of the execution under way, or of a new one."""
-        # The execution is a task of its own: the caller who happened to start it can be
-        # cancelled without taking the others along.
+        # A task of its own: cancelling the caller that started it does not stop it for the others.
         flight = self._flights.get(key)
         if flight is None:
             flight = asyncio.create_task(work(), name=self._name)
@@ -39,11 +38,11 @@ class SingleFlight(Generic[K, T]):
         return await asyncio.shield(flight)
 
     def detach(self, key: K) -> None:
-        """Let the next caller start a new execution; those who wait get the old one's result."""
+        """Let the next caller start a new execution; present callers keep the old one."""
         self._flights.pop(key, None)
 
     def detach_all(self) -> None:
-        """`detach` for every key."""
+        """`detach` every key."""
         self._flights.clear()
 
     async def drain(self) -> None:
@@ -59,17 +58,16 @@ class SingleFlight(Generic[K, T]):
 
 
 class NextFlight(Generic[K, T]):
-    """Executions for callers who must see what happened before they came.
+    """Shares the next execution with all callers, so that each sees what happened before it came.
 
-    For each key at most one execution is in flight. Callers that come meanwhile wait for it to
-    end and share the next one. So any number of callers at one moment cost two executions.
+    For each key at most one execution is in flight. Callers that arrive meanwhile wait for its end
+    and share the next one. So any number of simultaneous callers cost two executions.
     """
 
     __slots__ = ("_in_flight", "_name", "_next")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        """The name of the tasks, as it shows in a list of tasks."""
         self._in_flight: dict[K, asyncio.Task[T]] = {}
         self._next: dict[K, asyncio.Task[T]] = {}
 
@@ -103,10 +101,10 @@ E = TypeVar("E", bound=BaseException)
 
 
 def error_copy(error: E) -> E:
-    """The same error for one more caller, with a traceback of its own.
+    """A copy of the error for one more caller, with its own traceback.
 
-    An error of this package is made without its ``__init__``, which may want other arguments than
-    it hands on. An error of another make that refuses to be copied is shared.
+    An error of this package is copied without its ``__init__``, whose arguments are unknown here.
+    Another error that can't be copied is shared.
     """
     if isinstance(error, PriceKeeperError):
         copied = type(error).__new__(type(error), *error.args)
@@ -114,5 +112,5 @@ def error_copy(error: E) -> E:
         return copied
     try:
         return copy.copy(error)
-    except Exception:  # noqa: BLE001 - whatever its own __init__ says to its arguments
+    except Exception:  # noqa: BLE001 - its own __init__ may raise anything
         return error

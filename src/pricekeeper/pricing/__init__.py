@@ -1,7 +1,7 @@
-"""How much a model call costs: the deployment's models, their prices, and exact arithmetic.
+"""The cost of a model call: the deployment's models, their prices, and exact arithmetic.
 
-`load_catalogue` reads the models, a `PriceBook` says which prices are in force, `charge` turns
-tokens into pico-dollars. Sources for refreshing the prices are in `pricekeeper.pricing.sources`.
+`load_catalogue` reads the models, a `PriceBook` finds the prices in force, and `charge` turns
+tokens into pico-dollars.
 """
 
 from pricekeeper.pricing.catalogue import Catalogue, Model

@@ -1,8 +1,7 @@
-"""The models of a deployment: label, Bedrock model, prices, and what must be known to price it.
+"""The models of a deployment: label, Bedrock model, prices and limits.
 
-The label decides the price, not what a client claims. A client may say which model it called,
-though, and if that contradicts the label, somebody's configuration is wrong and the usage is
-refused (`Model.require`) rather than priced as something else.
+The label decides the price. A client may also report the model that it called; if that contradicts
+the label, a configuration is wrong, and `Model.require` refuses the usage.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ from pricekeeper.pricing.prices import (
 from pricekeeper.values import ModelLabel
 
 CONTEXT_WINDOW_TOKENS: Final = 1_000_000
-"""Taken for the window of a model that the deployment file states none for."""
+"""Used for models without a stated context window."""
 MODEL_OUTPUT_TOKENS: Final = 128_000
-"""Taken for the longest answer of a model that the deployment file states none for."""
+"""Used for models without a stated longest answer."""
 MATCHING_MAX: Final = 1_024
-"""Ids of models of which it is remembered which labels they mean."""
+"""Size of the cache from model ids to labels."""
 
 
 class VariantPricing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a tier, or batch, is priced: a multiple of the default prices, or prices of its own."""
+    """The prices of a tier or of batch: a multiple of the default prices, or its own."""
 
     multiplier_permille: int | None = None
     pricing: RateCard | None = None
 
     def card(self, default: RateCard) -> RateCard | None:
-        """Its card, if the default prices are these."""
+        """Its card, given the default prices."""
         if self.multiplier_permille is not None:
             return scaled(default, self.multiplier_permille)
         return self.pricing
 
 
 class StatedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What the deployment file says of a model, and the model is as it says."""
+    """The fields of a model in the deployment file that are used as stated."""
 
     bedrock_model_id: str
     family: str
@@ -66,10 +65,10 @@ class StatedModel(msgspec.Struct, frozen=True, kw_only=True):
     context_window_tokens: int = CONTEXT_WINDOW_TOKENS
     max_output_tokens: int = MODEL_OUTPUT_TOKENS
     counts_tokens: bool = False
-    """Whether the gateway has Bedrock count a prompt before something is held for it."""
+    """Whether the gateway asks Bedrock to count the prompt before it reserves."""
     units: dict[str, int] = {}
-    """Micro-dollars for 1,000 units of what Bedrock bills beside tokens. The gateway refuses a call
-    that uses something that is not in here. What is in here is not held or counted yet."""
+    """Micro-dollars for 1,000 units of features that Bedrock bills beside tokens. The gateway
+    refuses calls that use other features. These amounts are not yet reserved or counted."""
 
 
 class Model(StatedModel, frozen=True, kw_only=True):
@@ -78,7 +77,7 @@ class Model(StatedModel, frozen=True, kw_only=True):
     label: ModelLabel
     ref: ModelRef
     writes_text: bool = True
-    """Whether it takes conversations. Others make vectors, an order of documents, pictures ..."""
+    """False for models that return vectors, rankings or pictures."""
     priority: VariantPricing | None = None
     flex: VariantPricing | None = None
     reserved: VariantPricing | None = None
@@ -86,10 +85,9 @@ class Model(StatedModel, frozen=True, kw_only=True):
     price_list_names: frozenset[str] = frozenset()
 
     def table(self, stated: PriceTable | None = None) -> PriceTable:
-        """The file's prices, under those that a source stated, if it did.
+        """The file's prices, overlaid with those of a source.
 
-        A multiplier applies to the default prices that result, so that a tier follows a
-        price that changed.
+        A multiplier applies to the resulting default prices, so that a tier follows them.
         """
         default = self.default_pricing
         if stated is not None:
@@ -103,7 +101,7 @@ class Model(StatedModel, frozen=True, kw_only=True):
         )
 
     def require(self, reported_model_id: str) -> None:
-        """Raise if that id is of another model, or of this one at another rate."""
+        """Raise if the id is another model's, or this model's at another rate."""
         if reported_model_id == self.bedrock_model_id or reported_model_id in self.aliases:
             return
         reported = normalise_model_id(reported_model_id)
@@ -127,14 +125,14 @@ class Model(StatedModel, frozen=True, kw_only=True):
             )
 
     def is_meant_by(self, text: str) -> bool:
-        """Whether that is an id of the model, at the model's own rate."""
+        """Whether the id means this model at its own rate."""
         if text == self.bedrock_model_id or text in self.aliases:
             return True
         ref = normalise_model_id(text)
         return not isinstance(ref, OpaqueId) and ref.same_rate(self.ref)
 
     def is_multiple(self, variant: Variant) -> bool:
-        """Whether the file prices that variant as a multiple of the default prices."""
+        """Whether the file prices the variant as a multiple of the default prices."""
         pricing: VariantPricing | None = getattr(self, variant.value)
         return pricing is not None and pricing.multiplier_permille is not None
 
@@ -151,7 +149,7 @@ class Model(StatedModel, frozen=True, kw_only=True):
 
 
 class Catalogue:
-    """The models of the deployment by label, in the file's order. It never changes."""
+    """The models by label, in the file's order. It never changes."""
 
     __slots__ = ("_matching", "_models", "origin")
 
@@ -162,18 +160,17 @@ class Catalogue:
 
     @property
     def labels(self) -> tuple[ModelLabel, ...]:
-        """Every label that may be used."""
         return tuple(self._models)
 
     def model(self, label: str) -> Model:
-        """The model with that label; raises `UnknownModelLabelError` if there is none."""
+        """The model with that label, or `UnknownModelLabelError`."""
         model = self._models.get(ModelLabel(label))
         if model is None:
             raise UnknownModelLabelError(label, self.labels)
         return model
 
     def labels_of(self, model_id: str) -> tuple[ModelLabel, ...]:
-        """The labels of the models that an id or ARN means, each at its own rate."""
+        """The labels whose model and rate an id or ARN means."""
         found = self._matching.get(model_id)
         if found is None:
             found = tuple(one.label for one in self if one.is_meant_by(model_id))
@@ -182,7 +179,7 @@ class Catalogue:
         return found
 
     def skipped_by_auto(self, ordering: Sequence[str]) -> frozenset[str]:
-        """The labels of an ordering that `auto` skips: they write no text, and others of it do."""
+        """The labels that `auto` skips: they write no text, while others of the ordering do."""
         known = [self._models[ModelLabel(label)] for label in ordering if label in self]
         without_text = frozenset(model.label for model in known if not model.writes_text)
         return without_text if len(without_text) < len(known) else frozenset()

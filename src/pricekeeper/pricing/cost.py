@@ -1,13 +1,11 @@
-"""What a usage costs, exactly, in pico-dollars.
+"""The exact cost of a usage, in pico-dollars.
 
-``tokens * micro-dollars per million tokens`` is a whole number of pico-dollars (1e-12 dollar),
-so nothing is ever divided here. Costs are kept and added as pico-dollars and split into
-micro-dollars and a remainder only to be shown; a million tiny requests then sum to the same
-as one big one.
+``tokens * micro-dollars per million tokens`` is a whole number of pico-dollars (1e-12 dollar), so
+nothing is divided. Costs are stored and added as pico-dollars and split into micro-dollars only for
+display, so a million tiny requests sum to the same as one big one.
 
-What is priced is what was served: the tier of the response, not the one that was asked for. A tier
-(or batch) without prices of its own was served and is billed all the same. It is charged at the
-highest prices that the model states, and marked as estimated, until somebody states its prices.
+The price is that of the served tier, which the response states. A tier (or batch) without prices is
+charged at the model's highest prices and marked as estimated, because Bedrock bills it.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> tuple[int, int, int, int, int]:
-        """How many tokens of each kind, in the order of `COMPONENTS`."""
+        """The tokens of each kind, in the order of `COMPONENTS`."""
         return (
             self.input_tokens,
             self.output_tokens,
@@ -60,21 +58,20 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def tokens(self, component: Component) -> int:
-        """How many tokens of that kind."""
         tokens: int = getattr(self, component.tokens_field)
         return tokens
 
     @property
     def cache_tokens(self) -> int:
-        """How many tokens went through the cache, in either direction."""
+        """Tokens read from or written to the cache."""
         return self.cache_read_tokens + self.cache_write_5m_tokens + self.cache_write_1h_tokens
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a usage costs, and by which of the prices.
+    """The cost of a usage and the prices applied.
 
-    ``variant`` is what was served, ``None`` if it is a tier that we have no name for.
-    ``price_estimated`` says that there are no prices for it, and that the highest were taken.
+    ``variant`` is how it was served, ``None`` for an unknown tier. ``price_estimated``: it has no
+    prices, so the highest were used.
     """
 
     cost_usd_picos: int
@@ -85,9 +82,9 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def charge(model: Model, prices: Prices, usage: TokenUsage) -> Charge:
-    """The exact cost, or its upper bound where what was served has no prices.
+    """The exact cost, or its upper bound if the served variant has no prices.
 
-    Raises `UnpricedUsageError` if a kind of tokens has no known price at all.
+    Raises `UnpricedUsageError` if a kind of tokens has no known price.
     """
     variant = served_variant(model, usage)
     card = None if variant is None else prices.table.card(variant)
@@ -113,12 +110,12 @@ def charge(model: Model, prices: Prices, usage: TokenUsage) -> Charge:
 
 
 def split_micros(cost_usd_picos: int) -> tuple[int, int]:
-    """For showing a cost: its whole micro-dollars, and the pico-dollars that remain."""
+    """Whole micro-dollars and the remaining pico-dollars, for display."""
     return divmod(cost_usd_picos, PICOS_PER_MICRO)
 
 
 def highest_rates(table: PriceTable, prompt_tokens: int) -> Rates:
-    """The highest price of each kind of tokens that any variant has for such a prompt."""
+    """The highest price of each kind of tokens among all variants, for such a prompt."""
     cards = (table.card(variant) for variant in Variant)
     rates = [card.at(prompt_tokens) for card in cards if card is not None]
     return Rates(
@@ -132,7 +129,7 @@ def highest_rates(table: PriceTable, prompt_tokens: int) -> Rates:
 
 
 def served_variant(model: Model, usage: TokenUsage) -> Variant | None:
-    """How the request was served; ``None`` for a tier that is none of Bedrock's that we know."""
+    """How the request was served; ``None`` for an unknown tier."""
     tier = _TIERS.get(usage.service_tier or Variant.DEFAULT)
     if not usage.batch:
         return tier
@@ -147,7 +144,7 @@ def served_variant(model: Model, usage: TokenUsage) -> Variant | None:
 
 
 def _prompt(model: Model, usage: TokenUsage) -> tuple[int, int]:
-    """The input tokens that did not touch the cache, and the length of the whole prompt."""
+    """The uncached input tokens, and the length of the whole prompt."""
     if not model.input_includes_cache_tokens:
         return usage.input_tokens, usage.input_tokens + usage.cache_tokens
     fresh_tokens = usage.input_tokens - usage.cache_tokens
@@ -161,7 +158,7 @@ def _prompt(model: Model, usage: TokenUsage) -> tuple[int, int]:
 
 
 def _variant_path(variant: Variant) -> str:
-    """The path of the variant in the deployment file."""
+    """The variant's path in the deployment file."""
     return "batch" if variant is Variant.BATCH else f"service_tiers.{variant}"
 
 

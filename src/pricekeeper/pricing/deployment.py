@@ -1,8 +1,8 @@
-"""The deployment file: from YAML to a `Catalogue`, or every reason why not.
+"""Reads the deployment file: from YAML to a `Catalogue`, or a list of every mistake.
 
-The file is the operator's statement of what the deployment's models are and cost. It is read
-once, at start, and refused as a whole if anything in it is unclear: each bad field is named
-with its path, all of them at once. Without a file, the built-in one is used.
+The file states the deployment's models and their prices. It is read once, at start, and refused as
+a whole if it has a mistake; the error lists every bad field with its path. Without a file, the
+built-in one is used.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _UNIT: Final = re.compile(
 )
 _UNIT_USD_MICROS_MAX: Final = 10**12
 _CENTS_OF_A_CENT: Final = 1_000
-"""Nothing on Bedrock costs less per million tokens; a smaller number was meant in dollars."""
+"""Bedrock has no lower price per million tokens; a smaller number was meant in dollars."""
 _STEP_TOKENS_MAX: Final = 1_000_000_000
 _MODEL_TOKENS_MAX: Final = 100_000_000
-"""Ten times the largest window there is; a larger number has a digit too many."""
+"""Ten times the largest existing window; a larger number is a typing error."""
 
 
 class _Tiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +80,7 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
 
 
 def parse_catalogue(text: str, origin: str) -> Catalogue:
-    """The models that the text defines; raises `DeploymentFileError` with all that is wrong."""
+    """The models of the text; raises `DeploymentFileError` with every mistake."""
     try:
         document = load_strict_yaml(text)
     except InvalidYamlError as error:
@@ -144,7 +144,7 @@ def _meaning_errors(entries: dict[str, _ModelEntry]) -> Iterator[FieldError]:
 def _identity_errors(entry: _ModelEntry, path: str) -> Iterator[FieldError]:
     if _ref(entry) is None:
         field, advice = (
-            ("bedrock_model_id", "; if it stands for one, name that one as priced_as")
+            ("bedrock_model_id", "; if it is an alias, name its model in priced_as")
             if entry.priced_as is None
             else ("priced_as", "")
         )
@@ -173,7 +173,7 @@ def _pricing_errors(entry: _ModelEntry, path: str) -> Iterator[FieldError]:
 
 
 def _unit_errors(default: RateCard, component: Component, path: str) -> Iterator[FieldError]:
-    """A price that is next to nothing was meant in dollars; one of 0 says that it is free."""
+    """A tiny price was meant in dollars; 0 states that the unit is free."""
     price = default.of(component)
     if price is not None and 0 < price < _CENTS_OF_A_CENT:
         yield FieldError(

@@ -1,8 +1,8 @@
-"""Items of the PricingCache table: what a source stated about one model on one day.
+"""Items of PricingCache: a source's statement about one model on one day.
 
-An item holds the source's own statement and no more. The file's prices are laid under it when
-it is read, so that a corrected file takes effect at once and instances with different files
-never fight over an item. One that follows the schema document alone is read as well.
+An item holds only the source's statement. The file's prices are laid under it when it is read, so a
+corrected file takes effect at once, and instances with different files do not compete for an item.
+Items in the schema document's form are read, too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pricekeeper.storage import Item, Key, TypedItem
 from pricekeeper.storage.tables import PRICING_CACHE
 
 RETENTION_DAYS: Final = 3
-"""From the start of the item's day in UTC. The last usage of a local day can arrive 12 hours
-(the westernmost zone) and 24 hours (the oldest usage accepted) after that day ended."""
+"""From the start of the item's day in UTC. The last usage of a local day can arrive 12 hours (the
+westernmost zone) and 24 hours (the oldest accepted usage) after its end."""
 
 _TIERS: Final = ("priority", "flex", "reserved")
 
@@ -41,7 +41,7 @@ class _StoredTiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _StoredPrices(Rates, frozen=True, kw_only=True):
-    """The attributes of an item that say what it costs; there are others."""
+    """The attributes of an item that state prices."""
 
     long_context: tuple[Step, ...] = ()
     service_tiers: _StoredTiers = _StoredTiers()
@@ -51,7 +51,7 @@ class _StoredPrices(Rates, frozen=True, kw_only=True):
 
 
 class StatedPrices(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source said, which one, and when it was asked."""
+    """The statement of a source, and when it was asked."""
 
     table: PriceTable
     source: str
@@ -59,12 +59,12 @@ class StatedPrices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
-        """A digest of what was said."""
+        """A digest of the statement."""
         return digest(self.table)
 
 
 def price_key(model: Model, day: date) -> Key:
-    """The key of the prices of that model on that day."""
+    """The key of that model and day."""
     return Key(model.bedrock_model_id, day.isoformat())
 
 
@@ -89,7 +89,7 @@ def price_item(model: Model, day: date, stated: StatedPrices) -> Item:
 
 
 def stated_prices(model: Model, item: Item) -> StatedPrices:
-    """What the item says; raises `UnpricedUsageError` if that can't be made out."""
+    """The statement of an item; raises `UnpricedUsageError` if it is unreadable."""
     try:
         stored = msgspec.convert(item, _StoredPrices)
     except msgspec.ValidationError as error:

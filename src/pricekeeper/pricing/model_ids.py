@@ -1,10 +1,9 @@
-"""What a Bedrock ``modelId`` says about the price: the model, and which of two rates.
+"""Reads from a Bedrock ``modelId`` what decides the price: the model, and one of two rates.
 
-Bedrock accepts many spellings of one model: the foundation model's id, an inference profile
-with a geographic prefix, and ARNs of both. A geographic prefix bills the rate of the region
-that was called, so it says nothing; ``global.`` has a rate of its own, so it does. Everything
-else (an application profile, a provisioned or custom model, a prompt, a router) names a model
-only to whoever may ask AWS, and is opaque here.
+Bedrock accepts several spellings of one model: its id, an inference profile with a geographic
+prefix, and ARNs of both. A geographic prefix bills the rate of the called region, so it does not
+matter here; ``global.`` has its own rate. Other ids (application profiles, provisioned or custom
+models, prompts, routers) name their model only to callers of AWS, so they are opaque here.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _TELLING_KINDS: Final = frozenset({"foundation-model", "inference-profile"})
 
 
 class RateScope(StrEnum):
-    """Which of a model's two rates applies."""
+    """The two rates of a model."""
 
     REGIONAL = "regional"
     GLOBAL = "global"
 
 
 class ModelRef(msgspec.Struct, frozen=True):
-    """A model and the rate it is billed at, whatever way it was spelled."""
+    """A model and its rate, independent of the spelling."""
 
     base: str
     scope: RateScope = RateScope.REGIONAL
@@ -45,22 +44,22 @@ class ModelRef(msgspec.Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """What stood before the model's own id, without its dot; empty if nothing did."""
+        """The prefix before the model's id, without its dot, or empty."""
         return _GLOBAL if self.scope is RateScope.GLOBAL else self.geography
 
     def same_rate(self, other: ModelRef) -> bool:
-        """Whether both are billed alike, as far as their ids can tell."""
+        """Whether both are billed alike, as far as their ids show."""
         return self.base == other.base and self.scope is other.scope
 
 
 class OpaqueId(msgspec.Struct, frozen=True):
-    """An id that does not say which model it is; ``kind`` is what it is instead."""
+    """An id that does not name its model; ``kind`` says what it names."""
 
     kind: str
 
 
 def normalise_model_id(text: str) -> ModelRef | OpaqueId:
-    """The model that an id or ARN names, or that it names none."""
+    """The model that an id or ARN names, or an opaque id."""
     if len(text) > MODEL_ID_LENGTH_MAX:
         return OpaqueId("an overlong id")
     return _normalise(text)
@@ -83,7 +82,7 @@ def _normalise(text: str) -> ModelRef | OpaqueId:
 
 
 def arn_region(text: str) -> str:
-    """The region that an ARN names; empty if it names none, or if the text is no ARN."""
+    """The region in an ARN, or empty."""
     if len(text) > MODEL_ID_LENGTH_MAX:
         return ""
     arn = _ARN.fullmatch(text)

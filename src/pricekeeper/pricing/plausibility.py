@@ -1,12 +1,11 @@
-"""Whether a record can be true: far more tokens than its model can hold are a mistake.
+"""Refuses records with far more tokens than their model can process.
 
-A record beyond what any call can use was counted in the wrong unit, summed over many calls, or made
-up, and one such record spends a whole organisation's quota. So it is refused.
+Such a record has the wrong unit, is summed over many calls, or is made up, and it could use up an
+organisation's quota.
 
-The bound is `TIMES_MAX` times what the deployment file states, because a true record that is
-refused is spend that nobody sees. Windows grow under the same model id (200,000 tokens became a
-million behind a header), a call whose tools run on the server reports the sum of its rounds, and
-nobody updates the file in time.
+The bound is `TIMES_MAX` times the deployment file's limits, because refusing a true record hides
+spend: windows grow under the same model id, calls with server-side tools report the sum of their
+rounds, and files are updated late.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ TIMES_MAX: Final = 10
 
 
 def check_plausible(model: Model, usage: TokenUsage) -> None:
-    """Raise `InvalidValueError`, naming the field, if no call of that model can have used so much.
+    """Raise `InvalidValueError` for the field if no call of that model can use so much.
 
-    The tokens of the prompt count together against the context window, those from and for the
-    cache included. The field that is named is the largest of them.
+    All tokens of the prompt, cached ones included, count against the context window. The error
+    names the largest of these fields.
     """
     prompt_tokens = usage.input_tokens
     if not model.input_includes_cache_tokens:
@@ -54,17 +53,17 @@ def require_text(model: Model) -> None:
     if not model.writes_text:
         raise InvalidValueError(
             "model",
-            f"'{model.label}' ({model.bedrock_model_id}) writes no text: name a label that does; "
-            "its own calls name it, use InvokeModel and ask for no output",
+            f"'{model.label}' ({model.bedrock_model_id}) writes no text: name a label that "
+            "does, or name this one, use InvokeModel and ask for no output",
         )
 
 
 def answer_tokens(model: Model, asked_tokens: int, least_tokens: int | None) -> int:
-    """How long an answer a call may have that asks for so many tokens.
+    """The longest answer to reserve for a call that asks for so many tokens.
 
-    A call that may be lowered, down to ``least_tokens``, gets at most the longest answer that the
-    deployment file states, and none from a model that writes no text. Raises `InvalidValueError` if
-    the model can't take the call.
+    A call that may be lowered, down to ``least_tokens``, gets at most the model's longest answer,
+    and none from a model that writes no text. Raises `InvalidValueError` if the model can't take
+    the call.
     """
     if not model.writes_text:
         if asked_tokens and least_tokens is None:
@@ -79,7 +78,7 @@ def answer_tokens(model: Model, asked_tokens: int, least_tokens: int | None) -> 
 
 
 def too_short(model: Model, asked_tokens: int) -> str:
-    """Why a model's answers are too short for a call."""
+    """The message for a model whose answers are too short."""
     return (
         f"the longest answer of '{model.label}' has {model.max_output_tokens} tokens, and "
         f"{asked_tokens} are asked for; ask for less, or name a label with longer answers"

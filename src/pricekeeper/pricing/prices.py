@@ -1,11 +1,11 @@
-"""Prices as values: integer micro-dollars per million tokens, and how they combine.
+"""Prices as values: integer micro-dollars per million tokens.
 
-One token at one micro-dollar per million costs exactly one pico-dollar (1e-12), so integer
-prices times integer tokens lose nothing. Only this module ever rounds a price, when it makes an
-integer of a fraction of another price or of a source's decimal: up, to the next micro-dollar per
-million tokens (`ceil_price`), once, before any usage is multiplied.
+One token at one micro-dollar per million costs exactly one pico-dollar (1e-12), so integer prices
+times integer tokens are exact. Only this module rounds a price, when it derives an integer from a
+fraction of another price or from a source's decimal: up to the next integer (`ceil_price`), once,
+before usage is multiplied.
 
-A price that is not known is ``None``. Nothing here or elsewhere reads that as zero.
+An unknown price is ``None`` and is never read as zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Component(StrEnum):
-    """The kinds of tokens that have a price of their own."""
+    """The kinds of tokens with their own price."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -38,18 +38,18 @@ class Component(StrEnum):
 
     def __init__(self, name: str) -> None:
         self.tokens_field = f"{name}_tokens"
-        """What a usage record calls their count."""
+        """The field of their count in usage records."""
         self.price_field = f"{name}_price_usd_micros_per_1m"
-        """What the file, the stored item and the API call their price."""
+        """The field of their price in the file, the stored item and the API."""
 
 
 COMPONENTS: Final = tuple(Component)
 
 
 class Variant(StrEnum):
-    """The ways a request can be served that may have prices of their own.
+    """The ways of serving a request that may have their own prices.
 
-    The first four are Bedrock's service tiers as its responses spell them.
+    The first four are Bedrock's service tiers in its own spelling.
     """
 
     DEFAULT = "default"
@@ -60,7 +60,7 @@ class Variant(StrEnum):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What each kind of token costs, in micro-dollars per million of them."""
+    """The price of each kind of token, in micro-dollars per million."""
 
     input: int | None = msgspec.field(default=None, name=Component.INPUT.price_field)
     output: int | None = msgspec.field(default=None, name=Component.OUTPUT.price_field)
@@ -73,13 +73,13 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     )
 
     def of(self, component: Component) -> int | None:
-        """The price of that kind of token, if it is known."""
+        """The price of that kind of token, if known."""
         price: int | None = getattr(self, str(component))
         return price
 
     @property
     def prices(self) -> tuple[int | None, ...]:
-        """The price of each kind of token, in the order of `COMPONENTS`."""
+        """The prices in the order of `COMPONENTS`."""
         return (
             self.input,
             self.output,
@@ -90,18 +90,18 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Step(Rates, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a whole request costs if its prompt has more than that many tokens."""
+    """The rates of a whole request whose prompt has more than ``over_input_tokens`` tokens."""
 
     over_input_tokens: int
 
 
 class RateCard(Rates, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The rates of one variant, with its long-context steps from the lowest to the highest."""
+    """The rates of one variant, with its long-context steps in ascending order."""
 
     long_context: tuple[Step, ...] = ()
 
     def at(self, prompt_tokens: int) -> Rates:
-        """The rates of a request whose prompt has that many tokens, cached ones included."""
+        """The rates for a prompt of that length, cached tokens included."""
         applicable: Rates = self
         for step in self.long_context:
             if prompt_tokens <= step.over_input_tokens:
@@ -111,7 +111,7 @@ class RateCard(Rates, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class PriceTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every price that is known of one model. A variant without a card is not priced."""
+    """All known prices of one model. A variant without a card has no prices."""
 
     default: RateCard
     priority: RateCard | None = None
@@ -120,7 +120,6 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     batch: RateCard | None = None
 
     def card(self, variant: Variant) -> RateCard | None:
-        """The card of that variant, if it is priced."""
         card: RateCard | None = getattr(self, str(variant))
         return card
 
@@ -128,8 +127,8 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """The prices in force for one model on one day.
 
-    ``version`` is a digest of the prices themselves: the same version is the same price,
-    wherever it came from. ``source`` says where: ``config`` or ``pricing-cache:<source>``.
+    ``version`` is a digest of the prices: equal versions are equal prices. ``source`` is ``config``
+    or ``pricing-cache:<source>``.
     """
 
     table: PriceTable
@@ -138,7 +137,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, table: PriceTable, source: str) -> Prices:
-        """These prices, under the version that their content gives them."""
+        """These prices with their version."""
         return cls(table=table, source=source, version=digest(table))
 
 
@@ -148,12 +147,12 @@ def digest(table: PriceTable) -> str:
 
 
 def ceil_price(numerator: int, denominator: int) -> int:
-    """The price that a fraction becomes: never less than it, by less than one micro-dollar."""
+    """The fraction rounded up to a whole price."""
     return -(-numerator // denominator)
 
 
 def usd_price(usd: str | Decimal, per_tokens: int) -> int:
-    """A source's decimal dollars per so many tokens, as a price; raises `ValueError`."""
+    """The price of a source's decimal dollars per number of tokens, or `ValueError`."""
     try:
         exact = Fraction(usd) * MICROS_PER_USD * TOKENS_PER_PRICE / per_tokens
     except (ValueError, ZeroDivisionError, OverflowError) as error:
@@ -164,7 +163,7 @@ def usd_price(usd: str | Decimal, per_tokens: int) -> int:
 
 
 def scaled(card: RateCard, multiplier_permille: int) -> RateCard:
-    """The card with every known price multiplied; what is unknown stays unknown."""
+    """The card with every known price multiplied."""
     return RateCard(
         **_scaled_rates(card, multiplier_permille),
         long_context=tuple(
@@ -177,10 +176,10 @@ def scaled(card: RateCard, multiplier_permille: int) -> RateCard:
 
 
 def laid_over(below: RateCard, above: RateCard) -> RateCard:
-    """The card above, with what it does not say taken from the one below.
+    """The upper card, with its gaps filled from the lower one.
 
-    Steps count as one statement: a card that has any has all of them, and only their gaps
-    are filled, from the step below with the same threshold.
+    The steps of a card are one statement: if it has any, only their gaps are filled, from the lower
+    step with the same threshold.
     """
     steps = {step.over_input_tokens: step for step in below.long_context}
     return RateCard(
@@ -197,7 +196,7 @@ def laid_over(below: RateCard, above: RateCard) -> RateCard:
 
 
 def flattened(table: PriceTable) -> dict[str, int]:
-    """Every known price by the name that reports use, such as ``flex.over_200000.output``."""
+    """Every known price by its name in reports, such as ``flex.over_200000.output``."""
     return {
         f"{variant}.{at}{component}": price
         for variant in Variant

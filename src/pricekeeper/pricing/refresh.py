@@ -1,21 +1,19 @@
-"""The refresh job: fills PricingCache from a source, and compares the file with one.
+"""Refreshes PricingCache from a source, and compares the deployment file with one.
 
-Three days are kept filled, because the day of a usage is its organisation's own: somewhere it
-is already tomorrow, and somewhere still yesterday. A past day is only filled where it is
-empty; what was charged by stays.
+Three days are filled, because each organisation has its own day: yesterday, today and tomorrow in
+UTC. A past day is only filled if it is empty, so charged prices stay.
 
-A price is not believed if it became zero, or changed by a factor of `CHANGE_FACTOR_MAX` or
-more against the price in force: sources are kept by hand, and a slipped decimal point is the
-commonest mistake in them. The whole model is then left alone and reported, until somebody
-accepts it by label.
+A price that became zero, or changed by `CHANGE_FACTOR_MAX` or more, is not believed: sources are
+maintained by hand, and slipped decimal points are their most frequent mistake. The whole model is
+skipped and reported until an operator accepts it by label.
 
-What a source that does not know regions says about a model is written only if it fills a gap of the
-deployment file and changes nothing that the file states; `RegionalQuote`s are never written. Both
-are reported as left alone, with the reason (`pricekeeper.pricing.regions`).
+A source without regions only fills gaps of models whose other prices match the deployment file;
+`RegionalQuote`s are never written. Skipped models are reported with the reason
+(`pricekeeper.pricing.regions`).
 
-Any number of instances may refresh at once, and again after any failure. An item is written
-only if it would say something else, and never over one whose source was asked later. That
-condition fails once the item is there, so a lost reply does no harm.
+Any number of instances may refresh at once, and again after any failure. An item is written only if
+it changes the statement, and never over one that was asked for later. That condition fails once the
+item exists, so a lost reply does no harm.
 """
 
 from __future__ import annotations
@@ -66,9 +64,9 @@ async def refresh(
     *,
     accept_suspicious: Collection[ModelLabel] = (),
 ) -> RefreshReport:
-    """Ask the source and write what it says: one batch read, and one put per item that is new.
+    """Write the source's prices: one batch read, and one put per changed item.
 
-    What the store raises is raised. To refresh again is then always right.
+    Errors of the store are raised. Refreshing again is then always safe.
     """
     prices = await source.load()
     asked_at_epoch, models = clock.now_ms() // 1000, tuple(catalogue)
@@ -92,7 +90,7 @@ async def refresh(
 
 
 async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> CheckReport:
-    """Compare the deployment file with what the source says about today."""
+    """Compare the deployment file with the source's prices of today."""
     prices = await source.load()
     today, models = _utc_day(clock.now_ms() // 1000), tuple(catalogue)
     found = [_compare(model, prices, today) for model in models]
@@ -109,7 +107,7 @@ async def check(clock: Clock, catalogue: Catalogue, source: PriceSource) -> Chec
 def _compare(
     model: Model, prices: PriceList, day: date
 ) -> ModelLabel | PriceDifference | UnmatchedModel | LeftAlone:
-    """How the file's prices of a model compare with the list's; its label if they agree."""
+    """How the file and the list differ on a model; its label if they agree."""
     quote = _usable(model, prices.source, prices.quote(model, day))
     if not isinstance(quote, PriceTable):
         return quote
@@ -121,7 +119,7 @@ def _compare(
 
 
 class _Job:
-    """One refresh, and what it knows: the source's list, and what PricingCache held before."""
+    """One refresh: the source's list, and the items of PricingCache before it."""
 
     def __init__(
         self,
@@ -171,14 +169,14 @@ class _Job:
         return tuple(updates)
 
     def _in_force(self, model: Model, day: date) -> PriceTable:
-        """What was in force before: as stated for that day or the last one before it."""
+        """The prices in force before: stated for that day or the last one before it."""
         for earlier in reversed(self._days[: self._days.index(day) + 1]):
             if stated := self._held.get((model.bedrock_model_id, earlier)):
                 return combined_prices(model, stated.source, stated.table)
         return model.table()
 
     def _says_nothing_new(self, model: Model, quote: PriceTable) -> bool:
-        """Whether a source that may only fill gaps finds none, so that no item is needed."""
+        """Whether a source that only fills gaps finds none, so that no item is needed."""
         source = self._prices.source
         return not knows_regions(source) and (
             combined_prices(model, source, quote) == model.table()
@@ -195,7 +193,7 @@ class _Job:
         return ()
 
     async def _write(self, model: Model, day: date, quote: PriceTable) -> bool:
-        """Write the prices; whether that was needed. Not if these or later ones are there."""
+        """Write the prices unless these or later ones exist; returns whether it wrote."""
         held = self._held.get((model.bedrock_model_id, day))
         stated = StatedPrices(
             table=quote, source=self._prices.source, fetched_at_epoch=self._asked_at_epoch
@@ -215,7 +213,7 @@ class _Job:
         return True
 
     def _log_changes(self, updates: Sequence[DayUpdate]) -> None:
-        """Once per change, although it is written for several days."""
+        """Log each change once, although it is written for several days."""
         logged: set[tuple[PriceChange, ...]] = {()}
         for update in updates:
             if update.changes not in logged:
@@ -230,7 +228,7 @@ class _Job:
 
 
 async def _read_held(store: Store, models: Sequence[Model], days: Sequence[date]) -> _Held:
-    """Read what PricingCache has for these models and days."""
+    """Read PricingCache for these models and days."""
     pairs = [(model, day) for model in models for day in days]
     items = await store.batch_get([(PRICING_CACHE, price_key(*pair)) for pair in pairs])
     held: _Held = {}
@@ -244,7 +242,7 @@ async def _read_held(store: Store, models: Sequence[Model], days: Sequence[date]
 
 
 def _is_older_than(stated: StatedPrices) -> Condition:
-    """The condition that there is no item, an unreadable one, or one that was asked for earlier."""
+    """The condition that there is no item, an unreadable one, or one asked for earlier."""
     fetched_at = attr("fetched_at_epoch")
     at_the_same_time = fetched_at.eq(stated.fetched_at_epoch)
     return ~fetched_at.ge(stated.fetched_at_epoch) | (
@@ -262,7 +260,7 @@ def _is_suspicious(change: PriceChange) -> bool:
 
 
 def _usable(model: Model, source: str, quote: Quote) -> PriceTable | UnmatchedModel | LeftAlone:
-    """The prices of a source's answer that may be used, or why none may."""
+    """The prices to use from a source's answer, or why there are none."""
     if isinstance(quote, Unmatched):
         return UnmatchedModel(model.label, model.bedrock_model_id, quote.reason)
     if isinstance(quote, RegionalQuote):

@@ -1,10 +1,9 @@
-"""The region that a price belongs to, and what a source without regions may change.
+"""The region of a price, and what a source without regions may change.
 
-Bedrock bills the rate of the region that is called, and the same model costs more in some regions.
-A list that has one price for a model has the price of one region, usually of the United States. So
-what such a source states may never change a price that the deployment file states: it may fill
-gaps, and only for a model whose other prices agree with the file's, because else the source speaks
-of another region.
+Bedrock bills the rate of the called region, and some regions cost more. A list with one price per
+model has the price of one region, usually in the United States. So such a source never changes a
+price of the deployment file. It may fill gaps, but only for a model whose other prices agree with
+the file; otherwise it describes another region.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from pricekeeper.pricing.prices import PriceTable, flattened
 from pricekeeper.pricing.reports import PriceChange
 
 WITHOUT_REGIONS: Final = ("genai-prices",)
-"""The sources that have one price for all regions, by the names that stored prices carry."""
+"""Sources with one price for all regions, by their names in stored prices."""
 
 _LIST_OF_A_REGION: Final = re.compile(r"aws-price-list-(?P<region>[a-z0-9-]{1,32})-\d{4}-\d\d-\d\d")
-"""What stored prices from AWS's list of one region carry as their source."""
+"""The source name of prices from AWS's list of one region."""
 _CALLED_FROM: Final = {
     "us": ("us-east-", "us-west-", "ca-"),
     "eu": ("eu-",),
@@ -31,17 +30,17 @@ _CALLED_FROM: Final = {
     "in": ("ap-south-",),
     "us-gov": ("us-gov-",),
 }
-"""How the regions begin from which a profile with that prefix can be called. A region that is not
-here is one that we are not sure of; its prices are then not taken."""
+"""The regions, by prefix, from which a geographic profile can be called. Prices of other regions
+are not used."""
 
 
 def knows_regions(source: str) -> bool:
-    """Whether what that source states is the price of a known region."""
+    """Whether the source states prices of a known region."""
     return not any(source == blind or source.startswith(f"{blind}-") for blind in WITHOUT_REGIONS)
 
 
 def regional_reason(model: Model) -> str | None:
-    """Why the price of that model depends on a region, as far as its id tells; or ``None``."""
+    """Why the model's price depends on a region, as far as its id shows, or ``None``."""
     if region := arn_region(model.bedrock_model_id):
         return f"the id names the region {region}"
     for ref in (model.ref, normalise_model_id(model.bedrock_model_id)):
@@ -51,7 +50,7 @@ def regional_reason(model: Model) -> str | None:
 
 
 def region_mismatch(model: Model, region: str) -> str | None:
-    """Why that model can't be called in that region, so that its prices there say nothing."""
+    """Why the model can't be called in that region, or ``None``."""
     named = arn_region(model.bedrock_model_id)
     if named and named != region:
         return f"the id names the region {named}, and the list is of {region}"
@@ -64,7 +63,7 @@ def region_mismatch(model: Model, region: str) -> str | None:
 
 
 def overridden(model: Model, stated: PriceTable) -> tuple[PriceChange, ...]:
-    """The prices of the deployment file that would change if that statement were laid over it."""
+    """The prices of the deployment file that the statement would change."""
     file, combined = flattened(model.table()), flattened(model.table(stated))
     return tuple(
         PriceChange(price, old, combined.get(price))
@@ -74,7 +73,7 @@ def overridden(model: Model, stated: PriceTable) -> tuple[PriceChange, ...]:
 
 
 def combined_prices(model: Model, source: str, stated: PriceTable) -> PriceTable:
-    """The prices in force where a source has stated these. Only this function decides it."""
+    """The prices in force given a source's statement. Only this function decides it."""
     if not knows_regions(source) and (regional_reason(model) or overridden(model, stated)):
         return model.table()
     listed = _LIST_OF_A_REGION.fullmatch(source)

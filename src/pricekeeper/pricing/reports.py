@@ -1,4 +1,4 @@
-"""What a refresh did and what a check found, as values that a command or a job can show."""
+"""The results of refreshes and checks, for commands and jobs to show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pricekeeper.values import ModelLabel
 
 
 class PriceChange(msgspec.Struct, frozen=True):
-    """One price before and after, in micro-dollars per million tokens; ``None``: not known."""
+    """One price before and after, in micro-dollars per million tokens; ``None``: unknown."""
 
     price: str
     old: int | None
@@ -19,36 +19,35 @@ class PriceChange(msgspec.Struct, frozen=True):
 
 
 class OfModel(msgspec.Struct, frozen=True):
-    """What became of one model."""
+    """The result for one model."""
 
     label: ModelLabel
     bedrock_model_id: str
 
 
 class DayUpdate(OfModel, frozen=True):
-    """An item that was written. ``changes`` is empty if it says what was in force before."""
+    """A written item. ``changes`` is empty if it repeats the prices in force before."""
 
     day: date
     changes: tuple[PriceChange, ...]
 
 
 class RefusedPrices(OfModel, frozen=True):
-    """A model whose prices were not believed, and the changes that made them suspicious."""
+    """A model whose prices were not believed, with the suspicious changes."""
 
     suspicious: tuple[PriceChange, ...]
 
 
 class UnmatchedModel(OfModel, frozen=True):
-    """A configured model that the source has no certain price for."""
+    """A model without a certain price in the source."""
 
     reason: str
 
 
 class LeftAlone(OfModel, frozen=True):
-    """A model whose prices stayed as they are, because the source may mean another region.
+    """A model whose prices stayed, because the source may mean another region.
 
-    ``differing`` is where the file and the source differ: ``old`` is the file's, ``new`` the
-    source's.
+    ``differing``: ``old`` is the file's price, ``new`` the source's.
     """
 
     reason: str
@@ -56,18 +55,17 @@ class LeftAlone(OfModel, frozen=True):
 
 
 class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a refresh did. Every configured model is in exactly one of the first five."""
+    """The result of a refresh. Every configured model is in exactly one of the first five."""
 
     source: str
     updated: tuple[DayUpdate, ...]
     unchanged: tuple[ModelLabel, ...]
-    """Nothing was written: the items or the file said so already, or another instance asked
-    later."""
+    """Nothing was written: items or file already agreed, or another instance asked later."""
     unmatched: tuple[UnmatchedModel, ...]
     left_alone: tuple[LeftAlone, ...]
     refused: tuple[RefusedPrices, ...]
     unused_names: tuple[str, ...]
-    """What the source lists and no configured model is."""
+    """Models of the source that are not configured."""
 
 
 class PriceDifference(OfModel, frozen=True):
@@ -77,7 +75,7 @@ class PriceDifference(OfModel, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How the deployment file compares with a source. What the source does not say is left out."""
+    """How the deployment file differs from a source, where the source states a price."""
 
     source: str
     agreeing: tuple[ModelLabel, ...]
@@ -88,7 +86,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes_between(old: Mapping[str, int], new: Mapping[str, int]) -> tuple[PriceChange, ...]:
-    """What is different in the new prices, in their order; then what they lack."""
+    """The differences in the order of the new prices; then those that are missing there."""
     return tuple(
         PriceChange(price, old.get(price), new.get(price))
         for price in {**new, **old}

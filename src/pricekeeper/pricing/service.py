@@ -1,11 +1,11 @@
-"""The price book: which prices are in force for a model on a day.
+"""The price book: the prices in force for a model on a day.
 
-Prices in PricingCache go before those in the deployment file. They are cached in memory for at
-most a minute, so a lookup costs one consistent read or none, and a price that changed is in force
-everywhere within that minute.
+Prices in PricingCache precede those in the deployment file. They are cached for at most a minute,
+so a lookup costs one consistent read or none, and a changed price is in force everywhere within a
+minute.
 
-It fails closed: if PricingCache can't be read, the store's error is raised. To price by the
-file then would be a guess, and what is priced is about to be written to the same store.
+It fails closed: if PricingCache can't be read, the store's error is raised. The file's prices would
+be a guess, and the priced record is written to the same store anyway.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ class PricingMeter:
     """What one instance could not price."""
 
     unpriced: Counter[str] = counted(_UNKNOWN, factory=Counter)
-    """By model label; labels are the deployment's."""
+    """By model label of the deployment."""
 
 
 STALENESS_MS_MAX: Final = 60_000
 ENTRIES_MAX: Final = 4_096
-"""Labels times days; usage is accepted for three days at most, so this is never reached by
-a deployment of up to a thousand labels."""
+"""Labels times days; usage is accepted for three days, so this suffices for a thousand labels."""
 
 
 class _CachedPrices(NamedTuple):
@@ -57,7 +56,7 @@ class _CachedPrices(NamedTuple):
 
 
 class PriceBook:
-    """Answers what a model costs, and keeps PricingCache up to date when asked to."""
+    """Finds the price of a model, and refreshes PricingCache on request."""
 
     def __init__(self, store: Store, clock: Clock, catalogue: Catalogue) -> None:
         self._store = store
@@ -78,7 +77,7 @@ class PriceBook:
         return await self._reads.run(key, lambda: self._read(model, day))
 
     def recall_prices(self, model: Model, day: date) -> Prices | None:
-        """What `find_prices` would find without asking the store, if there is that."""
+        """The result of `find_prices` if it is cached."""
         entry = self._entries.peek((model.bedrock_model_id, day))
         if entry and self._clock.monotonic_ms() - entry.asked_at_ms < STALENESS_MS_MAX:
             return entry.prices
@@ -95,11 +94,11 @@ class PriceBook:
         return report
 
     async def check(self, source: PriceSource) -> CheckReport:
-        """Compare the deployment file with the source; nothing is read or written."""
+        """Compare the deployment file with the source; the store is not used."""
         return await check(self._clock, self.catalogue, source)
 
     def forget(self) -> None:
-        """Clear the cache; what is being read just now is not cached either."""
+        """Clear the cache; reads under way are not cached either."""
         self._times_forgotten += 1
         self._entries.clear()
         self._reads.detach_all()

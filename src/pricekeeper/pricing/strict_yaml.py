@@ -1,9 +1,9 @@
-"""YAML without its traps, for a file in which a misread number is money.
+"""YAML without its traps, for a file in which a misread number costs money.
 
-PyYAML reads YAML 1.1: ``010`` is eight, ``1:30`` is ninety, ``no`` is false, ``2026-01-23`` is
-a date, and of two equal keys the last one silently wins. Here a number is decimal, a
-boolean is ``true`` or ``false``, equal keys are refused, and so are aliases, which let a small
-file describe an endless one.
+PyYAML reads YAML 1.1: ``010`` is eight, ``1:30`` is ninety, ``no`` is false, ``2026-01-23`` is a
+date, and the last of two equal keys wins silently. Here a number is decimal, and a boolean is
+``true`` or ``false``. Equal keys are refused, and so are aliases, with which a small file can
+describe an endless one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SCALARS: Final = (
 
 
 class InvalidYamlError(Exception):
-    """The text is not YAML, or not of the strict kind. The message says where."""
+    """The text is not strict YAML. The message gives the place."""
 
 
 def load_strict_yaml(text: str) -> Any:

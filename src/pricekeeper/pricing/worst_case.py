@@ -1,15 +1,15 @@
-"""The most that a call can cost, before it is made. No I/O, no clock.
+"""The maximum cost of a call before it is made. No I/O, no clock.
 
-It is what an authorization holds: an upper bound of the prompt and the longest answer, at the
-highest of the prices that could apply. Which ones could is not up to the caller:
+An authorization reserves it: the bound of the prompt and the longest answer, at the highest prices
+that could apply:
 
-- the tier that is asked for, and the default one, which a call may be served at instead;
-- every long-context step that a prompt of at most that length can reach;
-- for each token of the prompt, the dearest of: fresh, read from the cache, and written to it as
-  the call says it will.
+- of the requested tier and of the default one, which may serve the call instead;
+- of every long-context step that such a prompt can reach;
+- for each token of the prompt, the highest of: uncached, read from the cache, and written to it as
+  the call states.
 
-The cost is linear in the length of the answer, so the longest answer that fits into a rest of a
-budget is a division.
+The cost is linear in the length of the answer, so a division gives the longest answer that fits
+into a budget's rest.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _WRITES: Final = {
 
 
 class WorstCase(msgspec.Struct, frozen=True):
-    """The most that a call can cost, as a function of the length of its answer."""
+    """The maximum cost of a call, as a function of the length of its answer."""
 
     prompt_usd_picos: int
     output_usd_picos_per_token: int
 
     def cost_usd_picos(self, output_tokens: int) -> int:
-        """With an answer of so many tokens."""
+        """The maximum cost with an answer of so many tokens."""
         return self.prompt_usd_picos + output_tokens * self.output_usd_picos_per_token
 
     def output_tokens_within(self, usd_picos: int) -> int:
-        """The longest answer with which the call costs no more; below zero if there is none."""
+        """The longest answer within that cost; negative if there is none."""
         left = usd_picos - self.prompt_usd_picos
         if left < 0:
             return -1
@@ -55,28 +55,28 @@ class WorstCase(msgspec.Struct, frozen=True):
 
 
 class WorstRates(msgspec.Struct, frozen=True):
-    """The highest prices that could apply to a call of some kind, in pico-dollars a token."""
+    """The highest prices that could apply to a kind of call, in pico-dollars per token."""
 
     prompt_usd_picos: int
     output_usd_picos: int
     from_tokens: int
     until_tokens: int
-    """For prompts of more than the first, up to the second."""
+    """Valid for prompts longer than the first and up to the second."""
 
     def covers(self, input_tokens: int) -> bool:
-        """Whether these are the rates for a prompt of that length."""
+        """Whether these rates are valid for a prompt of that length."""
         return self.from_tokens < input_tokens <= self.until_tokens
 
     def of(self, input_tokens: int) -> WorstCase:
-        """The most that a call with such a prompt can cost."""
+        """The maximum cost of a call with such a prompt."""
         return WorstCase(input_tokens * self.prompt_usd_picos, self.output_usd_picos)
 
 
 def check_covered(model: Model, uses: Iterable[str], window_tokens: int) -> None:
-    """Raise for what a call costs beyond what is held for it.
+    """Raise for costs that the reservation would not cover.
 
-    That is something billed beside tokens without a price in the deployment file, and a longer
-    window than the file states: no more than that window is held for a prompt.
+    These are features billed beside tokens that have no price in the deployment file, and a longer
+    window than the file states.
     """
     for use in uses:
         if not any(unit == use or unit.startswith(f"{use}_") for unit in model.units):
@@ -107,7 +107,7 @@ def worst_rates(
     service_tier: str | None = None,
     batch: bool = False,
 ) -> WorstRates:
-    """The highest prices that could apply to a prompt of that length, and up to which length.
+    """The highest prices that could apply to a prompt of that length, with their range.
 
     Raises `UnpricedUsageError` if a kind of tokens that it may use has no known price.
     """
@@ -131,13 +131,13 @@ def worst_rates(
 
 
 def _edges(table: PriceTable) -> set[int]:
-    """The lengths of a prompt beyond which other prices apply, of any variant."""
+    """The lengths of a prompt at which the prices of a variant change."""
     cards = (table.card(variant) for variant in Variant)
     return {step.over_input_tokens for card in cards if card for step in card.long_context}
 
 
 def _reachable(card: RateCard, input_tokens: int) -> list[Rates]:
-    """The rates of every prompt of at most that length."""
+    """The rates of every prompt up to that length."""
     steps = [step for step in card.long_context if input_tokens > step.over_input_tokens]
     return [card, *steps]
 

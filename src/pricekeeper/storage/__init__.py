@@ -1,7 +1,6 @@
 """Items in tables, with DynamoDB's meaning, on SQLite and on DynamoDB.
 
-Features import the vocabulary from here and are handed a `Store`; only the composition
-root opens one, with `open_store`.
+Features use this vocabulary and are given a `Store`; only the composition root calls `open_store`.
 """
 
 from pricekeeper.storage.expressions import (

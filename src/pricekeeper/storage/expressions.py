@@ -1,13 +1,11 @@
-"""Conditions and update actions as frozen values, with the meaning DynamoDB gives them.
+"""Conditions and update actions as frozen values, with DynamoDB's meaning.
 
-Features combine these; they never write expression strings. Each condition knows how to
-evaluate itself against an item (`holds`), which is all the SQLite adapter needs; the
-DynamoDB adapter renders the same values to text. An absent item is an empty one. A condition
-that no store could evaluate is refused where it is made.
+Features combine these and never write expression strings. A condition evaluates itself against an
+item (`holds`) for the SQLite adapter; the DynamoDB adapter renders it to text. An absent item is an
+empty one. A condition that no store can evaluate is refused when it is made.
 
-Where DynamoDB surprises, the engine was asked and the answer is kept here: a missing
-attribute fails every comparison but ``<>``, which it passes; values of different types
-are never equal and never ordered.
+Where DynamoDB surprises, this follows its engine: a missing attribute fails every comparison but
+``<>``, which it passes; values of different types are never equal and never ordered.
 
     attr("rf").eq(5) & (attr("tk").ge(3) | attr("tk").absent())
 """
@@ -37,14 +35,14 @@ _ORDERED: Final = frozenset({str, int, bytes})
 
 
 class _Missing:
-    """The value of an attribute that is not there: equal to nothing, ordered with nothing."""
+    """The value of a missing attribute: equal to nothing, ordered with nothing."""
 
 
 _MISSING: Final = _Missing()
 
 
 class Condition(msgspec.Struct, frozen=True, tag=True):
-    """What must hold of the current item for a write to happen."""
+    """A requirement on the current item for a write to happen."""
 
     def holds(self, item: Mapping[str, Value]) -> bool:
         """Whether this is true of the item; an absent item is an empty mapping."""
@@ -61,7 +59,7 @@ class Condition(msgspec.Struct, frozen=True, tag=True):
 
 
 class OnAttribute(Condition, frozen=True):
-    """A condition that looks at one attribute and nothing else."""
+    """A condition on a single attribute."""
 
     attribute: str
 
@@ -88,7 +86,7 @@ class Compare(OnAttribute, frozen=True):
 
 
 class Exists(OnAttribute, frozen=True):
-    """The attribute is there, whatever its value (``None`` counts)."""
+    """The attribute is present, with any value, ``None`` included."""
 
     def holds(self, item: Mapping[str, Value]) -> bool:
         return self.attribute in item
@@ -104,7 +102,7 @@ class And(Condition, frozen=True):
 
 
 class Or(Condition, frozen=True):
-    """Some part holds."""
+    """At least one part holds."""
 
     parts: tuple[Condition, ...]
 
@@ -122,7 +120,7 @@ class Not(Condition, frozen=True):
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """A top-level attribute, from which conditions are made."""
+    """A top-level attribute, which makes conditions."""
 
     name: str
 
@@ -167,12 +165,11 @@ class Set(msgspec.Struct, frozen=True, tag=True):
     value: Value
 
     def check(self) -> None:
-        """Raise if no item can hold the value."""
+        """Raise if the value can't be stored."""
         if type(self.value) is not bytes:
             check_value(self.value)
 
     def apply(self, item: Item) -> None:
-        """Change the item."""
         item[self.attribute] = self.value
 
 
@@ -183,13 +180,13 @@ class Add(msgspec.Struct, frozen=True, tag=True):
     value: int | AbstractSet[str]
 
     def check(self) -> None:
-        """Raise if this can't be added to anything."""
+        """Raise if the value can't be added."""
         if type(self.value) is not int and not isinstance(self.value, (set, frozenset)):
             raise InvalidOperationError("ADD takes an integer or a set of strings")
         check_value(self.value)
 
     def apply(self, item: Item) -> None:
-        """Change the item; raises if the attribute is of another type."""
+        """Change the item; raises if the attribute has another type."""
         have, value = item.get(self.attribute, _MISSING), self.value
         if have is _MISSING:
             item[self.attribute] = value
@@ -204,15 +201,14 @@ class Add(msgspec.Struct, frozen=True, tag=True):
 
 
 class Remove(msgspec.Struct, frozen=True, tag=True):
-    """Take the attribute away; it need not be there."""
+    """Remove the attribute, which may be absent."""
 
     attribute: str
 
     def check(self) -> None:
-        """Accept every removal."""
+        pass
 
     def apply(self, item: Item) -> None:
-        """Change the item."""
         item.pop(self.attribute, None)
 
 

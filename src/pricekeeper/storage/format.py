@@ -1,8 +1,8 @@
-"""The version of the store's format: which layout of items the store holds.
+"""The version of the store's format: the layout of its items.
 
 Config ``STORE`` / ``FORMAT``: ``version``. The first process that opens an empty store writes it,
-before any other item. A process refuses a store of another version, so it never half-reads one.
-The check costs one read when a store is opened, and nothing later.
+before any other item. A process refuses a store of another version. The check costs one read when a
+store is opened.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ FORMAT_VERSION: Final = 1
 """A change of keys, attributes or their meaning needs the next one, and a step in `migrate`."""
 FORMAT_KEY: Final = Key("STORE", "FORMAT")
 ORGS: Final = Query(CONFIG, "ORGS", limit=1)
-"""A store that has an organisation is not empty. Everything else in it needs one."""
+"""A store with an organisation is not empty; all other items need one."""
 _VERSION: Final = "version"
 
 
 async def require_format(store: Store, *, may_begin: bool = True) -> None:
     """Refuse a store of another format; give an empty store its version.
 
-    Without ``may_begin`` nothing is written, and an empty store needs no version.
-
-    Raises `StoreFormatError` that says which command or version helps.
+    Without ``may_begin`` nothing is written, and an empty store needs no version. Raises
+    `StoreFormatError` with the command or version that helps.
     """
     version = await _read_version(store)
     if version is None:

@@ -1,10 +1,8 @@
-"""Rows of usage that outlive their expiry, because nobody has exported them yet.
+"""Keeps expired usage rows until they are exported (SQLite only).
 
-One item of Config says from which expiry on the rows of two tables are kept: they are shown as if
-they had not expired, and the sweeper leaves them alone. It is in the store and not in the settings
-of a process, because every process that opens a SQLite file sweeps it. Whoever exports writes it.
-
-DynamoDB deletes by itself and asks nobody, so this is for SQLite alone.
+One item of Config states from which expiry on the rows of two tables are kept: reads show them as
+unexpired, and the sweeper spares them. The export writes it. It is in the store, because every
+process that opens a SQLite file sweeps it. DynamoDB deletes by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ KEPT_TABLES: Final = frozenset({USAGE_AGG_SHARDED.name, DAILY_TOTAL.name})
 
 
 class Horizon(NamedTuple):
-    """Now, and from which expiry on rows are kept all the same, if they are."""
+    """The present time, and from which expiry on rows are kept."""
 
     now_epoch: int
     kept_from_epoch: int | None = None
@@ -33,7 +31,7 @@ class Horizon(NamedTuple):
 
 
 def kept_from_epoch(item: Item | None) -> int | None:
-    """From which expiry on rows are kept; all are, if the item says something strange."""
+    """From which expiry on rows are kept; all are, if the item is malformed."""
     if item is None:
         return None
     if KEPT_FROM not in item and DAMAGED not in item:

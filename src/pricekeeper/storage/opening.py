@@ -1,4 +1,4 @@
-"""Opens the store at a location. No other module knows which adapters exist."""
+"""Opens the store at a location. Only this module knows the adapters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ async def open_store(
     meter: StoreMeter | None = None,
     start_wait_ms: int = 0,
 ) -> Store:
-    """Open the store at that location. Its tables may still have to be created.
+    """Open the store at that location. Its tables may be missing.
 
-    ``start_wait_ms`` is how long creating them waits for a store that can't be reached yet.
-
-    The adapter is imported here and not above, so that an embedded store never pays for
-    importing an AWS client, nor the other way round.
+    ``start_wait_ms`` bounds how long creating tables waits for an unreachable store. Adapters are
+    imported on use, so that SQLite users do not import an AWS client, and the reverse.
     """
     meter = meter or StoreMeter()
     match location:
@@ -46,7 +44,7 @@ async def open_store(
 
 
 async def enable_expiry(location: StoreLocation, *, clock: Clock) -> None:
-    """Let DynamoDB remove expired items by itself. For SQLite the adapter removes them."""
+    """Let DynamoDB remove expired items. SQLite's adapter removes them itself."""
     match location:
         case DynamoDbLocation():
             async with _open_dynamodb(location, clock) as store:
@@ -54,7 +52,7 @@ async def enable_expiry(location: StoreLocation, *, clock: Clock) -> None:
 
 
 async def find_tables_without_expiry(location: StoreLocation, *, clock: Clock) -> list[str]:
-    """Find the tables whose expired items nobody removes: they only take up space."""
+    """Find the tables in which expired items only take up space, because expiry is off."""
     match location:
         case DynamoDbLocation():
             async with _open_dynamodb(location, clock) as store:
@@ -63,7 +61,7 @@ async def find_tables_without_expiry(location: StoreLocation, *, clock: Clock) -
 
 
 def read_leap_ms(location: StoreLocation) -> int:
-    """Read how far wall time was ahead when a service last doubted it; 0 if it did not."""
+    """How far wall time was ahead when a service last doubted it; 0 if it did not."""
     match location:
         case SqliteLocation(path):
             from pricekeeper.storage.sqlite.moments import load_moments  # noqa: PLC0415
@@ -74,7 +72,7 @@ def read_leap_ms(location: StoreLocation) -> int:
 
 
 def forget_moments_ahead(location: StoreLocation, *, now_ms: int, dry_run: bool) -> bool:
-    """Let the store forget moments after now, by a clock that is right; whether it knew any.
+    """Remove later moments than this right time; returns whether there were any.
 
     A service doubts a clock that is behind such a moment.
     """
@@ -89,7 +87,7 @@ def forget_moments_ahead(location: StoreLocation, *, now_ms: int, dry_run: bool)
 async def find_damage(
     location: StoreLocation, *, clock: Clock, patience_ms: int
 ) -> FileCheck | None:
-    """Whether the file of an embedded store is whole; ``None`` for a store that is no file."""
+    """Check the file of an embedded store; ``None`` for other stores."""
     match location:
         case SqliteLocation(path) if path != MEMORY:
             from pricekeeper.storage.sqlite.database import check_file  # noqa: PLC0415

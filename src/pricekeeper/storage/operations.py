@@ -1,7 +1,7 @@
-"""The operations of a store as frozen values, and the rules every store applies to them.
+"""The operations of a store as frozen values, and the rules that all stores apply to them.
 
-The rules are DynamoDB's, checked here so that both adapters refuse the same things with
-the same error before anything is sent or queued.
+The rules are DynamoDB's. They are checked here, so that both adapters refuse the same operations
+with the same error before anything is sent or queued.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _NOT_UPDATABLE: Final = frozenset({PARTITION_KEY, SORT_KEY, ""})
 
 
 class Put(msgspec.Struct, frozen=True, tag=True):
-    """Write a whole item; it replaces the one that may be there."""
+    """Write a whole item, replacing an existing one."""
 
     table: Table
     item: Item
     condition: Condition | None = None
     key: Key = Key("")
-    """The key of the item; taken from the item itself."""
+    """Taken from the item."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "key", self.table.key_of(self.item))
 
     def check(self) -> None:
-        """Raise if the store's rules refuse this, whatever it holds."""
+        """Raise if the store's rules refuse this, for any stored data."""
         _check_expiry(self.table, self.item)
         check_item_size(self.item)
 
@@ -60,7 +60,7 @@ class Update(msgspec.Struct, frozen=True, tag=True):
     condition: Condition | None = None
 
     def check(self) -> None:
-        """Raise if the store's rules refuse this, whatever it holds."""
+        """Raise if the store's rules refuse this, for any stored data."""
         self.table.checked(self.key)
         if not self.actions:
             raise InvalidOperationError("an update needs at least one action")
@@ -78,7 +78,7 @@ class Update(msgspec.Struct, frozen=True, tag=True):
             raise InvalidOperationError("an update can't change the key, nor a nameless attribute")
 
     def apply(self, item: Item | None) -> Item:
-        """The item as it is after this update; the given one is left alone."""
+        """A copy of the item with this update applied."""
         fresh = dict(item) if item is not None else self.key.attributes
         for action in self.actions:
             action.apply(fresh)
@@ -86,26 +86,24 @@ class Update(msgspec.Struct, frozen=True, tag=True):
 
 
 class Delete(msgspec.Struct, frozen=True, tag=True):
-    """Remove an item; it need not be there."""
+    """Remove an item, which may be absent."""
 
     table: Table
     key: Key
     condition: Condition | None = None
 
     def check(self) -> None:
-        """Raise if the store's rules refuse this, whatever it holds."""
         self.table.checked(self.key)
 
 
 class Check(msgspec.Struct, frozen=True, tag=True):
-    """In a transaction: write nothing here, but insist on a condition."""
+    """In a transaction: require a condition without writing."""
 
     table: Table
     key: Key
     condition: Condition
 
     def check(self) -> None:
-        """Raise if the store's rules refuse this, whatever it holds."""
         self.table.checked(self.key)
 
 
@@ -129,7 +127,7 @@ class Query(msgspec.Struct, frozen=True):
     descending: bool = False
 
     def check(self) -> None:
-        """Raise if the store's rules refuse this, whatever it holds."""
+        """Raise if the store's rules refuse this query."""
         if not self.table.sorted:
             raise InvalidOperationError(f"{self.table.name}: a table without SK can't be queried")
         self.table.checked(Key(self.pk, "any"))
@@ -143,14 +141,14 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The items that a query found. ``after`` continues the query; it is empty at the end."""
+    """The items of a query. ``after`` continues it; empty at the end."""
 
     items: tuple[Item, ...]
     after: str = ""
 
 
 def check_transaction(operations: Sequence[Write]) -> None:
-    """Raise if the store's rules refuse this transaction, whatever it holds."""
+    """Raise if the store's rules refuse this transaction, for any stored data."""
     if not 1 <= len(operations) <= TRANSACTION_OPERATIONS_MAX:
         raise InvalidOperationError(
             f"a transaction has 1 to {TRANSACTION_OPERATIONS_MAX} operations, not {len(operations)}"
@@ -163,7 +161,7 @@ def check_transaction(operations: Sequence[Write]) -> None:
 
 
 def check_item_size(item: Mapping[str, Value]) -> None:
-    """Raise if the item is larger than any store of ours may hold."""
+    """Raise if the item is too large."""
     if item_bytes_at_most(item) <= ITEM_BYTES_MAX:
         return
     size = item_bytes(item)

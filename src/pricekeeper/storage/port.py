@@ -1,15 +1,15 @@
-"""The storage port: seven calls with DynamoDB's meaning.
+"""The storage port: seven calls with DynamoDB's meaning, and reads of whole partitions.
 
-Features are written once against `Store` and run on every adapter with the same results.
-The promises that hold on all of them, each kept by the contract suite:
+Features are written once against `Store` and get the same results on every adapter. The contract
+suite checks these promises on all of them:
 
-- A write is atomic and durable when its call returns. A condition that fails raises
+- A write is atomic and durable when its call returns. A failed condition raises
   `ConditionFailedError` with the current item and writes nothing.
-- An item whose expiry has come is absent: for reads, for conditions, and for updates,
-  which then start from nothing.
-- `OutcomeUnknownError` is the only error after which a write may have happened. A store
-  sends again by itself only what can't be applied twice.
-- Cancelling the caller leaves the operation either wholly applied or not at all.
+- An expired item is absent: for reads, for conditions, and for updates, which then start from
+  nothing.
+- `OutcomeUnknownError` is the only error after which a write may have happened. A store retries
+  only what can't be applied twice.
+- Cancelling the caller leaves the operation either applied or not applied, never in part.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pricekeeper.storage.values import Item
 
 
 class Store(Protocol):
-    """Items in tables. Bound to the event loop it was opened on."""
+    """Items in tables. Bound to the event loop on which it was opened."""
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         """The item at that key. An inconsistent read may be stale, and costs half."""
@@ -37,14 +37,14 @@ class Store(Protocol):
         ...
 
     async def update(self, operation: Update) -> Item:
-        """Change an item and return it as it is afterwards."""
+        """Change an item and return its new state."""
         ...
 
     async def delete(self, operation: Delete) -> Item | None:
-        """Remove an item and return what it was.
+        """Remove an item and return it.
 
-        Of several deletes at one moment, more than one may return the item. Only with the
-        condition that it exists does exactly one succeed.
+        Of several simultaneous deletes, more than one may return the item. Only with the condition
+        that it exists does exactly one succeed.
         """
         ...
 
@@ -63,7 +63,7 @@ class Store(Protocol):
         ...
 
     async def create_tables(self) -> None:
-        """Make whatever tables are missing and wait until they can be used."""
+        """Create missing tables and wait until they can be used."""
         ...
 
     async def close(self) -> None:
@@ -72,7 +72,7 @@ class Store(Protocol):
 
 
 async def query_pages(store: Store, query: Query) -> AsyncIterator[Page]:
-    """The pages of a query. It ends: every page begins behind the one before."""
+    """The pages of a query. It ends, because every page starts behind the last."""
     while True:
         page = await store.query(query)
         yield page
@@ -83,9 +83,9 @@ async def query_pages(store: Store, query: Query) -> AsyncIterator[Page]:
 
 
 async def query_items(store: Store, query: Query) -> AsyncIterator[Item]:
-    """The items of a query, however many pages they are.
+    """The items of a query, over all pages.
 
-    Mostly they are one page, and so this does not go through `query_pages`.
+    Most have one page, so this avoids the overhead of `query_pages`.
     """
     page = await store.query(query)
     for item in page.items:
@@ -99,7 +99,7 @@ async def query_items(store: Store, query: Query) -> AsyncIterator[Item]:
 
 
 async def read_items(store: Store, query: Query) -> list[Item]:
-    """All items of a query at once, where there are few."""
+    """All items of a small query."""
     page = await store.query(query)
     if not page.after:
         return list(page.items)

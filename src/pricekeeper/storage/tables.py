@@ -1,8 +1,7 @@
-"""The tables: the one source for creating them, for deployment templates and for tests.
+"""The tables: the one source for their creation, for deployment templates and for tests.
 
-Every table has a string partition key ``PK``; most have a string sort key ``SK``. Those
-with ``expires`` drop an item once its ``expires_at_epoch`` (seconds) has come: for a reader
-it is gone at that second, and the store removes it when it gets round to it.
+Every table has a string partition key ``PK``; most have a string sort key ``SK``. With ``expires``,
+an item is gone for readers at its ``expires_at_epoch`` (seconds); the store removes it later.
 """
 
 from __future__ import annotations
@@ -30,28 +29,28 @@ class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """What of an item is its key."""
+        """The key's attributes of an item."""
         if self.sk is None:
             return {PARTITION_KEY: self.pk}
         return {PARTITION_KEY: self.pk, SORT_KEY: self.sk}
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One table's name and shape."""
+    """A table's name and shape."""
 
     name: str
     sorted: bool = True
     expires: bool = True
 
     def key_of(self, item: dict[str, Value]) -> Key:
-        """The key inside an item; raises if it is not one of this table."""
+        """The key of an item; raises if it does not fit this table."""
         pk, sk = item.get(PARTITION_KEY), item.get(SORT_KEY)
         if type(pk) is not str or (sk is not None and type(sk) is not str):
             raise InvalidOperationError(f"{self.name}: an item's key attributes are strings")
         return self.checked(Key(pk, sk))
 
     def checked(self, key: Key) -> Key:
-        """The key itself, if this table can hold it."""
+        """The key itself; raises if it does not fit this table."""
         pk, sk = key.pk, key.sk
         if (sk is not None) is not self.sorted:
             wants = "PK and SK" if self.sorted else "PK alone"

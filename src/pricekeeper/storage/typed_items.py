@@ -1,9 +1,11 @@
-"""Reads the attributes of a stored item, each with the type that it must have.
+"""Reads the attributes of a stored item with their types, and reports malformed items.
 
-Codecs read through this. An attribute that is missing or has another type makes the item
-unreadable: that is reported at once (`pricekeeper.storage.typed_items`), and raised as
-`UnreadableItemError` for the reader to decide how far it reaches. No such attribute ever becomes a
-zero, an empty text, or a crash for the reader of another item.
+A missing or mistyped attribute makes the item unreadable: that is reported, and
+`UnreadableItemError` is raised; the reader decides what to do. A bad attribute never becomes zero
+or empty text, and it never breaks the reader of another item.
+
+Each report is logged with the item's key and counted by its table, because an operator must see it.
+Each open `StrangeItems` has its own counts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from pricekeeper.telemetry import Family, counted
 LATEST_MAX: Final = 10
 
 _STRANGE: Final = Family(
-    "pricekeeper_strange_items", "Readings of stored items that make no sense.", ("table",)
+    "pricekeeper_strange_items", "Reads of malformed stored items.", ("table",)
 )
 _TABLES: Final = tuple(table.name for table in ALL_TABLES)
 _log = structlog.get_logger(__name__)
@@ -33,11 +35,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, slots=True)
 class StrangeItems:
-    """How often an item of each table was found to be strange, from ``with`` to its end."""
+    """Counts malformed items by table, from ``with`` to its end."""
 
     counts: Counter[str] = counted(_STRANGE, shown=_TABLES, factory=Counter)
     latest: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_MAX))
-    """The last few, in words: for a command that has to name them."""
+    """The last few in words, for commands that list them."""
 
     def __enter__(self) -> Self:
         _counting.append(self)
@@ -48,11 +50,11 @@ class StrangeItems:
 
 
 _counting: Final[list[StrangeItems]] = []
-"""Those that are open; as with the log, whoever reports does not know who listens."""
+"""The open counters."""
 
 
 def report_strange_item(table: str, key: str, reason: str) -> None:
-    """Report one reading of one item. The reason never quotes a value: it may be a secret."""
+    """Report a malformed item. The reason never quotes a value: it may be a secret."""
     _log.warning("stored_item_strange", table=table, key=key, reason=reason)
     for one in _counting:
         one.counts[table] += 1
@@ -81,7 +83,7 @@ class TypedItem:
     def whole(
         self, name: str, default: _Default = REQUIRED, *, least: int | None = None
     ) -> int | _Default:
-        """An integer, no less than the least."""
+        """An integer, at least ``least``."""
         value = self.item.get(name, default)
         if value is default:
             self._attribute(name, default)  # which raises if there must be one
@@ -93,29 +95,26 @@ class TypedItem:
         return value
 
     def wholes(self, names: Sequence[str]) -> list[int]:
-        """Integers from 0 on, one for each name; an attribute that is absent is 0."""
+        """Integers from 0, one for each name; an absent attribute is 0."""
         values = [self.item.get(name, 0) for name in names]
         if set(map(type, values)) == _ALL_INTEGERS and min(values) >= 0:
             return values
         return [self.whole(name, 0, least=0) for name in names]  # which says what is wrong
 
     def moment_ms(self, name: str) -> int:
-        """A moment in milliseconds since 1970, up to the year 9999: no calendar goes further."""
+        """A time in milliseconds since 1970, before the year 10000, where calendars end."""
         value = self.whole(name, least=0)
         if value >= MOMENTS_END_MS:
             raise self.report_unreadable(f"{name} must be a moment before the year 10000")
         return value
 
     def text(self, name: str, default: _Default = REQUIRED) -> str | _Default:
-        """A string."""
         return self._of_type(name, default, str, "a string")
 
     def flag(self, name: str, default: _Default = REQUIRED) -> bool | _Default:
-        """A boolean."""
         return self._of_type(name, default, bool, "a boolean")
 
     def mapping(self, name: str, default: _Default = REQUIRED) -> dict[str, Any] | _Default:
-        """A map."""
         return self._of_type(name, default, dict, "a map")
 
     def texts(self, name: str, default: _Default = REQUIRED) -> Collection[str] | _Default:
@@ -130,7 +129,7 @@ class TypedItem:
         raise self.report_unreadable(f"{name} must be a list of strings, not {_kind(value)}")
 
     def convert(self, kind: type[_Kind]) -> _Kind:
-        """The item as a value of that type. Attributes that are no fields of it do not count."""
+        """The item as a value of that type; ignores unknown attributes."""
         try:
             return msgspec.convert(self.item, kind)
         except msgspec.ValidationError as error:
@@ -139,7 +138,7 @@ class TypedItem:
             raise self.report_unreadable(f"{wrong.field}: {reason}") from error
 
     def report_unreadable(self, reason: str) -> UnreadableItemError:
-        """Report that the item can't be read, and return the error to raise."""
+        """Report that the item is unreadable, and return the error to raise."""
         key = str(self.item.get(PARTITION_KEY, "?"))
         if SORT_KEY in self.item:
             key += f" / {self.item[SORT_KEY]}"

@@ -1,8 +1,8 @@
 """What an item may hold: DynamoDB's types, with integers as the only numbers.
 
-Owns the rules that both adapters enforce alike: which values are allowed, how large an
-item is in DynamoDB's own arithmetic, and when two values are the same. DynamoDB's
-equality is stricter than Python's (``True`` is not ``1``), hence `same`.
+Both adapters enforce these rules: the allowed values, the size of an item in DynamoDB's arithmetic,
+and the equality of values. DynamoDB's equality is stricter than Python's (``True`` is not ``1``),
+hence `same`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Value: TypeAlias = (
     "str | int | bool | bytes | Sequence[Value] | Mapping[str, Value] | AbstractSet[str] | None"
 )
 Item: TypeAlias = dict[str, Any]
-"""Attributes by name. Their values are `Value`; a feature's codec gives them their own types."""
+"""Attributes by name. Their values are `Value`; codecs give them their types."""
 
 PARTITION_KEY: Final = "PK"
 SORT_KEY: Final = "SK"
 EXPIRY: Final = "expires_at_epoch"
 
 DAMAGED: Final = ""
-"""The attribute of an item whose stored bytes can't be decoded: no real attribute is nameless."""
+"""The attribute of an item whose bytes can't be decoded; real attributes have a name."""
 
 ITEM_BYTES_MAX: Final = 400 * 1024
 PARTITION_KEY_BYTES_MAX: Final = 2048
@@ -40,17 +40,17 @@ _ALL_TEXT: Final = {str}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreign:
-    """A stored value that the port has no type for, such as a fraction: another program wrote it.
+    """A stored value that the port has no type for, such as a fraction of another program.
 
-    It is equal to nothing and of no type that a codec asks for, so that an item which holds it is
-    unreadable where the value matters, and nobody else's item is. It can't be written.
+    It equals nothing and has no type that a codec expects, so its item is unreadable where the
+    value matters, and other items are not affected. It can't be written.
     """
 
     kind: str
 
 
 def text_bytes(text: str) -> int:
-    """The length of a string in UTF-8; a lone surrogate has none and is refused."""
+    """The length in UTF-8; refuses a lone surrogate."""
     if text.isascii():
         return len(text)
     try:
@@ -60,14 +60,14 @@ def text_bytes(text: str) -> int:
 
 
 def name_bytes(name: str) -> int:
-    """The length of an attribute's name, which can't be empty at any depth."""
+    """The length of an attribute's name, which can't be empty."""
     if type(name) is not str or not name:
         raise InvalidOperationError(f"an attribute needs a name, not {name!r}")
     return text_bytes(name)
 
 
 def number_bytes(number: int) -> int:
-    """DynamoDB packs two digits into a byte, and adds one, and one more below zero."""
+    """The size of a number: two digits per byte, one more byte, and one below zero."""
     if -NUMBER_BOUND < number < NUMBER_BOUND:
         digits = len(str(abs(number)).rstrip("0")) if number else 0
         return (digits + 1) // 2 + 1 + (number < 0)
@@ -75,7 +75,7 @@ def number_bytes(number: int) -> int:
 
 
 def value_bytes(value: Value, depth: int = 0) -> int:
-    """The size of a value as DynamoDB counts it; raises for a value it can't hold."""
+    """The size of a value in DynamoDB's arithmetic; raises for a value that can't be stored."""
     kind = type(value)
     if kind is str:
         return text_bytes(value)  # type: ignore[arg-type]
@@ -101,18 +101,18 @@ def value_bytes(value: Value, depth: int = 0) -> int:
 
 
 def check_value(value: Value) -> None:
-    """Raise if no item can hold the value; quick for numbers, which are by far the most common."""
+    """Raise if the value can't be stored; fast for integers, the most common."""
     if type(value) is not int or not -NUMBER_BOUND < value < NUMBER_BOUND:
         value_bytes(value)
 
 
 def item_bytes(item: Mapping[str, Value]) -> int:
-    """The size of a whole item: names and values."""
+    """The size of an item: names and values."""
     return sum(name_bytes(name) + value_bytes(value) for name, value in item.items())
 
 
 def item_bytes_at_most(item: Mapping[str, Value]) -> int:
-    """As `item_bytes`, quicker and never less; raises for the same items."""
+    """A fast upper bound of `item_bytes`; raises for the same items."""
     size = _names_bytes(item)
     for value in item.values():
         kind = type(value)
@@ -126,7 +126,7 @@ def item_bytes_at_most(item: Mapping[str, Value]) -> int:
 
 
 def _names_bytes(item: Mapping[str, Value]) -> int:
-    """The size of the names of an item, all at once where they are plain."""
+    """The size of the names, computed at once where they are plain."""
     if "" not in item and set(map(type, item)) == _ALL_TEXT:
         names = "".join(item)
         if names.isascii():
@@ -135,7 +135,7 @@ def _names_bytes(item: Mapping[str, Value]) -> int:
 
 
 def same(left: Value, right: Value) -> bool:
-    """Equality as DynamoDB has it: the types must agree at every depth."""
+    """DynamoDB's equality: the types must agree at every depth."""
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict) and isinstance(right, dict):

@@ -21,7 +21,7 @@ Why = Annotated[
         examples=[
             {
                 "client_id": "org-7c9e6679-7425-40de-944b-e07fc1f90ae7-app-web",
-                "detail": "the app's quota quota-premium: 1760000 micro-dollars needed, ...",
+                "detail": "the app's quota quota-premium: this call may cost $1.76, ...",
                 "denied_by": [
                     {
                         "kind": "QUOTA",

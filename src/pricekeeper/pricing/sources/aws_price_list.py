@@ -1,10 +1,9 @@
 """Prices from AWS's bulk price list: its offer files for Bedrock, local or downloaded.
 
-They need no credentials: `offer_urls` says where they are. The list names models as the
-invoice does and not by model id, and no rule leads from one to the other, so the deployment
-file says which names are a model's (``price_list_names``) and they are compared as a whole. What
-the list does not say is not made up: a unit that is not known, two prices for one thing, or
-long-context prices without a threshold leave the model unmatched.
+They need no credentials; `offer_urls` has their location. The list names models as the invoice
+does, and no rule derives that name from a model id. So the deployment file states the names of a
+model (``price_list_names``), which are compared as a whole. Nothing is made up: an unknown unit,
+two prices for one thing, or long-context prices without a threshold leave the model unmatched.
 """
 
 from __future__ import annotations
@@ -83,10 +82,10 @@ class Meter(msgspec.Struct, frozen=True):
 
 
 def read_usage_type(usage_type: str) -> tuple[str, Meter] | None:
-    """The model's name inside the usage type (empty if it has none) and the meter, if known.
+    """The model's name in the usage type (empty if it has none) and the meter, if known.
 
-    Words before the meter that are not known end up in the name (``NovaSonic-speech``), which
-    is why a model is matched by its whole name and by nothing else.
+    Unknown words before the meter are part of the name (``NovaSonic-speech``), so a model is
+    matched by its whole name only.
     """
     if marketplace := _MARKETPLACE.fullmatch(usage_type):
         meter = _meter(_hyphenated(marketplace["meter"]))
@@ -184,15 +183,15 @@ class _Row(NamedTuple):
 
 
 def offer_urls(region: str) -> tuple[str, ...]:
-    """The URLs at which AWS publishes the offers of that region."""
+    """The URLs of AWS's offers for that region."""
     return tuple(_URL.format(offer=offer, region=region) for offer in OFFERS)
 
 
 class AwsPriceList:
     """Offer files of one region, each a path or an https URL.
 
-    A price decides what every call costs, so a file is downloaded only from the host that was
-    named, and only under TLS. ``tls`` replaces the system's certificate authorities.
+    A price decides the cost of every call, so a file is downloaded only from the named host and
+    only with TLS. ``tls`` replaces the system's certificate authorities.
     """
 
     def __init__(
@@ -203,7 +202,7 @@ class AwsPriceList:
         self._tls = tls
 
     async def load(self) -> PriceList:
-        """Read or download all of them."""
+        """Read or download all files."""
         offers = []
         for location in self._locations:
             if "://" in location:
@@ -252,7 +251,7 @@ class AwsOffers:
         self.source = f"{SOURCE}-{region}-{published}"
 
     def quote(self, model: Model, day: date) -> Quote:
-        """What the rows under the model's names say, if they agree."""
+        """The prices under the model's names, if they agree."""
         levels: dict[_Level, _Rates] = defaultdict(dict)
         for meter, price in self._in_force(model, day).items():
             if len(price) > 1:
@@ -271,7 +270,7 @@ class AwsOffers:
         return RegionalQuote(table, mismatch)
 
     def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
-        """The names of the list that are no configured model's."""
+        """The names in the list that belong to no configured model."""
         used = {name for model in models for name in _names(model)}
         return tuple(sorted(self._rows.keys() - used))
 
@@ -290,7 +289,7 @@ class AwsOffers:
                     self._rows[name].append(_Row(meter, since, usd_price(usd, per_tokens)))
 
     def _in_force(self, model: Model, day: date) -> dict[Meter, set[int]]:
-        """The prices of each of the model's meters on that day: one, if all is well."""
+        """The prices of each of the model's meters on that day; more than one is a conflict."""
         newest: dict[Meter, tuple[date, set[int]]] = {}
         for name in _names(model):
             for row in self._rows.get(name, ()):
@@ -309,7 +308,7 @@ def _names(model: Model) -> frozenset[str]:
 
 
 def _table(model: Model, levels: dict[_Level, _Rates]) -> PriceTable | Unmatched:
-    """The table of these rates; the list's long-context prices get the file's threshold."""
+    """The table of these rates; long-context prices get the file's threshold."""
     cards: dict[str, RateCard] = {}
     for variant in Variant:
         rates, long = levels[variant, False], levels[variant, True]
@@ -338,7 +337,7 @@ def _read(location: str) -> bytes:
 
 
 def _check_target(target: str, url: str) -> None:
-    """Refuse to read from anywhere but the named host, or without TLS."""
+    """Refuse another host than the named one, and URLs without TLS."""
     parts, named = urlsplit(target), urlsplit(url)
     if parts.scheme != "https":
         raise PriceSourceError(url, f"{parts.scheme}:// can be changed on its way; use https://")

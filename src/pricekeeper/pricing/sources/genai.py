@@ -1,17 +1,16 @@
 """Prices from the `genai-prices` package (the optional extra ``prices``).
 
-It is imported when it is asked and not before: that takes a good part of a second, which no
-request should pay. It runs in a thread, because the package is synchronous.
+It is imported on use, because the import is slow, and runs in a thread, because it is synchronous.
 
-The package finds models by substring, and falls back to other providers' own APIs; both would
-be guesses here. So a model of its list is taken only if its id, read by our rules, is the
-configured model at the configured rate, give or take a release date that only one of the
-two states. It knows no tiers and no batch.
+The package finds models by substring and falls back to other providers' APIs, which would be
+guesses here. So a listed model is used only if its id, read by our rules, is the configured model
+at the configured rate; a release date that only one of the two states is ignored. The package knows
+no tiers and no batch.
 
-It knows no regions either: what it lists are the prices of the United States. So a model whose id
-has a geographic prefix, ``global.`` or the region of an ARN, or which the list itself has under
-``regional.``, is quoted as a `RegionalQuote`, which is shown and never written. Of other models
-only gaps of the deployment file are filled (`pricekeeper.pricing.regions`).
+It lists the prices of the United States. So a model with a geographic prefix, ``global.`` or the
+region of an ARN, or one that the list has under ``regional.``, is a `RegionalQuote`: shown, but
+never written. For other models only gaps of the deployment file are filled
+(`pricekeeper.pricing.regions`).
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ _KEYS: Final = {
 
 
 class GenaiPrices:
-    """The list that came with the package, or with ``update`` the newest that it can download."""
+    """The package's own list, or with ``update`` the newest that it can download."""
 
     def __init__(self, *, update: bool = False, mirror_url: str | None = None) -> None:
         self._update = update
         self._mirror_url = mirror_url
 
     async def load(self) -> PriceList:
-        """Import the package and take its list."""
+        """Import the package and read its list."""
         return await asyncio.to_thread(self._load)
 
     def _load(self) -> PriceList:
@@ -117,7 +116,7 @@ class GenaiPriceList:
         return RegionalQuote(table, f"{reason}, and {SOURCE} does not know regions")
 
     def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
-        """The ids of the list that no configured model matches."""
+        """The listed ids that no configured model matches."""
         return tuple(
             sorted(
                 listed.id
@@ -135,8 +134,7 @@ def _ref(listed_id: str) -> ModelRef | None:
 def _same_release(configured: ModelRef, listed: ModelRef | None) -> bool:
     """Whether both are one release of one model at one rate.
 
-    A date that only one of the two ids states does not tell them apart, and an id without
-    a version is of the first.
+    A date that only one id states is ignored, and an id without a version has the first one.
     """
     if listed is None or configured.scope is not listed.scope:
         return False
@@ -155,7 +153,7 @@ def _release(base: str) -> tuple[str, str | None, str]:
 
 
 def _table(prices: Any) -> PriceTable | Unmatched:
-    """The package's prices, which are decimal dollars per million tokens, as ours."""
+    """Converts the package's prices, decimal dollars per million tokens."""
     stated = {component: getattr(prices, key, None) for component, key in _KEYS.items()}
     stated = {component: price for component, price in stated.items() if price is not None}
     if not {Component.INPUT, Component.OUTPUT} <= stated.keys():
@@ -181,7 +179,7 @@ def _table(prices: Any) -> PriceTable | Unmatched:
 
 
 def _micros(price: Any, start: int) -> int:
-    """The price from that step on; one without steps is the same on every one."""
+    """The price from that step on; a price without steps is constant."""
     usd: Decimal = getattr(price, "base", price)
     for tier in getattr(price, "tiers", ()):
         if tier.start <= start:

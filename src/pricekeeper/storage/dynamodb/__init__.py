@@ -1,1 +1,1 @@
-"""The shared store: Amazon DynamoDB over aiohttp, with our own signer and our own retries."""
+"""The shared store: DynamoDB over aiohttp, with our own signer and retries."""

@@ -1,14 +1,13 @@
-"""One request to DynamoDB, and sending it again as often as is safe and sensible.
+"""Sends a request to DynamoDB, and retries it where that is safe.
 
-A request fails in one of three ways. *Surely not applied*: no connection, a throttle, a
-conflict; every request is sent again. *Refused*: DynamoDB has answered, and the caller of this
-module reads the answer. *Reply lost*: a timeout, a reset, a broken body, a server error; the
-write may have happened, and what follows depends on `Repeat`. Once a reply was lost, no later
-failure can prove that nothing was applied, so giving up means `OutcomeUnknownError` from then
-on.
+A request fails in one of three ways. *Surely not applied*: no connection, a throttle, a conflict;
+every request is retried. *Refused*: DynamoDB has answered, and the caller of this module reads the
+answer. *Reply lost*: a timeout, a reset, a broken body, a server error; the write may have
+happened, and `Repeat` decides. Once a reply was lost, no later failure proves that nothing was
+applied, so giving up raises `OutcomeUnknownError`.
 
-aiohttp itself sends a request again on a stale connection only for methods that HTTP calls
-idempotent; POST is not among them, and a test watches that this stays so. Redirects are off.
+aiohttp itself retries on a stale connection only for idempotent methods, which POST is not; a test
+checks that. Redirects are off.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _TARGET: Final = "DynamoDB_20120810."
 _CHECKSUM: Final = "x-amz-crc32"
 _OK: Final = 200
 _HALF_A_SECOND_MS: Final = 500
-"""How much a Date header, in whole seconds, is behind on average."""
+"""The average delay of a Date header, which has whole seconds."""
 _READS: Final = frozenset({"GetItem", "BatchGetItem", "Query"})
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -61,22 +60,21 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long to wait, how often to try, how much to do at once."""
+    """Bounds of waits, attempts and connections."""
 
     connections_max: int = 64
     connect_timeout_ms: int = 1_000
-    """How long to wait for a free or new connection. Must be less than the total: then a request
-    that takes longer was sent."""
+    """For a connection. Less than the total, so a request that takes longer was sent."""
     total_timeout_ms: int = 3_000
     """Until the reply has been read, connecting included."""
     attempts_max: int = 8
     lost_replies_max: int = 3
-    """Attempts, of those, whose reply may be lost before we stop asking."""
+    """Attempts with a lost reply before we give up."""
     patience_ms: int = 15_000
-    """No attempt is begun after this."""
+    """No attempt starts after this."""
     start_wait_ms: int = 0
-    """For how long tables are waited for, beyond one request's patience, if the store keeps
-    failing. A service waits for its store; a command tells its caller."""
+    """How long to wait for tables, beyond one request's patience, while the store keeps failing. A
+    service waits; a command reports the failure."""
     pause_first_ms: int = 25
     pause_max_ms: int = 1_600
 
@@ -85,17 +83,17 @@ class Repeat(Enum):
     """Whether a request whose reply was lost may be sent again."""
 
     HARMLESS = "harmless"
-    """It changes nothing that anybody could see: send again."""
+    """It changes nothing visible: retry."""
     TOKENED = "tokened"
-    """It carries a token by which DynamoDB recognises it: send again."""
+    """It carries a token by which DynamoDB recognises it: retry."""
     GUARDED = "guarded"
-    """Applied once, its own condition refuses it: send again, but then a refusal says nothing."""
+    """Once applied, its own condition refuses it: retry, but then a refusal proves nothing."""
     NEVER = "never"
     """It could be applied twice."""
 
 
 class RequestRefused(Exception):  # noqa: N818  # an answer, and never seen outside of this package
-    """DynamoDB refused; with ``after_lost_reply`` the lost request itself may be the cause."""
+    """DynamoDB refused; with ``after_lost_reply`` the lost attempt itself may be the cause."""
 
     def __init__(self, fault: Fault, *, after_lost_reply: bool) -> None:
         super().__init__(fault.name)
@@ -141,11 +139,10 @@ class DynamoDbClient:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._session.close()
 
     async def pause(self, failures: int) -> None:
-        """Wait before the next attempt, longer after more failures: full jitter."""
+        """Wait before the next attempt, longer after more failures, with full jitter."""
         await self._clock.sleep_ms(self._pause_ms(failures))
 
     async def call(
@@ -156,10 +153,10 @@ class DynamoDbClient:
         *,
         expected: str = "",
     ) -> dict[str, Any]:
-        """Send a request; `RequestRefused` for a condition, or for the ``expected`` error name.
+        """Send a request; raises `RequestRefused` for a condition or the ``expected`` error name.
 
-        At most ``attempts_max`` attempts, none begun after ``patience_ms``. ``repeat`` may be a
-        function, which is asked when a reply is lost and not before.
+        At most ``attempts_max`` attempts, none started after ``patience_ms``. If ``repeat`` is a
+        function, it is called only when a reply is lost.
         """
         body = _body(request)
         deadline_ms = self._clock.monotonic_ms() + self.limits.patience_ms
@@ -173,7 +170,7 @@ class DynamoDbClient:
             for table, units in refused_write_units(request, fault).items():
                 self._meter.write_half_units[table.removeprefix(self._prefix)] += 2 * units
             if fault.treatment is Treatment.RENEW and not renewed:
-                renewed = True  # once: what was found anew and is refused as well is no good
+                renewed = True  # once: newer credentials that are refused, too, are no good
                 continue
             if fault.treatment not in PASSING or fault.name == expected:
                 break
@@ -191,7 +188,7 @@ class DynamoDbClient:
         raise _final(action, fault, lost, repeat, expected)
 
     async def _attempt(self, action: str, body: bytes) -> dict[str, Any] | Fault:
-        """Send once: the reply, or what went wrong."""
+        """Send once; returns the reply or the fault."""
         try:
             credentials = self._credentials.current() or await self._credentials.renew()
         except StoreMisconfiguredError as error:
@@ -202,7 +199,7 @@ class DynamoDbClient:
         headers = self._signer.headers(credentials, _TARGET + action, body, now_ms // 1000)
         self._meter.attempts[action] += 1
         try:
-            # No "async with": read() lets go of the connection, whichever way it ends.
+            # No "async with": read() releases the connection on every path.
             response = await self._session.post(
                 self._url, data=body, headers=headers, allow_redirects=False
             )
@@ -216,14 +213,14 @@ class DynamoDbClient:
         if not isinstance(outcome, Fault):
             self._count_capacity(action, outcome)
         elif outcome.name in SKEWED and abs(self._clock.now_ms() - now_ms) > LEAP_MS_MAX:
-            # The reply has corrected our time, by which the next request is signed.
+            # The reply has corrected our time; the next request is signed with it.
             return Fault(Treatment.RENEW, outcome.name, outcome.message)
         elif outcome.treatment is Treatment.RENEW:
             self._credentials.discard(credentials)
         return outcome
 
     def _note_date(self, date: str | None) -> None:
-        """Give our clock the store's time, once for all replies with the same date."""
+        """Pass the store's time to our clock, once for replies with the same date."""
         if self._trusted is None or date is None or date == self._date_noted:
             return
         self._date_noted = date
@@ -259,7 +256,7 @@ def _body(request: Mapping[str, Any]) -> bytes:
 
 
 def _read(status: int, checksum: str | None, content: bytes) -> dict[str, Any] | Fault:
-    """The reply or the fault; what can't be read counts as a lost reply."""
+    """The reply or the fault; an unreadable reply counts as lost."""
     if checksum is not None and checksum != str(zlib.crc32(content)):
         return Fault(Treatment.LOST, "Checksum", "the reply does not match its checksum")
     try:
@@ -272,11 +269,11 @@ def _read(status: int, checksum: str | None, content: bytes) -> dict[str, Any] |
 def _final(
     action: str, fault: Fault, lost: int, repeat: object, expected: str
 ) -> RequestRefused | StoreError:
-    """The error for the last failure of a request, after so many ``lost`` replies."""
+    """The error for the last failure, after this number of ``lost`` replies."""
     if fault.treatment is Treatment.REFUSED or fault.name == expected:
         return RequestRefused(fault, after_lost_reply=lost > 0)
-    # A cancellation under a token is certain: had the first copy been applied, DynamoDB
-    # would have known the token. Any other failure leaves a lost reply lost.
+    # A cancellation under a token is certain: DynamoDB would have known the token if the first copy
+    # had been applied. Any other failure leaves a lost reply lost.
     cancelled = fault.name == TRANSACTION_CANCELLED and fault.treatment not in PASSING
     if lost and repeat is not Repeat.HARMLESS and not cancelled:
         return OutcomeUnknownError(f"it may or may not have been applied: {fault.text(action)}")

@@ -1,9 +1,12 @@
-"""Who we are towards AWS and where its services are, found the way every AWS tool finds it.
+"""Finds AWS credentials and DynamoDB's endpoint, and signs requests.
 
-The search is botocore's own: environment, profiles, containers, instance roles, single sign-on.
-It reads files and may ask the network, so it runs in a thread, when the store is opened and
-when credentials run out. In between, signing uses a frozen copy that costs nothing to look at.
-botocore is imported here and only when needed: it takes longer to import than all of the rest.
+botocore searches like every AWS tool: environment, profiles, containers, instance roles, single
+sign-on. It reads files and may use the network, so it runs in a thread, when the store is opened
+and when credentials expire. In between, a frozen copy is used. botocore is imported only when
+needed: its import takes longer than all others.
+
+The signer implements as much of Signature Version 4 as one service with one URL needs: every
+request is a POST to ``/`` with the same few headers. A test compares it with botocore's.
 """
 
 from __future__ import annotations
@@ -25,17 +28,17 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
 _LOOK_AGAIN_MS: Final = 10_000
-"""How long the frozen copy is used before we look whether it should be renewed. botocore wants
-that fifteen minutes before the end, so a few seconds are nothing."""
+"""How long the frozen copy is used before a look at its expiry. botocore renews fifteen minutes
+early, so seconds do not matter."""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class CredentialSource:
-    """The current credentials, renewed off the loop when they come near their end."""
+    """The current credentials, renewed off the event loop before they expire."""
 
     def __init__(self, found: Any, clock: Clock) -> None:
-        """``found`` is what botocore's chain gave."""
+        """``found`` comes from botocore's credential chain."""
         self._found = found
         self._clock = clock
         self._frozen: AwsKeys | None = None
@@ -43,7 +46,7 @@ class CredentialSource:
         self._renewing = asyncio.Lock()
 
     def current(self) -> AwsKeys | None:
-        """What to sign with, or ``None`` if it must be renewed first."""
+        """The keys to sign with, or ``None`` if they must be renewed first."""
         if self._frozen is not None and self._clock.monotonic_ms() >= self._look_again_ms:
             refresh_needed = getattr(self._found, "refresh_needed", None)  # not if they never end
             if refresh_needed is not None and refresh_needed():
@@ -52,26 +55,26 @@ class CredentialSource:
         return self._frozen
 
     def discard(self, refused: AwsKeys) -> None:
-        """Forget keys that AWS refuses, so that they are searched anew for the next request."""
+        """Drop keys that AWS refuses, so that the next request searches again."""
         if self._frozen is refused:  # and not if another caller has renewed it since
             self._frozen = self._found = None
 
     async def renew(self) -> AwsKeys:
-        """Renew the keys; callers that come meanwhile get the same ones."""
+        """Renew the keys; simultaneous callers share the result."""
         async with self._renewing:
             if (renewed := self.current()) is not None:
                 return renewed
             if self._found is None:
                 self._found = await asyncio.to_thread(_find_credentials)
             self._frozen = await asyncio.to_thread(_freeze, self._found)
-            # Also if botocore kept the old ones because renewing failed while they still work.
+            # Also if botocore kept the old ones because a renewal failed while they still work.
             self._look_again_ms = self._clock.monotonic_ms() + _LOOK_AGAIN_MS
             return self._frozen
 
 
 @dataclass(frozen=True, slots=True)
 class AwsAccess:
-    """What the store's client needs to talk to DynamoDB in one region."""
+    """How to reach DynamoDB in one region."""
 
     region: str
     endpoint: str
@@ -80,7 +83,7 @@ class AwsAccess:
 
     @property
     def host(self) -> str:
-        """The Host header, which is part of what is signed: no port where it is the usual one."""
+        """The signed Host header: without the usual port."""
         parts = urlsplit(self.endpoint)
         name = parts.hostname or ""
         host = f"[{name}]" if ":" in name else name
@@ -90,9 +93,9 @@ class AwsAccess:
 
     @property
     def trust(self) -> ssl.SSLContext | bool:
-        """The certificates to trust: the machine's, or those that the AWS configuration names.
+        """The certificates to trust: the machine's, or those of the AWS configuration.
 
-        Without TLS none are read: that takes longer than anything else about a connection.
+        Without TLS none are read, because that is slow.
         """
         if self.ca_bundle is None or not self.endpoint.startswith("https:"):
             return True
@@ -146,13 +149,13 @@ def _find_credentials(session: Session | None = None) -> Any:
 
 
 def _freeze(found: Any) -> AwsKeys:
-    """A consistent copy of all parts; asks the network if botocore finds them too old."""
+    """A consistent copy of the keys; uses the network if botocore finds them too old."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
     try:
         frozen = found.get_frozen_credentials()
     except (BotoCoreError, ClientError) as error:
-        # Not "misconfigured": a metadata service or STS may well answer at the next call.
+        # Not "misconfigured": the metadata service or STS may answer the next call.
         raise StoreUnavailableError(
             f"AWS credentials could not be renewed: {type(error).__name__}"
         ) from error
@@ -179,13 +182,13 @@ class Signer:
 
     @property
     def constant_headers(self) -> dict[str, str]:
-        """What every request carries, and two of which are part of what is signed."""
+        """The headers that every request carries; two of them are signed."""
         return {"Host": self._host, "Accept-Encoding": "identity", "Content-Type": CONTENT_TYPE}
 
     def headers(
         self, credentials: AwsKeys, target: str, body: bytes, now_epoch: int
     ) -> dict[str, str]:
-        """The headers of one request, the signature among them, to go with the constant ones."""
+        """The headers of one request with its signature, in addition to the constant ones."""
         if now_epoch != self._second:
             self._stamp = stamp_of(now_epoch)
             self._second = now_epoch

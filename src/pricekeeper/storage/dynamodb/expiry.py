@@ -1,17 +1,17 @@
-"""How an expired item is made to count as absent, though DynamoDB still holds it.
+"""Makes an expired item count as absent while DynamoDB still holds it.
 
-DynamoDB removes an item hours or days after its time, and until then evaluates conditions on
-it. So the conditions that we send are written to give, on an expired item, the answer that the
-caller's condition gives on no item. That answer is a constant, known before sending:
+DynamoDB removes an item hours or days after its expiry, and evaluates conditions on it until then.
+So a condition is sent in a form that gives, on an expired item, the answer that the caller's
+condition gives on no item. That answer is a constant, known before sending:
 
-- False of no item, so it must be false of an expired one: ``C AND live`` is sent.
-- True of no item, so it must be true of an expired one: ``C OR expired`` is sent.
+- False of no item: ``C AND live`` is sent.
+- True of no item: ``C OR expired`` is sent.
 
-An update is different, for it would build on the old values: it is always sent with
-``C AND live``, and an expired item in its way is removed or replaced first.
+An update would build on the old values, so it is always sent with ``C AND live``, and an expired
+item in its way is removed or replaced first.
 
-All of this is pure. ``now_epoch`` is read once per call, so that what was sent and how the
-answer is read agree.
+This module is pure. ``now_epoch`` is read once per call, so that the request and the reading of its
+reply agree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EVERLASTING: Final = Not(Exists(EXPIRY))
 
 
 def is_expired(table: Table, item: Item | None, now_epoch: int) -> bool:
-    """Whether there is an item, and its time has come."""
+    """Whether there is an item that has expired."""
     if item is None or not table.expires:
         return False
     expires = item.get(EXPIRY)
@@ -35,12 +35,12 @@ def is_expired(table: Table, item: Item | None, now_epoch: int) -> bool:
 
 
 def visible(table: Table, item: Item | None, now_epoch: int) -> Item | None:
-    """The item as the caller may see it: none if its time has come."""
+    """The item as callers see it: none if it has expired."""
     return None if is_expired(table, item, now_epoch) else item
 
 
 def condition_to_send(operation: Write, now_epoch: int) -> Condition | None:
-    """The operation's condition, made to see an expired item as none."""
+    """The operation's condition, changed to treat an expired item as absent."""
     condition = operation.condition
     if not operation.table.expires:
         return condition
@@ -55,7 +55,7 @@ def condition_to_send(operation: Write, now_epoch: int) -> Condition | None:
 
 
 def starts_from_nothing(operation: Update) -> bool:
-    """Whether the update may go ahead where there is no item."""
+    """Whether the update may create the item."""
     return operation.condition is None or operation.condition.holds({})
 
 

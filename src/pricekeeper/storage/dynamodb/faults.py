@@ -1,9 +1,15 @@
-"""What went wrong, by DynamoDB's own names, and what is to be done about it.
+"""What a failure means, by DynamoDB's error names, and what it cost.
 
-One table, `TREATMENTS`, decides for every error name; a test holds it complete against
-botocore's model of the service. The difference that matters most is between what was surely
-not applied (a throttle, a conflict, a connection never made: send again) and a lost reply,
-after which a write may have happened.
+`TREATMENTS` has every error name; a test compares it with botocore's model of the service. The
+important difference is between failures that surely applied nothing (a throttle, a conflict, no
+connection: retry) and a lost reply, after which a write may have happened.
+
+A refused write is billed but not reported: the reply has no ``ConsumedCapacity``. AWS documents its
+cost: write units by the size of the larger of the present and the new item, and at least one.
+A cancelled transaction costs two units for each KB of each operation. Where an update's result is
+unknown, the present item counts, or else the request's own values. The items of a cancelled
+transaction are known only where a condition failed. Conflicts and throttles have no documented
+cost.
 """
 
 from __future__ import annotations
@@ -37,26 +43,26 @@ _SERVER_ERROR: Final = 500
 
 
 class Treatment(Enum):
-    """What a failed attempt means. The value is the kind under which it is counted."""
+    """What a failed attempt means; the value is its name in the metrics."""
 
     UNREACHABLE = "unreachable"
     """No connection: the request was never sent."""
     THROTTLED = "throttled"
-    """Refused for now: we are too fast."""
+    """Refused for now: too many requests."""
     CONFLICT = "conflict"
     """Refused for now: another transaction holds an item."""
     LOST = "ambiguous"
-    """It may have been applied; the reply is lost, or is none."""
+    """The reply is lost or unreadable; the write may have been applied."""
     RENEW = "credentials"
-    """The credentials, or the time of the signature, have run out; newer ones may exist."""
+    """The credentials, or the signature's time, have expired; newer ones may exist."""
     REFUSED = "refused"
-    """A condition did not hold. This is an answer, not a failure."""
+    """A condition did not hold: an answer, not a failure."""
     MISCONFIGURED = "misconfigured"
-    """An operator has to act."""
+    """An operator must act."""
     INVALID = "invalid"
-    """The caller's mistake."""
+    """A bug in the caller."""
     UNAVAILABLE = "unavailable"
-    """Not applied, for a reason that we can't judge."""
+    """Not applied, for an unknown reason."""
 
 
 _T = Treatment
@@ -64,27 +70,27 @@ _T = Treatment
 TREATMENTS: Final[dict[str, Treatment]] = {
     CONDITION_FAILED: _T.REFUSED,
     TRANSACTION_CANCELLED: _T.REFUSED,  # unless its reasons say otherwise, see REASONS
-    # Slower, then again.
+    # Retry, more slowly.
     "ProvisionedThroughputExceededException": _T.THROTTLED,
     "ThrottlingException": _T.THROTTLED,
     "Throttling": _T.THROTTLED,
     "RequestLimitExceeded": _T.THROTTLED,
     "LimitExceededException": _T.THROTTLED,  # too many tables being created at once
-    # Another writer was there first; again.
+    # Another writer was first: retry.
     "TransactionConflictException": _T.CONFLICT,
     "TransactionInProgressException": _T.CONFLICT,
     "ReplicatedWriteConflictException": _T.CONFLICT,
-    # Something broke on the other side, before or after the write.
+    # A server error, before or after the write.
     "InternalServerError": _T.LOST,
     "InternalFailure": _T.LOST,
     "ServiceUnavailable": _T.LOST,
     "ServiceUnavailableException": _T.LOST,
     "RequestTimeout": _T.LOST,
     "RequestTimeoutException": _T.LOST,
-    # Credentials that may merely be old.
+    # Credentials that may be old.
     "ExpiredTokenException": _T.RENEW,
     "ExpiredToken": _T.RENEW,
-    # A table, a permission, a clock or an account is not as it must be.
+    # A table, a permission, a clock or an account is not as required.
     TABLE_MISSING: _T.MISCONFIGURED,
     TABLE_EXISTS: _T.MISCONFIGURED,  # in the middle of being created or deleted
     "TableNotFoundException": _T.MISCONFIGURED,
@@ -106,7 +112,7 @@ TREATMENTS: Final[dict[str, Treatment]] = {
     "InaccessibleEncryptionCredentialsException": _T.MISCONFIGURED,
     "InvalidEndpointException": _T.MISCONFIGURED,
     "UnknownOperationException": _T.MISCONFIGURED,
-    # The request can't be carried out, whatever the store holds.
+    # The request is invalid for any store content.
     INVALID_REQUEST: _T.INVALID,
     "SerializationException": _T.INVALID,
     "ItemCollectionSizeLimitExceededException": _T.INVALID,
@@ -122,7 +128,7 @@ REASONS: Final[dict[str, ReasonCode]] = {
     "ValidationError": ReasonCode.INVALID,
     "ItemCollectionSizeLimitExceeded": ReasonCode.INVALID,
 }
-"""Why one operation cancelled a transaction."""
+"""The reason of one operation in a cancelled transaction."""
 
 _CANCELLED_BY: Final = (
     (ReasonCode.INVALID, _T.INVALID),
@@ -130,13 +136,13 @@ _CANCELLED_BY: Final = (
     (ReasonCode.CONFLICT, _T.CONFLICT),
     (ReasonCode.THROTTLED, _T.THROTTLED),
 )
-"""What a cancelled transaction means: the first of these that is among its reasons."""
+"""A cancelled transaction means the first of these that is among its reasons."""
 
 SKEWED: Final = frozenset({"InvalidSignatureException", "RequestExpired", "RequestTimeTooSkewed"})
-"""Among other reasons: the request was signed at a time that the store finds wrong."""
+"""The store disagrees with the time of the signature, among other causes."""
 
 PASSING: Final = frozenset({_T.UNREACHABLE, _T.THROTTLED, _T.CONFLICT, _T.LOST})
-"""What may be gone at the next attempt."""
+"""A retry may succeed."""
 
 _ERRORS: Final[dict[Treatment, type[StoreError]]] = {
     _T.THROTTLED: ThrottledError,
@@ -161,12 +167,12 @@ class Fault:
         return _ERRORS.get(self.treatment, StoreUnavailableError)(self.text(action))
 
     def text(self, action: str) -> str:
-        """The fault in one line, of bounded length."""
+        """The fault in one line of bounded length."""
         return f"{action}: {self.name}: {self.message[:MESSAGE_LENGTH_MAX]}"
 
 
 def fault_of(status: int, reply: dict[str, Any]) -> Fault:
-    """What an error reply means."""
+    """The fault of an error reply."""
     name = str(reply.get("__type", "")).rpartition("#")[2]
     message = str(reply.get("message") or reply.get("Message") or "")
     if echoes_request(name):
@@ -194,7 +200,7 @@ _TRANSACTION_FACTOR: Final = 2
 
 
 def refused_write_units(request: Mapping[str, Any], fault: Fault) -> Counter[str]:
-    """Write units by table name; none if the fault is not a refusal."""
+    """The cost of a refused write by table name; empty for other faults."""
     units: Counter[str] = Counter()
     if fault.name == CONDITION_FAILED:
         units[request["TableName"]] = _units(request, fault.reply.get("Item"))
@@ -220,7 +226,7 @@ def _item_bytes(attributes: Attributes) -> int:
 
 
 def _bytes(attribute: Attribute) -> int:
-    """The size of a value as DynamoDB counts it: two digits in a byte, and one byte more."""
+    """The size of a value in DynamoDB's arithmetic."""
     for kind, content in attribute.items():
         match kind:
             case "S":

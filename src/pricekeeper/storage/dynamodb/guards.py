@@ -1,10 +1,9 @@
-"""Which conditional writes may be sent again when their reply was lost.
+"""Decides which conditional writes may be retried after a lost reply.
 
-A write guards itself if, once it has been applied, its own condition can't hold any more:
-``SET rf = 7 IF rf = 5``, put-if-absent, delete-if-present. A second copy of it, sent again or
-still under way, is then refused instead of applied. Whether that is so is decided without
-seeing the item, by evaluating the condition over what the write makes certain and treating
-everything else as unknown (Kleene's three-valued logic).
+A write guards itself if its own condition is false once it has been applied: ``SET rf = 7 IF rf =
+5``, put-if-absent, delete-if-present. A second copy is then refused, not applied. This is decided
+without the item: the condition is evaluated over what the write makes certain, and everything else
+is unknown (Kleene's three-valued logic).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _REMOVED: Final = object()
 
 
 def guards_itself(operation: Put | Update | Delete) -> bool:
-    """Whether applying the operation makes its own condition false for certain."""
+    """Whether the applied operation certainly makes its own condition false."""
     condition = operation.condition
     if condition is None:
         return False
@@ -52,7 +51,7 @@ def guards_itself(operation: Put | Update | Delete) -> bool:
 def _certain(
     condition: Condition, known: Mapping[str, Value | object], present: frozenset[str]
 ) -> bool | None:
-    """Whether the condition holds, as far as that is certain; ``None`` if it is not."""
+    """Whether the condition certainly holds or fails; ``None`` if unknown."""
     match condition:
         case OnAttribute(attribute=name):
             if name not in known:

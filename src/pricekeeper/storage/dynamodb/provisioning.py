@@ -1,12 +1,11 @@
-"""Creates the tables: idempotent, by any number of processes at once.
+"""Creates the tables; any number of processes may run it at once.
 
 A table is described before it is created, so that a deployment whose tables come from a template
-needs no permission to create any. A start describes each table once. Expiry is checked where a
-table has just been created, else by command: it can't change by itself, and without it expired
-items only take up space.
+needs no permission to create any. Expiry is checked for new tables, and by command: it can't change
+by itself, and without it expired items only take up space.
 
-If the store keeps failing, this waits as long as the client's limits say, and logs each failure.
-It does not wait for what an operator has to mend.
+If the store keeps failing, this waits as long as the client's limits say, and logs each failure. It
+does not wait for what an operator must correct.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Provisioner:
-    """Creates what is missing and waits until it can be used."""
+    """Creates missing tables and waits until they can be used."""
 
     def __init__(self, client: DynamoDbClient, renderer: Renderer, clock: Clock) -> None:
         self._client = client
@@ -66,7 +65,7 @@ class Provisioner:
                 await self._enable_expiry(table)
 
     async def find_without_expiry(self) -> list[Table]:
-        """The tables whose items are to expire and don't. Nothing is changed."""
+        """The tables whose items should expire but don't. Nothing is changed."""
         self._begin_to_wait()
         return [one for one in ALL_TABLES if one.expires and not await self._is_expiry_enabled(one)]
 
@@ -76,7 +75,7 @@ class Provisioner:
     async def _call(
         self, action: str, table: Table, expected: str = "", **request: Any
     ) -> dict[str, Any]:
-        """Send until the store answers, or the time to wait for it is over."""
+        """Send until the store answers or the waiting time is over."""
         wait_ms, name = self._client.limits.start_wait_ms, self._renderer.table_name(table)
         body, waiting_for = {"TableName": name, **request}, f"{action} of {name}"
         while True:
@@ -141,7 +140,7 @@ class Provisioner:
                 "UpdateTimeToLive", table, INVALID_REQUEST, TimeToLiveSpecification=wanted
             )
         except RequestRefused as refusal:
-            # DynamoDB's way to say that it is on already; or that it can't be switched on.
+            # DynamoDB's reply if it is enabled already, or can't be enabled.
             if not await self._is_expiry_enabled(table):
                 name = self._renderer.table_name(table)
                 raise StoreMisconfiguredError(

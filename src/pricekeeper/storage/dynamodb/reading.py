@@ -1,7 +1,7 @@
-"""Reading several items: batches put together, pages followed, expired items left out.
+"""Reads several items: joins batches, follows pages, drops expired items.
 
-DynamoDB answers in portions of its own choosing: a hundred keys or 16 MB of a batch, 1 MB of a
-partition, or less when it is busy. Callers never see that.
+DynamoDB answers in portions: a hundred keys or 16 MB of a batch, 1 MB of a partition, or less when
+it is busy. Callers see whole results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TableKey: TypeAlias = tuple[Table, Key]
 
 
 class Reader:
-    """The reads of more than one item."""
+    """Reads of more than one item."""
 
     def __init__(self, client: DynamoDbClient, renderer: Renderer, clock: Clock) -> None:
         self._client = client
@@ -35,8 +35,8 @@ class Reader:
     async def batch_get(self, keys: Sequence[TableKey], *, consistent: bool) -> list[Item | None]:
         """The items at these keys, in that order.
 
-        Keys that DynamoDB leaves unprocessed go to the back of the queue. The loop ends because
-        every request either finishes a key or counts as stalled, and those are limited.
+        Unprocessed keys go to the back of the queue. The loop ends because every request either
+        finishes a key or counts as stalled, and stalls are limited.
         """
         pending = list(dict.fromkeys(keys))
         found: dict[TableKey, Item] = {}
@@ -56,12 +56,12 @@ class Reader:
         return [visible(key[0], found.get(key), now_epoch) for key in keys]
 
     async def query(self, query: Query, *, consistent: bool) -> Page:
-        """Items of one partition, as many as are wanted and alive.
+        """Live items of one partition, up to the limit.
 
-        It asks for one more than that, to know whether this page is the last. The loop ends with
-        the partition: every request begins behind the last key of the one before. After a page
-        with expired items it asks for a larger one, so that the number of requests grows only
-        with the logarithm of the number of expired items.
+        It asks for one more than the limit, to know whether this page is the last. The loop ends
+        with the partition, because every request starts behind the last key. After a page with
+        expired items it asks for a larger one, so the number of requests grows with the logarithm
+        of the number of expired items.
         """
         start, nothing = _start(query)
         if nothing:
@@ -103,11 +103,11 @@ class Reader:
 
 
 def _start(query: Query) -> tuple[Attributes | None, bool]:
-    """The key behind which to begin, if any, and whether nothing can be found at all.
+    """The key to start behind, if any, and whether the result is certainly empty.
 
-    DynamoDB refuses a range whose ends are in the wrong order, and a start outside of the range.
-    For us the first is an empty range, and the second has no effect or ends the query. Comparing
-    strings by code points is comparing their UTF-8 by bytes, as DynamoDB does.
+    DynamoDB refuses a range with reversed ends and a start outside of the range. Here the first is
+    an empty range, and the second has no effect or ends the query. Comparing strings by code points
+    equals comparing their UTF-8, as DynamoDB does.
     """
     if query.first and query.last and query.first > query.last:
         return None, True

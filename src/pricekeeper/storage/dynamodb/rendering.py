@@ -1,11 +1,11 @@
-"""Operations and conditions to DynamoDB's requests, as plain dicts ready to be encoded.
+"""Renders operations and conditions as DynamoDB requests: plain dicts, ready to be encoded.
 
-Names and values always go in as placeholders, so that no attribute name can be a reserved word
-and no value can be read as syntax. Parentheses are written only around a compound part inside
-another one: DynamoDB refuses redundant ones.
+Names and values are always placeholders, so that no attribute name can be a reserved word and no
+value can be read as syntax. Parentheses stand only around a compound part of another condition,
+because DynamoDB refuses redundant ones.
 
-Every write asks for the item that failed its condition, and every request for the capacity it
-took.
+Every write asks for the item that failed its condition, and every request for its consumed
+capacity.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KINDS_IN_TRANSACTION: Final = {
 
 
 class Placeholders:
-    """The names and values that the expressions of one request refer to."""
+    """The names and values in the expressions of one request."""
 
     __slots__ = ("_names", "_shared", "_values")
 
@@ -51,14 +51,14 @@ class Placeholders:
         self._shared: dict[tuple[type, Value], str] = {}
 
     def name(self, attribute: str) -> str:
-        """The placeholder of the attribute; the same one for the same attribute."""
+        """The attribute's placeholder; the same for the same attribute."""
         placeholder = self._names.get(attribute)
         if placeholder is None:
             placeholder = self._names[attribute] = f"#{len(self._names)}"
         return placeholder
 
     def value(self, value: Value) -> str:
-        """The placeholder of the value; the same one for equal strings, numbers and bytes."""
+        """The value's placeholder; the same for equal strings, numbers and bytes."""
         kind = type(value)
         if kind not in _SHARED_TYPES:
             placeholder = f":{len(self._values)}"
@@ -72,7 +72,7 @@ class Placeholders:
         return known
 
     def add_to(self, request: RequestBody) -> None:
-        """Put the names and values into the request; DynamoDB refuses empty ones."""
+        """Add the names and values to the request; DynamoDB refuses empty ones."""
         if self._names:
             request["ExpressionAttributeNames"] = {
                 placeholder: name for name, placeholder in self._names.items()
@@ -82,12 +82,12 @@ class Placeholders:
 
 
 def condition_text(condition: Condition, into: Placeholders) -> str:
-    """The condition in DynamoDB's words."""
+    """The condition as an expression."""
     return _CONDITIONS[type(condition)](condition, into)
 
 
 def update_text(actions: Sequence[Action], into: Placeholders) -> str:
-    """The actions in DynamoDB's words: each clause once, in the order of first use."""
+    """The actions as an expression: each clause once, in the order of first use."""
     clauses: dict[str, list[str]] = {}
     for action in actions:
         name = into.name(action.attribute)
@@ -137,7 +137,7 @@ def _part(part: Condition, into: Placeholders) -> str:
 
 
 def _is_compound(condition: Condition) -> bool:
-    """Whether the text of this condition needs parentheses inside another one."""
+    """Whether this condition needs parentheses inside another one."""
     if isinstance(condition, (And, Or)):
         return len(condition.parts) != 1 or _is_compound(condition.parts[0])
     return isinstance(condition, Not) and not isinstance(condition.part, Exists)
@@ -161,7 +161,6 @@ class Renderer:
         self._prefix = prefix
 
     def table_name(self, table: Table) -> str:
-        """What the table is called in DynamoDB."""
         return self._prefix + table.name
 
     def write(self, operation: Write, condition: Condition | None) -> RequestBody:
@@ -185,7 +184,7 @@ class Renderer:
     def single_write(
         self, operation: Put | Update | Delete, condition: Condition | None, returned: str = "NONE"
     ) -> RequestBody:
-        """One write as a request of its own; ``returned`` is the item wanted back."""
+        """One write as its own request; ``returned`` selects the item to return."""
         request = self.write(operation, condition)
         request["ReturnValues"] = returned
         request["ReturnConsumedCapacity"] = "TOTAL"
@@ -194,7 +193,7 @@ class Renderer:
     def transaction(
         self, writes: Sequence[tuple[Write, Condition | None]], client_token: str
     ) -> RequestBody:
-        """Several writes, all or nothing, each with the condition that is sent for it."""
+        """Several writes with their conditions, all or nothing."""
         return {
             "TransactItems": [
                 {_KINDS_IN_TRANSACTION[type(operation)]: self.write(operation, condition)}
@@ -205,7 +204,6 @@ class Renderer:
         }
 
     def get(self, table: Table, key: Key, *, consistent: bool) -> RequestBody:
-        """One item by its key."""
         return {
             "TableName": self.table_name(table),
             "Key": encode_key(key),
@@ -214,7 +212,7 @@ class Renderer:
         }
 
     def batch_get(self, keys: Sequence[tuple[Table, Key]], *, consistent: bool) -> RequestBody:
-        """Up to a hundred items by their keys, across tables."""
+        """Up to a hundred items by key, across tables."""
         by_table: dict[str, list[Attributes]] = {}
         for table, key in keys:
             by_table.setdefault(self.table_name(table), []).append(encode_key(key))
@@ -249,7 +247,7 @@ class Renderer:
 
 
 def _range_text(query: Query, into: Placeholders) -> str:
-    """DynamoDB takes one condition on the sort key, so two ends become a BETWEEN."""
+    """The condition on the sort key. DynamoDB takes one, so two ends become a BETWEEN."""
     sort_key = into.name(SORT_KEY)
     if query.prefix:
         return f"begins_with({sort_key}, {into.value(query.prefix)})"

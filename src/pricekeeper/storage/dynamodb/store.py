@@ -1,9 +1,8 @@
 """The port's seven calls on DynamoDB.
 
-Combines the other modules: `rendering` makes requests, `client` sends them, `expiry` decides what
-counts as absent, `transactions` and `reading` do what takes several requests. Reads and
-transactions are sent again when a reply is lost. A single write is sent again only if it guards
-itself (`guards`), and a bare ``ADD`` never.
+`rendering` makes requests, `client` sends them, `expiry` decides what counts as absent,
+`transactions` and `reading` handle several requests. Reads and transactions are retried after a
+lost reply. A single write is retried only if it guards itself (`guards`), and a bare ``ADD`` never.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _ATTEMPTS_MAX: Final = 4
 
 
 class _CallTracker:
-    """Counts calls and those in flight until it is closed; closing waits for them."""
+    """Counts calls and those in flight; closing waits for them."""
 
     __slots__ = ("_drained", "_inside", "_meter", "_open")
 
@@ -69,7 +68,6 @@ class _CallTracker:
         self._drained = asyncio.Event()
 
     def track(self, call: str) -> _CallTracker:
-        """Use as ``with tracker.track(name)``."""
         if not self._open:
             raise StoreClosedError("the store is closed")
         self._meter.calls[call] += 1
@@ -127,7 +125,6 @@ class DynamoDbStore:
         return cls(client, Renderer(location.prefix), clock=clock, meter=meter)
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
-        """The item at that key."""
         with self._calls.track("get"):
             request = self._renderer.get(table, table.checked(key), consistent=consistent)
             reply = await self._client.call("GetItem", request, Repeat.HARMLESS)
@@ -135,13 +132,11 @@ class DynamoDbStore:
             return visible(table, item, self._now_epoch())
 
     async def put(self, operation: Put) -> None:
-        """Write a whole item."""
         with self._calls.track("put"):
             operation.check()
             await self._write("PutItem", operation, self._now_epoch())
 
     async def update(self, operation: Update) -> Item:
-        """Change an item and return it as it is afterwards."""
         with self._calls.track("update"):
             operation.check()
             repeat = partial(_repeat, operation)
@@ -168,7 +163,6 @@ class DynamoDbStore:
             raise ContendedError("UpdateItem: the expired item kept changing")
 
     async def delete(self, operation: Delete) -> Item | None:
-        """Remove an item and return what it was."""
         with self._calls.track("delete"):
             operation.check()
             now_epoch = self._now_epoch()
@@ -177,7 +171,6 @@ class DynamoDbStore:
             return visible(operation.table, old, now_epoch)
 
     async def transact(self, operations: Sequence[Write]) -> None:
-        """Apply 1 to 100 operations on different items, all or nothing."""
         with self._calls.track("transact"):
             check_transaction(operations)
             await self._transactions.transact(operations)
@@ -185,30 +178,27 @@ class DynamoDbStore:
     async def batch_get(
         self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        """The items at these keys, in that order; any number, repeats allowed."""
         with self._calls.track("batch_get"):
             for table, key in keys:
                 table.checked(key)
             return await self._reader.batch_get(keys, consistent=consistent)
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
-        """Items of one partition in order."""
         with self._calls.track("query"):
             query.check()
             return await self._reader.query(query, consistent=consistent)
 
     async def create_tables(self) -> None:
-        """Make whatever tables are missing and wait until they can be used."""
         with self._calls.track("create_tables"):
             await self._provisioner.create_tables()
 
     async def enable_expiry(self) -> None:
-        """Let items expire by themselves in every table where they should."""
+        """Enable expiry in every table whose items expire."""
         with self._calls.track("enable_expiry"):
             await self._provisioner.enable_expiry()
 
     async def find_tables_without_expiry(self) -> list[Table]:
-        """The tables in which items should expire by themselves and don't."""
+        """The tables without expiry whose items should expire."""
         with self._calls.track("tables_without_expiry"):
             return await self._provisioner.find_without_expiry()
 
@@ -228,9 +218,9 @@ class DynamoDbStore:
             raise _refused(refusal, operation.table, now_epoch) from None
 
     async def _replace(self, operation: Update, held: Item) -> Item | None:
-        """Replace the expired item by what the update makes of an absent one.
+        """Replace the expired item by the update's result for an absent item.
 
-        ``None`` if the expired item is not there any more, so that the update has to begin again.
+        ``None`` if the expired item is gone, so that the update must start again.
         """
         fresh = operation.apply(None)
         check_item_size(fresh)
@@ -259,7 +249,7 @@ def _held(refusal: RequestRefused) -> Item | None:
 
 
 def _refused(refusal: RequestRefused, table: Table, now_epoch: int) -> StoreError:
-    """The error that a failed condition means for the caller."""
+    """The caller's error for a failed condition."""
     item = visible(table, _held(refusal), now_epoch)
     if refusal.after_lost_reply:
         return OutcomeUnknownError(

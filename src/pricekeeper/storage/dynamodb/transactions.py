@@ -1,14 +1,13 @@
 """Transactions: their token, expired items, and the reasons of a cancellation.
 
 **DynamoDB's token** (``ClientRequestToken``) makes copies of one *request* harmless for ten
-minutes, if they are the same byte for byte. Every call has a new token, which all of its re-sends
-carry.
+minutes, if they are equal byte for byte. Every call has a new token, which its retries share.
 
-**An update must not build on an expired item**, so it is sent with the condition that the item is
-alive, and DynamoDB cancels. Then the expired item is deleted, unless it has changed, and the very
-same request is sent again. The expired item already counts as absent, so nobody can see that it is
-deleted: this needs no token, may happen twice, and may be left undone. Because the request does
-not change, a copy of it that is still in flight can't be applied in addition.
+**An update must not build on an expired item**, so it carries the condition that the item is alive,
+and DynamoDB cancels. Then the expired item is deleted, unless it has changed, and the same request
+is sent again. An expired item already counts as absent, so its deletion is invisible: it needs no
+token, may happen twice, and may be left undone. The request does not change, so a copy still in
+flight can't be applied in addition.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from pricekeeper.storage.operations import Delete, Update, Write
 from pricekeeper.storage.values import EXPIRY
 
 _ATTEMPTS_MAX: Final = 4
-"""How often expired items may come back before the transaction fails as contended."""
+"""How often expired items may reappear before the transaction fails as contended."""
 
 _PASSED: Final = CancellationReason(ReasonCode.NONE)
 
@@ -69,7 +68,7 @@ class Transactions:
         raise ContendedError("TransactWriteItems: expired items kept coming back")
 
     async def _remove(self, delete: Delete) -> None:
-        """Delete an expired item, unless it is another one by now."""
+        """Delete an expired item, unless it has been replaced."""
         request = self._renderer.single_write(delete, delete.condition)
         with contextlib.suppress(RequestRefused):
             await self._client.call("DeleteItem", request, Repeat.HARMLESS)
@@ -78,9 +77,9 @@ class Transactions:
 def _judge(
     refusal: RequestRefused, operations: Sequence[Write], now_epoch: int
 ) -> tuple[list[CancellationReason], list[Delete]]:
-    """The reasons as the caller sees them, for whom expired items are absent.
+    """The reasons as callers see them, for whom expired items are absent.
 
-    And what deletes the expired items that alone made an update fail, unless they have changed.
+    Also returns the deletes of expired items that were the only reason for an update to fail.
     """
     reasons: list[CancellationReason] = []
     expired: list[Delete] = []

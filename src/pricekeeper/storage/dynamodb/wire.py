@@ -1,10 +1,9 @@
-"""Items to DynamoDB's attribute JSON and back.
+"""Converts items to DynamoDB's attribute JSON and back.
 
-On the wire every value is an object with one entry that names its type: ``{"N": "5"}``.
-Dispatch is by exact type first, which is what nearly every value takes. A number that is not
-an integer, or a type that the port does not have, can only come from another program writing
-into our tables; it is never rounded, but becomes a `Foreign` value, which the codec of the item
-reports. Were it an error here, it would take the other items of the same reply along.
+On the wire a value is an object whose one entry names its type: ``{"N": "5"}``. Dispatch is by
+exact type first, which fits nearly every value. Fractions and types that the port lacks can only
+come from another program. They are never rounded, but become `Foreign`, which the item's codec
+reports. An error here would also lose the other items of the reply.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ Attributes: TypeAlias = dict[str, Attribute]
 
 
 def encode_item(item: Mapping[str, Value]) -> Attributes:
-    """The attributes of an item."""
+    """An item on the wire."""
     return {name: encode(value) for name, value in item.items()}
 
 
 def encode_key(key: Key) -> Attributes:
-    """The attributes that name an item."""
+    """A key on the wire."""
     if key.sk is None:
         return {PARTITION_KEY: {"S": key.pk}}
     return {PARTITION_KEY: {"S": key.pk}, SORT_KEY: {"S": key.sk}}
 
 
 def encode(value: Value) -> Attribute:
-    """One value with its type beside it."""
+    """One value with its type."""
     encoder = _ENCODERS.get(type(value))
     return _encode_subclass(value) if encoder is None else encoder(value)
 
 
 def decode_item(attributes: Attributes) -> Item:
-    """The item that these attributes describe."""
+    """The item of these attributes."""
     return {name: decode(attribute) for name, attribute in attributes.items()}
 
 
 def decode(attribute: Attribute) -> Value | Foreign:
-    """The value inside one attribute."""
+    """The value of one attribute."""
     for kind, content in attribute.items():
         decoder = _DECODERS.get(kind)
         return Foreign(kind) if decoder is None else decoder(content)
@@ -80,7 +79,7 @@ _ENCODERS: Final[dict[type, Callable[[Any], Attribute]]] = {
 
 
 def _encode_subclass(value: Value) -> Attribute:
-    """A container of a derived type; the port allows those, but no derived scalars."""
+    """A container of a derived type; the port allows no derived scalars."""
     if isinstance(value, (list, tuple)):
         return _encode_list(value)
     if isinstance(value, dict):

@@ -1,12 +1,12 @@
-"""Many operations in one SQLite transaction, each of them atomic by itself.
+"""Many operations in one SQLite transaction, each of them atomic.
 
-A batch keeps the items it has touched in memory: an operation reads through that view,
-decides, packs what it will write, and changes the view only when it is sure to succeed. The
-rows are written once, at the end. So an operation that fails, by its condition or by a bug,
-leaves no trace and needs no savepoint, and ten updates of one hot item cost one row.
+A batch keeps the items that it touches in memory. An operation reads through that view, decides,
+packs its rows, and changes the view only when it is sure to succeed. Rows are written once, at the
+end. So a failed operation leaves no trace and needs no savepoint, and ten updates of one item cost
+one row.
 
-`Recent` carries packed items from one batch to the next, so that hot items need not be read
-again. It is right only while this connection is the file's only writer; see the writer.
+`Recent` carries packed items from one batch to the next, so that hot items are not read again. It
+is valid only while this connection is the file's only writer; see the writer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Recent: TypeAlias = dict[_RowKey, bytes | None]
 
 _NOTHING: Final[Item] = {}
 _SURELY_SMALL: Final = ITEM_BYTES_MAX // 4
-"""Packed, no item takes less than a quarter of what DynamoDB counts for it."""
+"""A packed item has at least a quarter of its size in DynamoDB's arithmetic."""
 _PASSED: Final = CancellationReason(ReasonCode.NONE)
 
 
@@ -57,7 +57,6 @@ class Batch:
         self._rows: dict[_RowKey, _Row | None] = {}
 
     def put(self, operation: Put) -> None:
-        """Write a whole item."""
         key = operation.key
         if operation.condition is not None:
             self._require(operation, key)
@@ -66,7 +65,6 @@ class Batch:
         )
 
     def update(self, operation: Update) -> Item:
-        """Change an item and return it."""
         table, key = operation.table, operation.key
         row_key = (table.name, key)
         item = self._find(row_key, table)
@@ -79,14 +77,12 @@ class Batch:
         return fresh
 
     def delete(self, operation: Delete) -> Item | None:
-        """Remove an item and return what it was."""
         old = self._require(operation, operation.key)
         if old is not None:
             self._write(operation.table, operation.key, None, None)
         return old
 
     def transact(self, operations: Sequence[Write]) -> None:
-        """All of the operations or none."""
         reasons = [self._reason(operation) for operation in operations]
         if any(reason is not _PASSED for reason in reasons):
             raise TransactionCancelledError(reasons)
@@ -96,28 +92,27 @@ class Batch:
                 self._write(operation.table, operation.key, item, row)
 
     def read(self, request: tuple[Callable[..., _Result], tuple[Any, ...]]) -> _Result:
-        """Read through this transaction, which sees its own writes."""
+        """Read within this transaction, including its own writes."""
         function, arguments = request
         self.flush()
         return function(self._connection, *arguments, self._horizon)
 
     def create_tables(self, _: None) -> None:
-        """Make whatever tables are missing."""
         create_schema(self._connection)
 
     def note_moments(self, noted: Moments) -> Moments:
-        """Remember what a service believes of the time; returns what is remembered now."""
+        """Merge a service's view of the time into the stored one; returns the result."""
         current = read_moments(self._connection)
         moments = noted if current is None else current.followed_by(noted)
         write_moments(self._connection, moments)
         return moments
 
     def sweep(self, request: tuple[str, int, int]) -> int:
-        """Remove some rows that expired until then; returns how many."""
+        """Remove some rows that expired until then; returns their number."""
         name, until_epoch, rows_max = request
         until_epoch = Horizon(until_epoch, self.find_kept_from(None)).of(name)
         self._connection.execute(STATEMENTS[name].sweep, (until_epoch, rows_max))
-        swept = self._connection.changes()  # what was swept is expired in every view as well
+        swept = self._connection.changes()  # swept rows are expired in every view
         moments = read_moments(self._connection) if swept else None
         if moments is not None and moments.deleted_until_ms < until_epoch * 1000:
             deleted = msgspec.structs.replace(moments, deleted_until_ms=until_epoch * 1000)
@@ -125,11 +120,11 @@ class Batch:
         return swept
 
     def find_kept_from(self, _: None) -> int | None:
-        """Find from which expiry on rows are kept, as the file says now."""
+        """From which expiry on rows are kept, by the file's present content."""
         return kept_from_epoch(self._current(*EXPORT_STATE))
 
     def flush(self) -> None:
-        """Write what changed, each row once."""
+        """Write the changed rows, each once."""
         written: dict[str, list[_Row]] = {}
         deleted: dict[str, list[tuple[str, str]]] = {}
         for row_key, row in self._rows.items():
@@ -149,7 +144,7 @@ class Batch:
         return self._find((table.name, key), table)
 
     def _find(self, row_key: _RowKey, table: Table) -> Item | None:
-        """Read the item as this batch has left it, or else as the file has it."""
+        """Read the item from this batch, or else from the file."""
         if row_key in self._seen:
             item = self._seen[row_key]
         else:
@@ -195,14 +190,14 @@ class Batch:
 
 
 def _updated_item(operation: Update, item: Item | None) -> Item:
-    """The item as the update leaves it; nothing can be built on one that can't be decoded."""
+    """The item after the update; an item that can't be decoded can't be updated."""
     if item is not None and DAMAGED in item:
         raise InvalidOperationError(f"{operation.table.name}: the item there can't be decoded")
     return operation.apply(item)
 
 
 def _row(table: Table, key: Key, item: Item) -> _Row:
-    """The row to write, packed now so that an item too large fails its own operation alone."""
+    """The row to write, packed now so that a too large item fails only its own operation."""
     data = pack(item)
     if len(data) > _SURELY_SMALL:
         check_item_size(item)

@@ -1,7 +1,7 @@
-"""Items to bytes and back: msgpack, plus two extension types for what msgpack lacks.
+"""Packs items as msgpack, with two extension types.
 
-The common item holds only plain values and goes straight through msgspec's encoder. Sets
-(msgpack would turn them into lists) and integers beyond 64 bits take a slower road.
+Most items hold only plain values and go straight through msgspec's encoder. Sets (msgpack would
+turn them into lists) and integers beyond 64 bits take a slower path.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def pack(item: Item) -> bytes:
 def unpack(data: bytes, key: Key) -> Item:
     """The item of these bytes at that key.
 
-    Bytes that can't be decoded are one item's misfortune: what is known of it is its key.
+    If the bytes can't be decoded, the item has only its key and a mark.
     """
     try:
         return _decode(data)

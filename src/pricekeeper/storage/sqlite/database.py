@@ -1,7 +1,7 @@
-"""The SQLite file: how it is opened, its schema, its statements, and what its errors mean.
+"""The SQLite file: opening, schema, statements, errors, and a check for damage.
 
-One SQLite table per table of ours: key, expiry and the packed item. A second, narrow index
-over the expiry exists only for rows that have one; it is what the sweeper walks.
+Each of our tables is an SQLite table of key, expiry and packed item. An index over the expiry
+covers only rows that have one; the sweeper uses it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from pricekeeper.storage.tables import ALL_TABLES, Key, Table
 from pricekeeper.storage.values import SORT_KEY_BYTES_MAX, Item
 
 SQLITE_OLDEST: Final = (3, 51, 3)
-"""Before this, a WAL database can be corrupted when the log is reset under a reader."""
+"""Older versions can corrupt a WAL database when the log is reset under a reader."""
 
 APPLICATION_ID: Final = 0x50_4B_53_31
 MOMENTS: Final = "ClockMoments"
-"""One row: what this store has seen of the time. See `moments`."""
+"""One row: what this store knows of the time. See `moments`."""
 
 _STATEMENT_CACHE: Final = 200
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
-"""What SQLite says of a file that it can't trust."""
+"""SQLite's errors for a file that it can't trust."""
 _UNUSABLE: Final = (*DAMAGED, apsw.CantOpenError, apsw.PermissionsError)
 _BEYOND_ALL: Final = "\U0010ffff" * (SORT_KEY_BYTES_MAX // 4 + 1)
-"""Sorts behind every sort key there can be, also when appended to a prefix."""
+"""Sorts behind every possible sort key, also when appended to a prefix."""
 
 
 class Statements:
-    """The statements for one table, written out once."""
+    """The statements for one table."""
 
     __slots__ = ("create", "delete", "index", "peek", "select", "sweep", "upsert")
 
@@ -82,7 +82,7 @@ STATEMENTS: Final = {name: Statements(name) for name in _NAMES}
 
 
 def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> apsw.Connection:
-    """Open the file (made if it is missing, readable by its owner alone) or a memory database."""
+    """Open the file or a memory database; a new file is readable by its owner only."""
     if _library_version() < SQLITE_OLDEST:
         raise StoreMisconfiguredError(
             f"SQLite {apsw.sqlite_lib_version()} is older than 3.51.3: upgrade apsw"
@@ -103,7 +103,7 @@ def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> apsw
 
 
 def create_schema(connection: apsw.Connection) -> None:
-    """Make whatever tables are missing. The caller holds a transaction."""
+    """Create missing tables. The caller holds a transaction."""
     for statements in STATEMENTS.values():
         connection.execute(statements.create)
         connection.execute(statements.index)
@@ -118,7 +118,7 @@ def read_data(connection: apsw.Connection, table: Table, key: Key) -> bytes | No
 
 
 def read_item(connection: apsw.Connection, table: Table, key: Key, horizon: Horizon) -> Item | None:
-    """The item at that key, unless its time has come."""
+    """The item at that key, unless it has expired."""
     bindings = (key.pk, key.sk or "", horizon.of(table.name))
     cursor = connection.execute(STATEMENTS[table.name].select, bindings)
     for (data,) in cursor:
@@ -129,7 +129,7 @@ def read_item(connection: apsw.Connection, table: Table, key: Key, horizon: Hori
 def read_items(
     connection: apsw.Connection, keys: Sequence[tuple[Table, Key]], horizon: Horizon
 ) -> list[Item | None]:
-    """Many items, as they were at one moment."""
+    """Many items, as of one moment."""
     with connection:
         items = [read_item(connection, table, key, horizon) for table, key in keys]
     return items  # noqa: RET504 - mypy thinks that a connection's exit may swallow exceptions
@@ -153,8 +153,8 @@ def read_range(connection: apsw.Connection, query: Query, horizon: Horizon) -> l
 def translated(error: apsw.Error, *, committing: bool = False) -> StoreError:
     """The store's error for an error of SQLite.
 
-    Until COMMIT nothing is applied. A COMMIT that ran out of space wrote no commit record.
-    Any other I/O error there leaves a record that may or may not have reached the disk.
+    Until COMMIT nothing is applied. A COMMIT that ran out of space wrote no commit record. After
+    any other I/O error the record may or may not have reached the disk.
     """
     text = f"SQLite: {error}"
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
@@ -180,8 +180,8 @@ def _library_version() -> tuple[int, ...]:
 
 def _make_file(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A file that is there is left alone: to close it here would end the locks that another
-    # connection of this process may hold on it.
+    # An existing file is left alone: closing it here would end the locks that another connection of
+    # this process holds on it.
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
@@ -198,19 +198,19 @@ def _configure(connection: apsw.Connection, path: str) -> None:
 
 
 _STEPS: Final = 10_000
-"""Instructions of SQLite between two looks at the clock: under a millisecond."""
+"""SQLite instructions between two looks at the clock: under a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """The damage that was found. ``complete`` says whether there was time to check all."""
+    """The damage found. ``complete``: there was time to check everything."""
 
     damage: str | None
     complete: bool = True
 
 
 def check_file(path: str, clock: Clock, patience_ms: int) -> FileCheck:
-    """Look for damage, until some is found or the time is up."""
+    """Run SQLite's own check until it finds damage or time is up; it reads every used page."""
     deadline_ms = clock.monotonic_ms() + patience_ms
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)

@@ -1,18 +1,17 @@
-"""Watches whether the database file is still the one that was opened, changed by SQLite alone.
+"""Checks that the database file is still the opened one, and that only SQLite changes it.
 
-SQLite keeps the files open, so it goes on writing when somebody removes or replaces them, and
-what is written then is lost when the process ends. So after each commit, before the callers get
-their answers, the names are looked up again:
+SQLite keeps the files open, so it continues to write after they were removed or replaced, and those
+writes are lost when the process ends. So after each commit, before callers get their answers, the
+names are looked up again:
 
-- The file and its log must have the device and inode that they had when they were opened.
-- The bytes of the file must be changed by checkpoints alone. A copy over the name keeps the inode
-  but moves the modification time, and no checkpoint accounts for that: the number of frames that
-  are written back stays as it was. A checkpoint of another process that is under way is waited
-  for, up to `CHECKPOINT_MS_MAX`. If another process has committed in between, nothing is
-  concluded, because it may have written the log back and begun it anew.
+- The file and its log must have the device and inode of the opened ones.
+- Only checkpoints may change the file's bytes. A copy over the name keeps the inode but moves the
+  modification time, while the number of frames written back stays the same. A checkpoint of another
+  process is waited for, up to `CHECKPOINT_MS_MAX`. If another process has committed in between,
+  nothing is concluded, because it may have reset the log.
 
-The finding is final: everything is refused until the file is opened again, by a restart. The same
-holds for a file that SQLite finds to be damaged, since writing on can spread the damage.
+A failure is final: everything is refused until a restart opens the file again. This also applies to
+a file that SQLite finds damaged, since further writes can spread the damage.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pricekeeper.errors import StoreDamagedError, StoreMisconfiguredError, Store
 from pricekeeper.telemetry import StoreMeter
 
 CHECKPOINT_MS_MAX: Final = 10_000
-"""How long a checkpoint of another process may take before its writes are not believed."""
+"""How long to wait for a checkpoint of another process that explains a change."""
 LOOK_AGAIN_MS: Final = 20
 
 _log = structlog.get_logger(__name__)
@@ -43,20 +42,20 @@ _Identity: TypeAlias = tuple[int, int]
 
 
 class _Written(NamedTuple):
-    """What the file and its log were like at one moment, as one connection sees them."""
+    """The state of the file and its log at one moment, as one connection sees them."""
 
     modified_ns: int
     bytes: int
     log_frames: int
     frames_written_back: int
     own_frames: int
-    """Frames that this connection has ever written."""
+    """All frames written by this connection."""
     others_version: int
-    """Changes when another connection has committed."""
+    """Changes when another connection commits."""
 
 
 class FileWatch:
-    """Watches the files of one store. The writer thread verifies, any thread may look."""
+    """Watches the files of one store. The writer thread verifies; any thread may look."""
 
     def __init__(
         self,
@@ -74,9 +73,9 @@ class FileWatch:
         self._checkpoint_ms_max = checkpoint_ms_max
         self._finding = threading.Lock()
         self.failure: StoreMisconfiguredError | None = None
-        """Why nothing may be read or written any more."""
+        """Why reads and writes are refused."""
         self.overwritten = False
-        """Whether another program has written to the file, so that the log does not fit it."""
+        """Whether another program wrote to the file, so that the log does not fit it."""
         self._opened = _identity_of(self._path)
         self._log = _identity_of(self._log_path)
         self._index = _identity_of(self._index_path)
@@ -87,14 +86,14 @@ class FileWatch:
         self._written = self._read_written(found, others_version)
 
     def refuse_if_unusable(self, *, may_be_applied: bool = False) -> None:
-        """Raise the failure, if one was found. It costs nothing."""
+        """Raise the failure, if there is one."""
         if self.failure is not None:
             error = error_copy(self.failure)
             error.may_be_applied = may_be_applied
             raise error
 
     def look(self) -> os.stat_result | None:
-        """Compare the names with the opened files; returns the file's stat if it is the same."""
+        """Compare the names with the opened files; returns the file's stat if they match."""
         if self.failure is not None:
             return None
         found = _stat(self._path)
@@ -113,10 +112,10 @@ class FileWatch:
         return None
 
     def verify(self, others_version: int) -> int:
-        """Look, and make sure that nobody but SQLite has changed the file since the last time.
+        """Look, and check that only SQLite has changed the file since the last time.
 
-        ``others_version`` is the data version that the commit has seen. Returns the length of
-        the log in frames.
+        ``others_version`` is the data version that the commit has seen. Returns the length of the
+        log in frames.
         """
         found = self.look()
         if found is None:
@@ -130,14 +129,14 @@ class FileWatch:
         return self._written.log_frames
 
     def accept(self) -> None:
-        """Note the present state of the file as right, because SQLite has just written it."""
+        """Accept the present state of the file, because SQLite has just written it."""
         found = _stat(self._path)
         if found is not None:  # else the next look says so
             others_version: int = self._connection.execute("PRAGMA data_version").get
             self._written = self._read_written(found, others_version)
 
     def _wait_for_checkpoint(self, known: _Written) -> None:
-        """Wait until a checkpoint explains why the file has changed; fail if none does."""
+        """Wait until a checkpoint explains the change; fail if none does."""
         patience_ms = self._checkpoint_ms_max
         while self.look() is not None and not _is_explained(known, self._written):
             if patience_ms <= 0:
@@ -153,7 +152,7 @@ class FileWatch:
             self.accept()
 
     def note_damage(self, error: apsw.Error) -> None:
-        """Refuse everything from now on, because SQLite has found the file to be damaged."""
+        """Refuse everything from now on, because the file is damaged."""
         self._fail(
             StoreDamagedError(
                 f"{self._path} is damaged ({error}); stop the service, look at it with "
@@ -163,16 +162,16 @@ class FileWatch:
         )
 
     def _fail_and_keep_log(self) -> None:
-        """Fail, and keep the old file's log from being replayed into the new file."""
+        """Fail, and keep the old log from being replayed into the new file."""
         kept = [
             moved
             for name, opened in ((self._log_path, self._log), (self._index_path, self._index))
             if opened is not None and (moved := _move_aside(name, opened))
         ]
-        kept_note = f"; what the log of the old one held is kept in {kept[0]}" if kept else ""
+        kept_note = f"; the log of the old file is kept in {kept[0]}" if kept else ""
         self._fail_as_replaced(
-            f"{self._path} was removed or replaced while the service ran; restart it to go on "
-            f"with what is there now{kept_note}"
+            f"{self._path} was removed or replaced while the service ran; restart it to "
+            f"use the present file{kept_note}"
         )
 
     def _fail_as_replaced(self, reason: str) -> None:
@@ -196,7 +195,7 @@ class FileWatch:
 
 
 def _is_explained(known: _Written, now: _Written) -> bool:
-    """Whether a checkpoint of another process accounts for what has changed."""
+    """Whether a checkpoint of another process explains the change."""
     if now.others_version != known.others_version:
         return True
     begun_anew = now.log_frames < known.log_frames + now.own_frames - known.own_frames
@@ -222,14 +221,14 @@ def _identity(found: os.stat_result) -> _Identity:
 
 
 def _has_moved(connection: apsw.Connection) -> bool:
-    """Whether the name belongs to another file by now, as SQLite's own file layer sees it."""
+    """Whether the name belongs to another file now, by SQLite's own file layer."""
     moved = ctypes.c_int(0)
     connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
     return bool(moved.value)
 
 
 def _move_aside(path: str, opened: _Identity) -> str | None:
-    """Give the file another name, if it is still ours, and return that."""
+    """Rename the file, if it is still ours; returns the new name."""
     if _identity_of(path) != opened:
         return None
     moved = f"{path}.of-replaced-{opened[1]}"

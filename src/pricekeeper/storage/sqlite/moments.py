@@ -1,15 +1,14 @@
-"""What the file remembers of the time, and how far expired rows may be deleted.
+"""What the file records of the time, and how far expired rows may be deleted.
 
-An expired row counts for nothing, so deleting it late costs space alone. Deleting it early can't be
-mended: a deleted revocation makes a token valid again. When a service starts, a wall clock that is
-ahead looks like a long time that the service was stopped. So two rules hold:
+An expired row counts as absent, so deleting it late only costs space. Deleting it early is
+irreparable: without its revocation, a token is valid again. At a start, a wall clock that is ahead
+looks like a long stop. So two rules hold:
 
 - A row is deleted a day after its expiry (`SWEEP_AFTER_MS`).
-- A sweep goes on where the last one ended, also after a start, and its time passes at most twice
+- A sweep continues where the last one ended, also after a start, and its time passes at most twice
   as fast as the monotonic clock's. After a long stop it takes as long again to catch up.
 
-Together: a clock must be ahead, by any amount, for a day before anything is deleted that a right
-clock would still show.
+So a clock must be ahead for a day before anything is deleted that a right clock would still show.
 """
 
 from __future__ import annotations
@@ -31,24 +30,23 @@ _KEY: Final = ("clock", "")
 
 
 class Moments(msgspec.Struct, frozen=True):
-    """What services have written about the time, in milliseconds since the epoch."""
+    """What services have recorded of the time, in milliseconds since the epoch."""
 
     newest_ms: int
-    """The last time that a service has believed."""
+    """The last time that a service believed."""
     leap_ms: int = 0
-    """How far wall time was ahead of the time that it went by; 0 if it was believed."""
+    """How far wall time was ahead of the time in use; 0 if it was believed."""
     swept_until_ms: int = 0
-    """Up to which expiry rows were due to be deleted: where the sweep goes on after a start."""
+    """Rows that expired until then were due for deletion; a new sweep starts here."""
     deleted_until_ms: int = 0
-    """Up to which expiry rows were deleted indeed."""
+    """Rows that expired until then were deleted."""
 
     @property
     def latest_ms(self) -> int:
-        """The latest of them."""
         return max(self.newest_ms, self.swept_until_ms, self.deleted_until_ms)
 
     def followed_by(self, later: Moments) -> Moments:
-        """What to remember when a service says these later ones. Doubt changes the leap alone."""
+        """The record after these later ones. Doubt changes only the leap."""
         if later.leap_ms:
             return msgspec.structs.replace(self, leap_ms=later.leap_ms)
         return msgspec.structs.replace(later, deleted_until_ms=self.deleted_until_ms)
@@ -57,8 +55,8 @@ class Moments(msgspec.Struct, frozen=True):
 def sweep_until_ms(now_ms: int, swept_until_ms: int | None, elapsed_ms: int) -> int:
     """Up to which expiry rows may be deleted now.
 
-    ``swept_until_ms`` is what this was the last time, if there was one, and ``elapsed_ms`` what the
-    monotonic clock has measured since then, or since the start if that was later.
+    ``swept_until_ms`` is the last result, if any, and ``elapsed_ms`` the monotonic time since then,
+    or since the start if that was later.
     """
     due_ms = now_ms - SWEEP_AFTER_MS
     if swept_until_ms is None:
@@ -67,7 +65,7 @@ def sweep_until_ms(now_ms: int, swept_until_ms: int | None, elapsed_ms: int) -> 
 
 
 def read_moments(connection: apsw.Connection) -> Moments | None:
-    """The moments in the file; ``None`` if there are none that can be read."""
+    """The moments in the file; ``None`` if there are none or they are unreadable."""
     try:
         for (data,) in connection.execute(STATEMENTS[MOMENTS].peek, _KEY):
             return _decode(data)
@@ -75,12 +73,12 @@ def read_moments(connection: apsw.Connection) -> Moments | None:
         if "no such table" not in str(error):  # then the file is new
             raise
     except msgspec.MsgspecError:
-        pass  # as good as none; the next sweep writes it anew
+        pass  # the next sweep replaces it
     return None
 
 
 def write_moments(connection: apsw.Connection, moments: Moments) -> None:
-    """Remember these. The caller holds a transaction."""
+    """Write these. The caller holds a transaction."""
     row = (*_KEY, None, msgspec.msgpack.encode(moments))
     connection.execute(STATEMENTS[MOMENTS].upsert, row)
 
@@ -95,7 +93,7 @@ def load_moments(path: str) -> Moments | None:
 
 
 def forget_ahead(path: str, now_ms: int, *, dry_run: bool) -> bool:
-    """Let the file at that path forget moments that are after now; whether it knew any."""
+    """Remove moments after this time from the file; returns whether there were any."""
     with closing(connect(path, busy_timeout_ms=_BUSY_TIMEOUT_MS)) as connection:
         try:
             with connection:

@@ -1,9 +1,8 @@
 """The port on SQLite.
 
-Writes go through the writer thread and are durable when they return. Reads of a file run
-straight on the event loop, on a connection of their own: a point read takes a few
-microseconds, less than handing it to a thread. A memory database has one connection only, so
-its reads queue up with the writes.
+Writes go through the writer thread and are durable when they return. Reads of a file run on the
+event loop, on their own connection: a point read takes a few microseconds, less than a handover to
+a thread. A memory database has one connection, so its reads queue with the writes.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ from pricekeeper.telemetry import StoreMeter
 READ_BUSY_TIMEOUT_MS: Final = 1_000
 SWEEP_INTERVAL_MS: Final = 60_000
 LOOK_INTERVAL_MS: Final = 1_000
-"""How long reads go on before they look whether the file is still there. Commits always look."""
+"""The longest time that reads continue without a look at the file. Commits always look."""
 SWEEP_ROWS_MAX: Final = 500
 
 _Result = TypeVar("_Result")
 
 
 class SqliteStore:
-    """Items in one SQLite file, shared with other processes if need be."""
+    """Items in one SQLite file, which other processes may share."""
 
     def __init__(
         self,
@@ -101,31 +100,26 @@ class SqliteStore:
         return cls(writer, reader, clock=clock, meter=meter, moments=moments, watch=watch)
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
-        """The item at that key; always consistent here."""
         del consistent
         self._meter.calls["get"] += 1
         return await self._read(read_item, table, table.checked(key))
 
     async def put(self, operation: Put) -> None:
-        """Write a whole item."""
         self._meter.calls["put"] += 1
         operation.check()
         await self._writer.submit(Batch.put, operation)
 
     async def update(self, operation: Update) -> Item:
-        """Change an item and return it as it is afterwards."""
         self._meter.calls["update"] += 1
         operation.check()
         return await self._writer.submit(Batch.update, operation)
 
     async def delete(self, operation: Delete) -> Item | None:
-        """Remove an item and return what it was."""
         self._meter.calls["delete"] += 1
         operation.check()
         return await self._writer.submit(Batch.delete, operation)
 
     async def transact(self, operations: Sequence[Write]) -> None:
-        """Apply the operations, all or nothing."""
         self._meter.calls["transact"] += 1
         check_transaction(operations)
         await self._writer.submit(Batch.transact, tuple(operations))
@@ -133,13 +127,11 @@ class SqliteStore:
     async def batch_get(
         self, keys: Sequence[tuple[Table, Key]], *, consistent: bool = True
     ) -> list[Item | None]:
-        """The items at these keys, in that order, all as of one moment."""
         del consistent
         self._meter.calls["batch_get"] += 1
         return await self._read(read_items, [(table, table.checked(key)) for table, key in keys])
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
-        """Items of one partition in order."""
         del consistent
         self._meter.calls["query"] += 1
         query.check()
@@ -150,14 +142,13 @@ class SqliteStore:
         return Page(tuple(items), str(items[-1][SORT_KEY]))
 
     async def create_tables(self) -> None:
-        """Make whatever tables are missing."""
         await self._writer.submit(Batch.create_tables, None)
 
     async def sweep(self) -> int:
-        """Remove what expired a day ago, in small steps that others can slip between.
+        """Remove rows that expired a day ago, in small steps between other writes.
 
-        Nothing is removed while the time is in doubt. What is believed of it is remembered. Of what
-        is kept until it is exported, nothing is removed either (`storage.kept_rows`).
+        Nothing is removed while time is in doubt. Rows that wait for an export stay
+        (`storage.kept_rows`). The believed time is recorded.
         """
         self._writer.kept_from_epoch = await self._writer.submit(Batch.find_kept_from, None)
         now_ms, began_ms = self._clock.now_ms(), self._clock.monotonic_ms()
@@ -224,8 +215,8 @@ class SqliteStore:
             try:
                 await self.sweep()
             except StoreError:
-                # Nobody waits for the sweeper, and expired items are invisible anyway: it
-                # tries again at the next interval, and the meter shows that it had to.
+                # The sweeper is not urgent, since expired items are invisible: it tries again at
+                # the next interval, and the meter shows the failure.
                 self._meter.faults["sweep"] += 1
 
 

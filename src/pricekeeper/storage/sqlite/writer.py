@@ -1,15 +1,15 @@
 """Group commit: one thread commits the operations of many callers.
 
-Everything that is submitted during a commit goes into the next one, so under load a single fsync
-serves many operations; an idle store commits at once. A caller's future is resolved only after
-its COMMIT has returned. Submissions of one turn of the event loop go to the thread together, so
-that the first of them is not committed alone.
+Operations submitted during a commit join the next one, so under load a single fsync serves many,
+and an idle store commits at once. A caller's future is resolved after its COMMIT has returned.
+Submissions of one turn of the event loop go to the thread together, so that the first is not
+committed alone.
 
 A few writes that find the thread idle are decided in the event loop, and the thread only commits
-them: what they need done takes less than to hand Python's lock over for each of its steps.
+them: that is faster than passing Python's lock back and forth.
 
 Bounds: `PENDING_MAX` operations accepted and unanswered, `BATCH_MAX` of them in one commit,
-`IN_LOOP_MAX` decided in the event loop, about `RECENT_MAX` packed items remembered.
+`IN_LOOP_MAX` decided in the event loop, about `RECENT_MAX` packed items cached.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ PENDING_MAX: Final = 10_000
 BATCH_MAX: Final = 1_000
 IN_LOOP_MAX: Final = 8
 BUSY_TIMEOUT_MS: Final = 5_000
-"""How long the thread waits for another process that writes."""
+"""How long the thread waits for another writing process."""
 RECENT_MAX: Final = 10_000
 CHECKPOINT_FRAMES: Final = 1_000
-"""The log is written back into the file when it is this long."""
+"""The length of the log at which it is written back into the file."""
 
 _Result = TypeVar("_Result")
 _Argument = TypeVar("_Argument")
@@ -51,14 +51,14 @@ _WRITES: Final = frozenset({Batch.put, Batch.update, Batch.delete, Batch.transac
 
 
 class _Begun(NamedTuple):
-    """Jobs in a transaction that is to be committed, and what to answer then."""
+    """Jobs in an open transaction, and their answers."""
 
     jobs: list[_Job]
     answers: list[_Answer]
 
 
 class Writer:
-    """The only user of its connection: its thread, and the event loop while that waits."""
+    """The only user of its connection: its thread, and the event loop while the thread waits."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Writer:
             connection.wal_autocheckpoint(0)  # the writer does it, between two looks at the file
         self._clock = clock
         self.kept_from_epoch: int | None = None
-        """From which expiry on rows are kept, as far as is known here."""
+        """From which expiry on rows are kept, as far as known here."""
         self._meter = meter
         self._loop = asyncio.get_running_loop()
         self._gathered: list[_Job] = []
@@ -105,7 +105,7 @@ class Writer:
         return future
 
     async def close(self) -> None:
-        """Finish what was accepted, then end the thread and close the connection."""
+        """Finish accepted jobs, then end the thread and close the connection."""
         if not self._closed:
             self._closed = True
             self._loop.call_soon(self._inbox.put, None)
@@ -119,9 +119,9 @@ class Writer:
         self._inbox.put(begun or gathered)
 
     def _begin_in_loop(self, jobs: list[_Job]) -> _Begun | None:
-        """Do all but commit, while the thread waits; ``None`` if it is to do everything itself."""
+        """Do all but the commit while the thread waits; ``None`` leaves all to the thread."""
         connection = self._connection
-        connection.set_busy_timeout(0)  # nobody waits for another process here
+        connection.set_busy_timeout(0)  # never wait for another process here
         try:
             return _Begun(jobs, self._begin(jobs))
         except Exception:  # noqa: BLE001 - the thread tries it again, and tells
@@ -174,7 +174,7 @@ class Writer:
             self._loop.call_soon_threadsafe(callback, argument)
 
     def _begin(self, jobs: list[_Job]) -> list[_Answer]:
-        """Run the jobs in a transaction that is not committed yet; what to answer once it is."""
+        """Run the jobs in an open transaction; returns their answers."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._forget_if_stale()
         horizon = Horizon(self._clock.now_ms() // 1000, self.kept_from_epoch)
@@ -184,7 +184,7 @@ class Writer:
         return answers
 
     def _commit(self, jobs: list[_Job], begun: list[_Answer] | None = None) -> list[_Answer]:
-        """Commit the jobs in one transaction, or all of them fail; ``begun`` if that was begun."""
+        """Commit the jobs in one transaction, or fail all of them; ``begun`` if that was begun."""
         committing = False
         try:
             answers = self._begin(jobs) if begun is None else begun
@@ -206,13 +206,13 @@ class Writer:
         log_frames = watch.verify(self._data_version)
         watch.refuse_if_unusable(may_be_applied=True)
         if log_frames >= CHECKPOINT_FRAMES:
-            # Should it fail, the log grows, and the next commit tries it again.
+            # If it fails, the log grows, and the next commit tries again.
             with contextlib.suppress(apsw.Error):
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             watch.accept()
 
     def _explain(self, error: apsw.Error, *, committing: bool) -> StoreError:
-        """The error for the caller; if the file was replaced or damaged, that is the error."""
+        """The caller's error; if the file was replaced or damaged, that error."""
         watch = self._watch
         if watch is not None:
             watch.look()
@@ -223,7 +223,7 @@ class Writer:
         return translated(error, committing=committing)
 
     def _forget_if_stale(self) -> None:
-        """Clear the cached items if another connection has written, or if there are too many."""
+        """Clear the cached items if another connection has written or there are too many."""
         version = self._connection.execute("PRAGMA data_version").get
         if version != self._data_version or len(self._recent) > RECENT_MAX:
             self._recent.clear()
@@ -236,13 +236,13 @@ class Writer:
     def _forget_transaction(self) -> None:
         self._recent.clear()
         if self._connection.in_transaction:
-            # Should even this fail, the next BEGIN does too, and we come here again.
+            # If this fails, the next BEGIN fails, too, and this runs again.
             with contextlib.suppress(apsw.Error):
                 self._connection.execute("ROLLBACK")
 
 
 def _are_few(jobs: list[_Job]) -> bool:
-    """Whether these are so few writes that the event loop does not notice them."""
+    """Whether these are few enough for the event loop."""
     count = 0
     for function, argument, _ in jobs:
         if function not in _WRITES:
@@ -257,5 +257,5 @@ def _attempt(batch: Batch, job: _Job) -> _Answer:
         return future, function(batch, argument), None
     except apsw.Error:
         raise  # the file itself is in trouble: that concerns the whole batch
-    except Exception as error:  # noqa: BLE001 - handed to its caller; the others go on
+    except Exception as error:  # noqa: BLE001 - the other operations continue
         return future, None, error
