@@ -12,13 +12,13 @@ from pricekeeper.bedrock import Family
 from pricekeeper.bedrock.reading import (
     MEMBERS_MAX,
     NESTED_MAX,
+    SHORT_BODY_BYTES,
     VALUES_MAX,
     Question,
     hand_over,
     read_and_judge,
     take_over,
 )
-from pricekeeper.gateway.measuring import SHORT_BYTES
 
 CALLS_MAX = 20_000
 """What the event loop may do at one stroke for a body that it judges itself."""
@@ -74,9 +74,9 @@ def test_taking_over_costs_the_same_however_many_values_there_are() -> None:
 )
 def test_a_body_that_the_event_loop_judges_has_a_bound(block: Any, family: Family | None) -> None:
     """The worst that fits into a short body, counted."""
-    blocks = SHORT_BYTES // (len(json.dumps(block, separators=(",", ":"))) + 1) - 100
+    blocks = SHORT_BODY_BYTES // (len(json.dumps(block, separators=(",", ":"))) + 1) - 100
     body = converse(blocks, block)
-    assert SHORT_BYTES // 2 < len(body) <= SHORT_BYTES
+    assert SHORT_BODY_BYTES // 2 < len(body) <= SHORT_BODY_BYTES
     assert calls(lambda: read_and_judge(Question(family), body)) <= CALLS_MAX
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from forecast.series import Series
-from pricekeeper.budgets.window import Span, window_at
+from pricekeeper.budgets.account import Span, window_at
 from pricekeeper.forecast.forecast import Hourly, Stretch, forecast
 from pricekeeper.tenants import Window
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pricekeeper.forecast.forecast import Forecast, Hourly, Method, Stretch, forecast
-from pricekeeper.forecast.hours import MS_PER_HOUR
+from pricekeeper.forecast.profile import MS_PER_HOUR
 
 MONDAY = 20_454 * 24 + 4 * 24
 """The first hour of a Monday."""

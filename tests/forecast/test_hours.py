@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pricekeeper.forecast.hours import MS_PER_HOUR, hours_of_week, portions_ahead
+from pricekeeper.forecast.profile import MS_PER_HOUR, hours_of_week, portions_ahead
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo", "Asia/Kathmandu"])

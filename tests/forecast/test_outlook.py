@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forecast.backtesting import Score, backtest
 from forecast.series import KINDS, RECORDED, made_up, recorded
-from pricekeeper.forecast.outlook import HISTORY_HOURS_MIN, History, Outlook, look_ahead
+from pricekeeper.forecast.forecast import HISTORY_HOURS_MIN, History, Outlook, look_ahead
 from pricekeeper.tenants import Window
 
 WEEKS = 6

@@ -44,7 +44,7 @@ MODELS = {
     Family.MISTRAL: "mistral",
     Family.OPENAI: "gpt",
 }
-STRICT = ("; it may have ", "must have exactly one member", "where Bedrock reads one")
+STRICT = ("; it may have ", "must have exactly one member", "where Bedrock reads ")
 """Parts of the messages for what the gateway refuses in AWS's own shapes."""
 HEADERS: list[dict[str, str]] = [
     {},

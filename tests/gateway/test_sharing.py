@@ -16,9 +16,9 @@ import pytest
 from gateway.conftest import ScriptedWorld
 from gateway.wire import PATIENCE_SECS, Answer, Caller, Received, Upstream, running_upstream, whole
 from gateway.world import App, World, converse_body, running_world
+from pricekeeper.bedrock.reading import SHORT_BODY_BYTES
 from pricekeeper.gateway import planning, relay, sharing
 from pricekeeper.gateway.counting import AT_ONCE_MAX
-from pricekeeper.gateway.measuring import SHORT_BYTES
 from pricekeeper.gateway.relay import BODIES_BYTES, LARGE_CALLS_MAX
 from scraping import scrape, until
 
@@ -305,7 +305,7 @@ def _answers(world: World, app: App, status: int) -> Callable[[], bool]:
 
 def test_long_bodies_are_counted_while_they_are_judged(world: World, app: App) -> None:
     """By organisation, so that a flood of them has a name."""
-    long = converse_body("a" * (2 * SHORT_BYTES), inferenceConfig={"maxTokens": 10})
+    long = converse_body("a" * (2 * SHORT_BODY_BYTES), inferenceConfig={"maxTokens": 10})
     assert share_lines(world, app, "judging") == {}
     assert world.post(PATH, long, app).status == 200
     assert share_lines(world, app, "judging") == {"used": 0, "waits_total": 0}

@@ -13,7 +13,7 @@ from selection.policies import APP, CHAIN, ECONOMY, ORG, PREMIUM, QUOTAS, STANDA
 
 HOUR_MS = 3_600_000
 MIDNIGHT_MS = NOON_MS + 12 * HOUR_MS
-ANEW = "; the quotas start anew at 2030-01-16T00:00:00Z"
+RESET = "; the quotas reset at 2030-01-16T00:00:00Z"
 
 
 def decided(choice: Choice, mine: Policy | None = None) -> Decision:
@@ -35,7 +35,7 @@ def test_a_normal_day_in_words() -> None:
     told = decided(choose(policy(), CHAIN, {PREMIUM: 123})).explanation
 
     spent = "12.30 % of its quota is spent (123 of 1000 micro-dollars)"
-    assert told == f"premium is recommended: {spent}{ANEW}"
+    assert told == f"premium is recommended: {spent}{RESET}"
 
 
 def test_a_fallback_in_words() -> None:
@@ -46,7 +46,7 @@ def test_a_fallback_in_words() -> None:
     assert decided(choose(mine, CHAIN, {PREMIUM: 1_200}, given_up), mine).explanation == (
         "lost is not a model of this deployment; premium was given up earlier today: "
         "120.00 % of its quota is spent (1200 of 1000 micro-dollars); standard has no quota; "
-        "economy is recommended: 0.00 % of its quota is spent (0 of 200 micro-dollars)" + ANEW
+        "economy is recommended: 0.00 % of its quota is spent (0 of 200 micro-dollars)" + RESET
     )
 
 
@@ -63,7 +63,7 @@ def test_a_label_that_was_given_up_and_has_room_again_in_words() -> None:
     assert decided(choose(policy(), CHAIN, {PREMIUM: 100}, given_up)).explanation == (
         "premium was given up earlier today, until midnight or a higher quota: "
         "10.00 % of its quota is spent (100 of 1000 micro-dollars); "
-        "standard is recommended: 0.00 % of its quota is spent (0 of 500 micro-dollars)" + ANEW
+        "standard is recommended: 0.00 % of its quota is spent (0 of 500 micro-dollars)" + RESET
     )
 
 
@@ -73,7 +73,7 @@ def test_the_end_in_words() -> None:
 
     assert decided(choose(only, CHAIN, {PREMIUM: 1_000}), only).explanation == (
         "premium is exhausted: 100.00 % of its quota is spent (1000 of 1000 micro-dollars); "
-        "no model may be used" + ANEW
+        "no model may be used" + RESET
     )
 
 
@@ -86,7 +86,7 @@ def test_an_override_in_words(client: Client, whom: str) -> None:
 
     assert decided(choice).explanation == (
         f"standard was set by hand for the {whom}: "
-        "120.00 % of its quota is spent (600 of 500 micro-dollars)" + ANEW
+        "120.00 % of its quota is spent (600 of 500 micro-dollars)" + RESET
     )
 
 

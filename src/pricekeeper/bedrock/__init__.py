@@ -1,8 +1,7 @@
-"""What Bedrock's runtime is asked and what it reports, read from its own JSON.
+"""Reads Bedrock's own JSON: what a request can use at most, and what a reply says it used.
 
-The wrapper of other people's clients and the gateway both use it: what a request can use at the
-most (`judge`), what a reply or a stream says was used (`usage`, `streams`), and which errors are
-surely free (`refusals`). All of it is pure.
+The gateway and the wrapped AWS clients share it: `judge` for requests, `usage`, `streams` and `sse`
+for replies, `refusals` for errors that are free. It is pure, except for the process in `reading`.
 """
 
 from pricekeeper.bedrock.families import (

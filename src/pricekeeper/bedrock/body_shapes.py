@@ -1,12 +1,12 @@
-"""The shapes of request bodies, as text: Converse's from AWS's own model, the families' by hand.
+"""The shapes of request bodies as text: Converse's from AWS's model, the families' by hand.
 
-A line that begins at the margin names a shape; its members follow. ``Name : a b`` is an object with
-these members. ``Name | a b`` is an object with exactly one of them. ``Name # a=X b=Y`` is an object
-whose ``type`` says which shape it has; a date at the end of the type is left out, and ``-`` is for
-objects without a type.
+A line at the margin names a shape; its members follow. ``Name : a b`` is an object with these
+members. ``Name | a b`` is an object with exactly one of them. ``Name # a=X b=Y`` is an object whose
+``type`` names its shape; a date at the end of the type is ignored, and ``-`` is for objects without
+a type.
 
-A member alone is a scalar. ``a=X`` has a shape, ``a=[X]`` is a list, ``a=~X`` and ``a=~[X]`` may
-also be text, and ``a={}`` is free JSON in which nothing is a picture.
+A bare member is a scalar. ``a=X`` has a shape, ``a=[X]`` is a list, ``a=~X`` and ``a=~[X]`` may
+also be text, and ``a={}`` is free JSON without pictures.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ VideoBlock : format source=VideoSource
 VideoSource | bytes s3Location=S3Location
 WebLocation : url domain
 """
-"""What ``tools/converse_model.py`` prints. A test fails if botocore's model says something else."""
+"""The output of ``tools/converse_model.py``. A test compares it with botocore's model."""
 
 FAMILIES: Final = """
 AdditionalFields : top_k topK k p min_p thinking={} anthropic_beta={} reasoning_config={}
@@ -167,5 +167,5 @@ OpenAITool # function=OpenAIFunction
 TitanRequest : inputText textGenerationConfig={} dimensions normalize embeddingTypes={}
     embeddingConfig={}
 """
-"""What models read of the bodies that are their family's own. A member that is not here may make
-the model read anything, so it holds the whole window."""
+"""What models read of their family's own bodies. An unknown member may make a model read anything,
+so it reserves the whole window."""

@@ -1,4 +1,4 @@
-"""Model families: whose body an ``invoke`` has, told by the model's id or by the body itself."""
+"""The operations of Bedrock's runtime, and the model families that have bodies of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum, StrEnum
 from typing import Any, Final
 
 AUTO: Final = "auto"
-"""Asks for the best label that the app may use, in place of a model."""
+"""Means the best label that the app may use."""
 
 
 class Operation(Enum):
@@ -22,7 +22,6 @@ class Operation(Enum):
         self.api_name = api_name
         self.path_end = path_end
         self.is_stream = path_end.endswith("stream")
-        """Whether the answer comes in events."""
         self.is_converse = path_end.startswith("converse")
         """Whether the body is the same for every model; else it is the model family's own."""
 
@@ -61,7 +60,7 @@ _IN_THE_BODY: Final = (
 )
 
 _WITHOUT_TEXT: Final = ("embed", "rerank", "canvas", "image", "reel", "sonic")
-"""Parts of the names that providers give to models without text."""
+"""Parts of the names of models that write no text."""
 _PROVIDERS_WITHOUT_TEXT: Final = (".stability.", ".luma.")
 
 
@@ -74,7 +73,7 @@ def family_of_model(model_id: str) -> Family:
 
 
 def family_of_body(body: Mapping[str, Any]) -> Family:
-    """The family that the body of an ``invoke`` is for; `Family.OTHER` if it does not tell."""
+    """The family of an ``invoke`` body; `Family.OTHER` if the body does not tell."""
     for name, family in _IN_THE_BODY:
         if name in body:
             return family
@@ -82,11 +81,11 @@ def family_of_body(body: Mapping[str, Any]) -> Family:
 
 
 def answers_with_text(model_id: str) -> bool:
-    """Whether a model writes text, as far as its id tells; if it does not tell, it does.
+    """Whether a model writes text, judging by its id; true if the id does not tell.
 
-    Others make vectors, an order of documents, pictures, films or sound. A provider has to be in
-    front, so a label such as ``image-captions`` tells nothing. The deployment file may say
-    otherwise: in the service, `Model.writes_text` has the answer.
+    Other models make vectors, rankings, pictures, films or sound. The id must name a provider, so a
+    label such as ``image-captions`` tells nothing. In the service, `Model.writes_text` from the
+    deployment file decides.
     """
     for part in model_id.split("/"):
         if any(one in f".{part}" for one in _PROVIDERS_WITHOUT_TEXT):

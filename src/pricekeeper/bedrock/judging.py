@@ -1,8 +1,7 @@
-"""Judges a request: the most that it can use, and the body that is sent instead of it.
+"""Judges a request: the most that it can use, and the body to send.
 
-What is sent on is what was understood: the body is encoded again from what was judged, so that no
-second reader can understand the caller's bytes differently. A capture above its hold is counted in
-full all the same.
+The body is encoded again from the judged values, so Bedrock can't read the caller's bytes
+differently. A capture above its hold is still counted in full.
 """
 
 from __future__ import annotations
@@ -37,24 +36,24 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.tags import TAG_PREFIX, check_tags
 
 TEMPLATE_TOKENS: Final = 64
-"""What a model's template adds to any prompt."""
+"""Added to any prompt by a model's template."""
 WINDOW_TOKENS: Final = 100_000_000
-"""Held where the length of a prompt is not known. No window that a deployment file can state is
-longer, and a hold is never above the model's own window."""
+"""Reserved if the length of a prompt is unknown. No deployment file can state a longer window, and
+a hold is never above the model's own window."""
 MAX_OUTPUT_TOKENS: Final = 4_096
-"""The longest answer of a call that does not state one: it is written into the call."""
+"""The longest answer of a call that does not state one. It is written into the call."""
 METADATA_HEADER: Final = "x-amzn-bedrock-request-metadata"
 GUARDRAIL_HEADER: Final = "x-amzn-bedrock-guardrailidentifier"
 GUARDRAIL_MEMBER: Final = "amazon-bedrock-guardrailConfig"
 STORED_PROMPT: Final = ":prompt/"
-"""In the id of a model that stands for a prompt: its text is kept at Bedrock."""
+"""Part of the id of a prompt that is stored at Bedrock."""
 _INSTRUCTING: Final = (
     frozenset({"toolConfig", "tools", "functions"}),
     frozenset({"outputConfig", "output_config", "output_format", "response_format"}),
 )
 """Members for which Bedrock adds instructions to the prompt: for tools, and for a schema."""
 NOT_PROMPT: Final = ("requestMetadata", "inferenceConfig", "serviceTier")
-"""Members of which a model reads nothing."""
+"""Members that the model does not read."""
 SERVICE_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _DEFAULT_TIERS: Final = frozenset({"default", "standard", "standard_only"})
 _TIER_MEMBERS: Final = frozenset({"serviceTier", "service_tier", "performanceConfig", ADDITIONAL})
@@ -62,14 +61,14 @@ BETA_HEADER: Final = "anthropic-beta"
 _LONGER_WINDOW: Final = re.compile(r"context-([0-9]{1,3})([km])(?![a-z0-9])")
 _THOUSANDS: Final = {"k": 1_000, "m": 1_000_000}
 _USUAL_PRICES: Final = {"speed": ("standard",), "inference_geo": ("global", "not_available")}
-"""Members that multiply the price of all tokens, and what they say for the usual price."""
+"""Members that multiply the price of all tokens, and their values for the usual price."""
 _ASCII: Final = bytes(range(128))
 _COMPOSED_CHARS: Final = 64
-"""Characters are composed in groups, since Python's time for it grows by the square."""
+"""Characters are composed in groups: Python's time for it grows quadratically."""
 _COMPOSED_MAX: Final = 250_000
-"""More characters are not composed, but taken for those that grow the most."""
+"""A longer text is not composed, but reserved at `_COMPOSED_GROWTH`."""
 _COMPOSED_GROWTH: Final = 10
-"""How many more bytes a character may have for each of its own, in composed form."""
+"""How many bytes each byte of a character may become in composed form, beyond itself."""
 _TIER_HEADERS: Final = frozenset({TIER_HEADER, LATENCY_HEADER})
 _REQUESTS: Final = {
     None: "ConverseRequest",
@@ -79,13 +78,13 @@ _REQUESTS: Final = {
     Family.LLAMA: "LlamaRequest",
     Family.COHERE: "CohereRequest",
 }
-"""The shape of a family's body; ``None`` is ``converse``. Others have that of OpenAI's models."""
+"""The shape of each family's body; ``None`` is ``converse``. The others have OpenAI's."""
 _encode: Final = msgspec.json.Encoder().encode
 _decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Terms(TypedDict):
-    """What to authorize for a call: the same from the gateway and from a wrapped client."""
+    """What to authorize for a call, for the gateway and for wrapped clients."""
 
     model: str
     input_tokens: int
@@ -100,13 +99,13 @@ class Terms(TypedDict):
 
 
 class CallBounds(msgspec.Struct, frozen=True):
-    """What a call can use at the most, and what it says about itself."""
+    """What a call can use at most, and what it says about itself."""
 
     input_tokens: int
     max_output_tokens: int | None
     """``None`` if the request does not say."""
     cache_write: CacheWrite = CacheWrite.NONE
-    """What is written to the cache at the most."""
+    """The dearest cache write."""
     service_tier: str | None = None
     tags: dict[str, str] = {}
     is_open: bool = False
@@ -114,9 +113,9 @@ class CallBounds(msgspec.Struct, frozen=True):
     uses: tuple[str, ...] = ()
     """What is billed beside tokens, such as ``guardrail`` or ``tool_call:web_search``."""
     window_tokens: int = 0
-    """The window that the call asks for, if it asks for a longer one than the model has without."""
+    """The window that the call requests, if it is longer than the model's default."""
     least_output_tokens: int = 1
-    """A shorter answer can't be asked for: each of several has a token and the model's thoughts."""
+    """The shortest possible answer: one token for each answer, and the model's thoughts."""
     has_addresses: bool = False
     """Whether the request names pictures that are kept elsewhere."""
 
@@ -129,20 +128,20 @@ class CallBounds(msgspec.Struct, frozen=True):
 
 
 class BedrockCall(msgspec.Struct, frozen=True):
-    """A request as it was understood."""
+    """A judged request."""
 
     family: Family | None
-    """Whose body it is; ``None`` for ``converse``."""
+    """Of the body; ``None`` for ``converse``."""
     body: dict[str, Any]
     """Without the longest answer."""
     bounds: CallBounds
     answers: int = 1
-    """How many answers share what is held for."""
+    """How many answers share the reserved length."""
     has_answer: bool = True
-    """Whether the model writes text; else no longest answer is read or written."""
+    """Whether the model writes text; if not, no longest answer is read or written."""
 
     def opened_by(self, model_ids: Iterable[str]) -> BedrockCall:
-        """The call, with the window as its prompt if one of the models is a stored prompt."""
+        """The call, with the whole window reserved if a model id names a stored prompt."""
         if not any(STORED_PROMPT in one for one in model_ids):
             return self
         bounds = msgspec.structs.replace(self.bounds, input_tokens=WINDOW_TOKENS, is_open=True)
@@ -165,7 +164,7 @@ class BedrockCall(msgspec.Struct, frozen=True):
         )
 
     def encoded(self, max_output_tokens: int, **changes: Any) -> bytes:
-        """The body to send, for that longest answer."""
+        """The body to send, with that longest answer."""
         members = self.written(max_output_tokens) | changes
         if not any(type(value) is msgspec.Raw for value in members.values()):
             return _encode(members)
@@ -176,7 +175,7 @@ class BedrockCall(msgspec.Struct, frozen=True):
         return b"".join((*parts, b"}"))
 
     def written(self, max_output_tokens: int) -> dict[str, Any]:
-        """The body with its longest answer, where the family reads it."""
+        """The body with its longest answer under the family's name."""
         if not self.has_answer:
             return self.body
         return write_length(self.body, max(1, max_output_tokens // self.answers), self.family)
@@ -191,12 +190,12 @@ def judge(
     is_strict: bool = True,
     tags: Mapping[str, str] | None = None,
 ) -> BedrockCall:
-    """Judge the body of a call, in one pass over it. The body is changed and kept.
+    """Judge the body of a call in one pass. The body is changed and kept.
 
     - ``family`` is ``None`` for ``converse``.
     - ``headers`` have lower-case names.
-    - ``is_strict`` refuses members that AWS's model of ``converse`` does not have; else they hold
-      the window.
+    - ``is_strict`` refuses members that AWS's model of ``converse`` does not have; otherwise they
+      reserve the window.
     - ``tags`` are those of the client; the call's own replace them.
 
     Raises `BodyRefusedError`.
@@ -262,9 +261,9 @@ def _judge(
 
 
 def _length_of(data: bytes) -> int:
-    """At most how many tokens a text has: its bytes, or those of it in composed form, if more.
+    """An upper bound of a text's tokens: its bytes, or those of its composed form if more.
 
-    Some tokenizers bring a text into Unicode's NFKC first; one character may become 18.
+    Some tokenizers normalise text to NFKC first; one character may become 18.
     """
     if data.isascii():
         return len(data)
@@ -280,7 +279,7 @@ def _length_of(data: bytes) -> int:
 
 
 def _check_price(body: Mapping[str, Any]) -> None:
-    """Refuse what multiplies the price of tokens: no price list of ours has it."""
+    """Refuse members that multiply the price of tokens: price lists don't have them."""
     for holder in (body, body.get(ADDITIONAL) or {}):
         for name, usual in _USUAL_PRICES.items():
             if holder.get(name) is not None and holder[name] not in usual:
@@ -291,7 +290,7 @@ def _check_price(body: Mapping[str, Any]) -> None:
 
 
 def _longer_window(body: Mapping[str, Any], headers: Mapping[str, str]) -> int:
-    """The longest window that a beta of Anthropic's opens; zero if none does."""
+    """The longest window that an Anthropic beta opens; zero if none does."""
     stated: list[Any] = [headers.get(BETA_HEADER)]
     stated += [holder.get("anthropic_beta") for holder in (body, body.get(ADDITIONAL, {}))]
     if not any(stated):
@@ -303,7 +302,7 @@ def _longer_window(body: Mapping[str, Any], headers: Mapping[str, str]) -> int:
 def _tags_of(
     body: Mapping[str, Any], headers: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """The tags of a call: its headers win over ``requestMetadata``, and that over ``given``."""
+    """The tags of a call: headers win over ``requestMetadata``, which wins over ``given``."""
     start = len(TAG_PREFIX)
     named = {name[start:]: value for name, value in headers.items() if name[:start] == TAG_PREFIX}
     metadata: Any = body.get("requestMetadata") or headers.get(METADATA_HEADER) or {}
@@ -322,9 +321,9 @@ def _tags_of(
 
 
 def _tier_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
-    """The tier that is asked for, wherever the body or the headers say it.
+    """The tier that the body or the headers request.
 
-    Which place Bedrock reads depends on the path and the model, so two that differ are refused.
+    Where Bedrock reads it depends on the path and the model, so two different tiers are refused.
     """
     if body.keys().isdisjoint(_TIER_MEMBERS) and headers.keys().isdisjoint(_TIER_HEADERS):
         return None

@@ -1,7 +1,7 @@
-"""Reads how long an answer may be, and writes it where the model reads it.
+"""Reads the longest answer of a body, and writes it where the model reads it.
 
-A body may state it under several names, and which of them a model obeys is not certain. So the
-highest counts, the family's own name is written, and all others are dropped.
+A body may state it under several names, and it is uncertain which one a model obeys. So the highest
+counts, it is written under the family's own name, and the other names are dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pricekeeper.bedrock.shapes import BodyRefusedError, is_length, is_times
 
 Holders: TypeAlias = list[tuple[str, dict[str, Any]]]
 ADDITIONAL: Final = "additionalModelRequestFields"
-"""What Converse hands to the model as it is."""
+"""Converse passes this to the model unchanged."""
 CONFIGS: Final = ("inferenceConfig", "textGenerationConfig")
 _OUTER: Final = (*CONFIGS, ADDITIONAL)
 _OWN_NAMES: Final[Mapping[Family | None, tuple[str | None, str]]] = {
@@ -28,19 +28,19 @@ _OWN_NAMES: Final[Mapping[Family | None, tuple[str | None, str]]] = {
     Family.OPENAI: (None, "max_completion_tokens"),
     Family.OTHER: (None, "max_tokens"),
 }
-"""Where each family reads the longest answer, ``None`` being ``converse``."""
+"""Where each family reads the longest answer; ``None`` is ``converse``."""
 _CONVERSE: Final = "inferenceConfig.maxTokens"
 _OF_OTHERS: Final = ("max_tokens", "max_completion_tokens")
-"""The names that models of no known family obey; of another one it is not certain."""
+"""The names that models of unknown families obey; other names are uncertain."""
 _THOUGHTS: Final = ("thinking", "reasoning_config")
 _COMPACTION: Final = "compact"
-"""How an edit of the context begins that has the model read everything once more, and sum it up."""
+"""The start of a context edit that makes the model read everything again and summarise it."""
 
 
 def take_lengths(holders: Holders, family: Family | None) -> int | None:
-    """Take the longest answers out of a body; the highest of them, ``None`` if there are none.
+    """Remove the longest answers from a body; returns the highest, or ``None``.
 
-    ``family`` is ``None`` for ``converse``. Raises `BodyRefusedError` for one that is no count.
+    ``family`` is ``None`` for ``converse``. Raises `BodyRefusedError` for a value that is no count.
     """
     longest = None
     for path, holder in holders:
@@ -61,8 +61,8 @@ def take_lengths(holders: Holders, family: Family | None) -> int | None:
 def budget_of(holders: Holders) -> int:
     """The most tokens that a body lets the model think, if it says so.
 
-    They count in the longest answer. Only with thoughts between calls of tools may they be more
-    than that, and then nothing says how long the answer is.
+    They count in the longest answer. Only between tool calls may they exceed it, and then the
+    length of the answer is unbounded.
     """
     most = 0
     for _, holder in holders:
@@ -83,7 +83,7 @@ def write_length(body: dict[str, Any], tokens: int, family: Family | None) -> di
 
 
 def answers_of(holders: Holders) -> int:
-    """How many answers to the one prompt are asked for."""
+    """How many answers to the prompt are requested."""
     most = 1
     for path, holder in holders:
         for name in filter(is_times, holder):
@@ -93,7 +93,7 @@ def answers_of(holders: Holders) -> int:
 
 
 def is_compacting(holders: Holders) -> bool:
-    """Whether the model may read all of it once more, to sum it up, and answer with that, too."""
+    """Whether the model may read everything again and answer with a summary, too."""
     for _, holder in holders:
         if "context_management" not in holder:
             continue
@@ -107,7 +107,7 @@ def is_compacting(holders: Holders) -> bool:
 
 
 def holders_of(body: dict[str, Any]) -> Holders:
-    """The objects of a body that may state a longest answer, and the path to each."""
+    """The objects of a body that may state a longest answer, with their paths."""
     found = [("", body)]
     for outer in _OUTER:
         inside = body.get(outer)

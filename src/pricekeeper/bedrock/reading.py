@@ -1,7 +1,7 @@
 """Reads the bytes of a body and judges it, in time linear in its length.
 
-A judged body can be handed to another process. Its members travel as JSON texts, so the other
-process neither parses nor encodes the long ones.
+A long body is judged in a process of its own (`main`). Its members travel as JSON texts, so the
+gateway's process neither parses nor encodes the long ones.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pricekeeper.bedrock.usage import NOT_JSON
 VALUES_MAX: Final = 100_000
 """The most values in a body; each takes half a microsecond."""
 MEMBERS_MAX: Final = 256
-"""The most members of a body, and of its settings; Bedrock knows about 30."""
+"""The most members of a body and of its settings; Bedrock knows about 30."""
 EXPONENT_VALUES: Final = 20
 """A number with an exponent takes as long to parse as this many values."""
 DIGITS_AS_A_VALUE: Final = 32
-WEIGHED_FROM_BYTES: Final = 16_384
-"""A shorter body can't have too many values."""
+SHORT_BODY_BYTES: Final = 16_384
+"""A shorter body can't have too many values, and is judged within a millisecond."""
 NESTED_MAX: Final = 100
-"""A body with fewer lists and objects is not nested too deeply for Python. The stack may be this
-much deeper when the body is encoded."""
-SHORT_BYTES: Final = 1_024
+"""A body with fewer lists and objects is not nested too deeply for Python, also where the stack is
+this much deeper."""
+SHORT_MEMBER_BYTES: Final = 1_024
 """A longer member stays JSON text when it is handed over."""
 ASKED: Final = struct.Struct(">II")
 ANSWERED: Final = struct.Struct(">I")
@@ -49,9 +49,9 @@ class Question(msgspec.Struct, frozen=True):
     """What to find out about a body."""
 
     family: Family | None
-    """The model family of the body; ``None`` for Converse."""
+    """The family of the body; ``None`` for Converse."""
     is_told_by_body: bool = False
-    """Whether to take the family from the form of the body."""
+    """Whether the form of the body tells the family."""
     headers: dict[str, str] = {}
     has_answer: bool = True
     is_free: bool = False
@@ -61,7 +61,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """The call that a body asks for, or why it is refused."""
+    """The call that a body requests, or why it is refused."""
 
     call: BedrockCall | None
     model: str = ""
@@ -128,7 +128,7 @@ def take_over(data: Bytes) -> Judged:
 
 
 def weigh(body: Bytes) -> int:
-    """An upper bound of the values in a JSON text; numbers that parse slowly count several times.
+    """An upper bound of the values in a JSON text; slow numbers count several times.
 
     Takes linear time and does not parse. A string ends at a quotation mark that is not escaped.
     Outside of strings a value is the first of its container or follows a comma.
@@ -145,7 +145,7 @@ def weigh(body: Bytes) -> int:
 
 
 def _read(body: Bytes) -> dict[str, Any]:
-    if len(body) > WEIGHED_FROM_BYTES and weigh(body) > VALUES_MAX:
+    if len(body) > SHORT_BODY_BYTES and weigh(body) > VALUES_MAX:
         raise BodyRefusedError(
             f"the body may have {VALUES_MAX} values at most, and fewer long numbers"
         )
@@ -162,7 +162,7 @@ def _read(body: Bytes) -> dict[str, Any]:
 
 
 def _family_to_count(body: dict[str, Any]) -> Family | None:
-    """The family of the InvokeModel body in a CountTokens request; ``None`` if it does not tell."""
+    """The family of the body in a CountTokens request; ``None`` if it does not tell."""
     try:
         family = family_of_body(_read(msgspec.convert(body, _ToCount).input.invoke.body))
     except (msgspec.ValidationError, BodyRefusedError):
@@ -171,17 +171,14 @@ def _family_to_count(body: dict[str, Any]) -> Family | None:
 
 
 def _check_writable(parsed: Any) -> None:
-    """Raise `RecursionError` for a body that is nested too deeply to be encoded later.
-
-    The stack may be deeper then.
-    """
+    """Raise `RecursionError` for a body that is nested too deeply to be encoded later."""
     for _ in range(NESTED_MAX):
         parsed = [parsed]
     _encode(parsed)
 
 
 def _member(name: str, text: bytes) -> Any:
-    if len(text) <= SHORT_BYTES:
+    if len(text) <= SHORT_MEMBER_BYTES:
         return _decode_any(text)
     return _decode_outer(text) if name in CONFIGS and text[:1] == b"{" else msgspec.Raw(text)
 

@@ -1,17 +1,17 @@
-"""Which failed model calls are free: those that Bedrock refused before a model ran.
+"""Tells which failed model calls are free: those that Bedrock refused before a model ran.
 
-Bedrock bills what a model has done, also when the caller never gets the answer. So a timeout, a
-lost connection, a cancelled call or stream and an error of the caller's own code leave the cost
-unknown. An answer that is an error is read in this order, by the gateway and by the wrapper:
+Bedrock bills what a model has done, even if the caller never gets the answer. So after a timeout, a
+lost connection, a cancelled call or an error of the caller's own code the cost is unknown. An error
+reply is read in this order:
 
-1. Usage in the body or the headers is what the call is charged, whatever the status.
-2. A name that Bedrock gives its errors (`REFUSAL_CODES`), or an error object on the paths of OpenAI
-   and Anthropic, is a refusal.
-3. A status 4xx or 3xx is a refusal, but for `_MAY_HAVE_RUN`.
-4. Any other answer is unknown: a 5xx without a name comes from a proxy or a load balancer, which
-   may have given up on a model that runs.
+1. Usage in the body or the headers is charged, for any status.
+2. A name of Bedrock's own (`REFUSAL_CODES`), or an error object on the paths of OpenAI and
+Anthropic, is a refusal.
+3. A status 4xx or 3xx is a refusal, except `_MAY_HAVE_RUN`.
+4. Any other reply is unknown: a 5xx without a name comes from a proxy or a load balancer, which may
+have given up on a model that runs.
 
-In a stream an error is a refusal by the same names if it is the first event.
+In a stream, an error with such a name is a refusal if it is the first event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pricekeeper.bedrock.families import Operation
 from pricekeeper.bedrock.usage import NOT_JSON, Usage, states_usage, usage_of_invoke
 
 CALLS: Final = frozenset(operation.api_name for operation in Operation)
-"""The operations that run a model. An error of any other operation says nothing about the call."""
+"""The operations that run a model. An error of another operation says nothing about the call."""
 
 REFUSAL_CODES: Final = frozenset(
     {
@@ -42,28 +42,28 @@ REFUSAL_CODES: Final = frozenset(
         "ValidationException",
     }
 )
-"""The errors in Bedrock's own model of these operations. `ModelStreamErrorException` is left out:
-it comes inside a stream, after output."""
+"""The errors in Bedrock's model of these operations, except `ModelStreamErrorException`, which
+comes inside a stream, after output."""
 _OF_EVERY_AWS_SERVICE: Final = frozenset({"InternalFailure", "ServiceUnavailable"})
-"""The errors with a status 5xx that all AWS services have in common."""
+"""The 5xx errors that all AWS services have in common."""
 _WITHOUT_A_MODEL: Final = range(HTTPStatus.MULTIPLE_CHOICES, HTTPStatus.INTERNAL_SERVER_ERROR)
 _MAY_HAVE_RUN: Final = frozenset(
     {HTTPStatus.SEE_OTHER, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.FAILED_DEPENDENCY}
 )
 """Without a name of Bedrock's these prove nothing: 303 says that the request was processed, some
-proxies answer 408 when the server behind them is slow, and 424 is a model that has failed."""
+proxies answer 408 when the server behind them is slow, and 424 is a model that failed."""
 
 _NEVER_SENT: Final = frozenset({"ConnectTimeoutError", "ProxyConnectionError"})
 """botocore's errors of connections that were never made."""
 _CONNECTING: Final = frozenset(
     {"NewConnectionError", "ClientConnectorError", "gaierror", "SSLCertVerificationError"}
 )
-"""The errors of urllib3, aiohttp and Python that only come up while a connection is made."""
+"""Errors of urllib3, aiohttp and Python that only occur while a connection is made."""
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ErrorReply(NamedTuple):
-    """What an answer that is an error says about the cost of its call."""
+    """What an error reply says about the cost of its call."""
 
     is_free: bool
     """Whether no model has run."""
@@ -74,10 +74,9 @@ class ErrorReply(NamedTuple):
 def read_error(
     status: int, headers: Mapping[str, str], data: bytes, *, has_objects: bool = False
 ) -> ErrorReply:
-    """Judge an answer that is an error; ``headers`` has lower-case names.
+    """Judge an error reply; ``headers`` have lower-case names.
 
-    ``has_objects`` says that Bedrock names errors on this path by an error object, as OpenAI and
-    Anthropic do.
+    ``has_objects`` says that errors on this path are error objects, as OpenAI and Anthropic have.
     """
     try:
         body = _decode(data)
@@ -95,14 +94,14 @@ def read_error(
 
 
 def is_refusal(code: str, status: int) -> bool:
-    """Whether an error with that AWS code and HTTP status, and without usage, is a refusal."""
+    """Whether an error with this code and status, and without usage, is a refusal."""
     if code in REFUSAL_CODES or code in _OF_EVERY_AWS_SERVICE:
         return True
     return status in _WITHOUT_A_MODEL and status not in _MAY_HAVE_RUN
 
 
 def has_error_object(body: Mapping[str, Any]) -> bool:
-    """Whether a body, or an event of a stream, is an error as OpenAI and Anthropic write it."""
+    """Whether a body or a stream event is an error as OpenAI and Anthropic write it."""
     return isinstance(_error_of(body).get("message"), str)
 
 
@@ -112,7 +111,7 @@ def _error_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _code_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-    """The name of an AWS error, where botocore looks for it."""
+    """The name of an AWS error, from where botocore reads it."""
     for found in (headers.get("x-amzn-errortype"), body.get("code"), body.get("__type")):
         if isinstance(found, str):
             return found.partition(":")[0].rpartition("#")[2]
@@ -120,11 +119,10 @@ def _code_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
 
 
 def was_never_sent(error: BaseException) -> bool:
-    """Whether botocore's error says that no connection was made, so that no model has run.
+    """Whether botocore's error says that no connection was made.
 
-    Its name is not enough. aiobotocore says `EndpointConnectionError` also of a connection that was
-    reset after the request was sent, and TLS can fail in the middle of an answer: then the error
-    that it was made from decides.
+    Its name is not enough: aiobotocore raises `EndpointConnectionError` also after a request was
+    sent, and TLS can fail in the middle of an answer. Then its cause decides.
     """
     if not _names_of(error).isdisjoint(_NEVER_SENT):
         return True
@@ -138,7 +136,7 @@ def _names_of(value: object) -> set[str]:
 
 
 def is_free_refusal(error: BaseException) -> bool:
-    """Whether the error is Bedrock's refusal of the one attempt that was made."""
+    """Whether the error is Bedrock's refusal of the only attempt."""
     # botocore is loaded already if the error is one of its own, and else this costs little.
     from botocore.exceptions import ClientError, EventStreamError  # noqa: PLC0415
 

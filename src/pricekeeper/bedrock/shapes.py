@@ -1,12 +1,12 @@
-"""Walks a request body by its shapes, and finds what its bytes alone do not tell.
+"""Walks a request body by its shapes, and finds what the bytes alone do not tell.
 
-A prompt has at most as many tokens as its JSON has bytes: tokenizers that begin with single bytes
-never make more. So a bound starts at all the bytes of the body that is sent. A walk finds what may
-be dearer (documents, data at another address, tools that run at Bedrock's side), and lowers the
-bound only for what is proven by its shape to be a picture, sound or film.
+A prompt has at most as many tokens as its JSON has bytes: byte-level tokenizers never make more. So
+a bound starts at all bytes of the body that is sent. The walk finds what may be dearer (documents,
+data at an address, tools that run at Bedrock), and lowers the bound only for data that its shape
+proves to be a picture, sound or film.
 
-A member that a shape does not have may make the model read anything. Bedrock's own parser refuses
-it in ``converse``, and so does a strict shape. In a body of a model family it holds the window.
+A member that a shape does not have may make the model read anything. In ``converse`` Bedrock's own
+parser refuses it, and so does a strict shape. In a family's body it reserves the window.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import msgspec
 from pricekeeper.bedrock.body_shapes import CONVERSE, FAMILIES
 
 TOOL_TOKENS: Final = 1_024
-"""What instructions for tools or a schema add, and each tool that a model brings with it."""
+"""Added by instructions for tools or a schema, and by each tool that a model brings along."""
 IMAGE_TOKENS: Final = 16_640
-"""More than any model on Bedrock makes of one picture: Qwen3-VL makes up to 16,384."""
+"""More than any model on Bedrock makes of a picture: Qwen3-VL makes up to 16,384."""
 VIDEO_TOKENS: Final = 300_000
-"""Nova reads at most 960 frames of 288 tokens; the other models have a shorter window."""
+"""Nova reads at most 960 frames of 288 tokens; other models have shorter windows."""
 DOCUMENT_TOKENS: Final = 8_192
-"""What is added for each document."""
+"""Added for each document."""
 PLAIN_TOKENS_PER_BYTE: Final = 3
-"""A document that is plain text, with what is put between its cells or lines."""
+"""For a plain-text document, with separators between its cells or lines."""
 _PLAIN_FORMS: Final = frozenset({"txt", "md", "csv", "html", "text/plain"})
-"""Forms of documents that are plain text. Others may be compressed, or show a part many times."""
+"""Plain-text formats. Others may be compressed, or show a part many times."""
 GUARDRAIL: Final = "guardrail"
 TOOL_CALL: Final = "tool_call:"
 _SERVED_TYPES: Final = ("web_search", "web_fetch", "code_execution", "mcp")
@@ -72,7 +72,7 @@ class BodyRefusedError(ValueError):
 
 
 class Findings:
-    """What a walk has found."""
+    """The result of a walk."""
 
     __slots__ = ("cache_write", "has_addresses", "has_answer", "is_open", "tokens", "uses")
 
@@ -80,7 +80,7 @@ class Findings:
         self.has_answer = has_answer
         """Whether the model writes text, so that a longest answer means something."""
         self.tokens = 0
-        """Beyond the bytes of the body; below zero if pictures take more bytes than tokens."""
+        """Beyond the bytes of the body; negative if pictures have more bytes than tokens."""
         self.cache_write = CacheWrite.NONE
         self.is_open = False
         """Whether the model may read more than is in the request."""
@@ -90,13 +90,13 @@ class Findings:
         """What is billed beside tokens."""
 
     def note_cache(self, mark: Mapping[str, Any]) -> None:
-        """Note what is written to the cache; the longest, if the time is not known."""
+        """Note a cache write; the longest if its time is unknown."""
         longest = CacheWrite.ONE_HOUR
         is_short = mark.get("ttl") in (None, "5m") and self.cache_write is not longest
         self.cache_write = CacheWrite.FIVE_MINUTES if is_short else longest
 
     def note_unknown(self, value: Any) -> None:
-        """Hold the window for what no shape has. A longest answer in it can't be held for."""
+        """Reserve the window for an unknown member. A longest answer in it is refused."""
         self.is_open = True
         waiting = [value]
         while waiting:  # each value is taken once
@@ -126,7 +126,7 @@ class Findings:
 
 
 def is_length(name: str) -> bool:
-    """Whether a member's name says how long an answer may be, in any family's words.
+    """Whether a name says how long an answer may be, in any family's words.
 
     ``max_tokens_per_doc`` of Cohere's rerank models is about the prompt.
     """
@@ -140,7 +140,7 @@ def is_length(name: str) -> bool:
 
 
 def is_times(name: str) -> bool:
-    """Whether a member's name says how many answers are asked for, in any family's words."""
+    """Whether a name says how many answers are requested, in any family's words."""
     return name[:1] in "nNbBcC_-" and _TIMES.fullmatch(_plain_name(name)) is not None
 
 
@@ -149,7 +149,7 @@ def _plain_name(name: str) -> str:
 
 
 class Plain:
-    """A scalar. Its bytes count, whatever it is."""
+    """A scalar. Its bytes count."""
 
     takes_text = True
 
@@ -159,7 +159,7 @@ class Plain:
     def judge(self, value: Any, found: Findings) -> None:
         if type(value) in _CONTAINERS:
             if self._is_strict:
-                raise BodyRefusedError("an object or list stands where Bedrock reads one value")
+                raise BodyRefusedError("found an object or list where Bedrock reads a single value")
             found.note_unknown(value)
 
 
@@ -174,7 +174,7 @@ class Free:
 
 
 class ListOf:
-    """A list, each of whose items has the same shape."""
+    """A list whose items have one shape."""
 
     takes_text = False
 
@@ -185,7 +185,7 @@ class ListOf:
     def judge(self, value: Any, found: Findings) -> None:
         if type(value) is not list:
             if self._is_strict:
-                raise BodyRefusedError("no list stands where Bedrock reads one")
+                raise BodyRefusedError("expected a list where Bedrock reads one")
             found.note_unknown(value)
             return
         judge = self._item.judge
@@ -194,7 +194,7 @@ class ListOf:
 
 
 class TextOr:
-    """A text, or something of a shape."""
+    """A text, or something with a shape."""
 
     takes_text = True
 
@@ -207,7 +207,7 @@ class TextOr:
 
 
 class Structure:
-    """An object. Members that are ``null`` are dropped: so they hide nothing, and are not sent."""
+    """An object. ``null`` members are dropped, so they hide nothing and are not sent."""
 
     takes_text = False
 
@@ -254,14 +254,14 @@ class Structure:
 
 
 class Tagged:
-    """An object whose ``type`` says which shape it has."""
+    """An object whose ``type`` names its shape."""
 
     takes_text = False
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.members: dict[str, Shape] = {}
-        """By the type without its date; ``-`` if there is none."""
+        """By type, without its date; ``-`` if there is none."""
 
     def judge(self, value: Any, found: Findings) -> None:
         kind = value.get("type") if type(value) is dict else None
@@ -287,7 +287,7 @@ def _cropped(name: str) -> str:
 
 
 def _text_in(value: Any, *names: str) -> int:
-    """How long the texts under these names are."""
+    """The length of the texts under these names."""
     return sum(len(value[name]) for name in names if type(value.get(name)) is str)
 
 
@@ -346,7 +346,7 @@ def _document(value: dict[str, Any], found: Findings) -> None:
 
 
 def _note_plain(source: dict[str, Any], found: Findings) -> None:
-    """Note a document that comes as text: its sentences may be cited, each with its marks."""
+    """Note a document that comes as text: each sentence may be cited, with marks."""
     found.tokens += (PLAIN_TOKENS_PER_BYTE - 1) * len(_encode(source))
 
 
@@ -380,7 +380,7 @@ def _guardrail(value: dict[str, Any], found: Findings) -> None:
 
 
 def _elsewhere(_: dict[str, Any], found: Findings) -> None:
-    """Hold the window: nothing here says how much is read. A small file may play for hours."""
+    """Reserve the window: nothing here says how much is read. A small file may play for hours."""
     found.is_open = True
 
 
@@ -419,12 +419,12 @@ RULES: Final[Mapping[str, Callable[[dict[str, Any], Findings], None]]] = {
     "VideoBlock": _add(VIDEO_TOKENS),
     "VideoSource": _video_data,
 }
-"""What a shape adds to the bytes of a body, or takes from them, after its members were walked."""
+"""What a shape adds to the bytes of a body, or takes from them, after its members."""
 
 
 @lru_cache(2)
 def grammar(*, is_strict: bool) -> Mapping[str, Structure | Tagged]:
-    """All shapes by their names; the shapes of ``converse`` refuse what is unknown, if strict."""
+    """All shapes by name; those of ``converse`` refuse unknown members, if strict."""
     made: dict[str, Structure | Tagged] = {}
     lines = [(line, is_strict) for line in _lines(CONVERSE)]
     lines += [(line, False) for line in _lines(FAMILIES)]
@@ -440,7 +440,7 @@ def grammar(*, is_strict: bool) -> Mapping[str, Structure | Tagged]:
 
 
 def _lines(text: str) -> Iterator[list[str]]:
-    """The words of each shape; a line that does not begin at the margin goes on."""
+    """The words of each shape."""
     for line in re.sub(r"\n\s+", " ", text.strip()).splitlines():
         yield line.split()
 

@@ -1,9 +1,9 @@
-"""The usage in server-sent events of OpenAI's and Anthropic's form, skimmed as they pass.
+"""Reads the usage of server-sent events as OpenAI and Anthropic send them, as they pass.
 
-OpenAI's streams state their usage only on request, in an event of its own. If the caller did not
-request it, the gateway does, and removes that event again. The usage that a stream states before
-its end is not its cost: Anthropic's begins with the tokens of the prompt and one of the answer. A
-stream that begins with an error is a refusal, as if the error were the answer.
+OpenAI's streams report usage only on request, in an event of its own. If the caller did not request
+it, the gateway does, and removes that event. Usage before the end of a stream is not its cost:
+Anthropic's first counts the prompt and one token of the answer. A stream that begins with an error
+is a refusal.
 """
 
 from __future__ import annotations
@@ -20,60 +20,60 @@ from pricekeeper.bedrock.refusals import read_error
 from pricekeeper.bedrock.usage import NOT_JSON, usage_of_body, with_tier_of
 
 EVENT_BYTES_MAX: Final = 4 << 20
-"""An event that is longer is passed on unread."""
+"""A longer event is passed on unread."""
 _BLANK_LINE: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _BLANK_LINE_BYTES_MAX: Final = 4
 _DATA: Final = b"data:"
 _DONE: Final = b"[DONE]"
 _STOPPED: Final = "message_stop"
 _PING: Final = re.compile(rb'\{\s*+"type"\s*+:\s*+"ping"')
-"""Anthropic's sign of life, which may come before the first event of the answer."""
+"""Anthropic's keep-alive, which may come before the first event of the answer."""
 _TELLING: Final = re.compile(rb"usage|\[DONE\]|message_stop")
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class SseUsage:
-    """What a stream of events says was used."""
+    """The usage that a stream of events reports."""
 
     def __init__(self, headers: Mapping[str, str], *, hides_usage: bool) -> None:
         self._headers = headers
         self._hides_usage = hides_usage
         self._buffer = bytearray()
         self._searched = 0
-        """How much of the buffer has no blank line in it."""
+        """How much of the buffer has no blank line."""
         self._fields: dict[str, Any] = {}
         self._tier: Any = None
         self._has_begun = False
-        """Whether an event of an answer has come: neither a comment, a ping nor a refusal."""
+        """Whether an event of an answer has come: no comment, ping or refusal."""
         self._has_refused = False
         self._has_ended = False
-        """Whether the stream has said all that it says of its usage."""
+        """Whether the stream has reported its whole usage."""
 
     @property
     def is_refused(self) -> bool:
-        """Whether all of the stream is a refusal of Bedrock's: there was no output."""
+        """Whether the whole stream is a refusal, without output."""
         return self._has_refused and not self._has_begun
 
     def feed(self, chunk: bytes) -> bytes:
-        """Look at the next bytes; what of them is to be passed on."""
+        """Read the next bytes; returns those to pass on."""
         self._buffer += chunk
         passed = b"".join(event for event in self._take_events() if not self._look(event))
         return passed if self._hides_usage else chunk
 
     def rest(self) -> bytes:
-        """What was held back at the end of the stream."""
+        """The bytes that were held back at the end of the stream."""
         left, self._buffer, self._searched = bytes(self._buffer), bytearray(), 0
         return left if self._hides_usage else b""
 
     def usage(self) -> Usage | None:
-        """What was used; ``None`` as long as the stream has not said it."""
+        """The usage; ``None`` until the stream has reported it."""
         if not self._has_ended:
             return None
         found = usage_of_body({"usage": self._fields, "service_tier": self._tier})
         return with_tier_of(found, self._headers)
 
     def _take_events(self) -> list[bytes]:
-        """The events that are whole, each with the blank line that ends it."""
+        """The complete events, each with the blank line that ends it."""
         ends = [found.end() for found in _BLANK_LINE.finditer(self._buffer, self._searched)]
         begins = [0, *ends]
         events = [bytes(self._buffer[begin:end]) for begin, end in zip(begins, ends, strict=False)]
@@ -85,7 +85,7 @@ class SseUsage:
         return events
 
     def _look(self, event: bytes) -> bool:
-        """Note what an event says; whether it says nothing but the usage."""
+        """Note what an event reports; whether it reports only the usage."""
         if self._has_begun and _TELLING.search(event) is None:
             return False
         data = event.partition(_DATA)[2].strip()

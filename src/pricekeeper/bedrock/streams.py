@@ -1,9 +1,8 @@
-"""The usage in an event stream, skimmed from its bytes as they pass.
+"""Reads the usage of an AWS event stream from its bytes as they pass.
 
-Bytes are not changed and not kept. Of each frame of AWS's encoding only the length is read. Three
-payloads are looked at: the first two, where Anthropic says how much it read from a cache, and the
-last, where every model says what it used. The headers of the first frame say whether the stream
-begins with an exception: then it is a refusal, as if it were the answer.
+Bytes are neither changed nor kept. Only the length of each frame is read, and three payloads: the
+first two, where Anthropic reports cache reads, and the last, where every model reports its usage.
+The headers of the first frame say whether the stream begins with an exception, which is a refusal.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pricekeeper.bedrock.usage import (
 )
 
 FRAME_BYTES_MAX: Final = 32 << 20
-"""A frame that says it is longer is no frame: the rest of the stream is not looked at."""
+"""A longer frame is invalid: the rest of the stream is not read."""
 _PRELUDE_BYTES: Final = 12
 _unpack: Final = struct.Struct("!II").unpack_from
 """The lengths of a frame and of its headers; a checksum of both ends the prelude."""
@@ -42,7 +41,7 @@ _LENGTH_BYTES: Final = 2
 
 
 class StreamUsage:
-    """What a stream says was used, once it has said so."""
+    """The usage that a stream reports, once it has."""
 
     __slots__ = (
         "_before",
@@ -61,20 +60,21 @@ class StreamUsage:
         self._is_converse = operation.is_converse
         self._tier = service_tier
         self._buffer = bytearray()
-        """The beginning of a frame whose end has not come."""
+        """The start of an incomplete frame."""
         self._needed = 0
-        """How many bytes there must be before it is looked at again."""
+        """How many bytes must be there before it is read again."""
         self._first: list[bytes] = []
         self._begins_with = ""
-        """The name of the exception that is the first frame."""
+        """The name of the exception in the first frame."""
         self._last = self._before = (b"", -1)
-        """Bytes with the last frame in them, and where it begins; the same of the one before."""
+        """Bytes with the last frame in them and where it starts; ``_before`` is the frame
+        before."""
         self._lost = False
         self.size = 0
         """How many bytes have passed."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Look at the next bytes; they are to be passed on as they are."""
+        """Read the next bytes; returns them unchanged."""
         self.size += len(chunk)
         if self._buffer:
             self._buffer += chunk
@@ -87,7 +87,7 @@ class StreamUsage:
         return chunk
 
     def _walk(self, data: bytes) -> None:
-        """Go from frame to frame, and keep what is not whole yet."""
+        """Read the complete frames, and keep the rest."""
         at, end, before, last, needed = 0, len(data), -1, -1, _FRAME_BYTES_MIN
         latest = end - _FRAME_BYTES_MIN
         missing = _FIRST - len(self._first)
@@ -115,12 +115,12 @@ class StreamUsage:
 
     @property
     def is_refused(self) -> bool:
-        """Whether all of the stream is a refusal of Bedrock's: there was no output before it."""
+        """Whether the whole stream is a refusal, without output."""
         is_all = len(self._first) == 1 and not self._buffer and not self._lost
         return is_all and is_refusal(self._begins_with, HTTPStatus.OK)
 
     def usage(self) -> Usage | None:
-        """What was used; ``None`` as long as the stream has not said it."""
+        """The usage; ``None`` until the stream has reported it."""
         payload = _payload_at(*self._last)
         if self._is_converse:
             last = _parsed(payload)
@@ -136,7 +136,7 @@ class StreamUsage:
         return replace(self._with_cache(total), service_tier=self._tier)
 
     def _with_cache(self, total: Usage) -> Usage:
-        """Add what the beginning says: what was read from the cache, and written for how long."""
+        """Add the cache reads and writes that the start of the stream reports."""
         begun = next(self._found_first(), None)
         if begun is None:
             return total
@@ -159,7 +159,7 @@ class StreamUsage:
 
 
 def _payload_at(data: bytes, at: int) -> bytes:
-    """The payload of the whole frame that begins there; none before the first frame."""
+    """The payload of the frame at that position; empty before the first frame."""
     if at < 0:
         return b""
     length, headers_length = _unpack(data, at)
@@ -167,7 +167,7 @@ def _payload_at(data: bytes, at: int) -> bytes:
 
 
 def _exception_at(data: bytes, at: int) -> str:
-    """The name of the exception that the whole frame there is; empty for an event."""
+    """The name of the exception in the frame at that position; empty for an event."""
     headers_at = at + _PRELUDE_BYTES
     ends_at = headers_at + _unpack(data, at)[1]
     found = data.find(_EXCEPTION, headers_at, ends_at)
@@ -188,7 +188,7 @@ def _parsed(payload: bytes) -> dict[str, Any] | None:
 
 
 def _chunk(payload: bytes) -> dict[str, Any] | None:
-    """What is inside of a chunk of an ``invoke`` stream."""
+    """The content of a chunk of an ``invoke`` stream."""
     outer = _parsed(payload)
     encoded = None if outer is None else outer.get("bytes")
     if not isinstance(encoded, str):

@@ -1,13 +1,12 @@
-"""What a reply says was used, in the words of a usage record.
+"""Reads the usage that a reply reports.
 
-What was *served* counts: the tier and the model that answered, not those that were asked for. A
-reply that does not say what was used has no usage: that is ``None``, and never zero.
+The tier and the model that *served* the call count, not the requested ones. A reply that does not
+report usage has none: that is ``None``, never zero.
 
-Tokens are handed on as they were reported. Some models report what was read from a cache as a part
-of their input; the deployment file says which (``input_includes_cache_tokens``), and the service
-takes it out again when it prices the record.
+Tokens are returned as reported. Some models count cache reads in their input; the deployment file
+names them (``input_includes_cache_tokens``), and pricing subtracts the cache reads.
 
-Nothing here raises, whatever the reply is.
+Nothing here raises, for any reply.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ CACHE_WRITE_HEADER: Final = "x-amzn-bedrock-cache-write-input-token-count"
 TIER_HEADER: Final = "x-amzn-bedrock-service-tier"
 LATENCY_HEADER: Final = "x-amzn-bedrock-performanceconfig-latency"
 OPTIMIZED: Final = "optimized"
-"""The latency that has prices of its own, and so the tier that it is counted under."""
+"""The latency with prices of its own, and the tier that it is counted under."""
 _DEFAULT: Final = "default"
 _OWN_TIERS: Final = frozenset({"priority", _DEFAULT, "flex", "reserved"})
-"""What a family's own reply may call the tier that served it; other words mean other things."""
+"""Tier names that count in a family's own reply; other words mean other things."""
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _PROMPT, _GENERATION, _INPUT = "prompt_token_count", "generation_token_count", "inputTextTokenCount"
 _VECTORS: Final = ("embedding", "embeddings", "embeddingsByType")
 _MAPPINGS: Final = (dict, Mapping)
-"""To ask for a `Mapping` alone takes many times as long, and nearly all are dictionaries."""
+"""Checking for `Mapping` alone is many times slower, and nearly all are dictionaries."""
 TELLING: Final = (
     "usage",
     "serviceTier",
@@ -46,17 +45,17 @@ TELLING: Final = (
     _INPUT,
     *_VECTORS,
 )
-"""The names at the top of a reply that are looked at here; all others are the answer."""
+"""The names at the top of a reply that are read here; all others are the answer."""
 _Telling = TypedDict("_Telling", dict.fromkeys(TELLING, Any), total=False)  # type: ignore[misc]
 _decode_telling: Final = msgspec.json.Decoder(_Telling).decode
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _NO_TRACE: Final = msgspec.Raw()
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises for bytes from outside that can't be read."""
+"""What a decoder raises for unreadable bytes."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens as Bedrock counted them, and what they were served with."""
+    """Tokens as Bedrock counted them, and what served them."""
 
     input_tokens: int
     output_tokens: int
@@ -65,10 +64,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cache_write_1h_tokens: int = 0
     service_tier: str | None = None
     model_id: str | None = None
-    """The model that answered, if the reply names one that was not asked for."""
+    """The model that answered, if the reply names another than the requested one."""
 
     def record(self, model_id: str) -> dict[str, Any]:
-        """The fields of a usage record; what is nothing is left out."""
+        """The fields of a usage record, without empty ones."""
         found: dict[str, Any] = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -107,7 +106,7 @@ class _Performance(msgspec.Struct, gc=False):
 
 
 class _ConverseReply(msgspec.Struct, rename="camel", gc=False):
-    """What nearly every reply of Converse says; of one that a router passed on there is more."""
+    """What nearly every reply of Converse reports; a router adds a trace."""
 
     usage: _ConverseCounts
     service_tier: _Tier | None = None
@@ -119,7 +118,7 @@ _decode_converse: Final = msgspec.json.Decoder(_ConverseReply).decode
 
 
 def read_converse(data: bytes) -> Usage | None:
-    """The usage in the bytes of Converse's reply, by its type where it is as it always is."""
+    """The usage in the bytes of Converse's reply; the usual form is decoded by its type."""
     try:
         reply = _decode_converse(data)
     except NOT_JSON:
@@ -144,7 +143,7 @@ def read_converse(data: bytes) -> Usage | None:
 
 
 def decode_telling(data: bytes) -> Mapping[str, Any]:
-    """What of a reply says what was used; nothing if it is no reply at all."""
+    """The members of a reply that report usage; nothing if it is no JSON."""
     try:
         return _decode_telling(data)
     except NOT_JSON:
@@ -174,10 +173,9 @@ def usage_of_converse(reply: Mapping[str, Any]) -> Usage | None:
 def usage_of_invoke(
     body: Mapping[str, Any], headers: Mapping[str, str], *, has_answer: bool = True
 ) -> Usage | None:
-    """The usage in the model's own reply, or in the headers; ``headers`` has lower-case names.
+    """The usage in the model's own reply or in the headers, which have lower-case names.
 
-    ``has_answer`` is false for a model that writes no text: it reports the tokens of its prompt
-    alone.
+    ``has_answer`` is false for a model that writes no text: it reports only its prompt.
     """
     has_answer = has_answer and not _is_vectors(body)
     found = usage_of_body(body) or usage_of_headers(headers, has_answer=has_answer)
@@ -185,7 +183,7 @@ def usage_of_invoke(
 
 
 def states_usage(body: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
-    """Whether a reply mentions any usage, also in a form that can't be counted."""
+    """Whether a reply mentions usage, even in a form that can't be counted."""
     if any(headers.get(name, "0") != "0" for name in (INPUT_HEADER, OUTPUT_HEADER)):
         return True
     usage = body.get("usage")
@@ -193,7 +191,7 @@ def states_usage(body: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
 
 
 def with_tier_of(found: Usage | None, headers: Mapping[str, str]) -> Usage | None:
-    """The usage with the tier that the headers of its reply say, if they say one."""
+    """The usage with the tier that the headers report, if any."""
     if found is None:
         return None
     tier = tier_with(headers.get(TIER_HEADER, found.service_tier), headers.get(LATENCY_HEADER))
@@ -203,12 +201,12 @@ def with_tier_of(found: Usage | None, headers: Mapping[str, str]) -> Usage | Non
 
 
 def tier_with(tier: str | None, latency: Any) -> str | None:
-    """The tier that counts, with that latency: there are no two of them at once."""
+    """The tier that counts with that latency: there is only one of them at a time."""
     return OPTIMIZED if latency == OPTIMIZED and tier in (None, _DEFAULT) else tier
 
 
 def usage_of_body(body: Mapping[str, Any]) -> Usage | None:
-    """The usage that a family's reply states in its own words, and the tier."""
+    """The usage and tier in a family's own reply."""
     found = _usage_in(body)
     for holder in (body, body.get("usage")):
         tier = holder.get("service_tier") if isinstance(holder, _MAPPINGS) else None
@@ -236,7 +234,7 @@ def _usage_in(body: Mapping[str, Any]) -> Usage | None:
 
 
 def usage_of_metrics(body: Mapping[str, Any]) -> Usage | None:
-    """What the last event of an ``invoke`` stream states for any model."""
+    """The usage in the last event of an ``invoke`` stream, for any model."""
     metrics = body.get(_METRICS)
     if not _has_counts(metrics, "inputTokenCount", "outputTokenCount"):
         return None
@@ -249,7 +247,7 @@ def usage_of_metrics(body: Mapping[str, Any]) -> Usage | None:
 
 
 def usage_of_headers(headers: Mapping[str, str], *, has_answer: bool) -> Usage | None:
-    """The counts that come with the answer to an ``invoke``; vectors have no output tokens."""
+    """The counts in the headers of an ``invoke`` reply; vectors have no output tokens."""
     counts = {
         name: int(headers[name])
         for name in (INPUT_HEADER, OUTPUT_HEADER, CACHE_READ_HEADER, CACHE_WRITE_HEADER)
@@ -266,9 +264,9 @@ def usage_of_headers(headers: Mapping[str, str], *, has_answer: bool) -> Usage |
 
 
 def with_rounds(total: Usage, usage: Mapping[str, Any]) -> Usage:
-    """The usage with all rounds of the model that Anthropic's form lists.
+    """The usage with all rounds that Anthropic's form lists.
 
-    One that has summed up the conversation is charged, and is not in the totals beside the list.
+    A round that compacted the conversation is billed, and is not in the totals beside the list.
     """
     rounds = usage.get("iterations")
     if not isinstance(rounds, list):

@@ -1,4 +1,4 @@
-"""How much: accounts that calls are held against, hard budgets and strict quotas among them."""
+"""Budgets: the accounts that calls are held against, and how they are stored."""
 
 from pricekeeper.budgets.account import (
     ACCOUNTS,
@@ -6,13 +6,14 @@ from pricekeeper.budgets.account import (
     BudgetAccount,
     Kind,
     Scope,
+    Span,
     accounts_for,
     accounts_of,
     item_partition,
     tags_of,
+    window_at,
 )
 from pricekeeper.budgets.items import Balance
-from pricekeeper.budgets.window import Span, window_at
 
 __all__ = [
     "ACCOUNTS",

@@ -1,50 +1,70 @@
-"""Which accounts a call is held against: budgets and strict quotas, of an app and its organisation.
+"""The accounts of a call: the budgets and strict quotas of an app and its organisation.
 
 An account is one budget in one window, or one strict quota on one day. It is full when its window
-begins and never refills. All accounts of a client are attributes of one item, so that a decision
-about all of them is one condition; a budget for each value of a tag has an item for each value.
-No I/O, no clock.
+begins and never refills. All accounts of a client are attributes of one item, so a decision about
+all of them is one condition; a budget per value of a tag has an item for each value.
+
+The windows of a kind follow each other without gap or overlap, also when clocks change
+(`pricekeeper.days`). A week begins on Monday. No I/O, no clock.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import msgspec
 
-from pricekeeper.budgets.window import Span, window_at
 from pricekeeper.concurrency import BoundedCache
+from pricekeeper.days import date_of, day_of, day_start_ms, org_day
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Key
 from pricekeeper.tenants import Budget, Enforcement, Policy, QuotaEnforcement, QuotaScope, Window
 
 EVERY_VALUE: Final = "ALL"
 ACCOUNTS: Final = "#BUDGETS"
-"""The partition of a client's accounts is its entity and this."""
+"""The end of a client's partition of accounts; the start is its entity."""
 REMEMBERED_MAX: Final = 10_000
-"""Policies times labels whose accounts are remembered."""
+"""Policies times labels whose accounts are cached."""
 VALUES_MAX: Final = 128
-"""Values of tags with budgets whose accounts are remembered, of each of them: callers choose them,
-and whoever makes up many forgets its own alone."""
+"""Values of a tag whose accounts are cached, for each of these. Callers choose the values, so a
+caller with many evicts only its own."""
 _QUOTA: Final = "quota-"
 _NEVER_MS: Final = 1 << 62
+MS_PER_HOUR: Final = 3_600_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SPANS_MAX: Final = 4_096
 
 
 class Kind(StrEnum):
-    """What an account comes from."""
+    """The source of an account."""
 
     BUDGET = "BUDGET"
     QUOTA = "QUOTA"
 
 
 class Scope(StrEnum):
-    """Whose spend an account counts: one app's, or that of the whole organisation."""
+    """Whose spend an account counts: an app's, or the whole organisation's."""
 
     ORG = "ORG"
     APP = "APP"
+
+
+class Span(NamedTuple):
+    """One window: from its first instant to the first instant of the next one."""
+
+    name: str
+    """Its kind and its start, unique among all windows."""
+    starts_at_ms: int
+    ends_at_ms: int
+
+    def has(self, epoch_ms: int) -> bool:
+        return self.starts_at_ms <= epoch_ms < self.ends_at_ms
 
 
 class BudgetAccount(msgspec.Struct, frozen=True):
@@ -65,9 +85,9 @@ class BudgetAccount(msgspec.Struct, frozen=True):
     app_id: str | None
     """``None`` if every app of the organisation counts."""
     labels: tuple[str, ...]
-    """The labels that count; all if it is empty."""
+    """The labels that count; all if empty."""
     tag: tuple[str, str] | None = None
-    """The tag and the value that count; whoever has no such tag has the value ``""``."""
+    """The tag and the value that count; a call without the tag has the value ``""``."""
 
     def __hash__(self) -> int:
         return hash((self.key.pk, self.key.sk, self.id))
@@ -78,7 +98,7 @@ class BudgetAccount(msgspec.Struct, frozen=True):
         return self.labels[0] if self.kind is Kind.QUOTA else None
 
     def counts(self, app_id: str | None, label: str, tags: Mapping[str, str], at_ms: int) -> bool:
-        """Whether a call of that app, label, tags and time is spent from it."""
+        """Whether it counts a call of that app, label, tags and time."""
         return (
             self.span.has(at_ms)
             and self.app_id in (None, app_id)
@@ -96,11 +116,10 @@ def accounts_for(
 
 
 class AccountMemory:
-    """The accounts of calls, made once for each policy, label and window.
+    """Caches the accounts of calls by policy, label, window and tag values.
 
-    The same policy is asked about thousands of times a second. As long as it is the same object and
-    no window has ended, the accounts are the same tuple; if there are budgets for each value of a
-    tag, for the same values.
+    The same policy is used thousands of times a second. Its accounts are the same tuple as long as
+    the policy is the same object and no window has ended.
     """
 
     def __init__(self) -> None:
@@ -109,7 +128,7 @@ class AccountMemory:
     def find(
         self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
     ) -> tuple[BudgetAccount, ...]:
-        """As `accounts_for`."""
+        """The same as `accounts_for`, from the cache."""
         made = self._made.peek((id(policy), label))
         if made is None or made.policy is not policy or not made.from_ms <= at_ms < made.until_ms:
             accounts = accounts_for(policy, label, tags, at_ms)
@@ -133,11 +152,11 @@ class AccountMemory:
 
 class _Made(NamedTuple):
     policy: Policy
-    """It is kept, so that no other policy gets its identity."""
+    """Kept, so that no other policy gets its identity."""
     from_ms: int
     until_ms: int
     tag_keys: tuple[str, ...]
-    """The tags for whose values there are budgets; mostly none."""
+    """The tags with a budget per value; usually none."""
     by_values: BoundedCache[tuple[str, ...], tuple[BudgetAccount, ...]]
 
     def values_of(self, tags: Mapping[str, str]) -> tuple[str, ...]:
@@ -147,9 +166,9 @@ class _Made(NamedTuple):
 def accounts_of(
     policy: Policy, at_ms: int, tags: Mapping[str, str] | None = None
 ) -> tuple[BudgetAccount, ...]:
-    """Every account of the client, whatever the label.
+    """Every account of the client, for any label.
 
-    Without ``tags`` those for each value of a tag are left out.
+    Without ``tags``, budgets per value of a tag are left out.
     """
     return tuple(_accounts(policy, at_ms, tags, None))
 
@@ -171,13 +190,13 @@ def _accounts(
 
 
 def item_partition(policy: Policy, scope: Scope) -> str:
-    """Where the accounts of the app or of its organisation are, in this life of it."""
+    """The partition of the accounts of an app or organisation, in its current life."""
     entity = policy.org_bucket_entity if scope is Scope.ORG else policy.bucket_entity
     return entity + ACCOUNTS
 
 
 def tags_of(key: Key) -> dict[str, str] | None:
-    """The tag and value that the accounts of an item are for; ``None`` if it is no one value."""
+    """The tag and value of an item of accounts; ``None`` if it is for all values."""
     if key.sk is None or key.sk == EVERY_VALUE:
         return None
     _, name, value = key.sk.split("#", 2)
@@ -242,8 +261,56 @@ def _of_quotas(policy: Policy, at_ms: int, only: str | None) -> Iterator[BudgetA
 
 
 def _digest(labels: Iterable[str]) -> str:
-    """What tells a budget from one of the same name that counts other labels."""
+    """Tells budgets of the same name apart that count other labels."""
     listed = sorted(labels)
     if not listed:
         return ""
     return "~" + hashlib.blake2b("\n".join(listed).encode(), digest_size=4).hexdigest()
+
+
+def window_at(window: Window, zone: str, epoch_ms: int) -> Span:
+    """The window of that kind at that instant."""
+    if window is Window.HOUR:
+        return _hour(zone, epoch_ms)
+    return _days(window, zone, org_day(zone, epoch_ms))
+
+
+def _hour(zone: str, epoch_ms: int) -> Span:
+    """The hour of the zone's clock, cut where clocks change within it.
+
+    An hour that comes twice is two hours.
+    """
+    info = ZoneInfo(zone)
+    starts_at_ms = _hour_start_ms(info, epoch_ms)
+    ends_at_ms = starts_at_ms + MS_PER_HOUR
+    if _hour_start_ms(info, ends_at_ms) != ends_at_ms:  # the clocks change by a part of an hour
+        ends_at_ms = _hour_start_ms(info, ends_at_ms) + MS_PER_HOUR
+    return Span(f"H{starts_at_ms // 1000}", starts_at_ms, ends_at_ms)
+
+
+def _hour_start_ms(info: ZoneInfo, epoch_ms: int) -> int:
+    local = (_EPOCH + timedelta(milliseconds=epoch_ms)).astimezone(info)
+    offset = local.utcoffset() or timedelta()
+    past_hour_ms = (epoch_ms + offset // timedelta(milliseconds=1)) % MS_PER_HOUR
+    return epoch_ms - past_hour_ms
+
+
+@lru_cache(maxsize=_SPANS_MAX)
+def _days(window: Window, zone: str, day: str) -> Span:
+    first, following = _dates(window, date_of(day))
+    return Span(
+        f"{window.value[0]}{day_of(first)}",
+        day_start_ms(zone, day_of(first)),
+        day_start_ms(zone, day_of(following)),
+    )
+
+
+def _dates(window: Window, day: date) -> tuple[date, date]:
+    """The first day of the window, and the first one after it."""
+    if window is Window.DAY:
+        return day, day + timedelta(days=1)
+    if window is Window.WEEK:
+        monday = day - timedelta(days=day.weekday())
+        return monday, monday + timedelta(days=7)
+    first = day.replace(day=1)
+    return first, (first + timedelta(days=32)).replace(day=1)

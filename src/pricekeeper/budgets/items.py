@@ -1,18 +1,18 @@
-"""Accounts in the store: the codec of their items, and what is filed into them.
+"""Stores accounts: the codec of their items, and the updates that file into them.
 
 All accounts of a client are in one item of RateBuckets, ``{client}@{life}#BUDGETS`` / ``ALL``;
-those for a value of a tag in ``TAG#{tag}#{value}`` of the same partition. For each account::
+accounts for a value of a tag are in ``TAG#{tag}#{value}`` of the same partition. Each account has::
 
-    u:{id}   used: spent, held and unsettled together, which is what the limit is held against
-    h:{id}   of that, held by authorizations that are open
-    x:{id}   of that, charged for authorizations that expired and that nobody has settled
+    u:{id}   used: spent, held and unsettled together; the limit applies to it
+    h:{id}   the part held by open authorizations
+    x:{id}   the part charged for expired, unsettled authorizations
 
-All are pico-dollars, and change by ``ADD`` alone. An account is **open** once ``u`` is there: it
-then has everything that was spent in its window before.
+All are pico-dollars, and change only by ``ADD``. An account is **open** once ``u`` exists: then it
+includes everything spent in its window before.
 
-An item has what the log of its organisation says up to a chapter, which is named by ``through``;
-what later sheets say has to be added by whoever reads it (`pricekeeper.ledger`). ``mends`` counts
-how often accounts of the item were set right, so that nobody does it twice for the same reason.
+An item contains the log of its organisation up to the chapter in ``through``; a reader adds what
+later sheets say (`pricekeeper.ledger`). ``mends`` counts corrections of the item, so that none is
+applied twice.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _CHAPTER: Final = re.compile("[0-9a-f]{9}")
 LIFE_SECS: Final = 40 * 86_400
 """How long an item is kept after its last write: longer than its longest window."""
 KEPT_MS: Final = 27 * 3_600_000
-"""How long after its window an account is kept: an authorization may be held for an hour, and be
-captured up to a day after that."""
+"""How long an account is kept after its window: an authorization may be held for an hour and be
+captured up to a day later."""
 REMOVED_MAX: Final = 32
-"""Accounts of past windows that one write takes away."""
+"""Past accounts that one write removes."""
 
 
 class Balance(msgspec.Struct, frozen=True, gc=False):
-    """What an account has, in pico-dollars."""
+    """The amounts of an account, in pico-dollars."""
 
     used: int = 0
     held: int = 0
@@ -63,7 +63,7 @@ class Balance(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spent(self) -> int:
-        """What was counted by records."""
+        """The part that usage records have counted."""
         return self.used - self.held - self.unsettled
 
     def __add__(self, other: Balance) -> Balance:
@@ -91,22 +91,22 @@ def capture(held: int, cost: int) -> Balance:
 
 
 def expire(held: int) -> Balance:
-    """What an authorization that nobody has settled adds when it expires."""
+    """What an authorization adds that expires unsettled."""
     return Balance(0, -held, held)
 
 
 def capture_late(held: int, cost: int) -> Balance:
-    """What the capture of an authorization that had expired adds."""
+    """What the capture of an expired authorization adds."""
     return Balance(cost - held, 0, -held)
 
 
 def spend(cost: int) -> Balance:
-    """What a record adds that was never authorized."""
+    """What a record without an authorization adds."""
     return Balance(cost, 0, 0)
 
 
 def balance_of(item: Mapping[str, Any] | None, account_id: str) -> Balance | None:
-    """What the account has; ``None`` if it is not open."""
+    """The balance of an account; ``None`` if it is not open."""
     if item is None or USED + account_id not in item:
         return None
     typed = TypedItem(RATE_BUCKETS, item)
@@ -118,9 +118,9 @@ def balance_of(item: Mapping[str, Any] | None, account_id: str) -> Balance | Non
 
 
 def balances_of(item: Mapping[str, Any] | None) -> dict[str, Balance | UnreadableItemError]:
-    """What each account of an item has that is open; nothing if there is no item.
+    """The balances of the open accounts of an item.
 
-    In place of one that can't be read is the error: it concerns whoever needs that account.
+    An unreadable balance is replaced by its error, which concerns only that account.
     """
     found: dict[str, Balance | UnreadableItemError] = {}
     for account_id in account_ids(item or {}):
@@ -132,16 +132,16 @@ def balances_of(item: Mapping[str, Any] | None) -> dict[str, Balance | Unreadabl
 
 
 def account_ids(item: Mapping[str, Any]) -> list[str]:
-    """The accounts of an item that are open."""
+    """The open accounts of an item."""
     return [name.removeprefix(USED) for name in item if name.startswith(USED)]
 
 
 def file_update(
     key: Key, changes: Mapping[str, Balance], mends: int, chapter: str, now_ms: int
 ) -> Update:
-    """Add what a chapter of the log says to accounts of one item, if that chapter is not in it.
+    """Add the changes of a chapter to accounts of one item, unless the chapter is in it.
 
-    Chapters are filed in their order, so the name of the last one says which are in.
+    Chapters are filed in order, so the name of the last one says which are in.
     """
     actions: list[Action] = [Set(EXPIRY, now_ms // 1000 + LIFE_SECS), Set(_THROUGH, chapter)]
     if mends:
@@ -163,9 +163,9 @@ def file_put(
     chapter: str,
     now_ms: int,
 ) -> Put:
-    """The same as a put of the whole item, if no other chapter was filed since it was read.
+    """The same as a put of the whole item, unless another chapter was filed since it was read.
 
-    An account that can't be read stays as it is.
+    An unreadable account is left unchanged.
     """
     after: Item = {**(item or {}), **key.attributes}
     after |= {EXPIRY: now_ms // 1000 + LIFE_SECS, _THROUGH: chapter}
@@ -184,7 +184,7 @@ def file_put(
 
 
 def filed_through(item: Mapping[str, Any]) -> str:
-    """The last chapter of the log that is in the item; empty if none is."""
+    """The last chapter of the log that is in the item; empty if none."""
     typed = TypedItem(RATE_BUCKETS, item)
     chapter = typed.text(_THROUGH, "")
     if chapter and not _CHAPTER.fullmatch(chapter):
@@ -193,18 +193,18 @@ def filed_through(item: Mapping[str, Any]) -> str:
 
 
 def tidy_update(key: Key, past: Iterable[str], chapter: str) -> Update:
-    """Take accounts of windows that are long over away, if nothing was filed since."""
+    """Remove accounts of windows that ended long ago, unless a chapter was filed since."""
     actions = [Remove(prefix + one) for one in past for prefix in (USED, HELD, UNSETTLED)]
     return Update(RATE_BUCKETS, key, tuple(actions), attr(_THROUGH).eq(chapter))
 
 
 def mends_of(item: Mapping[str, Any]) -> int:
-    """How often accounts of the item were set right."""
+    """How many corrections the item has."""
     return TypedItem(RATE_BUCKETS, item).whole(_MENDS, 0)
 
 
 def past_accounts(item: Item | None, now_ms: int) -> list[str]:
-    """The accounts of an item whose window is long over and that hold nothing."""
+    """The accounts of an item whose windows ended long ago and that hold nothing."""
     if item is None:
         return []
     typed = TypedItem(RATE_BUCKETS, item)
@@ -216,14 +216,14 @@ def past_accounts(item: Item | None, now_ms: int) -> list[str]:
 
 
 def partition_query(pk: str, prefix: str = "") -> Query:
-    """Every item of a client's accounts, or those whose sort keys start so."""
+    """The items of a client's accounts, or those with this prefix."""
     return Query(RATE_BUCKETS, pk, prefix=prefix)
 
 
 def _is_past(account_id: str, now_ms: int) -> bool:
-    """Whether its window began so long ago that nothing of it can be settled any more.
+    """Whether nothing of its window can be settled any more.
 
-    A window is at most a month long, and its name says when it began.
+    A window lasts a month at most, and its name says when it began.
     """
     _, _, span = account_id.rpartition(".")
     kind, began = span[:1], span[1:]

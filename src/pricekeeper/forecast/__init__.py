@@ -1,6 +1,6 @@
-"""Forecasts: where the spend of a window will end, within which bounds, and when a limit is spent.
+"""Forecasts where the spend of a window will end, and when a limit is reached.
 
-Nothing here is accounting: the numbers are estimates, made from exact ones.
+These are estimates from exact numbers, not accounting.
 """
 
 from pricekeeper.forecast.forecast import Forecast, Hourly, Stretch, forecast

@@ -1,44 +1,52 @@
-"""What a week of spend looks like: a profile by weekday and hour, and how high its level is now.
+"""The usual spend of each hour of the organisation's week, and its current level.
 
-Both are learnt in one pass over the hours, from the oldest on, and at any hour they say what was
-expected of the next one. An hour of the week is compared with the same hour of the weeks before,
-each of which counts three quarters of the one after it. Where there are few weeks, all working days
-(or both days of the weekend) lend each other their hours. The level is what was spent lately in
-proportion to what the profile said; how far back "lately" goes is the caller's choice.
-No I/O, no clock.
+Both are learnt in one pass over the hours, oldest first. An hour of the week is compared with the
+same hour of earlier weeks, each counting three quarters of the next. With few weeks, all working
+days (or both days of the weekend) share their hours. The level is the recent spend in proportion to
+the profile, for several half-lives. No I/O, no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 HOURS_PER_DAY: Final = 24
 HOURS_PER_WEEK: Final = 168
 HALF_LIVES_HOURS: Final = (6, 24, 72, 168, 672)
-"""How long ago an hour was that counts half as much for the level as the last one."""
+"""The ages at which an hour counts half as much for the level as the last one."""
 
 _WEEK_DECAY: Final = 0.75
 _WORKING_HOURS: Final = 5 * HOURS_PER_DAY
-"""The hours of the week from Monday to Friday; those behind them are the weekend's."""
+"""The hours from Monday to Friday; the rest are the weekend."""
 _DAY_DECAY: Final = (_WEEK_DECAY ** (1 / 5), _WEEK_DECAY ** (1 / 2))
-"""The same decay by week, for what comes five times or twice a week."""
+"""The same decay by week for hours that come five times or twice a week."""
 _LENT_WEEKS: Final = 0.5
-"""How much the other days of the same kind count beside the weeks of an hour itself."""
+"""The weight of other days of the same kind, beside the weeks of an hour itself."""
 _LEVEL_PRIOR_HOURS: Final = 2
-"""Hours of an average week that say that nothing has changed: quiet hours alone prove little."""
+"""Hours of an average week that pull the level to 1: quiet hours alone prove little."""
 _DECAYS: Final = tuple(0.5 ** (1 / half_life) for half_life in HALF_LIVES_HOURS)
+
+MS_PER_HOUR: Final = 3_600_000
+_SECS_PER_HOUR: Final = 3_600
+_THURSDAY: Final = 72
+"""The hour of the week at which the epoch began."""
+_QUARTERS: Final = 6
+"""Hours between readings of the zone. Clocks that change in between are wrong until then, which no
+forecast notices."""
 
 
 class Expectation(NamedTuple):
-    """What was expected at one moment."""
+    """The expectation at one moment."""
 
     by_hour_of_week: Sequence[float]
     levels: Sequence[float]
     """One for each of `HALF_LIVES_HOURS`."""
 
     def sum_of(self, hours_of_week: Iterable[int]) -> float:
-        """What these hours bring at the usual level."""
+        """The spend of these hours at the usual level."""
         profile = self.by_hour_of_week
         return sum(profile[hour] for hour in hours_of_week)
 
@@ -55,7 +63,7 @@ class Profile:
         self._expected = [0.0] * len(_DECAYS)
 
     def learn(self, hour_of_week: int, spend: int) -> None:
-        """Take in what was spent in the next hour."""
+        """Learn the spend of the next hour."""
         if self._knows(hour_of_week):  # else there is nothing to compare it with
             expected = self._hour(hour_of_week)
             for index, decay in enumerate(_DECAYS):
@@ -68,7 +76,7 @@ class Profile:
         self._lent_days[lent] = decay * self._lent_days[lent] + 1
 
     def expectation(self) -> Expectation:
-        """What is expected of the hours to come."""
+        """The expectation for the hours to come."""
         by_hour = [self._hour(hour) for hour in range(HOURS_PER_WEEK)]
         prior = _LEVEL_PRIOR_HOURS * sum(by_hour) / HOURS_PER_WEEK
         levels = [
@@ -78,7 +86,7 @@ class Profile:
         return Expectation(by_hour, levels)
 
     def _knows(self, hour_of_week: int) -> bool:
-        """Whether that hour of the day was there before, on whatever day."""
+        """Whether that hour of the day was learnt, on any day."""
         of_day = hour_of_week % HOURS_PER_DAY
         return self._lent_days[of_day] > 0 or self._lent_days[of_day + HOURS_PER_DAY] > 0
 
@@ -88,10 +96,7 @@ class Profile:
         return (self._sums[hour_of_week] + _LENT_WEEKS * lent) / (weeks + _LENT_WEEKS)
 
     def _lent(self, hour_of_week: int) -> float:
-        """That hour of the day, on days of its kind; on those of the other kind, if there are none.
-
-        A service of one day that was a Friday knows nothing better of its first Saturday.
-        """
+        """That hour on days of its kind; if there are none, on days of the other kind."""
         lent = _lent_hour(hour_of_week)
         for hour in (lent, (lent + HOURS_PER_DAY) % (2 * HOURS_PER_DAY)):
             if self._lent_days[hour]:
@@ -102,3 +107,30 @@ class Profile:
 def _lent_hour(hour_of_week: int) -> int:
     is_weekend = hour_of_week >= _WORKING_HOURS
     return is_weekend * HOURS_PER_DAY + hour_of_week % HOURS_PER_DAY
+
+
+def hours_of_week(zone: str, first_hour: int, count: int) -> list[int]:
+    """The hour of the week, from Monday, of each hour since the epoch in this range."""
+    info = ZoneInfo(zone)
+    found: list[int] = []
+    for start in range(first_hour, first_hour + count, _QUARTERS):
+        ahead = _offset_hours(info, start)
+        until = min(start + _QUARTERS, first_hour + count)
+        found += [(_THURSDAY + hour + ahead) % HOURS_PER_WEEK for hour in range(start, until)]
+    return found
+
+
+def portions_ahead(now_ms: int, ends_at_ms: int) -> list[float]:
+    """How much of the current hour, and of each later one, is left before the end."""
+    portions = []
+    while now_ms < ends_at_ms:
+        until_ms = min(ends_at_ms, (now_ms // MS_PER_HOUR + 1) * MS_PER_HOUR)
+        portions.append((until_ms - now_ms) / MS_PER_HOUR)
+        now_ms = until_ms
+    return portions
+
+
+def _offset_hours(info: ZoneInfo, hour: int) -> int:
+    """The zone's offset in whole hours."""
+    offset = datetime.fromtimestamp(hour * _SECS_PER_HOUR, UTC).astimezone(info).utcoffset()
+    return 0 if offset is None else int(offset.total_seconds() // _SECS_PER_HOUR)

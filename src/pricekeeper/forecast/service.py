@@ -1,9 +1,9 @@
-"""The recorded hours that forecasts are made from: read from the totals, and kept for an hour.
+"""Reads the recorded hours that forecasts are made from, and caches them.
 
-A client's hours are read when the first forecast of the hour asks for them, three months of them at
-most, and kept until the totals of another hour are complete. Callers at one moment share the read.
+A client's hours, three months at most, are read for the first forecast of an hour, and kept until
+the totals of another hour are complete. Concurrent callers share the read.
 
-Bounds: `CLIENTS_MAX` clients are remembered; of each, `HISTORY_HOURS_MAX` hours by label.
+Bounds: `CLIENTS_MAX` clients are cached, with `HISTORY_HOURS_MAX` hours by label each.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, SingleFlight
 from pricekeeper.days import MS_PER_DAY, org_day
-from pricekeeper.forecast.forecast import Hourly
-from pricekeeper.forecast.hours import MS_PER_HOUR
-from pricekeeper.forecast.outlook import HISTORY_HOURS_MAX
+from pricekeeper.forecast.forecast import HISTORY_HOURS_MAX, Hourly
+from pricekeeper.forecast.profile import MS_PER_HOUR
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy
@@ -25,7 +24,7 @@ CLIENTS_MAX: Final = 64
 
 
 class RecordedHours(NamedTuple):
-    """What a client has spent in each hour, by label, in pico-dollars."""
+    """A client's spend in each hour by label, in pico-dollars."""
 
     by_label: Mapping[str, Mapping[int, int]]
     complete_until_hour: int
@@ -52,7 +51,7 @@ class SpendHistory:
         )
 
     async def read(self, policy: Policy, *, whole_org: bool) -> RecordedHours:
-        """What the app of the policy has spent in each hour, or its whole organisation."""
+        """The hourly spend of the policy's app, or of its whole organisation."""
         client = Client(policy.org_id, None if whole_org else policy.app_id)
         complete_until = await self._reader.read_complete_ms() // MS_PER_HOUR
         known = self._known.get(client)

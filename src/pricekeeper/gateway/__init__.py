@@ -1,7 +1,7 @@
-"""The gateway: Bedrock's own paths, for any client, with the price keeper in between.
+"""The gateway: Bedrock's own paths for any client, with every call authorized and counted.
 
-Every call is authorized before it reaches Bedrock, in this process, and captured after it. Bytes
-on the way back are the upstream's. `relay` has one call from its request to its settlement,
-`identity` says who calls, `planning` what a call can cost, `upstream` sends it on, `errors` answers
-in the words that AWS clients know. A service without an upstream loads none of them.
+Each call is authorized in this process before it is sent to Bedrock, and captured afterwards. The
+reply's bytes are Bedrock's. `relay` has a call from request to settlement, `identity` says who
+calls, `planning` what the call can cost, `upstream` sends it, `errors` answers in the words of AWS
+clients. A service without an upstream loads none of them.
 """

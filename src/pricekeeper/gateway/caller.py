@@ -1,4 +1,4 @@
-"""Whoever waits for a stream, and how many streams are read on after that one has left."""
+"""The caller of a call: its connection, and what happens to a stream when it leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pricekeeper.gateway.meter import GatewayMeter
 ABORT: Final = "pricekeeper.abort"
 """The type of the message that ends a connection whose answer can't be finished."""
 DRAINS_MAX: Final = 512
-"""How many answers are read on at once after their callers have left."""
+"""How many streams are read to their end at once after their callers have left."""
 DRAIN_SECS_MAX: Final = 120
 
 Receive = Callable[[], Awaitable[Any]]
@@ -19,14 +19,14 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Exchange(Protocol):
-    """A request and its answer, for what can be done at once; ASGI's messages are awaited."""
+    """A request and its answer on our own server, for what can be done without awaiting."""
 
     def take_body(self) -> bytes | None:
-        """The body, if all of it is here; ``None`` if it has to be received."""
+        """The body, if it is complete; ``None`` if it must be received."""
         ...
 
     def let_go(self) -> None:
-        """Count what has come of the request no longer: somebody else does."""
+        """Stop counting the request's bytes: the gateway counts them."""
         ...
 
     def offer_place(self) -> None:
@@ -34,32 +34,32 @@ class Exchange(Protocol):
         ...
 
     def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Write an answer; whether that was done. If its reader is slow, it has to be sent."""
+        """Write an answer; false if its reader is slow, so that it must be sent."""
         ...
 
     @property
     def is_read_slowly(self) -> bool:
-        """Whether its reader has to be waited for before more is written."""
+        """Whether more may be written only after waiting."""
         ...
 
     def write_part(self, part: bytes) -> None:
-        """Write what has come of an answer that was begun, if its reader is not slow."""
+        """Write a part of a started answer, if its reader is not slow."""
         ...
 
     def watch(self, on_left: Callable[[], None]) -> None:
-        """Have that called if the caller leaves before its answer is whole, or has left already."""
+        """Call this if the caller leaves before its answer is complete, or has left already."""
         ...
 
 
 class Drains:
-    """The streams of one gateway that are read on for nobody but the books."""
+    """The streams that are read to their end only to be counted."""
 
     def __init__(self, meter: GatewayMeter) -> None:
         self._meter = meter
         self._count = 0
 
     def begin(self) -> bool:
-        """Whether there is room for one more, which begins."""
+        """Whether there is room for one more, which then begins."""
         if self._count >= DRAINS_MAX:
             self._meter.drains["no_room"] += 1
             return False
@@ -73,12 +73,12 @@ class Drains:
 
 
 class Caller:
-    """The caller of one stream. When it leaves, the time begins in which the rest is read."""
+    """The caller of one stream. When it leaves, the rest is read within a time limit."""
 
     def __init__(
         self, receive: Receive, exchange: Exchange | None, limit: asyncio.Timeout, drains: Drains
     ) -> None:
-        """``exchange`` tells that it leaves; where there is none, a task waits for the message."""
+        """Without an ``exchange``, a task waits for the message that the caller has left."""
         self.has_left = False
         self._limit = limit
         self._drains = drains

@@ -1,16 +1,16 @@
-"""Asks Bedrock's CountTokens how long a prompt is, for models with `Model.counts_tokens`.
+"""Asks Bedrock's CountTokens for the length of a prompt, for models with `Model.counts_tokens`.
 
 The bound from the bytes of a body is safe and wide: a text has about a quarter as many tokens as
-bytes, and a document may have a thousandth of its bound. CountTokens costs one round trip, so it is
-asked only about prompts that are long enough to matter. Its count replaces the bound only for the
-members that it was asked about. All others are held for by their bytes, and the whole body is if:
+bytes, and a document may have a thousandth of its bound. CountTokens costs a round trip, so only
+long prompts are counted. Its count replaces the bound of the members it was asked about. The others
+are reserved by their bytes, and so is the whole body if:
 
 - CountTokens does not answer, or answers with an error;
-- the model may read what is not in the request;
+- the model may read data that is not in the request;
 - the path names no model family, and the model's family is not that of the body.
 
-Bounds: `SECS_MAX` for all requests about one call, one request for each model that the call may go
-to, and `AT_ONCE_MAX` calls of one app, because AWS limits the rate of all apps together.
+Bounds: `SECS_MAX` for all requests about a call, one request for each model that the call may use,
+and `AT_ONCE_MAX` calls of an app, because AWS limits the rate of all apps together.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from pricekeeper.pricing import Catalogue, Model
 from pricekeeper.tenants import Policy
 
 COUNTED_FROM_TOKENS: Final = 2_048
-"""Of a shorter prompt the bound from its body is good enough: it is below a cent too wide."""
+"""The bound of a shorter prompt is good enough: it is less than a cent too wide."""
 COUNTED_BYTES_MAX: Final = 4 << 20
-"""A longer body is not counted: encoding it for CountTokens would take the event loop too long."""
+"""A longer body is not counted: encoding it for CountTokens would block the event loop."""
 SECS_MAX: Final = 3
 AT_ONCE_MAX: Final = 16
 AGAIN_MS: Final = 1_000
@@ -54,13 +54,13 @@ _NOT_OF_INVOKE: Final = frozenset(
 )
 """Members of OpenAI's and Anthropic's paths that InvokeModel does not need, or may refuse."""
 _VERSION: Final = "bedrock-2023-05-31"
-"""The one version that InvokeModel takes of Anthropic's body."""
+"""The only version of Anthropic's body that InvokeModel takes."""
 _encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger("pricekeeper.gateway")
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """What CountTokens answers; a prompt without a token is none."""
+    """The answer of CountTokens; a prompt has at least one token."""
 
     tokens: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="inputTokens")
 
@@ -69,26 +69,26 @@ _decode: Final = msgspec.json.Decoder(_Counted).decode
 
 
 class NotCountedError(Exception):
-    """Bedrock has not said how long the prompt is."""
+    """Bedrock has not returned the length of the prompt."""
 
 
 _FAILURES: Final = (*LOST, *NOT_JSON, NotSentError, NoCredentialsError, NotCountedError)
 
 
 class Counting:
-    """Has prompts counted before something is held for them."""
+    """Has prompts counted before their cost is reserved."""
 
     def __init__(self, catalogue: Catalogue, upstream: Upstream, meter: GatewayMeter) -> None:
         self._catalogue = catalogue
         self._upstream = upstream
         self._meter = meter
         self._under_way: Counter[str] = Counter()
-        """How many calls of an app are being counted; those that have none are not in it."""
+        """How many calls of an app are being counted; apps without any are removed."""
         self.is_wanted = any(model.counts_tokens for model in catalogue)
         """Whether any model of the deployment is to be counted."""
 
     async def count(self, plan: Plan, policy: Policy, headers: Mapping[str, str]) -> Plan:
-        """The plan with the prompt as long as Bedrock says; the same if that is not known."""
+        """The plan with the counted length of the prompt; unchanged if it is unknown."""
         bounds = plan.call.bounds
         if bounds.input_tokens < COUNTED_FROM_TOKENS or bounds.is_open or bounds.has_addresses:
             return plan
@@ -109,7 +109,7 @@ class Counting:
 
     @contextmanager
     def asking(self, policy: Policy, share: CallShare) -> Iterator[None]:
-        """Bedrock is asked in this block because the client asks; raises if it asks too often."""
+        """Pass on a client's own CountTokens call; raises if the client has too many under way."""
         if not self._has_room(policy):
             share.note_refusal(COUNTS)
             message = f"the app has {AT_ONCE_MAX} prompts counted at once; wait for one to end"
@@ -142,7 +142,7 @@ class Counting:
             return None
 
     async def _count_all(self, body: bytes, model_ids: Collection[str]) -> int:
-        """The most that any of these models makes of the prompt."""
+        """The most tokens that any of these models makes of the prompt."""
         async with asyncio.timeout(SECS_MAX):
             counts = await asyncio.gather(
                 *(self._count(one, body) for one in model_ids), return_exceptions=True
@@ -164,7 +164,7 @@ class Counting:
 
 
 def _can_count(plan: Plan, model: Model) -> bool:
-    """Whether CountTokens of that model is asked, and takes the body as that of its own family."""
+    """Whether CountTokens of that model takes the body as that of its own family."""
     is_own = plan.route.operation is not None or family_of(model) is plan.call.family
     return model.counts_tokens and is_own
 
@@ -184,7 +184,7 @@ def _body(plan: Plan, headers: Mapping[str, str]) -> bytes:
 
 
 def _tokens_beside(plan: Plan) -> int:
-    """The most that can be in the members of a body that were not counted."""
+    """The most tokens in members of a body that were not counted."""
     left = {
         name: value
         for name, value in plan.body.items()

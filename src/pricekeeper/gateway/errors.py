@@ -1,8 +1,8 @@
 """What the gateway answers instead of Bedrock, in the form that each client knows.
 
-A spent budget is a 400, because every client takes that for final; after a 429 some of them try a
-hundred times. A call that is too fast is a 429, with the time to wait in both headers that clients
-read. A caller without valid credentials gets the status of its own API: 403 of AWS's, else 401.
+A spent budget is a 400, because every client takes that as final; some clients try a hundred times
+after a 429. A rate limit is a 429, with the waiting time in both headers that clients read. A
+caller without valid credentials gets the status of its own API: 403 of AWS's, else 401.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from pricekeeper.errors import (
 from pricekeeper.gateway.routes import SERVED, Dialect
 
 RETRY_SECS_MAX: Final = 30
-"""Some clients sleep for as long as the header says, so it never says more."""
+"""Some clients sleep as long as the header says."""
 PATH_BYTES_MAX: Final = 120
 """How much of an unknown path an answer repeats."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer
-    """An answer of the gateway's own. ``code`` is the name of an exception of AWS's."""
+    """An answer of the gateway itself. ``code`` is the name of an AWS exception."""
 
     def __init__(
         self, status: int, code: str, message: str, retry_after_ms: int | None = None
@@ -86,14 +86,13 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
 class NotAuthenticatedRefusal(Refusal):
     """The caller has no valid credentials; ``code`` is AWS's.
 
-    OpenAI's and Anthropic's SDKs raise their `AuthenticationError` only for a 401.
+    OpenAI's and Anthropic's SDKs raise `AuthenticationError` only for a 401.
     """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(403, code, message)
 
     def status_in(self, dialect: Dialect) -> int:
-        """The status of the answer to a caller of that dialect."""
         return self.status if dialect is Dialect.AWS else int(HTTPStatus.UNAUTHORIZED)
 
 
@@ -119,25 +118,25 @@ _ANTHROPIC: Final = {
 
 
 def unknown_path(raw_path: bytes, dialect: Dialect) -> Refusal:
-    """The gateway does not serve the path, and does not pass it on: it could not be metered."""
+    """The path is not served, nor passed on: it could not be metered."""
     message = f"unknown path {_shown(raw_path)}: send POST to {SERVED[dialect]}"
     return Refusal(404, "UnknownOperationException", message)
 
 
 def wrong_method(raw_path: bytes) -> Refusal:
-    """The path exists, for POST alone."""
+    """The path exists, but only for POST."""
     message = f"wrong method for {_shown(raw_path)}: use POST"
     return Refusal(405, "UnknownOperationException", message)
 
 
 def _shown(raw_path: bytes) -> str:
-    """A path that a caller chose, bounded; all but plain characters are percent-encoded."""
+    """A bounded path of a caller's choice, percent-encoded except for plain characters."""
     shown = quote(raw_path[:PATH_BYTES_MAX], safe="/%:-._~")
     return shown if len(raw_path) <= PATH_BYTES_MAX else f"{shown}..."
 
 
 def reply_lost() -> Refusal:
-    """Bedrock's answer was lost. Not a 5xx: clients would make the call again, and pay again."""
+    """Bedrock's answer was lost. It is not a 5xx: clients would repeat the call and pay twice."""
     message = (
         "Bedrock's answer was lost, so the cost of the call is unknown: it stays charged at the "
         "reserved maximum, and repeating it costs again"
@@ -151,13 +150,13 @@ def unavailable(message: str) -> Refusal:
 
 
 def failed() -> Refusal:
-    """Our own code failed before anything was held."""
+    """Our own code failed before anything was reserved."""
     message = "internal error of Price Keeper: nothing was sent to Bedrock, nothing is charged"
     return Refusal(500, "InternalServerException", message)
 
 
 def refusal_of(error: PriceKeeperError | Refusal, now_ms: int) -> Refusal:
-    """The answer for an error of ours."""
+    """The answer for one of our errors."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, AuthorizationDeniedError):

@@ -1,12 +1,11 @@
-"""HTTP/1.1 as the gateway speaks it to Bedrock: a request goes out whole, a reply as it comes.
+"""HTTP/1.1 for calls to Bedrock: a request is sent whole, a reply is read as it comes.
 
-A client for every purpose takes two thirds of the time of a plain relay for what no call needs:
-redirects, cookies, compression, hooks, a task and a timer for each request. Here a request is one
-write, its reply is read by the parser that reads our callers' requests, and one timer looks after
-all connections.
+A general client takes two thirds of the time of a plain relay for things no call needs: redirects,
+cookies, compression, hooks, a task and a timer for each request. Here a request is one write, its
+reply is read by the parser that the server uses, and one timer checks all connections.
 
-A request is sent once. The error tells the caller whether it was certainly not sent
-(`NotSentError`) or may have been (`ReplyBrokenError`).
+A request is sent once. The error says whether it was certainly not sent (`NotSentError`) or may
+have been (`ReplyBrokenError`).
 
 Bounds:
 
@@ -30,24 +29,24 @@ import httptools
 HEAD_BYTES_MAX: Final = 64 * 1024
 UNREAD_BYTES_MAX: Final = 128 * 1024
 PIECE_BYTES: Final = 1 << 18
-"""A longer body is written in such pieces, between which the event loop does other things."""
+"""A longer body is written in pieces of this size, so that other work can run in between."""
 LOOK_SECS: Final = 5
-"""How often connections are looked at that are silent, or that nobody uses."""
+"""The interval at which silent and unused connections are checked."""
 CLOSING_TURNS_MAX: Final = 100
 _INFORMATIONAL: Final = range(100, 200)
 _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
-"""With one of these a reply has an end of its own; without, it ends with its connection."""
+"""Without one of these, a reply ends when its connection is closed."""
 
 Take: TypeAlias = Callable[[bytes], bool]
-"""Is handed bytes of a body as they come; says whether it has taken them."""
+"""Gets bytes of a body as they come; says whether it has taken them."""
 
 
 class NotSentError(Exception):
-    """There is no connection: the request has surely not reached the other side."""
+    """No connection could be made: the request certainly was not sent."""
 
 
 class ReplyBrokenError(Exception):
-    """The request may have reached the other side, and no whole answer has come back."""
+    """The request may have been received, and no complete answer has come back."""
 
 
 class Waits(NamedTuple):
@@ -69,12 +68,12 @@ class HttpReply:
 
     def __init__(self, connection: _Connection) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Set when its head is there."""
+        """Set when its head has come."""
         self.status = 0
         self.raw_headers: list[tuple[bytes, bytes]] = []
-        """As they came, with names in lower case."""
+        """In their order, with names in lower case."""
         self.size = 0
-        """How many bytes wait to be read."""
+        """How many unread bytes there are."""
         self._connection: _Connection | None = connection
         self._parts: list[bytes] = []
         self.is_whole = False
@@ -85,7 +84,7 @@ class HttpReply:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers by name, in lower case; of those that are there twice, the first."""
+        """The headers by lower-case name; the first of duplicates."""
         found: dict[str, str] = {}
         for name, value in self.raw_headers:
             found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
@@ -104,12 +103,12 @@ class HttpReply:
         return self
 
     async def read(self, take: Take | None = None) -> bytes:
-        """The next bytes of the body, all that are there; nothing at its end.
+        """The next bytes of the body, all that have come; empty at its end.
 
-        ``take`` is handed what comes while this waits, without waking whoever waits: a stream has
-        hundreds of parts. What it has taken is not returned; what it has not, is.
+        ``take`` gets what comes while this waits, without waking the waiting task: a stream has
+        hundreds of parts. Bytes that it has taken are not returned.
 
-        Raises `ReplyBrokenError` or `TimeoutError` if it ends in the middle.
+        Raises `ReplyBrokenError` or `TimeoutError` if the body ends in the middle.
         """
         while not self._parts and not self.is_whole:
             if self._error is not None:
@@ -126,34 +125,30 @@ class HttpReply:
         return _joined(parts)
 
     def close(self) -> None:
-        """Let go of it; its connection with it, if there is more to come."""
+        """Release it, and close its connection if the reply is not complete."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Its head has come."""
         self.status, self.raw_headers = status, headers
         if not self.begun.done():
             self.begun.set_result(None)
 
     def add(self, parts: Sequence[bytes]) -> None:
-        """Parts of its body have come."""
         if self._take is not None:
             if self._take(_joined(parts)):
                 return
-            self._take = None  # whoever waits reads these first
+            self._take = None  # the waiting task reads these first
         self._parts += parts
         self.size += sum(map(len, parts))
         self._wake()
 
     def end(self) -> None:
-        """All of it has come."""
         self._connection, self.is_whole = None, True
         self._wake()
 
     def fail(self, error: ReplyBrokenError | TimeoutError) -> None:
-        """The rest of it will not come."""
         self._connection, self._error = None, error
         if not self.begun.done():
             self.begun.set_exception(error)
@@ -165,13 +160,13 @@ class HttpReply:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with one request under way at most."""
+    """One connection, with at most one request under way."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._come: list[bytes] = []
-        """What has come of a body in the piece that is being parsed, chunk by chunk."""
+        """What has come of a body in the data that is being parsed, chunk by chunk."""
         self.on_body = self._come.append  # the parser's, for each chunk: a stream has many
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -183,9 +178,9 @@ class _Connection(asyncio.Protocol):
         self._is_reading = True
         self._is_writing = False
         self._written: asyncio.Future[None] | None = None
-        """Somebody waits until more can be written."""
+        """Set while a body waits for room to be written."""
         self.since = self._loop.time()
-        """When it was last heard of, or used."""
+        """When it last received something or was used."""
 
     @property
     def is_usable(self) -> bool:
@@ -194,7 +189,7 @@ class _Connection(asyncio.Protocol):
         return transport is not None and self._reply is None and not transport.is_closing()
 
     def is_due(self, now: float, waits: Waits) -> bool:
-        """Whether it was silent or unused for too long. What we do not read is not silent."""
+        """Whether it was silent or unused for too long. A paused reader is not silence."""
         if self._reply is None:
             return now - self.since >= waits.unused
         return self._is_reading and now - self.since >= waits.silence
@@ -206,7 +201,7 @@ class _Connection(asyncio.Protocol):
         return self._reply
 
     async def send(self, reply: HttpReply, head: bytes, body: bytes) -> None:
-        """Send the request that it was taken for."""
+        """Send the request."""
         try:
             if len(body) <= PIECE_BYTES:
                 self._write(head + body)
@@ -218,7 +213,7 @@ class _Connection(asyncio.Protocol):
             raise
 
     async def _write_pieces(self, reply: HttpReply, head: bytes, body: bytes) -> None:
-        """Write a long body, as fast as it is taken, and no more of it once there is an answer."""
+        """Write a long body as fast as the peer reads, and stop when the answer begins."""
         self._is_writing = True
         self._write(head)
         for start in range(0, len(body), PIECE_BYTES):
@@ -235,19 +230,18 @@ class _Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def resume(self) -> None:
-        """Read on: what had come was read."""
+        """Read on from the network."""
         if not self._is_reading and self._transport is not None:
             self._is_reading = True
             self.since = self._loop.time()
             self._transport.resume_reading()
 
     def expire(self) -> None:
-        """End it: its reply does not go on, or nobody uses it."""
+        """Close it: its reply stopped coming, or it is unused."""
         self._break(TimeoutError("nothing came for too long"))
         self.close()
 
     def close(self) -> None:
-        """End it."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -302,7 +296,7 @@ class _Connection(asyncio.Protocol):
         if self._reply is not None and status not in _INFORMATIONAL:
             self._keeps_alive = self._parser.should_keep_alive() and not self._is_writing
             self._reply.begin(status, self._headers)
-            self._headers = []  # what follows the body is nobody's header
+            self._headers = []  # drop trailers
 
     def on_message_complete(self) -> None:
         self._hand_over()
@@ -310,7 +304,7 @@ class _Connection(asyncio.Protocol):
             self._end()
 
     def _hand_over(self) -> None:
-        """Hand what has come of a body to its reply; if nobody reads it, take no more."""
+        """Hand a part of a body to its reply; pause if the reply is not read."""
         if not self._come:
             return
         reply, come = self._reply, self._come.copy()
@@ -322,7 +316,7 @@ class _Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _end(self) -> None:
-        """The reply is whole: the next request can use the connection, if it is to go on."""
+        """The reply is complete: the next request can use the connection, if it is kept alive."""
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.end()
@@ -357,7 +351,7 @@ class HttpClient:
         return ssl.create_default_context()
 
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
-        """Send one request, whole; its reply is still to begin.
+        """Send one request; its reply has yet to begin.
 
         Raises `NotSentError`, or `ReplyBrokenError` or `TimeoutError` if it may have been sent.
         """
@@ -379,7 +373,6 @@ class HttpClient:
             await asyncio.sleep(0)
 
     def note_made(self, connection: _Connection) -> None:
-        """It is there."""
         self._all.add(connection)
         if self._timer is None:
             self._look_later()
@@ -390,7 +383,6 @@ class HttpClient:
             self._idle.append(connection)
 
     def note_lost(self, connection: _Connection) -> None:
-        """It is closed."""
         self._all.discard(connection)
 
     def _take_idle(self) -> _Connection | None:
@@ -431,7 +423,7 @@ class HttpClient:
         self._timer = asyncio.get_running_loop().call_later(secs, self._look)
 
     def _look(self) -> None:
-        """End connections that were silent for too long, or that nobody uses."""
+        """Close connections that are silent or unused for too long."""
         now = asyncio.get_running_loop().time()
         for connection in list(self._all):
             if connection.is_due(now, self._waits):
@@ -447,7 +439,7 @@ def _joined(parts: Sequence[bytes]) -> bytes:
 
 
 def _head(path: str, headers: Mapping[str, str], length: int) -> bytes:
-    """The head of a request. Raises `NotSentError` for one that would have a line too many."""
+    """The head of a request; raises `NotSentError` if a header would add a line."""
     lines = [f"{name}: {value}" for name, value in headers.items()]
     lines = [f"POST {path} HTTP/1.1", *lines, f"content-length: {length}"]
     text = "\r\n".join(lines)

@@ -1,7 +1,7 @@
-"""Who calls: by a signature of AWS's made with credentials of ours, or by a bearer.
+"""Identifies the caller: by an AWS signature made with our credentials, or by a bearer token.
 
-The secret of a signature follows from the token that comes with it, so nothing is looked up for
-it; the token is validated like any other. A bearer is an access token, or ``client_id:secret`` for
+The secret of a signature is derived from the token that comes with it, so nothing is looked up for
+it. The token is validated like any other. A bearer is an access token, or ``client_id:secret`` for
 clients that can hold nothing else.
 """
 
@@ -38,21 +38,21 @@ SERVICES: Final = frozenset({"bedrock", "bedrock-mantle"})
 SIGNING_KEYS_MAX: Final = 4_096
 PAIRS_MAX: Final = 4_096
 PAIR_SECS: Final = 300
-"""For how long a token stands in for a pair of id and secret; it is validated on every call."""
+"""How long a token is used in place of a pair of id and secret; each call validates it."""
 _NEEDED: Final = frozenset({"x-amz-date", "x-amz-security-token"})
-"""What a signature has to cover, besides the host."""
+"""What a signature must cover, besides the host."""
 ACTED_ON: Final = (TAG_PREFIX, "x-amzn-bedrock-", "anthropic-")
-"""Headers by which a call is counted or made otherwise: where there is a signature, it has to cover
-them; and of one that is there twice, nobody knows which is meant."""
+"""Headers that change how a call is made or counted. A signature must cover them, and they may not
+be sent twice."""
 _AUTHORITY: Final = ":authority"
-"""What a client of HTTP/2 signs in the place of ``host``; a proxy in front of us makes it that."""
+"""Signed by an HTTP/2 client in place of ``host``; a proxy in front of us replaces it."""
 _HOSTS: Final = frozenset({"host", _AUTHORITY})
 _STAMPS_MAX: Final = 64
 _STAMP: Final = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})Z")
 
 
 class NotOursRefusal(NotAuthenticatedRefusal):
-    """A signature that was not made with a secret of ours: somebody may be guessing."""
+    """The signature was not made with a secret of ours: someone may be guessing."""
 
     def __init__(self) -> None:
         message = (
@@ -63,7 +63,7 @@ class NotOursRefusal(NotAuthenticatedRefusal):
 
 
 class Signed(NamedTuple):
-    """A signature, and the key that it has to be made with."""
+    """A signature, and the key that must have made it."""
 
     presented: Presented
     key: SigningKey
@@ -71,7 +71,7 @@ class Signed(NamedTuple):
 
 
 class Identification:
-    """Finds out who calls."""
+    """Identifies callers."""
 
     def __init__(
         self, identity: Identity, clock: Clock, is_barred: Callable[[str | None], bool]
@@ -81,18 +81,18 @@ class Identification:
         self._clock = clock
         self._is_barred = is_barred
         self._pairs: BoundedCache[bytes, tuple[int, str]] = BoundedCache(PAIRS_MAX)
-        """The token that was issued for a pair, by the pair's digest."""
+        """The token issued for a pair, by the pair's digest."""
         self._signing_keys: BoundedCache[tuple[str, str], SigningKey] = BoundedCache(
             SIGNING_KEYS_MAX
         )
-        """By the ids of tokens that were valid, and what was signed for; each is of one day."""
+        """By the id of a valid token and the scope of the signature, which is one day."""
 
     async def identify(
         self, headers: Mapping[str, str], address: str | None
     ) -> tuple[Principal, Signed | None]:
-        """The client whose token a request brings, told by its head alone.
+        """The client whose token a request has, from its head alone.
 
-        What is signed has to be checked once the body is there. Raises `Refusal`, or what the
+        A signature must still be checked once the body is there. Raises `Refusal`, or what the
         identity raises.
         """
         authorization = headers.get("authorization", "")
@@ -146,7 +146,8 @@ class Identification:
         claim = signed.presented.claim
         if headers.get("x-amz-content-sha256", content_sha256) != content_sha256:
             raise NotAuthenticatedRefusal(
-                "InvalidSignatureException", "the body is not what was signed"
+                "InvalidSignatureException",
+                "the body differs from the signed one; sign the bytes that are sent",
             )
         if _AUTHORITY in claim.names:
             headers = {**headers, _AUTHORITY: headers.get("host", "")}
@@ -184,7 +185,7 @@ class Identification:
         return await self._identity.validate(issued.token)
 
     def _check_head(self, presented: Presented, headers: Mapping[str, str]) -> None:
-        """Raise unless the signature covers what it has to, and was made now."""
+        """Raise unless the signature covers all it must, and is recent."""
         claim = presented.claim
         names = claim.names
         is_complete = _NEEDED.issubset(names) and headers.keys() >= set(names) - {_AUTHORITY}
@@ -208,7 +209,7 @@ class Identification:
 
 @lru_cache(_STAMPS_MAX)
 def _epoch_of(stamp: str) -> int | None:
-    """The moment of an ``X-Amz-Date``; ``None`` if it is none. `time.strptime` takes ten times."""
+    """The time of an ``X-Amz-Date``, or ``None``; ten times faster than `time.strptime`."""
     found = _STAMP.fullmatch(stamp)
     if found is None:
         return None
@@ -220,7 +221,7 @@ def _epoch_of(stamp: str) -> int | None:
 
 
 def _sorted_query(query: str) -> str:
-    """The query as it is signed: pairs in order, each with a sign of equality."""
+    """The query in its signed form: pairs in order, each with an equals sign."""
     if not query:
         return ""
     pairs = [part if "=" in part else f"{part}=" for part in query.split("&")]

@@ -1,4 +1,4 @@
-"""Long bodies are judged in a process of their own, one at a time; clients take turns.
+"""Judges long bodies in a process of their own, one at a time; clients take turns.
 
 A long body can take half a second of a processor. In this process, or in a thread of it, Python's
 lock would make every other call wait. The process starts with the first long body, and again after
@@ -20,8 +20,6 @@ from pricekeeper.client_ids import Client
 from pricekeeper.concurrency import FairSlots
 from pricekeeper.gateway.errors import unavailable
 
-SHORT_BYTES: Final = 16_384
-"""A longer body goes to the other process. A shorter one takes a millisecond at most."""
 ANSWER_SECS_MAX: Final = 30
 END_SECS_MAX: Final = 5
 BUFFER_BYTES: Final = 1 << 20
@@ -39,7 +37,6 @@ class _Judge:
 
     @classmethod
     def start(cls) -> _Judge:
-        """Start a process."""
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()

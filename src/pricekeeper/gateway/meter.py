@@ -1,4 +1,4 @@
-"""Counts what became of calls through the gateway."""
+"""Counts calls through the gateway."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _COUNTS: Final = Family(
     ("outcome",),
 )
 _UNSETTLED: Final = Family(
-    "pricekeeper_gateway_unsettled", "Calls that are left charged at what was held for them."
+    "pricekeeper_gateway_unsettled", "Calls that stay charged at their hold."
 )
 
 
 @dataclass(slots=True)
 class GatewayMeter:
-    """Handed to the gateway when it is made; tests and the metrics endpoint read it."""
+    """Metrics of the gateway."""
 
     calls: Counter[tuple[str, str]] = counted(_CALLS, factory=Counter)
     upstream_errors: Counter[str] = counted(_UPSTREAM, factory=Counter)

@@ -1,10 +1,10 @@
-"""An authorized call: send it on, pass the answer back, settle.
+"""An authorized call: send it to Bedrock, pass the answer back, settle.
 
-A caller that hangs up does not end its call: Bedrock bills it to its end, so the answer is read to
-its end, within bounds, and counted. A caller that does not read makes the gateway wait with what
-fits into one buffer; the server cuts it off after a while, and then it has hung up. A call that
-Bedrock refused is given back (`bedrock.refusals`). If the cost stays unknown, the call stays
-charged at its hold, and is marked when that expires.
+A caller that hangs up does not end its call: Bedrock bills the whole answer, so it is read to its
+end, within bounds, and counted. A caller that reads slowly makes the gateway wait with one full
+buffer; after a while the server disconnects it, which counts as hanging up. A call that Bedrock
+refused is given back (`bedrock.refusals`). If the cost stays unknown, the call stays charged at its
+hold, and is unsettled when that expires.
 """
 
 from __future__ import annotations
@@ -53,14 +53,13 @@ log = structlog.get_logger("pricekeeper.gateway")
 
 
 class CallState(msgspec.Struct):
-    """What is known of one call, for its end and for the log."""
+    """The state of one call, for its end and for the log."""
 
     request_id: str
     dialect: Dialect
     exchange: Exchange | None = None
-    """For an answer that is written whole; none where another server serves."""
+    """For writing a complete answer at once; ``None`` on other servers."""
     policy: Policy | None = None
-    """Of the client, once it is known."""
     route: str = "none"
     label: str = ""
     authorization_id: str = ""
@@ -72,7 +71,7 @@ class CallState(msgspec.Struct):
 
 
 class GrantedCall(msgspec.Struct, frozen=True):
-    """A call that was authorized, without its body: that is let go of once it is sent."""
+    """An authorized call without its body, which is released once it is sent."""
 
     policy: Policy
     authorization: Authorization
@@ -81,7 +80,7 @@ class GrantedCall(msgspec.Struct, frozen=True):
     is_stream: bool
     hides_usage: bool
     service_tier: str | None
-    """The one that was asked for, and held for."""
+    """The requested tier, which the hold covers."""
     has_answer: bool
     """Whether the model writes text."""
 
@@ -105,7 +104,7 @@ class Passage:
         self._began_ns = 0
 
     async def send(self, sending: Awaitable[HttpReply]) -> HttpReply:
-        """Send the call on; its answer is still to begin."""
+        """Send the call; its answer has yet to begin."""
         self._began_ns = perf_counter_ns()
         try:
             return await sending
@@ -122,7 +121,7 @@ class Passage:
             raise self._lose(error) from error
 
     async def run(self, response: HttpReply, receive: Receive, send: Send) -> None:
-        """Pass the answer to what was sent back, and settle."""
+        """Pass back the answer, and settle."""
         try:
             await response.head()
         except LOST as error:
@@ -140,7 +139,7 @@ class Passage:
             response.close()
 
     async def _pass_error(self, send: Send, response: HttpReply) -> None:
-        """Pass on an error as it came: a refusal, or one that states its usage.
+        """Pass on an error that is a refusal, or that reports its usage.
 
         Any other error does not prove that no model has run. Clients repeat some of them and would
         pay twice, so it is answered as a lost reply.
@@ -161,7 +160,7 @@ class Passage:
         await self._answer(send, response, data)
 
     async def _pass_reply(self, send: Send, response: HttpReply) -> None:
-        """Pass on a whole answer with its cost; it is counted meanwhile."""
+        """Count a complete answer, and pass it on with its cost."""
         try:
             data = await read_whole(response)
         except LOST as error:
@@ -170,7 +169,7 @@ class Passage:
         await self._answer(send, response, data)
 
     async def _answer(self, send: Send, response: HttpReply, data: bytes) -> None:
-        """Send a whole answer with its cost, if that is known."""
+        """Send a complete answer with its cost, if that is known."""
         headers = self._headers(response)
         if self._state.cost_usd_micros is not None:
             cost = b"%d" % self._state.cost_usd_micros
@@ -188,8 +187,8 @@ class Passage:
                 "headers": self._headers(response),
             }
         )
-        # At once, with what has come: whoever has seen the head does not make the call again if the
-        # rest is lost.
+        # At once, with the bytes that have come: a caller that has seen the head does not repeat
+        # the call if the rest is lost.
         come = skimmed.feed(await response.read()) if response.size else b""
         await send({"type": "http.response.body", "body": come, "more_body": True})
         is_whole = False
@@ -226,18 +225,18 @@ class Passage:
             self._state.outcome = "upstream_broken"
 
     async def _settle(self, usage: Usage | None) -> None:
-        """Count what was used; what is not known stays held, and expires into unsettled."""
+        """Count the usage; without usage the call stays held and expires."""
         self._state.outcome = "served"
         granted = self._granted
         if usage is not None and usage.service_tier is None and granted.service_tier in _DEARER:
-            # A reply that does not say what served it: it may be what was asked for.
+            # The reply does not say which tier served it, so it may be the requested one.
             usage = msgspec.structs.replace(usage, service_tier=granted.service_tier)
         self._state.cost_usd_micros = await self._settlements.capture(
             granted.policy, granted.authorization, usage, granted.model_id
         )
 
     async def _refuse(self) -> None:
-        """Give back what is held for a call that Bedrock refused."""
+        """Give back the hold of a call that Bedrock refused."""
         await self._void("Bedrock refused the call")
         self._state.outcome = "upstream_refused"
 
@@ -246,7 +245,7 @@ class Passage:
         await self._settlements.void(granted.policy, granted.authorization, reason)
 
     def _lose(self, why: object) -> Refusal:
-        """What to answer for a reply that nobody has; the call stays at what is held for it."""
+        """The answer for a lost reply; the call stays charged at its hold."""
         self._settlements.leave()
         self._state.outcome = "upstream_lost"
         told = type(why).__name__ if isinstance(why, BaseException) else why
@@ -283,9 +282,9 @@ class Passage:
 def _taking(
     exchange: Exchange | None, skimmed: SseUsage | StreamUsage, caller: Caller
 ) -> Take | None:
-    """What passes bytes on at once, unless their reader is slow; ``None`` if they are to be sent.
+    """Writes bytes at once unless their reader is slow; ``None`` if they must be sent.
 
-    Of what is read for nobody but the books nothing is written.
+    Nothing is written after the caller has left.
     """
     if exchange is None:
         return None
@@ -307,7 +306,7 @@ def _taking(
 async def answer(
     send: Send, state: CallState, status: int, headers: list[tuple[bytes, bytes]], body: bytes
 ) -> None:
-    """Send a whole answer."""
+    """Send a complete answer."""
     state.has_begun = True
     headers.append((b"content-length", b"%d" % len(body)))
     if state.exchange is not None and state.exchange.write_whole(status, headers, body):

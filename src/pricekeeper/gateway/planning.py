@@ -1,4 +1,4 @@
-"""What a call asks for and can cost, and which model it may be sent to."""
+"""Plans a call: what it can cost, and which models it may be sent to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _READ_HEADERS: Final = {
     "chat-completions": _GUARDRAIL_HEADERS,
     "messages": ("anthropic-version", BETA_HEADER, *_GUARDRAIL_HEADERS),
 }
-"""The headers that Bedrock reads on a path; what is judged is what they say."""
+"""The headers that Bedrock reads on a path; they are judged, too."""
 SIGNED_BY: Final = "x-amz-security-token"
 _JUDGED_HEADERS: Final[Sequence[str]] = (
     TIER_HEADER,
@@ -61,18 +61,18 @@ NAMED_MAX: Final = 5
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One call, before it is decided about."""
+    """One call, before its authorization."""
 
     route: Route
     model: str
-    """As it was asked for."""
+    """The model that the caller requested."""
     call: BedrockCall
     among: tuple[str, ...] = ()
-    """The labels that `AUTO` may take; empty is any of them."""
+    """The labels that `AUTO` may take; all if empty."""
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body as it was understood, without the longest answer."""
+        """The judged body, without the longest answer."""
         return self.call.body
 
     @property
@@ -84,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def hides_usage(self) -> bool:
-        """Whether the usage in its stream is not for the caller, who did not ask for it."""
+        """Whether the usage in its stream is hidden from the caller, who did not request it."""
         if self.route.dialect is not Dialect.OPENAI or not self.is_stream:
             return False
         options = self.body.get("stream_options")
@@ -94,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True):
 def question_of(
     route: Route, headers: Mapping[str, str], policy: Policy, catalogue: Catalogue
 ) -> Question:
-    """What to read the body for; raises for a model that the path names, and that is none."""
+    """What to find out about the body; raises if the path names no model of the app."""
     operation, model = route.operation, route.model
     is_told_by_body, has_answer = False, True
     family: Family | None = None
@@ -118,7 +118,7 @@ def question_of(
 
 
 def plan_call(route: Route, judged: Judged, policy: Policy, catalogue: Catalogue) -> Plan:
-    """What is asked for; raises `Refusal` for a body that can't be a call, or for no model."""
+    """The plan; raises `Refusal` for a body that can't be a call, or for an unknown model."""
     call, model = judged.call, route.model or judged.model
     if call is None:
         raise _invalid(judged.refused)
@@ -138,14 +138,14 @@ def plan_call(route: Route, judged: Judged, policy: Policy, catalogue: Catalogue
 
 
 def _models(model: str, policy: Policy, catalogue: Catalogue) -> Sequence[Model]:
-    """The model that a call names, or all that `AUTO` stands for."""
+    """The model that a call names, or all that `AUTO` may mean."""
     if model != AUTO:
         return (catalogue.model(find_label(catalogue, policy, model)),)
     return [catalogue.model(label) for label in policy.model_ordering if label in catalogue]
 
 
 def _of_family(call: BedrockCall, models: Sequence[Model], catalogue: Catalogue) -> Sequence[Model]:
-    """The models of the app that take such a body; raises `Refusal` if none is of its family.
+    """The models of the app that take such a body; raises `Refusal` if none does.
 
     If none of the family writes text, all of it is returned: the authorization refuses each.
     """
@@ -171,12 +171,12 @@ def _invalid(message: str) -> Refusal:
 
 
 def family_of(model: Model) -> Family:
-    """The family of a model of the deployment, also of one that an opaque ARN names."""
+    """The family of a model of the deployment, also if an opaque ARN names it."""
     return family_of_model(model.ref.base)
 
 
 def models_to_take(plan: Plan, policy: Policy, catalogue: Catalogue) -> Sequence[Model]:
-    """The models that the call may be made with."""
+    """The models that the call may use."""
     models = _models(plan.model, policy, catalogue)
     return [one for one in models if not plan.among or one.label in plan.among]
 
@@ -190,8 +190,8 @@ def request_of(plan: Plan, policy: Policy) -> AuthorizationRequest:
 async def authorize(services: Services, policy: Policy, plan: Plan) -> Authorization:
     """Reserve the maximum cost of the call; raises if that is denied.
 
-    - A body of one family goes to models of that family alone.
-    - A stated answer is lowered to the cap of the app, and not to what a budget has left.
+    - A body of one family goes only to models of that family.
+    - A stated answer is lowered to the cap of the app, but not to the rest of a budget.
     """
     request = request_of(plan, policy)
     try:
@@ -203,7 +203,7 @@ async def authorize(services: Services, policy: Policy, plan: Plan) -> Authoriza
 
 
 def free_model(plan: Plan, policy: Policy, catalogue: Catalogue) -> str:
-    """The id to send a call to for which nothing is held."""
+    """The model id for a call that costs nothing."""
     models = _models(plan.model, policy, catalogue)
     if plan.model != AUTO:
         return model_to_call(plan, models[0])
@@ -219,7 +219,7 @@ def free_model(plan: Plan, policy: Policy, catalogue: Catalogue) -> str:
 
 
 def model_to_call(plan: Plan, model: Model) -> str:
-    """The id to send the call to: the caller's own spelling, if that model was granted."""
+    """The model id to call: the caller's own spelling, if that model was granted."""
     if plan.model == model.bedrock_model_id or plan.model in model.aliases:
         return plan.model
     asked, granted = (normalise_model_id(one) for one in (plan.model, model.bedrock_model_id))
@@ -229,7 +229,7 @@ def model_to_call(plan: Plan, model: Model) -> str:
 
 
 def body_to_send(plan: Plan, model_id: str, max_output_tokens: int) -> bytes:
-    """The body for the model that was granted, made from what was judged."""
+    """The judged body, for the model that was granted."""
     changes: dict[str, Any] = {}
     if not plan.route.model:
         changes["model"] = model_id
@@ -241,7 +241,7 @@ def body_to_send(plan: Plan, model_id: str, max_output_tokens: int) -> bytes:
 
 
 def headers_to_send(route: Route, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a call: what Bedrock reads on that path, and nothing else of the caller's."""
+    """The headers of a call: only those that Bedrock reads on that path."""
     names = _READ_HEADERS.get(route.name, ())
     sent = {name: headers[name] for name in names if name in headers}
     is_whole = route.operation is not None and not route.operation.is_stream

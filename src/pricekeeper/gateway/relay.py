@@ -1,4 +1,4 @@
-"""Bedrock's paths as an ASGI application: who calls, may it, and then its passage."""
+"""Bedrock's paths as an ASGI application: identify, judge, authorize, then pass on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from pricekeeper.activity import DeniedKind
-from pricekeeper.bedrock.reading import Bytes, Judged, Question, read_and_judge
+from pricekeeper.bedrock.reading import SHORT_BODY_BYTES, Bytes, Judged, Question, read_and_judge
 from pricekeeper.bootstrap import Services
 from pricekeeper.client_ids import Client
 from pricekeeper.concurrency.deadline import Deadlines
@@ -38,7 +38,7 @@ from pricekeeper.gateway.errors import (
 )
 from pricekeeper.gateway.http_client import HttpReply, NotSentError
 from pricekeeper.gateway.identity import ACTED_ON, Identification, NotOursRefusal, Signed
-from pricekeeper.gateway.measuring import SHORT_BYTES, Measuring
+from pricekeeper.gateway.measuring import Measuring
 from pricekeeper.gateway.meter import GatewayMeter
 from pricekeeper.gateway.passing import CallState, GrantedCall, Passage, answer
 from pricekeeper.gateway.planning import (
@@ -96,11 +96,11 @@ class _Request(NamedTuple):
     receive: Receive
     state: CallState
     head_bytes: int
-    """The bytes of its head, held until it is answered."""
+    """The size of its head, held until it is answered."""
 
     @property
     def address(self) -> str | None:
-        """Where it came from."""
+        """The address it came from."""
         client = self.scope.get("client")
         return None if client is None else str(client[0])
 
@@ -111,7 +111,7 @@ class _Request(NamedTuple):
 
 
 class _Judging(NamedTuple):
-    """A whole request of a client that was identified."""
+    """A complete request of an identified client."""
 
     policy: Policy
     signed: Signed | None
@@ -134,10 +134,7 @@ class Gateway:
         calls_max: int,
         logs: bool,
     ) -> None:
-        """``note_guess`` is told the address that credentials came from which are not valid.
-
-        ``is_barred`` says whether that happened too often.
-        """
+        """``note_guess`` gets the address of invalid credentials, ``is_barred`` limits them."""
         self._services = services
         self._upstream = upstream
         self._note_guess = note_guess
@@ -158,7 +155,7 @@ class Gateway:
     async def __call__(
         self, scope: Any, receive: Receive, send: Send, exchange: Exchange | None = None
     ) -> None:
-        """Serve one request, whatever happens inside."""
+        """Serve one request, also if something fails inside."""
         started_ns = perf_counter_ns()
         route, dialect = find_route(scope["raw_path"]), dialect_of(scope["raw_path"])
         state = CallState(f"{getrandbits(128):032x}", dialect, exchange)
@@ -177,7 +174,7 @@ class Gateway:
             self._note(state, perf_counter_ns() - started_ns)
 
     async def close(self) -> None:
-        """Let settlements that are under way end."""
+        """Finish settlements that are under way."""
         await self._settlements.close()
         await self._measuring.close()
         self._deadlines.close()
@@ -214,7 +211,7 @@ class Gateway:
             await passage.run(response, receive, send)
 
     async def _begin(self, call: _Judging) -> tuple[Passage, Awaitable[HttpReply]]:
-        """Hold the most that a call can cost; what is to be sent then."""
+        """Reserve the maximum cost of a call; returns what to send."""
         policy, state = call.policy, call.request.state
         try:
             with self._deadlines.begin() as deadline:
@@ -222,7 +219,7 @@ class Gateway:
                 await self._sharing.take_turn(policy)
                 plan = await self._plan(call, judged)
                 if self._counting.is_wanted and len(call.body) <= COUNTED_BYTES_MAX:
-                    with deadline.pause():  # it has a bound of its own, and the call goes on
+                    with deadline.pause():  # it has its own bound, and may fail
                         plan = await self._counting.count(plan, policy, call.request.headers)
                 authorization = await authorize(self._services, policy, plan)
         except (DeadlineExceededError, TimeoutError):
@@ -252,15 +249,15 @@ class Gateway:
         return Passage(self.meter, self._settlements, self._drains, granted, state), sending
 
     async def _judge_long(self, call: _Judging) -> Judged | None:
-        """A long body, judged apart; a short one is judged in its client's turn."""
-        if len(call.body) <= SHORT_BYTES:
+        """Judge a long body in its own process; ``None`` for a short one, which waits its turn."""
+        if len(call.body) <= SHORT_BODY_BYTES:
             return None
         question = self._question(call)
         with call.share.using(JUDGING, waits=self._measuring.is_busy):
             return await self._measuring.judge(call.policy.client, question, call.body)
 
     async def _plan(self, call: _Judging, judged: Judged | None) -> Plan:
-        """What is asked for, once it is known that the body is the client's."""
+        """The plan, once the body is known to be the client's."""
         request = call.request
         if judged is None:
             judged = read_and_judge(self._question(call), call.body)
@@ -303,7 +300,7 @@ class Gateway:
                 return body
 
     async def _identify(self, request: _Request) -> tuple[Policy, Signed | None]:
-        """The client, and its signature, which is checked when the body is judged.
+        """The client and its signature, which is checked when the body is judged.
 
         A frozen client is refused here, before its body is read or anything is sent.
         """
@@ -356,7 +353,7 @@ class Gateway:
             raise Refusal(403, "AccessDeniedException", "the app does not exist") from None
 
     async def _relay_free(self, send: Send, call: _Judging) -> None:
-        """Pass on what runs no model."""
+        """Pass on a request that runs no model."""
         policy, request = call.policy, call.request
         state, catalogue = request.state, self._services.prices.catalogue
         try:
@@ -382,7 +379,7 @@ class Gateway:
         await answer(send, state, response.status, passed_headers(response), data)
 
     async def _fail(self, send: Send, state: CallState) -> None:
-        """Answer for a mistake of ours; after an authorization, not so that it is repeated."""
+        """Answer for our own error; after an authorization, so that clients do not retry."""
         if state.has_begun:
             await send({"type": ABORT})
         elif state.authorization_id:
@@ -410,7 +407,7 @@ class Gateway:
 
 
 def _headers_of(scope: Any) -> dict[str, str]:
-    """The headers; raises `Refusal` for one that is there twice, and that readers take one of."""
+    """The headers; raises `Refusal` for duplicates of which readers take only one."""
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     if len(found) < len(scope["headers"]):
         names = Counter(name.decode("latin-1") for name, _ in scope["headers"])

@@ -1,4 +1,4 @@
-"""Bedrock's paths, read raw: ids come percent-encoded or not, and ARNs have slashes in them."""
+"""Bedrock's paths, read raw: ids may be percent-encoded, and ARNs contain slashes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from pricekeeper.bedrock import Operation
 
 PREFIX: Final = b"/bedrock/"
-"""What all paths of the gateway begin with."""
+"""The start of all paths of the gateway."""
 _MODEL: Final = "model/"
 _OPERATIONS: Final = {operation.path_end: operation for operation in Operation}
 _COUNT: Final = "count-tokens"
@@ -20,7 +20,7 @@ _CHAT: Final = "openai/v1/chat/completions"
 _MESSAGES: Final = "anthropic/v1/messages"
 _REMEMBERED_MAX: Final = 1_024
 _REMEMBERED_BYTES_MAX: Final = 512
-"""Callers choose paths, so longer ones are read each time."""
+"""Callers choose paths, so longer ones are not cached."""
 
 
 class Dialect(Enum):
@@ -40,33 +40,33 @@ SERVED: Final = {
     Dialect.OPENAI: _BELOW + _CHAT,
     Dialect.ANTHROPIC: _BELOW + _MESSAGES,
 }
-"""The paths that exist, as the answer to any other path names them."""
+"""The existing paths, for the answer to an unknown path."""
 
 
 class Route(msgspec.Struct, frozen=True):
-    """What a path asks for."""
+    """What a path requests."""
 
     dialect: Dialect
     operation: Operation | None
-    """``None`` for what runs no model, and for the dialects whose body says whether it streams."""
+    """``None`` if no model runs, or if the body says whether it streams."""
     model: str
-    """As the path names it, decoded; empty if the body names it."""
+    """From the path, decoded; empty if the body names it."""
     is_free: bool = False
     name: str = ""
-    """As the metrics and the log name it."""
+    """The name in the metrics and the log."""
 
 
 COUNT_TOKENS: Final = Route(Dialect.AWS, None, "", is_free=True, name=_COUNT)
-"""What the gateway itself asks, of a model that it names."""
+"""For the gateway's own requests."""
 
 
 def dialect_of(raw_path: bytes) -> Dialect:
-    """The dialect of a path below the prefix, also of one that is not served."""
+    """The dialect of a path below the prefix, also of an unknown one."""
     return _DIALECTS.get(raw_path[len(PREFIX) :].partition(b"/")[0], Dialect.AWS)
 
 
 def find_route(raw_path: bytes) -> Route | None:
-    """What the path asks for; ``None`` if it is none of the gateway's."""
+    """The route of a path; ``None`` if the gateway does not serve it."""
     if len(raw_path) > _REMEMBERED_BYTES_MAX:
         return _read_path(raw_path)
     return _find_again(raw_path)

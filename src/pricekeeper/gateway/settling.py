@@ -1,13 +1,13 @@
-"""How a call ends in the books: captured, given back, or left at what is held for it.
+"""Settles calls: captures them, gives them back, or leaves them charged at their hold.
 
-Nobody waits for a capture to be written: what it costs is known before, and until it is written the
-call is held at the most that it can cost. So an answer is passed on at once, and a process that is
-killed in between leaves a call that is charged at its hold and marked. A settlement that the store
-refuses is tried again in the background, a few times. What can't be settled stays held, and is
-marked when it expires.
+An answer does not wait until its capture is written: its cost is known before, and until then the
+call is held at its maximum. So the answer is passed on at once, and a process that is killed in
+between leaves a call charged at its hold and marked. A settlement that the store refuses is
+repeated in the background a few times. If it fails, the call stays held, and is unsettled when it
+expires.
 
-An administrator may void a call that is under way. What was held goes back, and what the call then
-uses is a record of its own: Bedrock bills it, whatever our books say.
+An administrator may void a call that is under way. Its hold goes back, and its usage becomes a
+record of its own, because Bedrock bills it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ ATTEMPTS_MAX: Final = 5
 PAUSE_MS: Final = 200
 """Before the first repetition; it doubles with each."""
 SECS_MAX: Final = 5
-"""How long an answer waits for its settlement: its caller would call, and pay, again."""
+"""How long an answer waits for its settlement: a caller that times out would pay again."""
 _PASSING: Final = (StoreError, OverloadedError, DeadlineExceededError, TimeoutError)
-"""What another attempt may not meet."""
+"""Errors that another attempt may not meet."""
 log = structlog.get_logger("pricekeeper.gateway")
 
 Work = Callable[[], Awaitable[int | None]]
@@ -61,13 +61,13 @@ class Settlements:
         self._region = region
         self._deadlines = deadlines
         self._salt = token_hex()
-        """Nobody else can make the id of a record of ours before we do."""
+        """Secret, so that only this process can make the ids of its records."""
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def capture(
         self, policy: Policy, authorization: Authorization, usage: Usage | None, model_id: str
     ) -> int | None:
-        """Count what was used; the cost, if it is known at once. No usage leaves the call."""
+        """Count the usage; returns the cost, if it is known at once. No usage leaves the call."""
         if usage is None:
             self.leave()
             return None
@@ -110,7 +110,7 @@ class Settlements:
     async def _count_voided(
         self, policy: Policy, authorization: Authorization, record: UsageRecord
     ) -> int:
-        """Count what a call has used that was voided meanwhile; the same id again counts once."""
+        """Count the usage of a call that was voided meanwhile; the same id counts once."""
         grant = authorization.grant
         record = msgspec.structs.replace(
             record,
@@ -128,17 +128,17 @@ class Settlements:
         return recorded.receipt.cost_usd_picos // PICOS_PER_MICRO
 
     async def void(self, policy: Policy, authorization: Authorization, reason: str) -> None:
-        """Give back what is held for a call that has surely cost nothing."""
+        """Give back the hold of a call that certainly cost nothing."""
         void = partial(self._services.authorizations.void, by_gateway=True)
         await self._settle(partial(void, policy, authorization.id, reason))
 
     def leave(self) -> None:
-        """Leave a call charged at what is held for it."""
+        """Leave a call charged at its hold."""
         self._meter.unsettled += 1
 
     async def close(self) -> None:
-        """Let what is under way end."""
-        await self._services.authorizations.close()  # what was begun is written, or put off
+        """Finish settlements that are under way."""
+        await self._services.authorizations.close()  # writes captures, or puts them off
         while self._under_way:
             await asyncio.wait(self._under_way)
 

@@ -1,10 +1,10 @@
-"""What calls of the gateway use while they are under way, and each client's share of it.
+"""What calls of the gateway use while they are under way, and each client's share.
 
 A call holds one place from its head to the end of its answer, and its bytes until they are sent to
 Bedrock. One client alone may hold a third of the places and of the bytes, two clients of different
 organisations a quarter each, and so on: there is always room for one more client. A call above its
-client's share waits for `WAIT_SECS` at most, before anything is reserved in a budget. A few calls
-are planned in one turn of the event loop, and clients take turns.
+client's share waits for up to `WAIT_SECS`, before anything is reserved in a budget. A few calls are
+planned in one turn of the event loop, and clients take turns.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pricekeeper.telemetry.families import Kind
 from pricekeeper.tenants import Policy
 
 PLANNED_AT_ONCE: Final = 8
-"""Calls that are planned in one turn of the event loop; each takes a millisecond at most."""
+"""Calls planned in one turn of the event loop; each takes a millisecond at most."""
 WAIT_SECS: Final = 2
 REFUSALS_A_SEC: Final = 200
-"""Refusals of one organisation above that rate wait; each costs about 0.3 ms."""
+"""Refusals of an organisation above this rate wait; each costs about 0.3 ms."""
 PACED_SECS_MAX: Final = 20
-"""A refusal that would wait longer is sent at once; 4,096 connections wait no longer than that."""
+"""A refusal that would wait longer is sent at once; 4,096 connections wait no longer."""
 WAITING_PART: Final = 8
-"""As many calls may wait for a place as may be under way, divided by this."""
+"""The calls that may be under way, divided by this, may wait for a place."""
 ORGS_MAX: Final = 1_000
-"""Organisations with metrics of their own; all others share one name."""
+"""Organisations with metrics of their own; the others share one name."""
 _OTHER: Final = ("other", "")
 CALLS: Final = "calls"
 BYTES: Final = "bytes"
@@ -62,7 +62,7 @@ _Line = tuple[str, str, str]
 
 @dataclass(slots=True)
 class ShareMeter:
-    """Counts for the metrics, by organisation (name and id) and resource."""
+    """Counts by organisation (name and id) and resource."""
 
     used: Counter[_Line] = counted(_USED, factory=Counter)
     waits: Counter[_Line] = counted(_WAITS, factory=Counter)
@@ -96,8 +96,8 @@ class Sharing:
     async def pace_refusal(self, policy: Policy, exchange: Exchange | None) -> None:
         """Wait until the next refusal of the organisation is due.
 
-        A client that repeats refused calls at once could keep the worker busy with refusals. While
-        a refusal waits, the server may close its connection to make room for a new one.
+        Otherwise a client that repeats refused calls at once could keep the worker busy. While a
+        refusal waits, the server may close its connection to make room for a new one.
         """
         now = asyncio.get_running_loop().time()
         due = max(now, self._refusal_due.get(policy.org_id) or now)
@@ -112,7 +112,7 @@ class Sharing:
             await asyncio.wait_for(left.wait(), due - now)
 
     async def take_turn(self, policy: Policy) -> None:
-        """Wait until the client may use the processor, in this turn of the event loop."""
+        """Wait until the client may use the processor in this turn of the event loop."""
         await self._turns.acquire(policy.org_id, policy.client_id)
         asyncio.get_running_loop().call_soon(self._turns.release)
 
@@ -130,7 +130,7 @@ class CallShare:
 
     @contextmanager
     def using(self, of: str, *, waits: bool = False) -> Iterator[None]:
-        """Show in the metrics that the call uses something in this block, or waits for it."""
+        """Show in the metrics that the call uses a resource in this block, or waits for it."""
         line, meter = (*self._org, of), self._sharing.meter
         meter.waits[line] += waits
         meter.used[line] += 1

@@ -1,4 +1,4 @@
-"""Bedrock itself, as the gateway calls it: one pool of connections, signed anew."""
+"""Bedrock, called by the gateway: one connection pool, and a new signature for each call."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from pricekeeper.sigv4 import escaped_path, signed_headers
 from pricekeeper.storage.dynamodb.credentials import CredentialSource
 
 HASHED_AT_ONCE_BYTES: Final = 1 << 16
-"""A longer body is hashed in a thread, which does not keep Python's lock for that."""
+"""A longer body is hashed in a thread, which releases Python's lock."""
 CONNECT_SECS_MAX: Final = 10
 SILENCE_SECS_MAX: Final = 900
-"""How long Bedrock may say nothing: the longest that a model thinks before its first word."""
+"""How long Bedrock may be silent: the longest that a model thinks before its first word."""
 KEPT_SECS: Final = 55
 REPLY_BYTES_MAX: Final = 64 << 20
 """The longest answer that is not a stream."""
 _MODEL_IDS_MAX: Final = 1_024
 LOST: Final = (ReplyBrokenError, TimeoutError, OSError)
-"""The request may have reached Bedrock, and the answer has not reached us."""
+"""The request may have reached Bedrock, and the answer was lost."""
 
 
 _NOT_PASSED: Final = frozenset(
@@ -53,16 +53,16 @@ _NOT_PASSED: Final = frozenset(
         b"upgrade",
     }
 )
-"""The headers of one connection, those that our server sends itself, and where a redirect leads:
-clients would follow it with the app's key in a header, past the gateway."""
+"""Headers of one connection, headers that our server sends itself, and redirects: a client would
+follow them past the gateway, with the app's key."""
 
 
 class NoCredentialsError(Exception):
-    """The service has no AWS credentials to call Bedrock with."""
+    """The service has no AWS credentials for Bedrock."""
 
 
 class Upstream:
-    """Where calls are sent on to."""
+    """Sends calls to Bedrock."""
 
     def __init__(self, location: BedrockLocation, client: HttpClient, clock: Clock) -> None:
         parts = urlsplit(location.url)
@@ -77,7 +77,7 @@ class Upstream:
     async def send(
         self, route: Route, model_id: str, headers: Mapping[str, str], body: bytes
     ) -> HttpReply:
-        """Make one attempt; it is sent whole, and the answer is still to begin."""
+        """Send a call once; its answer has yet to begin."""
         path = self._prefix + _path_of(route, model_id)
         sent = {**headers, "host": self._host}
         if self._signs:
@@ -110,7 +110,7 @@ async def _digest(body: bytes) -> str:
 
 @asynccontextmanager
 async def open_upstream(location: BedrockLocation, clock: Clock) -> AsyncIterator[Upstream]:
-    """The upstream, with its connections, until the end of the block."""
+    """The upstream with its connections, until the end of the block."""
     waits = Waits(connect=CONNECT_SECS_MAX, silence=SILENCE_SECS_MAX, unused=KEPT_SECS)
     client = HttpClient(location.url, waits)
     try:
@@ -120,7 +120,7 @@ async def open_upstream(location: BedrockLocation, clock: Clock) -> AsyncIterato
 
 
 async def read_whole(response: HttpReply) -> bytes:
-    """The body of an answer that is no stream; raises one of `LOST` if it does not come whole."""
+    """The body of an answer that is no stream; raises one of `LOST` if it is incomplete."""
     parts: list[bytes] = []
     left = REPLY_BYTES_MAX
     while part := await response.read():

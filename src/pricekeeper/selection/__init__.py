@@ -1,7 +1,7 @@
-"""Which model now, and why: quotas, the sticky fallback, and the operator's override.
+"""Model selection: which model to use now, and why (quotas, sticky fallback, override).
 
-`Selector.select` answers with a `Decision`, which explains itself. The decision itself is in
-`pricekeeper.selection.fallback`, as arithmetic.
+`Selector.select` returns a `Decision` that explains itself. `pricekeeper.selection.fallback`
+decides, as pure arithmetic.
 """
 
 from pricekeeper.selection.decision import Decision

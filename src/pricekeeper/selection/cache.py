@@ -1,15 +1,13 @@
-"""A cache of decisions, so that most answers cost no store call.
+"""Caches decisions, so that most answers cost no store call.
 
-How old a decision may be, from the moment its reads began:
+The oldest decision that is used, counted from when its reads began:
 
-- five seconds while the chosen quota is NORMAL. The totals change once a minute, so this adds a
-  twelfth to a delay that exists anyway. Within it an instance learns of a flip or an override that
-  another instance made;
-- one second once the quota is TIGHT or exhausted, where that matters most.
+- five seconds while the chosen quota is NORMAL. Totals change once a minute, so this adds a twelfth
+  to their delay. Within it an instance learns of another instance's flip or override.
+- one second once the quota is TIGHT or exhausted.
 
-No cached decision outlives the organisation's day, the policy it was made for, or an override
-command on this instance: the command removes the decisions that it concerns. A decision that was
-being made meanwhile may have missed the command, so it is not cached.
+A cached decision ends with the organisation's day, with its policy, and with an override command on
+this instance. A decision that was being made during a command is not cached.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class _CachedDecision:
 
 
 class DecisionCache:
-    """The decisions used last, at most ``entries_max`` of them."""
+    """The most recently used decisions, at most ``entries_max``."""
 
     def __init__(self, clock: Clock, entries_max: int = DECISIONS_MAX) -> None:
         self._clock = clock
@@ -44,7 +42,7 @@ class DecisionCache:
         self._commands = 0
 
     def get(self, policy: Policy) -> Decision | None:
-        """The cached decision under that policy, if it may still be used."""
+        """The cached decision for that policy, if it may still be used."""
         entry = self._entries.get(policy.client)
         if entry is None:
             return None
@@ -58,19 +56,16 @@ class DecisionCache:
         return decision
 
     def last(self, client: Client) -> Decision | None:
-        """The last decision, however old, to see whether something changed."""
+        """The last decision, of any age, to see whether something changed."""
         entry = self._entries.peek(client)
         return None if entry is None else entry.decision
 
     def reading(self) -> tuple[int, int]:
-        """Call this before reading, and hand the result to `keep` with what was decided."""
+        """Call this before reading, and pass the result to `keep`."""
         return self._commands, self._clock.monotonic_ms()
 
     def keep(self, decision: Decision, reading: tuple[int, int]) -> bool:
-        """Cache the decision, unless there was a command while it was being made.
-
-        A decision whose reads began before those of the cached one is not cached either.
-        """
+        """Cache the decision, unless a command came or a newer one was cached meanwhile."""
         commands, read_at_ms = reading
         client = decision.policy.client
         known = self._entries.peek(client)
@@ -82,7 +77,7 @@ class DecisionCache:
         return True
 
     def forget(self, client: Client) -> None:
-        """Expire the decisions about the client; for an organisation, those of all its apps."""
+        """Expire the decisions about a client; for an organisation, of all its apps."""
         self._commands += 1
         for known in self._entries:
             if known == client or (client.app_id is None and known.org_id == client.org_id):

@@ -1,7 +1,7 @@
 """A decision: the choice, the model and its prices, and how long it holds.
 
-The answer to an app is made from this alone, and it explains itself in words: a refusal or a
-fallback says which quota was spent, how much of it, and until when.
+The answer to an app is made from it alone. It explains itself in words: which quota was spent, how
+much of it, and until when.
 """
 
 from __future__ import annotations
@@ -35,30 +35,28 @@ class Guidance:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided for a client, and why."""
+    """The decision for a client, and its reasons."""
 
     policy: Policy
     choice: Choice
     model: Model | None
-    """The recommended model; none if every quota is exhausted."""
+    """The recommended model; ``None`` if every quota is exhausted."""
     prices: Prices | None
-    """What it costs today; none if there is no model."""
+    """Its prices today; ``None`` without a model."""
     org_day: str
     day_starts_at_ms: int
     checked_at_ms: int
     resets_at_ms: int
     """The next local midnight."""
     live: bool
-    """Whether the spends were summed from the counters just now, not taken from the totals."""
+    """Whether the spends were just summed from the counters, not read from the totals."""
 
     @property
     def label(self) -> ModelLabel | None:
-        """The recommended label; none if every quota is exhausted."""
         return self.choice.label
 
     @property
     def mode(self) -> QuotaStatus:
-        """NORMAL or TIGHT."""
         return self.choice.mode
 
     @property
@@ -73,11 +71,11 @@ class Decision:
 
     @property
     def explanation(self) -> str:
-        """The quotas that were considered, and why this label was chosen."""
+        """The quotas in the decision, and why this label was chosen."""
         return explain(self.choice, self.resets_at)
 
     def guidance(self, now_ms: int) -> Guidance:
-        """When to ask again; no answer is to be kept beyond the organisation's day."""
+        """When to ask again; no answer is kept beyond the organisation's day."""
         calm = self.mode is QuotaStatus.NORMAL
         interval_secs = (
             self.policy.refresh_interval_normal_secs
@@ -101,7 +99,7 @@ def explain(choice: Choice, resets_at: datetime) -> str:
     ]
     if choice.label is None:
         parts.append("no model may be used")
-    return f"{'; '.join(parts)}; the quotas start anew at {until}"
+    return f"{'; '.join(parts)}; the quotas reset at {until}"
 
 
 def _explain_quota(use: LabelQuota, choice: Choice) -> str:

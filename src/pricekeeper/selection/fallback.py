@@ -1,20 +1,17 @@
-"""The decision which label is recommended, and why, as arithmetic without store or clock.
+"""Decides which label is recommended, and why. No I/O, no clock.
 
-An organisation orders its models and gives each a quota for the day. The first label in the
-order that still has quota is chosen. A label that was **given up**, because its quota was found
-exceeded while the sticky fallback is on, stays given up until local midnight: also if the order is
-changed, or a slower reader still sees it under quota. Only a quota that was raised above the one at
-which the label was given up brings it back, for whoever knows the new quota.
+An organisation orders its models and gives each a daily quota. The first label in the order with
+quota left is chosen. A label whose quota was found exceeded while the sticky fallback is on is
+**given up** until local midnight, even if the order changes or a slower reader still sees it under
+quota. Only a quota raised above the one at which it was given up brings it back.
 
-What is sticky is therefore the *set* of labels that were given up, not a position. A position
-means another label as soon as the order is edited, and the apps of one organisation may order
-its models differently while they share its quotas. For a given order the two say the same: the
-set is everything before the position, and `StickyFlip.index` is that position.
+So the sticky state is the *set* of labels that were given up, not a position: a position changes
+its meaning when the order is edited, and apps that share quotas may order models differently. For a
+given order the set is everything before the position `StickyFlip.index`.
 
-A label is EXCEEDED once it has spent its whole quota (``spent >= quota``), and TIGHT from the
-threshold on (``spent * 100 >= threshold_pct * quota``), both in integers. A quota of zero means
-"not this model": the label is passed over, but not given up, so that a quota given to it later in
-the day counts at once.
+A label is EXCEEDED once its quota is spent (``spent >= quota``), and TIGHT from the threshold on
+(``spent * 100 >= threshold_pct * quota``), both in integers. A label with a quota of zero is
+skipped but not given up, so a quota that it gets later in the day counts at once.
 """
 
 from __future__ import annotations
@@ -29,20 +26,20 @@ from pricekeeper.values import ModelLabel
 
 _PCT_HUNDREDTHS: Final = 100 * 100
 _UNKNOWN_QUOTA: Final = 1 << 62
-"""More than any quota: what was given up at an unknown quota stays so."""
+"""More than any quota: a label given up at an unknown quota stays so."""
 
 
 class Reason(StrEnum):
-    """Why the label is the recommended one."""
+    """Why the label is recommended."""
 
     NORMAL = "NORMAL"
-    """The first in the order that may be used has quota left."""
+    """It is the first usable label, and has quota left."""
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
-    """One before it was found exceeded just now."""
+    """One before it was just found exceeded."""
     STICKY_FALLBACK = "STICKY_FALLBACK"
     """One before it was given up earlier today."""
     MANUAL_OVERRIDE = "MANUAL_OVERRIDE"
-    """An operator wants it so for the rest of the day."""
+    """An operator set it for the rest of the day."""
 
 
 class QuotaStatus(StrEnum):
@@ -58,13 +55,13 @@ class LabelRole(StrEnum):
 
     CHOSEN = "CHOSEN"
     EXCEEDED = "EXCEEDED"
-    """Its quota is spent, and that was not recorded before."""
+    """Its quota is spent, which was not recorded before."""
     GIVEN_UP = "GIVEN_UP"
     """Recorded as exceeded earlier today."""
     DISABLED = "DISABLED"
     """Its quota is zero."""
     UNDEFINED = "UNDEFINED"
-    """The deployment has no such model (any more)."""
+    """The deployment has no such model."""
     NO_TEXT = "NO_TEXT"
     """Its model writes no text, and other labels of the order do."""
     NOT_NEEDED = "NOT_NEEDED"
@@ -81,38 +78,37 @@ class LabelQuota:
     status: QuotaStatus
     role: LabelRole
     given_up_at_usd_micros: int = 0
-    """The quota that it had spent when it was given up, if that is its role and is known.
+    """The quota it had spent when it was given up, if that is its role and is known.
 
-    What it has spent may be less by now: a total may be older, and a void takes a record out.
+    Its spend may be less now: a total may be older, and a void removes a record.
     """
 
     @property
     def quota_pct_hundredths(self) -> int:
-        """How much of the quota is spent, see `quota_pct_hundredths`."""
         return quota_pct_hundredths(self.spend_usd_micros, self.quota_usd_micros)
 
 
 @dataclass(frozen=True, slots=True)
 class Comeback:
-    """That a label which was given up is used again, or no longer, since its quota was changed."""
+    """A given-up label is used again, or no longer, since its quota was changed."""
 
     label: ModelLabel
     quota_usd_micros: int
     """The quota at which it was given up."""
     is_back: bool
-    """Its quota was raised above that; else it was lowered again."""
+    """Whether its quota was raised above that; false if it was lowered again."""
     policy_epoch: int
-    """When the settings were changed that say so. An instance that knows older ones says nothing
-    new, so that two of them do not contradict each other for as long as one is behind."""
+    """When these settings were changed. An instance with older settings records nothing, so two
+    instances do not contradict each other."""
     other_label: ModelLabel | None = None
-    """What is used without it."""
+    """The label used without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StickyState:
-    """The fallback that is recorded for a scope today.
+    """The recorded fallback of a scope today.
 
-    ``given_up`` is ``None`` in a record that follows the schema document alone.
+    ``given_up`` is ``None`` in a record by the schema document.
     """
 
     active_label: ModelLabel
@@ -121,9 +117,9 @@ class StickyState:
     activated_at_epoch: int
     given_up: frozenset[ModelLabel] | None
     given_up_at_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
-    """The quota that each of them had spent; a record by the schema document does not say."""
+    """The quota that each had spent; a record by the schema document has none."""
     comebacks: Mapping[ModelLabel, Comeback] = field(default_factory=dict)
-    """The last one of each of them that is recorded."""
+    """The last recorded one of each label."""
     comeback_version: int = 0
     """How many comebacks were recorded."""
 
@@ -136,7 +132,7 @@ class StickyState:
         )
 
     def given_up_in(self, ordering: Sequence[ModelLabel]) -> frozenset[ModelLabel]:
-        """The labels that were given up today, also those not in the order."""
+        """The labels that were given up today, including those not in the order."""
         if self.given_up is not None:
             return self.given_up
         known = self.active_label in ordering
@@ -146,7 +142,7 @@ class StickyState:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """The label that an operator has set for an app, or for all apps of an organisation, today."""
+    """The label that an operator has set for an app or an organisation today."""
 
     client: Client
     """The client that it was set on."""
@@ -163,34 +159,33 @@ class StickyFlip:
     previous_label: ModelLabel
     given_up: frozenset[ModelLabel]
     quotas_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
-    """The quotas of those that were found exceeded just now."""
+    """The quotas of the labels just found exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A label, or none if all are exhausted, and everything that led to it."""
+    """A label, or ``None`` if all are exhausted, and its reasons."""
 
     label: ModelLabel | None
     reason: Reason
     quotas: tuple[LabelQuota, ...]
     """One for each label of the ordering, in that order."""
     sticky_fallback_active: bool
-    """A label of the ordering is given up until midnight."""
+    """Whether a label of the ordering is given up until midnight."""
     override: Override | None = None
-    """The override that decided, if one did."""
+    """The override that decided, if any."""
     flip: StickyFlip | None = None
-    """The flip that has yet to be recorded, if there is one."""
+    """The flip to record, if any."""
     comeback: Comeback | None = None
-    """The comeback that has yet to be recorded, if there is one and no flip."""
+    """The comeback to record, if any and there is no flip."""
 
     @property
     def chosen(self) -> LabelQuota | None:
-        """The chosen label's quota."""
         return next((use for use in self.quotas if use.role is LabelRole.CHOSEN), None)
 
     @property
     def mode(self) -> QuotaStatus:
-        """TIGHT once the chosen label's quota is nearly or, under an override, wholly spent."""
+        """TIGHT if the chosen label's quota is nearly spent or, under an override, spent."""
         chosen = self.chosen
         calm = chosen is not None and chosen.status is QuotaStatus.NORMAL
         return QuotaStatus.NORMAL if calm else QuotaStatus.TIGHT
@@ -203,7 +198,7 @@ class Choice:
 def quota_pct_hundredths(spend_usd_micros: int, quota_usd_micros: int) -> int:
     """Hundredths of a percent, rounded down, so that only a spent quota has 100 %.
 
-    A quota of zero is spent from the start.
+    A quota of zero counts as spent.
     """
     if quota_usd_micros == 0:
         return _PCT_HUNDREDTHS
@@ -211,7 +206,7 @@ def quota_pct_hundredths(spend_usd_micros: int, quota_usd_micros: int) -> int:
 
 
 def quota_status(spend_usd_micros: int, quota_usd_micros: int, tight_pct: int) -> QuotaStatus:
-    """The status of a quota of which so much is spent."""
+    """The status of a quota with that spend."""
     if spend_usd_micros >= quota_usd_micros:
         return QuotaStatus.EXCEEDED
     if spend_usd_micros * 100 >= tight_pct * quota_usd_micros:
@@ -229,8 +224,8 @@ def choose(
 ) -> Choice:
     """Choose a label. The first override that names a usable label of the ordering decides.
 
-    ``defined`` are the labels that the deployment has a model for. A label without a spend
-    has spent nothing. Labels ``without_text`` are not chosen, unless by an override.
+    ``defined`` are the labels that the deployment has a model for. Labels ``without_text`` are
+    chosen only by an override.
     """
     ordering = policy.model_ordering
     state = sticky if policy.sticky_fallback_enabled else None
@@ -272,7 +267,7 @@ def choose(
 
 
 def _obstacle(quota_usd_micros: int, spend_usd_micros: int, given_up: bool) -> LabelRole | None:  # noqa: FBT001
-    """The role of a label that can't be chosen; ``None`` if it can."""
+    """Why a label can't be chosen; ``None`` if it can."""
     if quota_usd_micros == 0:
         return LabelRole.DISABLED
     if given_up:
@@ -301,7 +296,7 @@ def _reason(roles: Sequence[LabelRole]) -> Reason:
 def _new_flip(
     policy: Policy, roles: Sequence[LabelRole], position: int, state: StickyState | None
 ) -> StickyFlip | None:
-    """The flip that records the labels found exceeded before the chosen one, if there are any."""
+    """The flip that records the labels found exceeded before the chosen one, if any."""
     ordering = policy.model_ordering
     role_of = zip(ordering, roles, strict=True)
     exceeded = [label for label, role in role_of if role is LabelRole.EXCEEDED]
@@ -317,12 +312,12 @@ def _new_flip(
 
 
 def _in_force(exceeded: Sequence[ModelLabel], state: StickyState) -> ModelLabel:
-    """What was used before these were found exceeded: one that had come back, or the recorded."""
+    """The label used before: one that had come back, or the recorded one."""
     return next((label for label in exceeded if _is_back(label, state)), state.active_label)
 
 
 def _is_back(label: ModelLabel, state: StickyState) -> bool:
-    """Whether the comeback of a label is recorded, and it was not given up since."""
+    """Whether the label's comeback is recorded, and it was not given up since."""
     known = state.comebacks.get(label)
     given_up_at = state.given_up_at_usd_micros.get(label)
     return known is not None and known.is_back and known.quota_usd_micros == given_up_at
@@ -331,7 +326,7 @@ def _is_back(label: ModelLabel, state: StickyState) -> bool:
 def _new_comeback(
     policy: Policy, obstacles: Sequence[LabelRole | None], position: int, state: StickyState
 ) -> Comeback | None:
-    """The comeback of the chosen label, or the end of one before it, if nobody has recorded it."""
+    """The comeback of the chosen label, or the end of an earlier one, unless recorded."""
     ordering, epoch = policy.model_ordering, policy.updated_at_epoch
     chosen = ordering[position]
     for label in ordering[:position]:

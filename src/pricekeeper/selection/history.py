@@ -1,10 +1,10 @@
-"""The history of flips and overrides: each in the item of its day, written with the change itself.
+"""The history of flips and overrides, written into the item of its day with each change.
 
-The items of a client are one partition, so its history is one query. For an organisation there is
-a marker for each of its clients and days, put before the first change of that day: whoever reads
-the markers finds every change, and a marker without one costs a read.
+The items of a client are one partition, so its history is one query. For an organisation there is a
+marker for each client and day, put before the first change of that day. So the markers lead to
+every change, and a marker without a change costs a read.
 
-Bounds: `MARKED_MAX` markers that this process remembers to have put.
+Bounds: `MARKED_MAX` markers that this process remembers.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pricekeeper.values import AppId, OrgId
 
 MARKED_MAX: Final = 10_000
 PAGE_MAX: Final = 50
-"""Clients and days on a page of an organisation; the last day is shown whole if it can be."""
+"""Clients and days on a page of an organisation; the last day is complete if it fits."""
 DAY_MAX: Final = 500
-"""Clients of one day that a page shows at the most."""
+"""Clients of one day on a page, at most."""
 
 
 class FlipPage(NamedTuple):
-    """Some flips, the newest first, and the marker behind which to go on; empty at the end."""
+    """Some flips, newest first, and the marker of the next page; empty at the end."""
 
     flips: list[Flip]
     after: str = ""
@@ -56,7 +56,7 @@ class FlipHistory:
             self._marked.put((org_id, app_id, day), True)  # noqa: FBT003
 
     async def read_client(self, client: Client, first_day: str, last_day: str) -> list[Flip]:
-        """What concerned a client in these days: its own, and what its organisation shares."""
+        """The changes for a client in these days, with those of its organisation."""
         found: list[Flip] = []
         for one in dict.fromkeys((client, client.org)):
             async for item in query_items(self._store, history_query(one, first_day, last_day)):
@@ -64,7 +64,7 @@ class FlipHistory:
         return sorted(found, key=_moment, reverse=True)
 
     async def read_org(self, org_id: OrgId, first_day: str, last_day: str, after: str) -> FlipPage:
-        """What changed for an organisation and its apps in these days, page by page."""
+        """The changes for an organisation and its apps in these days, page by page."""
         marked: list[tuple[str, str | None, str]] = []
         query = flip_markers_query(org_id, first_day, last_day, after)
         rest = ""
@@ -94,7 +94,7 @@ def _moment(flip: Flip) -> tuple[int, str]:
 def quota_flip(
     policy: Policy, choice: Choice, flip: fallback.StickyFlip, at_ms: int, until_ms: int
 ) -> Flip:
-    """A flip as its history has it: with the quotas that were found spent."""
+    """A flip in the form of the history, with the spent quotas."""
     return Flip(
         org_id=policy.org_id,
         at_ms=at_ms,
@@ -114,7 +114,7 @@ def quota_flip(
 def comeback_flip(
     policy: Policy, choice: Choice, comeback: fallback.Comeback, at_ms: int, until_ms: int
 ) -> Flip:
-    """A comeback as its history has it; its end is a label that is given up again."""
+    """A comeback in the form of the history; its end is a label that is given up again."""
     label, other = comeback.label, comeback.other_label
     back = comeback.is_back
     return Flip(
@@ -141,7 +141,7 @@ def override_flip(
     from_label: str | None = None,
     to_label: str | None = None,
 ) -> Flip:
-    """An override as its history has it; without a label to go to, that it was cleared."""
+    """An override in the form of the history; without ``to_label`` it was cleared."""
     return Flip(
         org_id=policy.org_id,
         at_ms=at_ms,

@@ -1,27 +1,25 @@
-"""Items of the StickyState table: one per client and day, each with two independent parts.
+"""Items of the StickyState table: one per client and day, with two independent parts.
 
 - The **fallback** of the schema document: ``active_model_label``, ``active_model_index``,
-  ``reason``, ``previous_model_label``, ``activated_at_epoch``; and beside it
-  ``given_up_model_labels``, a set that only grows, with ``given_up_quota.{label}``, the quota that
-  a label had spent when it was last given up. It is in the item of the scope whose quotas
-  count: the organisation's under ORG scope, the app's under APP scope. ``comeback.{label}`` says
-  whether that label is used again because its quota was raised since, and ``comeback_version``
-  counts these changes.
-- The **override**: ``override_model_label`` and ``override_activated_at_epoch``, in the item of
-  the client it was set on, whatever the scope. ``override_incarnation`` is that client's: one
-  that is deleted and created again on the same day has no override. ``override_version`` counts
-  the commands that set and cleared it, and stays when it is cleared.
+  ``reason``, ``previous_model_label``, ``activated_at_epoch``. Beside it are
+  ``given_up_model_labels``, a set that only grows, and ``given_up_quota.{label}``, the quota that a
+  label had spent when it was last given up. It is in the item of the scope whose quotas count: the
+  organisation's or the app's. ``comeback.{label}`` says whether that label is used again because
+  its quota was raised, and ``comeback_version`` counts these changes.
+- The **override**: ``override_model_label`` and ``override_activated_at_epoch``, in the item of its
+  client. ``override_incarnation`` is the life of that client: after it is deleted and created
+  again, the override is void. ``override_version`` counts the commands that set and cleared it.
 
-An item of the schema document with the reason ``MANUAL_OVERRIDE`` is an override too, in the
-attributes of the fallback. It counts in every life of its client, since it names none.
+An item of the schema document with the reason ``MANUAL_OVERRIDE`` is an override, too, in the
+attributes of the fallback. It counts in every life of its client.
 
-Neither write touches the other's attributes, so an override and a flip that race both survive.
-The day is in the key: the next day starts without either.
+Neither write touches the other's attributes, so an override and a flip that race both survive. The
+day is in the key: the next day starts without either.
 
-In Activity, ``FLIPS#{org}`` / ``{day}#{app}`` marks that something may have changed there, for
-whoever looks at a whole organisation; without an app it is about the organisation itself.
+In Activity, ``FLIPS#{org}`` / ``{day}#{app}`` marks that something may have changed there; without
+an app it is about the organisation itself.
 
-Each of these writes also leaves an entry of its history in the item: ``history_flip_{index}``,
+Each write also adds an entry of history to the item: ``history_flip_{index}``,
 ``history_comeback_{version}`` or ``history_override_{version}``. So the item outlives its day by
 `KEPT_DAYS`.
 """
@@ -46,7 +44,7 @@ from pricekeeper.values import ModelLabel
 KEPT_DAYS: Final = 35
 """How long an item outlives its day, for its history."""
 HISTORY_KEPT: Final = 50
-"""Commands about an override, and comebacks, that the history of one day has of each."""
+"""Override commands, and comebacks, in the history of one day."""
 _SECS_PER_DAY: Final = 86_400
 
 _LABEL: Final = "active_model_label"
@@ -77,10 +75,9 @@ def override_key(client: Client, day: str) -> Key:
 
 
 def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
-    """The fallback in the item, if there is one.
+    """The fallback in the item, if any.
 
-    Only the label is required: other attributes may be missing. An attribute of another type
-    makes the item unreadable.
+    Only the label is required. An attribute of another type makes the item unreadable.
     """
     if item is None:
         return None
@@ -117,7 +114,7 @@ def _comeback(typed: TypedItem, name: str) -> Comeback:
 
 
 def override(client: Client, incarnation: str, item: Mapping[str, Any] | None) -> Override | None:
-    """The override in the client's item, if there is one that was set in this life of it."""
+    """The override in the client's item, if it was set in this life of the client."""
     if item is None:
         return None
     typed = TypedItem(STICKY_STATE, item)
@@ -137,11 +134,10 @@ def _is_override(item: Mapping[str, Any]) -> bool:
 
 
 def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
-    """The write that records a flip, unless another instance has recorded that one or a later one.
+    """Record a flip, unless another instance has recorded it or a later one.
 
-    Once it is applied, its own condition is false. So a store may send it again, and a copy that
-    arrives late is refused. A label that is given up again before anybody used it changes nothing
-    for apps, so it is not in the history.
+    Once applied, its condition is false, so it may be sent again. A label that is given up again
+    before it was used changes nothing for apps, so it is not in the history.
     """
     noted = (Set(f"{_HISTORY}flip_{flip.index}", encode_event(entry)),) if is_change(entry) else ()
     return Update(
@@ -169,15 +165,12 @@ def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
 
 
 def is_change(entry: activity.Flip) -> bool:
-    """Whether another label is recommended after it than before."""
+    """Whether it changes the recommended label."""
     return entry.from_label != entry.to_label
 
 
 def comeback_update(key: Key, comeback: Comeback, version: int, entry: activity.Flip) -> Update:
-    """The write that records a comeback, or its end, unless there was another one meanwhile.
-
-    Nor is it applied if the label was given up again meanwhile.
-    """
+    """Record a comeback or its end, unless another one, or a new flip of the label, came first."""
     known = attr(_COMEBACK_VERSION)
     stored = {
         "quota_usd_micros": comeback.quota_usd_micros,
@@ -198,7 +191,7 @@ def comeback_update(key: Key, comeback: Comeback, version: int, entry: activity.
 
 
 def override_version(item: Mapping[str, Any] | None) -> int:
-    """How many commands about an override the item has seen."""
+    """How many override commands the item has seen."""
     if item is None:
         return 0
     return TypedItem(STICKY_STATE, item).whole(_OVERRIDE_VERSION, 0)
@@ -207,7 +200,7 @@ def override_version(item: Mapping[str, Any] | None) -> int:
 def override_update(
     key: Key, label: ModelLabel, incarnation: str, version: int, entry: activity.Flip
 ) -> Update:
-    """The write that sets or replaces the override, unless there was a newer command."""
+    """Set or replace the override, unless a newer command came first."""
     return _command(
         key,
         version,
@@ -219,7 +212,7 @@ def override_update(
 
 
 def clear_update(key: Key, item: Mapping[str, Any] | None, entry: activity.Flip) -> Update:
-    """The write that removes the item's override, unless there was a newer command."""
+    """Remove the item's override, unless a newer command came first."""
     gone = [_OVERRIDE, _OVERRIDE_ACTIVATED, _OVERRIDE_INCARNATION]
     if item is not None and _is_override(item):
         gone += [_LABEL, _INDEX, _REASON, _PREVIOUS, _ACTIVATED]
@@ -227,10 +220,7 @@ def clear_update(key: Key, item: Mapping[str, Any] | None, entry: activity.Flip)
 
 
 def history_from(item: Mapping[str, Any]) -> list[activity.Flip]:
-    """Every flip and override that the item knows of, the newest first.
-
-    An entry that can't be read is reported and left out.
-    """
+    """Every flip and override in the item, newest first; unreadable ones are reported."""
     found = []
     for name, data in item.items():
         if name.startswith(_HISTORY):
@@ -248,7 +238,7 @@ def history_query(client: Client, first_day: str, last_day: str) -> Query:
 
 
 def flip_marker_put(org_id: str, app_id: str | None, day: str) -> Put:
-    """Mark a day of a client in which something changes."""
+    """Mark a day of a client on which something changes."""
     began_epoch = (date_of(day) - date_of("19700101")).days * _SECS_PER_DAY
     return Put(
         ACTIVITY,
@@ -261,12 +251,12 @@ def flip_marker_put(org_id: str, app_id: str | None, day: str) -> Put:
 
 
 def flip_markers_query(org_id: str, first_day: str, last_day: str, after: str) -> Query:
-    """The markers of an organisation in these days, both included, the newest first."""
+    """The markers of an organisation in these days, both included, newest first."""
     return Query(
         ACTIVITY,
         f"FLIPS#{org_id}",
         first=first_day,
-        last=f"{last_day}$",  # which sorts behind whatever follows the day
+        last=f"{last_day}$",  # which sorts after every suffix of the day
         after=after,
         limit=100,
         descending=True,
@@ -295,7 +285,7 @@ def _command(key: Key, version: int, entry: activity.Flip, *actions: Action) -> 
 
 
 def _history_actions(kind: str, number: int, entry: activity.Flip) -> tuple[Action, ...]:
-    """Note a change under its number; the earliest of its kind makes room."""
+    """Record a change under its number; the oldest of its kind is removed."""
     noted, oldest = Set(f"{_HISTORY}{kind}_{number}", encode_event(entry)), number - HISTORY_KEPT
     forgotten = (Remove(f"{_HISTORY}{kind}_{oldest}"),) if oldest > 0 else ()
     return (noted, *forgotten, _expiry(entry))

@@ -1,4 +1,4 @@
-"""Counts what selection does, for the metrics and for tests of its costs."""
+"""Counts selections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pricekeeper.selection.fallback import Reason
 from pricekeeper.telemetry import Family, counted
 
 EXHAUSTED: Final = "EXHAUSTED"
-"""The reason of a decision that there is no model to call."""
+"""The reason of a decision without a model."""
 
 _SELECTIONS: Final = Family("pricekeeper_selections", "Model selections by reason.", ("reason",))
 _FLIPS: Final = Family(
@@ -21,24 +21,24 @@ _FLIPS: Final = Family(
 
 @dataclass(slots=True)
 class SelectionMeter:
-    """The decisions that one instance made, and the results of its flips."""
+    """The decisions of one instance, and the results of its flips."""
 
     warm: int = counted(_SELECTIONS, "warm")
-    """Answers from memory."""
+    """Answers from the cache."""
     decisions: Counter[str] = counted(_SELECTIONS, shown=(*Reason, EXHAUSTED), factory=Counter)
-    """Decisions made anew, by reason; `EXHAUSTED` if there was no label."""
+    """New decisions by reason."""
     flips: int = counted(_FLIPS, "made")
-    """Sticky states that this instance moved forward."""
+    """Sticky states that this instance changed."""
     flips_lost: int = counted(_FLIPS, "lost")
     """Flips that another instance made first."""
     flips_unknown: int = counted(_FLIPS, "unknown")
     """Flips whose reply was lost; they were sent again."""
     flips_failed: int = counted(_FLIPS, "failed")
-    """Flips that the store could not take. The decision held all the same."""
+    """Flips that the store could not take; the decision still held."""
     overrides: Counter[str] = field(default_factory=Counter)
     """Commands of operators: ``set`` and ``cleared``."""
 
     def count_decision(self, decision: Decision) -> None:
-        """Count a decision that was made anew."""
+        """Count a new decision."""
         choice = decision.choice
         self.decisions[EXHAUSTED if choice.label is None else choice.reason.value] += 1

@@ -1,23 +1,22 @@
 """Selects the model that a client should call now.
 
 A decision that is not cached costs one `batch_get`: the override and fallback items of the
-organisation and the app, and the totals of the ordering's labels, read together and consistently.
-(The price book reads the day's prices: one `get` a minute and model.) A cached decision costs
-nothing, see `pricekeeper.selection.cache`. ``force_check`` sums the counters instead of reading
-totals. Callers that ask for that within a second share one sum.
+organisation and the app, and the totals of the ordering's labels, read consistently. (The price
+book reads the day's prices: one `get` a minute and model.) A cached decision costs nothing, see
+`pricekeeper.selection.cache`. ``force_check`` sums the counters instead of reading totals; callers
+that ask for that within a second share one sum.
 
-**A flip that is lost is harmless.** Totals never shrink within a day, so an instance that finds a
-label exceeded recommends another one whether or not the flip can be recorded. The record keeps
-all other instances, also after a quota was raised, from going back. So:
+**A lost flip is harmless.** Totals never shrink within a day, so an instance that finds a label
+exceeded recommends another one whether or not the flip is recorded. The record stops other
+instances from going back, even after a quota was raised:
 
-- if the condition fails, another instance was first, and the item that comes back is adopted;
-- if the reply is lost, the flip is sent again; if it was applied, the condition fails as above;
-- if the store can't take it, the decision holds, and the next decision tries again.
+- If the condition fails, another instance was first, and its item is used.
+- If the reply is lost, the flip is sent again; if it was applied, the condition fails.
+- If the store can't take it, the decision holds, and the next decision tries again.
 
 **Reading fails closed.** Without the spends there is no recommendation: the store's error is
-raised. A total that can't be read is replaced by the sum of its shards; where there is none either,
-`UnreadableItemError` is raised to the clients of that scope. What can't be read never counts as a
-spend of zero.
+raised. An unreadable total is replaced by the sum of its shards; without these,
+`UnreadableItemError` is raised to the clients of that scope. It never counts as a spend of zero.
 """
 
 from __future__ import annotations
@@ -75,13 +74,13 @@ FLIP_ATTEMPTS_MAX: Final = 4
 """An attempt fails if another instance has recorded a later flip, or if a reply was lost."""
 COMMAND_ATTEMPTS_MAX: Final = 8
 RECHECK_MS: Final = 1_000
-"""For how long a label is recommended at most after this process has seen its quota spent."""
+"""How long a label may be recommended after this process has seen its quota spent."""
 
 _log = structlog.get_logger(__name__)
 
 
 class _Moment(NamedTuple):
-    """Now, and the organisation's day around it."""
+    """The current time, and the organisation's day around it."""
 
     now_ms: int
     day: str
@@ -90,7 +89,7 @@ class _Moment(NamedTuple):
 
 
 class _Findings(NamedTuple):
-    """What was read for a decision."""
+    """The findings of a read for a decision."""
 
     spends_usd_micros: dict[ModelLabel, int]
     sticky: StickyState | None
@@ -116,7 +115,7 @@ class Selector:
         entries_max: int = DECISIONS_MAX,
         on_flip: Callable[[activity.Flip], None] = _tell_nobody,
     ) -> None:
-        """``on_flip`` is told of each flip and override that this process records."""
+        """``on_flip`` gets each flip and override that this process records."""
         self._store = store
         self._clock = clock
         self._metering = metering
@@ -141,10 +140,10 @@ class Selector:
         return decision
 
     async def assess(self, policy: Policy, *, force_check: bool = False) -> Decision:
-        """As `select`, but returns also a decision that there is no model, and for frozen clients.
+        """The same, but also returns a decision without a model, also for frozen clients.
 
-        ``force_check`` sums the counters, and uses no decision that is cached or was started
-        before the call. The sum is at most a second old, and contains all that this process has
+        ``force_check`` sums the counters, and uses no decision that is cached or was started before
+        the call. The sum is at most a second old, and contains everything that this process has
         counted.
         """
         if force_check:
@@ -163,11 +162,11 @@ class Selector:
         return self._clock.now_ms()
 
     async def set_override(self, policy: Policy, label: str, by: Attribution) -> Override:
-        """Recommend that label until the organisation's day ends, whatever the quotas say.
+        """Recommend that label until the organisation's day ends, for any quotas.
 
-        Set on an organisation, it applies to all of its apps that have none of their own. Any
-        label of the ordering is allowed, another one is an `UnknownModelLabelError`. If the reply
-        is lost (`OutcomeUnknownError`), setting it again is harmless.
+        On an organisation, it applies to all apps without one of their own. A label that is not in
+        the ordering raises `UnknownModelLabelError`. After a lost reply (`OutcomeUnknownError`) it
+        may be set again.
         """
         if label not in policy.model_ordering:
             raise UnknownModelLabelError(label, policy.model_ordering)
@@ -189,7 +188,7 @@ class Selector:
         raise ContendedError("other commands about this override kept winning")
 
     async def clear_override(self, policy: Policy, by: Attribution) -> bool:
-        """Let the automatic decision resume where it was; whether there was an override."""
+        """Return to the automatic decision; whether there was an override."""
         moment = self._moment(policy)
         key = items.override_key(policy.client, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
@@ -211,10 +210,10 @@ class Selector:
         raise ContendedError("other commands about this override kept winning")
 
     def _has_seen_it_spent(self, decision: Decision) -> bool:
-        """Whether this process has counted more than the quota of the label that is recommended.
+        """Whether this process has counted more than the quota of the recommended label.
 
-        Nobody has to wait for the next aggregation then. An operator's override stays in force, and
-        what was summed within the last second is not summed again.
+        Then the next aggregation need not be awaited. An override stays in force, and a sum of the
+        last second is not repeated.
         """
         label, policy = decision.label, decision.policy
         if label is None or decision.choice.override is not None:
@@ -235,8 +234,7 @@ class Selector:
     ) -> bool:
         """Write a command, unless another one came first; whether it was applied.
 
-        ``item`` is what it is made from. Without an update there is nothing to do but to write
-        down that somebody asked for it.
+        ``item`` is what it is made from. Without an update, only the request is audited.
         """
         before = items.override(policy.client, policy.incarnation, item)
         change = Change(
@@ -303,10 +301,10 @@ class Selector:
         return _findings(policy, moment.day, states, spends)
 
     async def _sum(self, policy: Policy, moment: _Moment) -> _Findings:
-        """As `_read`, with sums of the counters instead of the totals.
+        """The same with sums of the counters instead of the totals.
 
-        An account may have only a total, written by another program, so a spend is never less
-        than the total. If a total can't be read, there must be a sum.
+        An account may have only a total, written by another program, so a spend is never less than
+        the total. If a total can't be read, there must be a sum.
         """
         sums = await self._metering.read_shared_totals(
             policy.scope_key, policy.model_ordering, moment.day
@@ -365,7 +363,7 @@ class Selector:
     async def _record_flip(
         self, policy: Policy, choice: Choice, flip: StickyFlip, moment: _Moment
     ) -> None:
-        """Record it, unless another instance was first; where to look for it is noted before."""
+        """Record it, unless another instance was first; its day is marked before."""
         key = items.sticky_key(policy.scope_key, moment.day)
         entry = quota_flip(policy, choice, flip, moment.now_ms, moment.ends_at_ms)
         await self._history.mark(policy.org_id, entry.app_id, moment.day)
