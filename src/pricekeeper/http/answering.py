@@ -224,7 +224,7 @@ class RequestAtOnce:
             if not write_at_once(self._exchange, answer, body, self._call):
                 self.finish(_later(answer))  # its reader is slow
                 return
-        except Exception as error:  # noqa: BLE001 - it is told and logged
+        except Exception as error:  # noqa: BLE001 - it is answered and logged
             self.fail(error)
             return
         self.is_answered = True
@@ -282,7 +282,7 @@ class RequestAtOnce:
                 return (await work).encoded()
         except CallerLeftError:
             raise
-        except Exception as error:  # noqa: BLE001 - it is told and logged
+        except Exception as error:  # noqa: BLE001 - it is answered and logged
             return problem_answer(self._call, error)
 
     def _note_end(self, status: int) -> None:

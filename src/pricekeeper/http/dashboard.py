@@ -1,14 +1,10 @@
-"""The dashboard: ``GET /`` and what it loads.
+"""The dashboard: ``GET /`` and the files that it loads, read once at the start.
 
-The page keeps its place behind the ``#`` of its address (``/#/orgs/...``), which no server sees, so
-no path of the API can ever be one of the page's. The page may load and ask this service alone;
-nothing inside it is run but its own files.
+The page keeps its location behind the ``#`` of its address, which browsers do not send, so it can't
+collide with a path of the API. Its policy lets it load from and ask this service only.
 
-The files of the dashboard, as they were built: read once at the start, and served from memory.
-
-``dashboard/`` of the repository is built into the folder ``page`` beside this module: an
-``index.html``, and ``assets/`` with whatever it loads. A file may have its compressed forms beside
-it (``.gz``, ``.br``); where the build has left no ``.gz``, text is compressed here.
+The build puts ``index.html`` and ``assets/`` into the folder ``page`` beside this module. Files may
+have compressed forms beside them (``.gz``, ``.br``); missing ``.gz`` forms are made here.
 
 Bounds: `FILES_MAX` files with `BYTES_MAX` bytes in all.
 """
@@ -30,7 +26,7 @@ from pricekeeper.http.operation import SECURITY, Answer, Call
 from pricekeeper.usecases.provisioning import matches
 
 PAGE: Final = "page"
-"""Under this name the lifespan's state has it."""
+"""Key in the server's state of its `DashboardPage`."""
 POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     b"img-src 'self' data:; font-src 'self'; manifest-src 'self'; base-uri 'none'; "
@@ -72,7 +68,7 @@ async def get_asset(call: Call) -> Answer:
 
 
 def _file(call: Call, file: PageFile) -> Answer:
-    """The file in the form that the caller takes, or 304 if the caller has it."""
+    """The file in the best coding that the caller accepts, or 304 if the caller has it."""
     coding, data = file.choose(call.request.header(b"accept-encoding"))
     etag = file.etag(coding)
     headers = [
@@ -105,7 +101,7 @@ MEDIA_TYPES: Final = {
     ".webmanifest": b"application/manifest+json",
     ".woff2": b"font/woff2",
 }
-"""What is served, by the end of its name. Other files, such as source maps, are left out."""
+"""Media types by suffix. Files with other suffixes, such as source maps, are not served."""
 _CODED: Final = {".br": "br", ".gz": "gzip"}
 _COMPRESSED_ALREADY: Final = frozenset({".ico", ".png", ".woff2"})
 _PREFERENCE: Final = ("br", "gzip")
@@ -123,16 +119,16 @@ class PageFile:
     media_type: bytes
     data: bytes
     coded: Mapping[str, bytes] = field(default_factory=dict)
-    """The same by content coding: ``gzip``, ``br``."""
+    """The data by content coding: ``gzip``, ``br``."""
     digest: str = ""
 
     @property
     def is_hashed(self) -> bool:
-        """Whether another content would have another name, so that it may be kept for good."""
+        """Whether its name changes with its content, so that it may be cached for good."""
         return _HASHED.fullmatch(self.name) is not None
 
     def choose(self, accepted: str | None) -> tuple[str | None, bytes]:
-        """The form that the caller takes and that is the smallest, and the name of its coding."""
+        """The smallest form that the caller accepts, and its coding."""
         wanted = _codings(accepted)
         for coding in _PREFERENCE:
             if coding in self.coded and wanted.get(coding, wanted.get("*", False)):
@@ -140,20 +136,18 @@ class PageFile:
         return None, self.data
 
     def etag(self, coding: str | None) -> bytes:
-        """The mark of one form of the file."""
         return f'"{self.digest}-{coding}"'.encode() if coding else f'"{self.digest}"'.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardPage:
-    """Everything that the dashboard is made of; nothing, if it was not built."""
+    """The files of the dashboard; empty if it was not built."""
 
     index: PageFile | None = None
     assets: Mapping[str, PageFile] = field(default_factory=dict)
 
     @property
     def is_built(self) -> bool:
-        """Whether there is something to show."""
         return self.index is not None
 
 
@@ -163,7 +157,7 @@ def is_built(folder: Path = FOLDER) -> bool:
 
 
 def load_page(folder: Path = FOLDER) -> DashboardPage:
-    """Read what was built. What is too large to be a page of ours is not served, and logged."""
+    """Read the built files. If they exceed the bounds, none is served, and the log says so."""
     if not is_built(folder):
         return DashboardPage()
     paths = [folder / INDEX, *sorted(_files_in(folder / ASSETS))]
@@ -197,7 +191,7 @@ def _read(path: Path) -> PageFile:
 
 
 def _codings(accepted: str | None) -> dict[str, bool]:
-    """Which content codings a caller takes, and which it refuses (``q=0``)."""
+    """The content codings that a caller accepts (``True``) or refuses with ``q=0`` (``False``)."""
     found: dict[str, bool] = {}
     for part in (accepted or "").lower().split(","):
         coding, *parameters = (piece.strip() for piece in part.split(";"))

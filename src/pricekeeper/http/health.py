@@ -1,20 +1,13 @@
-"""Health, metrics and documentation: for operators, probes and people.
+"""Health, readiness, metrics and documentation, for operators, probes and people.
 
-Whether the service can do its work: a small item is written and read, at most once a second.
+`Readiness` writes and reads a small item, because a readable store may refuse writes: the disk is
+full, the file system is read-only, or a stopped process holds the write lock. Anyone may ask
+``/readyz`` and a probe costs money on DynamoDB, so one probe answers everyone within `MEMORY_MS`. A
+request waits at most `PROBE_MS_MAX`; a hanging probe stays the only one until it ends. The public
+answer names only the kind of trouble. The log has the details, once per change.
 
-A store that can be read may still refuse every write: the disk is full, the file system is
-read-only, or a process that was stopped holds the write lock. So the probe goes the way that every
-write goes. Anybody may ask ``/readyz``, and each probe costs money on DynamoDB. So one probe
-answers everybody who asks while it is under way, or within a second of its beginning. Nobody waits
-for it longer than `PROBE_MS_MAX`; a probe that hangs stays the only one until it ends.
-
-The answer names the kind of the trouble alone, because anybody may read it. The log has the rest,
-once for each change.
-
-The documentation page: the OpenAPI document made readable, without asking anybody else.
-
-One HTML file with its own style and script inside, so that it works offline and under a strict
-content security policy; a hash in the policy admits exactly that script and that style.
+The documentation page is one HTML file with its style and script inside. It works offline, and a
+hash in its content security policy admits exactly that script and style.
 """
 
 from __future__ import annotations
@@ -57,7 +50,7 @@ _PAGE_SECURITY: Final = tuple({**dict(SECURITY), b"content-security-policy": POL
 
 
 async def healthz(call: Call) -> Answer:
-    """Whether the process is alive; it asks nobody else."""
+    """Whether the process is alive; it asks no other service."""
     del call
     return Answer(200, Health("alive"), NO_STORE)
 
@@ -74,7 +67,7 @@ async def readyz(call: Call) -> Answer:
     if reason is not None:
         return Answer(503, Health("unavailable", reason), (*NO_STORE, (b"retry-after", b"1")))
     doubt = call.services.clock.doubt
-    if doubt is Doubt.CONTRADICTED:  # instances with a right clock can do what this one can't
+    if doubt is Doubt.CONTRADICTED:  # instances with a right clock can do better
         return Answer(503, Health(CLOCK_IN_DOUBT), (*NO_STORE, (b"retry-after", b"10")))
     return Answer(200, Health(CLOCK_IN_DOUBT if doubt else "ready"), NO_STORE)
 
@@ -100,42 +93,44 @@ _CACHE: Final = ((b"cache-control", b"public, max-age=300"),)
 
 MEMORY_MS: Final = 1_000
 PROBE_MS_MAX: Final = 1_500
-"""How long anybody waits for a probe; with the rest of a request, an answer takes about 2 s."""
-HANGS: Final = "the store has not taken a write in time; a write lock may be held, or it hangs"
+"""How long a request waits for a probe. With the rest of the request, an answer takes about 2 s."""
+HANGS: Final = (
+    "the store did not take a write in time: it hangs, or another process holds its write lock"
+)
 
 _PROBE: Final = Key("readyz")
 _PROBE_LIFE_SECS: Final = 3_600
 _REASONS: Final[dict[type[StoreError], str]] = {
     errors.StoreReplacedError: "the database file was removed or replaced; restart the service",
     errors.StoreDamagedError: "the database file is damaged; restore it and restart the service",
-    errors.StoreReadOnlyError: "the database file can't be written: it is read-only",
-    errors.StoreMisconfiguredError: "the store refuses: a table, a permission or a file is amiss",
+    errors.StoreReadOnlyError: "the database file is read-only",
+    errors.StoreMisconfiguredError: "the store refuses: check its tables, permissions and files",
     errors.StoreFullError: "the disk is full",
-    errors.ThrottledError: "the store takes no more writes for now",
+    errors.ThrottledError: "the store is throttling writes",
     errors.ContendedError: "another process holds the write lock of the database",
     errors.StoreUnavailableError: "the store can't be reached or written",
-    errors.OutcomeUnknownError: "the store does not say whether it has taken a write",
+    errors.OutcomeUnknownError: "the store did not confirm a write",
 }
 
 _log = structlog.get_logger(__name__)
 
 
 class Readiness:
-    """What is known of the store."""
+    """Probes the store, and remembers the result for `MEMORY_MS`."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._probe: asyncio.Task[str | None] | None = None
-        """The last one, under way or done."""
+        """The last probe, under way or done."""
         self._patience: asyncio.Task[None] | None = None
-        """Ends when nobody waits for that probe any longer."""
+        """Ends when requests stop waiting for that probe."""
         self._began_ms = 0
         self._probes = secrets.randbits(32)
         self._logged: str | None = None
 
     async def check(self) -> str | None:
-        """Why the service can't work, by a probe that began a second ago at most; else nothing."""
+        """Why the service can't work, by a probe at most `MEMORY_MS` old; ``None`` if it can."""
         now_ms = self._clock.monotonic_ms()
         probe, patience = self._probe, self._patience
         if probe is None or (probe.done() and now_ms - self._began_ms >= MEMORY_MS):
@@ -144,19 +139,19 @@ class Readiness:
             probe.add_done_callback(lambda _: patience.cancel())
             self._probe, self._patience, self._began_ms = probe, patience, now_ms
         if not probe.done() and patience is not None:
-            # Whoever has begun it may leave; the others still wait for it.
+            # The caller that began the probe may leave; the others still wait for it.
             await asyncio.wait((probe, patience), return_when=asyncio.FIRST_COMPLETED)
         return probe.result() if probe.done() else self._note(HANGS, HANGS)
 
     async def close(self) -> None:
-        """Wait for a probe that is under way: the store closes next."""
+        """Wait for a probe that is under way, before the store closes."""
         if self._probe is not None:
             await asyncio.wait([self._probe])
 
     async def _ask(self) -> str | None:
         expires = self._clock.now_ms() // 1000 + _PROBE_LIFE_SECS
         self._probes += 1
-        # SQLite does not write an item that is the same as before, so each one is different.
+        # SQLite does not write an unchanged item, so each one is different.
         item: Item = {"PK": _PROBE.pk, "expires_at_epoch": expires, "probe": self._probes}
         try:
             await self._store.put(Put(REVOKED_TOKENS, item))
@@ -166,7 +161,7 @@ class Readiness:
         return self._note(None, "")
 
     def _note(self, reason: str | None, detail: str) -> str | None:
-        """Log a change of the answer, and give it back."""
+        """Log a change of the reason, and return it."""
         if reason != self._logged:
             self._logged = reason
             if reason is None:

@@ -1,14 +1,11 @@
-"""What an operator watches, as Prometheus metrics.
+"""Prometheus metrics for operators; docs/operations.md says what each one means.
 
-Features count in plain integers, which costs next to nothing; those counts are carried over into
-Prometheus' own every few seconds and at each scrape. With several workers the metrics live in
-files that all of them share (prometheus-client's multiprocess mode), so that a scrape answered
-by one worker speaks for all. What each metric means to an operator is in docs/operations.md.
+Features count in plain integers, which is cheap. Every few seconds and at each scrape, the counts
+are carried over into Prometheus metrics. Several workers share them in files (prometheus-client's
+multiprocess mode), so one worker answers a scrape for all.
 
-A histogram to which many observations are added at once.
-
-prometheus-client's own takes one at a time. This one keeps its numbers in the same values. In
-multiprocess mode these are files that all workers share; else it shows them as a collector.
+`CountHistogram` adds many observations at once; prometheus-client's own histogram adds one. It
+stores its numbers in the same values and files.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _US: Final = 1_000_000
 _METHODS: Final = frozenset({"GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 _LIMIT_NAMES_MAX: Final = 200
-"""Limits are named by tenants; beyond this many names, the rest counts as one."""
+"""Tenants name limits. Names beyond this many count as one."""
 _REST: Final = "other"
 
 _REQUESTS: Final = Family(
@@ -63,90 +60,90 @@ _REQUESTS: Final = Family(
     Kind.DURATIONS,
 )
 _PROBLEMS: Final = Family(
-    "pricekeeper_problems", "Requests that were refused or failed, by error.", ("code",)
+    "pricekeeper_problems", "Refused and failed requests, by error.", ("code",)
 )
 _LIMIT_DECISIONS: Final = Family(
     "pricekeeper_limit_decisions", "Acquires by limit and outcome.", ("limit", "outcome")
 )
 API_LIMIT_DECISIONS: Final = Family(
     "pricekeeper_api_limit_decisions",
-    "Requests by the API's own limit and outcome.",
+    "Requests by the API's own rate limit and outcome.",
     ("limit", "outcome"),
 )
 CRASHES: Final = Family("pricekeeper_job_crashes", "Background jobs that crashed.", ("job",))
-LEAPS: Final = Family("pricekeeper_clock_leaps", "How often wall time came into doubt.")
+LEAPS: Final = Family("pricekeeper_clock_leaps", "How often the wall clock was doubted.")
 LAG: Final = Family(
     "pricekeeper_aggregator_lag_seconds",
-    "Since the last complete aggregation began: no older usage is missing in a daily total.",
+    "Seconds since the last complete aggregation began; daily totals have all older usage.",
     kind=Kind.GAUGE,
 )
 WHOSE: Final = ("org", "app", "org_id", "app_id")
-"""Names are for people, and several may have the same; ids are for telling them apart."""
+"""Names are for people and may repeat; ids are unique."""
 QUOTA: Final = Family(
     "pricekeeper_quota_used_ratio",
-    "Spend against the day's quota, by whose it is and label, as of the last record or selection.",
+    "Spend against the day's quota, by owner and label, as of the last record or selection.",
     (*WHOSE, "label"),
     Kind.GAUGE,
 )
 SPEND: Final = Family(
     "pricekeeper_spend_usd_total",
-    "Dollars since the first of the organisation's month, by organisation, app and model label.",
+    "Dollars spent since the start of the organisation's month, by organisation, app and label.",
     ("org", "app", "label"),
     Kind.GAUGE,
 )
 HELD: Final = Family(
     "pricekeeper_held_usd",
-    "Dollars that are held for calls under way, by whose they are and model label.",
+    "Dollars held for calls under way, by owner and model label.",
     (*WHOSE, "label"),
     Kind.GAUGE,
 )
 UNSETTLED: Final = Family(
     "pricekeeper_unsettled_usd",
-    "Dollars that were charged for calls that nobody has settled, by whose they are and label.",
+    "Dollars charged for calls that were never settled, by owner and model label.",
     (*WHOSE, "label"),
     Kind.GAUGE,
 )
 BUDGET_USED: Final = Family(
     "pricekeeper_budget_used_ratio",
-    "What is spent, held and unsettled of a budget in its present window, against its limit.",
+    "Spent, held and unsettled dollars of a budget in its current window, against its limit.",
     (*WHOSE, "budget", "window"),
     Kind.GAUGE,
 )
 BUDGET_LIMIT: Final = Family(
     "pricekeeper_budget_limit_usd",
-    "The limit of a budget or strict quota that was used in its present window.",
+    "The limit of a budget or strict quota that was used in its current window.",
     (*WHOSE, "budget", "window"),
     Kind.GAUGE,
 )
 DENIALS: Final = Family(
     "pricekeeper_denials",
-    "Calls that were denied, by organisation, app, the model that was asked for, and kind.",
+    "Denied calls, by organisation, app, requested model and kind.",
     ("org", "app", "label", "kind"),
 )
 SECRETS: Final = Family(
     "pricekeeper_client_secret_created_timestamp_seconds",
-    "When the present secret of a client was claimed, by organisation and app.",
+    "When the current secret of a client was claimed, by organisation and app.",
     WHOSE,
     Kind.GAUGE,
 )
 IN_DOUBT: Final = Family(
     "pricekeeper_clock_in_doubt",
-    "1 while wall time is in doubt, and nothing is issued or removed; else 0.",
+    "1 while the wall clock is doubted and nothing is issued or removed; else 0.",
     kind=Kind.GAUGE,
 )
 LEAP: Final = Family(
     "pricekeeper_clock_leap_seconds",
-    "How far wall time is ahead of the time that the service goes by; 0 without doubt.",
+    "How far the wall clock is ahead of the service's clock; 0 without doubt.",
     kind=Kind.GAUGE,
 )
 
 OUTBOX_AGE: Final = Family(
     "pricekeeper_alert_outbox_age_seconds",
-    "For how long the oldest alert waits that could not be delivered at once.",
+    "Age of the oldest alert that is not delivered yet.",
     kind=Kind.GAUGE,
 )
 OUTBOX_CHANNELS: Final = Family(
-    "pricekeeper_alert_outbox_channels", "Channels that alerts wait for.", kind=Kind.GAUGE
+    "pricekeeper_alert_outbox_channels", "Channels with undelivered alerts.", kind=Kind.GAUGE
 )
 _GAUGES: Final = (
     *(LAG, QUOTA, HELD, UNSETTLED, BUDGET_USED, BUDGET_LIMIT, SECRETS, IN_DOUBT, LEAP),
@@ -159,15 +156,15 @@ _AS_COUNTER: Final = b"\n# TYPE %s counter\n" % SPEND.name.encode()
 def exposition_of(registry: CollectorRegistry) -> bytes:
     """The text that Prometheus scrapes.
 
-    Spend is set and not counted, which prometheus-client has for gauges alone; but to Prometheus
-    it is a counter. No label value can look like that line: a new line in one is escaped.
+    Spend is set, which prometheus-client allows only for gauges, but for Prometheus it is a
+    counter. No label value can look like the type line: a line end in one is escaped.
     """
     return generate_latest(registry).replace(_AS_GAUGE, _AS_COUNTER, 1)
 
 
 @dataclass(slots=True)
 class HttpMeter:
-    """What the HTTP layer itself has counted."""
+    """Counts of the HTTP layer itself."""
 
     requests: dict[tuple[str, str, int], Durations] = counted(_REQUESTS, factory=dict)
     problems: Counter[str] = counted(_PROBLEMS, factory=Counter)
@@ -176,10 +173,10 @@ class HttpMeter:
 
 
 class Metrics:
-    """Everything that /metrics shows. One per process."""
+    """All metrics of this process."""
 
     def __init__(self, store: StoreMeter) -> None:
-        # They double the lines, and nobody asks when a counter began.
+        # The creation times would double the lines.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._made: dict[Family, Any] = {}
@@ -196,21 +193,20 @@ class Metrics:
         """Brings the counts up to date before a scrape."""
 
     def note_request(self, method: str, route: str, status: int, elapsed_us: int) -> None:
-        """Note one request that was answered."""
         requests = self._meter.requests
         durations = requests.get((method, route, status))
         if durations is None:
-            # Bounded: routes are ours, and a method that we do not know counts as one.
+            # Bounded: routes are ours, and unknown methods count as one.
             known = method if method in _METHODS else _REST
             durations = requests.setdefault((known, route, status), Durations())
         durations.note(elapsed_us)
 
     def note_problem(self, code: str) -> None:
-        """Note a request that was refused or failed; the codes are those of our own errors."""
+        """Note a request that was refused or failed. The codes are those of our errors."""
         self._meter.problems[code] += 1
 
     def note_limit_decision(self, limit: str, outcome: str) -> None:
-        """Note what one limit of a tenant's decided."""
+        """Note the decision of one limit of a tenant."""
         names = self._meter.limit_names
         if limit not in names:
             if len(names) >= _LIMIT_NAMES_MAX:
@@ -219,18 +215,17 @@ class Metrics:
         self._meter.limit_decisions[limit, outcome] += 1
 
     def watch(self, meter: Any, *labels: str) -> None:
-        """Show what the meter counts; the labels tell it from others of its kind."""
+        """Show the meter's counts. The labels distinguish it from others of its kind."""
         self._watched.append((meter, labels))
         for family in families_of(meter):
             self._instrument(family)
 
     @property
     def families(self) -> Collection[Family]:
-        """Everything that is shown."""
         return self._made.keys()
 
     def carry_meters(self) -> None:
-        """Carry over what every meter has counted; what several count under one name is added."""
+        """Carry over the counts of every meter; counts of the same name are added."""
         counts: defaultdict[Family, dict[tuple[str, ...], float]] = defaultdict(dict)
         for meter, first in self._watched:
             for family, labels, value in read_samples(meter, *first):
@@ -242,26 +237,25 @@ class Metrics:
             self.carry(family, by_labels)
 
     def carry(self, family: Family, counts: Mapping[Any, float]) -> None:
-        """Add what was counted since the last time to the family, by its labels; set a level."""
+        """Add the growth of counts since the last time. A level is set."""
         total = self._instrument(family)
         for key, count in counts.items():
             labels = key if isinstance(key, tuple) else (key,)
-            line = total.labels(*labels) if labels else total  # there from now on, be it at 0
+            line = total.labels(*labels) if labels else total  # exists from now on, even at 0
             if family.kind is Kind.LEVEL:
                 line.set(count)
             else:
                 line.inc(self._take_growth((family.name, *labels), count))
 
     def show(self, family: Family, value: float, *labels: str) -> None:
-        """Set a gauge, whatever another worker has said of it."""
+        """Set a gauge, also if another worker has set it."""
         gauge = self._instrument(family)
         (gauge.labels(*labels) if labels else gauge).set(value)
 
     def show_changes(self, family: Family, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set what is new here: of several workers, the one that heard last is right.
+        """Set changed values; of several workers, the last to hear of a change is right.
 
-        Lines that are no longer among the values, because somebody has another name, become NaN,
-        which no alarm rings for.
+        Lines that are no longer among the values become NaN, which no alarm fires for.
         """
         shown = self._shown.setdefault(family, {})
         for labels in shown.keys() - values.keys():
@@ -291,13 +285,13 @@ class Metrics:
         self._instrument(family).add(labels, more, self._take_growth(line, total))
 
     def _take_growth(self, line: tuple[str, ...], count: float) -> float:
-        """How much a count has grown since it was carried over last."""
+        """The growth of a count since it was last carried over."""
         before = self._carried.get(line, 0)
         self._carried[line] = count
         return max(0, count - before)
 
     def _instrument(self, family: Family) -> Any:
-        """What prometheus-client has for the family; made once."""
+        """The Prometheus metric of a family, made once."""
         made = self._made.get(family)
         if made is None:
             about, registry = family[:3], self.registry
@@ -321,7 +315,7 @@ _TYPE: Final = "histogram"
 
 
 class CountHistogram(Collector):
-    """Counts by upper bound, for each combination of labels. A last bound without end is added."""
+    """A histogram by upper bound and labels. An infinite last bound is added."""
 
     def __init__(
         self,
@@ -340,18 +334,17 @@ class CountHistogram(Collector):
             for bound in (*bounds, inf)
         ]
         self._values: dict[tuple[str, ...], list[Any]] = {}
-        """By the values of the labels: the count of each bucket, then the sum."""
+        """By label values: the count of each bucket, then the sum."""
         if not labels:
-            self._values_of(())  # there from now on, at 0
+            self._values_of(())  # exists from now on, at 0
         registry.register(self)
 
     def add(self, labels: tuple[str, ...], counts: Sequence[int], total: float) -> None:
-        """Add so many observations to each bucket, and all of them together to the sum."""
+        """Add a number of observations to each bucket, and their total to the sum."""
         for value, more in zip(self._values_of(labels), (*counts, total), strict=True):
             value.inc(more)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """What a scrape of this process alone shows."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
         for labels, values in self._values.items():
             *counts, total = [value.get() for value in values]

@@ -1,18 +1,14 @@
-"""A listener of its own for those who watch the service: metrics, and health under overload.
+"""A separate listener for monitoring: metrics, and health under overload.
 
-It answers from a thread of its own, so that neither a queue of requests nor a long turn of the
-service's event loop delays it by more than the interpreter needs to change threads. With several
-workers it runs in the process that started them, which has nothing else to do.
+It answers from its own thread, so queued requests and long turns of the service's event loop do not
+delay it. With several workers it runs in their parent process.
 
-- ``/healthz``: alive as long as the loop of every worker has turned within `ALIVE_MS_MAX`.
-- ``/readyz``: what the service itself answers there, on the port where clients ask it.
-- ``/metrics``: for whoever reaches this listener, or for the metrics token if one is set.
+- ``/healthz``: alive if the loop of every worker turned within `ALIVE_MS_MAX`.
+- ``/readyz``: the service's own answer, asked on its public port.
+- ``/metrics``: open to all who reach this listener, or with the metrics token if one is set.
 
-The heartbeat of a worker: a sign, a few times a second, that its event loop still turns.
-
-Whoever asks the worker itself waits in the same queue as every other request, and a loop that is
-stuck does not answer at all. So the worker leaves a sign where somebody else can look at it: in
-memory for a thread of the same process, in a file for the process that has started it.
+Each worker leaves a heartbeat a few times a second: in memory for a thread of its process, in a
+file for its parent. A stuck loop can't answer a question itself.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ from pricekeeper.http.problems import MethodNotAllowedError, problem_of
 from pricekeeper.wire.identity import Health
 
 PATIENCE_SECS: Final = 2
-"""How long the service has to answer, or to bring its counts up to date."""
+"""How long the service may take to answer, or to update its counts."""
 NO_ANSWER: Final = "the service does not answer on its own port"
 READY_BYTES_MAX: Final = 64 * 1024
 _PATHS: Final = ("/healthz", "/readyz", "/metrics")
@@ -48,19 +44,19 @@ _ASK: Final = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n
 
 
 class Watched(Protocol):
-    """What is watched: one worker in this process, or several in their own."""
+    """The watched workers: one in this process, or several processes."""
 
     def read_heartbeats_ms(self) -> Sequence[int | None]:
-        """When the loop of each worker turned last; ``None`` for one that is only starting."""
+        """When each worker's loop last turned; ``None`` while it starts."""
         ...
 
     async def read_exposition(self) -> bytes | None:
-        """The metrics of all workers, as Prometheus reads them; ``None`` if none runs yet."""
+        """The metrics of all workers; ``None`` if none runs yet."""
         ...
 
 
 class OneWorker:
-    """The worker of this process; its lifespan fills in what only exists while it runs."""
+    """The worker of this process. Its lifespan sets what exists only while it runs."""
 
     def __init__(self) -> None:
         self.heartbeat = HeartbeatInMemory()
@@ -68,14 +64,14 @@ class OneWorker:
         self._metrics: Metrics | None = None
 
     def show(self, loop: asyncio.AbstractEventLoop | None, metrics: Metrics | None) -> None:
-        """Let the worker's loop and metrics be seen, or not any more."""
+        """Set or clear the worker's loop and metrics."""
         self._loop, self._metrics = loop, metrics
 
     def read_heartbeats_ms(self) -> Sequence[int | None]:
         return (self.heartbeat.last_ms,)
 
     async def read_exposition(self) -> bytes | None:
-        """The counts as the worker brings them up to date; if it is too busy, as they were."""
+        """The worker's counts, updated; as last updated if it is too busy."""
         loop, metrics = self._loop, self._metrics
         if loop is None or metrics is None:
             return None
@@ -95,7 +91,7 @@ class OneWorker:
 
 
 class SeveralWorkers:
-    """Workers in processes of their own, which share a folder with us."""
+    """Worker processes that share a folder with this one."""
 
     def __init__(self, folder: Path, pids: Callable[[], Sequence[int]]) -> None:
         self._folder = folder
@@ -105,7 +101,7 @@ class SeveralWorkers:
         return [read_heartbeat(self._folder, pid) for pid in self._pids()]
 
     async def read_exposition(self) -> bytes:
-        """The sum of what each worker has written down within the last seconds."""
+        """The sum of what the workers wrote within the last seconds."""
         return await asyncio.to_thread(self._collected)
 
     def _collected(self) -> bytes:
@@ -127,7 +123,6 @@ class MetricsListener:
         self._scraping = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         del receive
         request_id = token_hex(16)
         more: Sequence[tuple[bytes, bytes]] = ()
@@ -163,12 +158,12 @@ class MetricsListener:
         given = None if authorization is None else authorization.decode("latin-1")
         if self._token is not None:
             require_metrics_token(given, self._token)
-        async with self._scraping:  # one at a time: each of them takes some work
+        async with self._scraping:  # one at a time: each takes some work
             text = await self._watched.read_exposition()
         return _health_answer(503, "starting") if text is None else (200, CONTENT_TYPE, text)
 
     def _health(self) -> tuple[int, str]:
-        """Alive, unless a loop that has turned before does not turn any more."""
+        """Alive, unless a loop has stopped turning."""
         now_ms = self._clock.monotonic_ms()
         begun = [beat for beat in self._watched.read_heartbeats_ms() if beat is not None]
         if not begun:
@@ -177,7 +172,7 @@ class MetricsListener:
         return (503, "stuck") if stuck else (200, "alive")
 
     async def _read_readiness(self) -> tuple[int, Health]:
-        """As the service itself says, which remembers it for a second."""
+        """Ask the service, which remembers its answer for a second."""
         try:
             async with asyncio.timeout(PATIENCE_SECS):
                 head, _, body = (await _ask_service(*self._service)).partition(b"\r\n\r\n")
@@ -188,7 +183,7 @@ class MetricsListener:
 
 
 async def _ask_service(host: str, port: int) -> bytes:
-    """Ask the service on its own port, as a load balancer would; everything that it answers."""
+    """Ask the service on its own port, as a load balancer would, and read its whole answer."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(_ASK)
@@ -211,16 +206,16 @@ def _finish(waited_for: asyncio.Future[None]) -> None:
 
 BEAT_MS: Final = 250
 ALIVE_MS_MAX: Final = 10_000
-"""A loop that has not turned for so long does not count as alive."""
+"""A loop that has not turned for so long counts as stuck."""
 
 _DIGITS: Final = 20
 
 
 class Heartbeat(Protocol):
-    """Where a worker leaves its sign."""
+    """Where a worker leaves its heartbeat."""
 
     def beat(self, now_ms: int) -> None:
-        """Leave a sign. The moment is of the monotonic clock, which a machine's processes share."""
+        """Leave a heartbeat, by the monotonic clock that all processes of a machine share."""
         ...
 
 
@@ -235,7 +230,7 @@ class HeartbeatInMemory:
 
 
 class HeartbeatInFile:
-    """For another process: a file in that folder, named after this one."""
+    """For another process: a file in the folder, named by this process's id."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -245,11 +240,11 @@ class HeartbeatInFile:
         if self._file is None:
             path = _path(self._folder, os.getpid())
             self._file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
-        os.pwrite(self._file, b"%0*d" % (_DIGITS, now_ms), 0)  # in place: it never grows
+        os.pwrite(self._file, b"%0*d" % (_DIGITS, now_ms), 0)  # in place, so it never grows
 
 
 def read_heartbeat(folder: Path, pid: int) -> int | None:
-    """When that process left its last sign; ``None`` if it has not left any yet."""
+    """When the process left its last heartbeat; ``None`` if it left none."""
     try:
         text = _path(folder, pid).read_bytes()
     except FileNotFoundError:
@@ -258,7 +253,7 @@ def read_heartbeat(folder: Path, pid: int) -> int | None:
 
 
 async def beat_forever(heartbeat: Heartbeat, clock: Clock) -> None:
-    """Leave a sign with every turn, or every few: the loop is what calls this again."""
+    """Leave a heartbeat from the event loop, every `BEAT_MS`."""
     while True:
         heartbeat.beat(clock.monotonic_ms())
         await clock.sleep_ms(BEAT_MS)

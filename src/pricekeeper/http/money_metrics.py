@@ -1,28 +1,21 @@
-"""Dollars in the metrics: what each organisation and app spent this month, under their names.
+"""Dollars and denials in the metrics: month's spend, budgets, held and unsettled amounts.
 
-The value is a counter for Prometheus: it grows during a month of the organisation's and begins anew
-with the next one, which ``increase()`` takes for a restart. It is read from the stored totals, so a
-restart of the service changes nothing.
+Values are read from the store, so a restart changes nothing and every instance shows the same.
+Spend is a counter for Prometheus: it grows during the organisation's month, and its reset with the
+next month looks like a restart to ``increase()``.
 
-Names come from outside. Two organisations (or apps of one) with the same name are told apart by
-their ids in brackets, and so is a name that ends with a bracket, because it could be made to look
-like one with an id. What can't be printed is replaced. There are at most `SERIES_MAX` lines: those
-who spent the most when they were first seen. All others are one line, ``other``.
+Names come from outside. If two organisations, or two apps of one, have the same name, their ids
+follow in brackets. So does the id after a name that ends with a bracket, because it could imitate
+another line. Unprintable characters are replaced.
 
-Budgets in the metrics: what is used of each, what calls hold, and what nobody has settled.
+Budget lines exist only for organisations that spent this month or have held or unsettled amounts,
+and for accounts used in their current window. Budgets for each value of a tag have no lines,
+because the values are unbounded.
 
-They are read from the accounts and authorizations themselves, so every instance shows the same, and
-a restart changes nothing. Only organisations that have spent something this month, or have
-something held or unsettled, are looked at: a query for each, and a read for each of their clients.
-An account that was not used in its window yet has no line. Budgets for each value of a tag have
-none either: their values have no bound.
-
-Bounds: `CLIENTS_MAX` clients, in the order of their ids; the log says if there are more.
-
-Denials in the metrics: how many calls each organisation and app was denied, under their names.
-
-The names are those that `http.spend` gives to lines of dollars: two of the same name are told apart
-by their ids.
+Bounds:
+- `SERIES_MAX` lines of spend, for those who had spent the most when first seen; the others are one
+  line, ``other``;
+- `CLIENTS_MAX` clients with budgets, by id; the log says if there are more.
 """
 
 from __future__ import annotations
@@ -62,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ScopeOwner(NamedTuple):
-    """Whose scope it is, by what people call it."""
+    """The names of an organisation or app, and its time zone."""
 
     org_name: str
     app_name: str | None
@@ -91,11 +84,11 @@ class SpendMetric:
 
     @property
     def org_ids(self) -> set[OrgId]:
-        """Who has spent something this month, as of the last refresh."""
+        """Organisations that have spent this month, as of the last refresh."""
         return {ids_of(spender.scope_key)[0] for spender in self._chosen}
 
     async def refresh(self) -> None:
-        """Read the totals and show them. If the store does not answer, what was shown stays."""
+        """Read the totals and show them. If the store does not answer, the old values stay."""
         try:
             months = await self._months.read()
             chosen = self._choose(months)
@@ -106,9 +99,9 @@ class SpendMetric:
         self._show(sum_by_series(months, owners, chosen, self._services.clock.now_ms()))
 
     def _choose(self, months: Mapping[str, PicosBySpender]) -> dict[Spender, None]:
-        """Who has a line: who had one, and of the others those who spent the most.
+        """Choose the scopes with their own line: those that had one, then the highest spenders.
 
-        Nobody who has one loses it to a newcomer: lines would jump.
+        A scope keeps its line, so that lines don't jump.
         """
         spent: dict[Spender, int] = defaultdict(int)
         for sums in months.values():
@@ -124,7 +117,7 @@ class SpendMetric:
         return chosen
 
     async def _find_owner(self, spender: Spender) -> ScopeOwner:
-        """The names of a scope, at most ten minutes old; its ids, if it has been deleted."""
+        """Names of a scope, at most `NAME_MS_MAX` old; its ids if it was deleted."""
         now_ms = self._services.clock.monotonic_ms()
         known = self._owners.get(spender.scope_key)
         if known is not None and now_ms - known[1] < NAME_MS_MAX:
@@ -158,7 +151,7 @@ def sum_by_series(
     chosen: Iterable[Spender],
     now_ms: int,
 ) -> dict[Series, int]:
-    """The pico-dollars of each line, in the present month of whoever it is about."""
+    """Sum pico-dollars by line, each in the current month of its organisation."""
     lines = name_series(owners, chosen)
     current = {
         scope_key: month_of(org_day(owner.timezone, now_ms)) for scope_key, owner in owners.items()
@@ -177,7 +170,7 @@ def sum_by_series(
 def name_series(
     owners: Mapping[str, ScopeOwner], chosen: Iterable[Spender]
 ) -> dict[Spender, Series]:
-    """The labels of each spender's line: names, with ids where a name is not one's alone."""
+    """The labels of each spender's line: names, with ids where a name is not unique."""
     org_ids: dict[str, set[str]] = defaultdict(set)
     app_ids: dict[tuple[str, str], set[str]] = defaultdict(set)
     for scope_key, owner in owners.items():
@@ -201,12 +194,12 @@ def name_series(
 def whose(
     org_name: str, app_name: str | None, org_id: OrgId, app_id: AppId | None
 ) -> tuple[str, str, str, str]:
-    """The labels that say whose a line is; an organisation's own has no app."""
+    """The labels of an owner's lines. A line without an app is the organisation's own."""
     return printable(org_name), printable(app_name or app_id or ""), org_id, app_id or ""
 
 
 def printable(name: str) -> str:
-    """The name without what could be an order to whoever shows it."""
+    """The name without control characters."""
     return "".join(one if one.isprintable() else _UNPRINTABLE for one in name)
 
 
@@ -225,9 +218,9 @@ class BudgetMetrics:
         self._clients_max = clients_max
 
     async def refresh(self, spenders: Collection[OrgId]) -> None:
-        """Show how budgets stand; ``spenders`` have spent something this month.
+        """Show budgets; ``spenders`` have spent this month.
 
-        If the store does not answer, what was shown stays.
+        If the store does not answer, the old values stay.
         """
         try:
             org_ids = await self._services.tenants.list_org_ids()
@@ -256,7 +249,6 @@ class BudgetMetrics:
         self._show_accounts(accounts, balances)
 
     async def _read_policies(self, org_ids: Iterable[OrgId]) -> list[Policy]:
-        """The settings of these organisations and of their apps."""
         found: list[Policy] = []
         for org_id in org_ids:
             try:
@@ -265,7 +257,7 @@ class BudgetMetrics:
                     found += page.policies
                     if len(found) > self._clients_max:
                         break
-            except NotFoundError:  # it was deleted meanwhile
+            except NotFoundError:  # deleted meanwhile
                 continue
             if len(found) > self._clients_max:
                 _log.warning("budgets_not_all_shown", clients_max=self._clients_max)
@@ -292,7 +284,7 @@ class BudgetMetrics:
 def _names(
     by_client: Mapping[tuple[OrgId, AppId | None], Policy], org_id: OrgId, app_id: AppId | None
 ) -> Labels:
-    """The labels that say whose a line is; an app that nobody has registered has its id alone."""
+    """Labels of the owner of a line. An unregistered app has only its id."""
     policy = by_client.get((org_id, app_id)) or by_client.get((org_id, None))
     if policy is None:
         return whose(org_id, None, org_id, app_id)
@@ -304,7 +296,7 @@ def _dollars(picos: Mapping[Labels, int]) -> dict[Labels, float]:
 
 
 def count_by_name(log: DenialLog) -> dict[tuple[str, str, str, str], int]:
-    """What the process has noted, by organisation, app, the model asked for, and kind."""
+    """Count the denials of this process by organisation, app, requested model and kind."""
     owners = {
         _scope(org_id, app_id): ScopeOwner(org_name, app_name, "")
         for (org_id, app_id), (org_name, app_name) in log.names.items()

@@ -1,9 +1,7 @@
 """Background work of the service: carrying counts over, and the daily price refresh.
 
-One worker of several does what has to be done once for all of them.
-
-It is the one that holds a lock on a file in the folder that the workers share. The operating system
-lets go of the lock when a worker ends, however it ends, and another one takes it at its next try.
+`Election` picks one of several workers for work that is done once for all: the one that holds a
+lock on a file. The operating system releases the lock when that worker ends.
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ from pricekeeper.selection import quota_pct_hundredths
 
 CARRY_INTERVAL_MS: Final = 5_000
 SPEND_INTERVAL_SECS: Final = 60
-"""Where the aggregator is turned off; else its own."""
+"""If the aggregator is off; else its interval is used."""
 PRICES_INTERVAL_MS: Final = 24 * 3_600_000
 
 _log = structlog.get_logger(__name__)
 
 
 class Observer:
-    """Turns what the features have counted into metrics, and keeps the prices fresh."""
+    """Turns the counts of features into metrics, and refreshes prices."""
 
     def __init__(
         self, services: Services, metrics: Metrics, supervisor: Supervisor, api_limits: ApiLimits
@@ -81,7 +79,7 @@ class Observer:
         metrics.watch(services.limiter.meter, "tenants")
 
     def note_aggregation(self, report: AggregationReport) -> None:
-        """Note an aggregator run: what it has caught up with, or knows that another one has."""
+        """Note how far a run of the aggregator, here or elsewhere, has brought the totals."""
         if report.failed or report.unreadable:
             _log.warning(
                 "aggregation_incomplete",
@@ -95,10 +93,10 @@ class Observer:
             self._caught_up_at_ms = report.began_at_ms - report.since_last_ms
 
     async def read_lag(self) -> None:
-        """Learn from the store how far the totals are, where this instance runs the aggregator.
+        """Read from the store how far the totals are, if this instance runs the aggregator.
 
-        A restart changes nothing about that. If it can't be read, the lag grows from now on until a
-        run knows better, so that an alarm comes late and not never.
+        If that fails, the lag grows from now until the next run, so an alarm is late rather than
+        missed.
         """
         if not self._services.settings.aggregator_interval_secs:
             return
@@ -109,7 +107,7 @@ class Observer:
             _log.warning("aggregator_lag_unknown", error=error.code)
 
     def carry(self) -> None:
-        """Carry over what every feature has counted."""
+        """Carry over the counts of all features."""
         self.metrics.carry_meters()
         self.metrics.carry(API_LIMIT_DECISIONS, self._api_limits.decisions)
         self.metrics.carry(CRASHES, self._supervisor.crashes)
@@ -121,13 +119,13 @@ class Observer:
         self._show_outbox()
 
     async def carry_forever(self) -> None:
-        """Carry over again and again, for workers that are seldom scraped."""
+        """Carry counts over regularly, for workers that are seldom scraped."""
         while True:
             await self._services.clock.sleep_ms(CARRY_INTERVAL_MS)
             self.carry()
 
     async def refresh_prices_daily(self) -> None:
-        """Fill the price cache once a day, beginning now."""
+        """Fill the price cache now and then once a day."""
         wanted = self._services.settings.price_source
         if wanted is None:
             return
@@ -144,7 +142,7 @@ class Observer:
         self.metrics.carry(LEAPS, {(): clock.leaps})
 
     async def show_spend_forever(self) -> None:
-        """Show what was spent and what budgets have left, beginning now, as before a restart."""
+        """Show spend and budgets now and then regularly, as before a restart."""
         folder = os.environ.get(MULTIPROCESS)
         interval_secs = self._services.settings.aggregator_interval_secs or SPEND_INTERVAL_SECS
         spend = SpendMetric(self._services, self.metrics.spend)
@@ -157,7 +155,7 @@ class Observer:
                 await self._services.clock.sleep_ms(interval_secs * 1000)
 
     def _show_aggregator_lag(self) -> None:
-        """It grows until a run is complete; who does not run the aggregator does not know it."""
+        """Show the lag, which grows until a run is complete; NaN without an aggregator."""
         lag_ms: float = nan
         if self._caught_up_at_ms is not None:
             lag_ms = max(0, self._services.clock.now_ms() - self._caught_up_at_ms)
@@ -192,14 +190,14 @@ class Observer:
 
 
 class Election:
-    """Whether this worker is the one; without a folder it is alone, and is."""
+    """Whether this worker does the work. Without a folder it is the only one."""
 
     def __init__(self, folder: Path | None, name: str) -> None:
         self._path = None if folder is None else folder / f"{name}.lock"
         self._descriptor: int | None = None
 
     def try_to_take_lock(self) -> bool:
-        """Try to take the lock, or say that it is held already."""
+        """Try to take the lock; ``True`` if it is or was taken."""
         if self._path is None or self._descriptor is not None:
             return True
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)

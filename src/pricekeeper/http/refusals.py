@@ -1,8 +1,8 @@
-"""The server's own answers to bytes that are no request, in HTTP/1.1 and in HTTP/2.
+"""The server's answers to bytes that are no request, in HTTP/1.1 and in HTTP/2.
 
-The server speaks HTTP/1.1 only (ADR 152). A caller that speaks HTTP/2 can read nothing else, so its
-first request gets a 400 in HTTP/2, and the connection ends with ``HTTP_1_1_REQUIRED``. Nothing that
-it sends is decoded: frames are skipped by their length until one opens a stream.
+The server speaks HTTP/1.1 only (ADR 152). A caller that speaks HTTP/2 gets a 400 in HTTP/2 for its
+first request, then the connection ends with ``HTTP_1_1_REQUIRED``. Its frames are not decoded, only
+skipped until one opens a stream.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ HTTP_2_HINT: Final = (
 )
 PREFACE_BYTES: Final = 24
 PREFACE_ERROR: Final = "Pause on PRI/Upgrade"
-"""What the parser says when it has read the whole preface of HTTP/2."""
+"""The parser's error after the whole preface of HTTP/2."""
 FRAMES_BYTES_MAX: Final = 16 * 1024
-"""How much a caller may send before its first request. Clients send less than 100 bytes."""
+"""Bytes allowed before the first request. Clients send less than 100."""
 _HEAD_BYTES: Final = 9
 _DATA: Final = 0
 _HEADERS: Final = 1
@@ -34,11 +34,11 @@ _END_STREAM: Final = 1
 _END_HEADERS: Final = 4
 _HTTP_1_1_REQUIRED: Final = 13
 _STATUS_400: Final = b"\x8c"
-"""``:status 400``, in the static table of HPACK."""
+"""``:status 400`` in the static table of HPACK."""
 
 
 def refusal(status: int, code: str, detail: str) -> bytes:
-    """A whole answer in HTTP/1.1: a problem, and the end of the connection."""
+    """A whole answer in HTTP/1.1: a problem that closes the connection."""
     request_id = secrets.token_hex(16)
     body = Problem(status, code, detail).body(request_id)
     return (
@@ -62,19 +62,19 @@ def refusal(status: int, code: str, detail: str) -> bytes:
 
 
 class Http2Refusal:
-    """Reads the frames of one connection up to its first request, and answers that."""
+    """Reads frames up to the first request, and answers it."""
 
     def __init__(self) -> None:
         self._left = FRAMES_BYTES_MAX
         self._skip = 0
-        """How many bytes of the current frame's payload are still to come."""
+        """Bytes of the current frame's payload that are still to come."""
         self._head = bytearray()
 
     def answer(self, data: bytes) -> bytes | None:
-        """The answer, and the end of the connection; ``None`` if no request has begun yet."""
+        """The answer that ends the connection; ``None`` if no request has begun yet."""
         self._left -= len(data)
         at = 0
-        while at < len(data):  # ends: each round takes a byte at least
+        while at < len(data):  # each round takes at least one byte
             if self._skip:
                 taken = min(self._skip, len(data) - at)
                 self._skip -= taken
@@ -102,7 +102,7 @@ def _goaway(last_stream: int) -> bytes:
 
 
 def _answer(stream: int) -> bytes:
-    """A 400 that AWS's SDKs show as a ``ValidationException``, and which they send only once."""
+    """A 400 that AWS's SDKs show as a ``ValidationException`` and do not retry."""
     if stream % 2 == 0:  # no client may open such a stream
         return GOAWAY
     problem = Problem(400, HTTP_2_CODE, HTTP_2_HINT, {"message": HTTP_2_HINT})
@@ -120,7 +120,7 @@ def _answer(stream: int) -> bytes:
 
 
 def _field(name: bytes, value: bytes) -> bytes:
-    """A header as HPACK writes it without tables; both are shorter than 127 bytes."""
+    """A header in HPACK without tables. Name and value are shorter than 127 bytes."""
     return b"\x00" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 

@@ -1,24 +1,15 @@
-"""How uvicorn serves the application: by whoever runs it, on whatever socket.
+"""How a process serves: uvicorn's settings, its sockets, its signals and its garbage collector.
 
-Accepting connections as quickly as they come.
+libuv, below uvloop, accepts one connection per listening socket and turn of the event loop. Under
+load a turn takes milliseconds, and a health check would wait for seconds behind a flood. Several
+descriptors of the same socket let a turn accept that many connections.
 
-libuv, below uvloop, accepts one connection from a listening socket in one turn of the event loop.
-Under load a turn takes some milliseconds, so that a few hundred connections a second were accepted,
-and a new one, a health check for example, waited for seconds behind those of a flood. The same
-socket under several descriptors is looked at that many times in a turn.
+When the process is asked to stop, it continues to serve for a moment while ``/readyz`` says no, so
+that a load balancer can redirect. A second signal stops it at once.
 
-Stopping in the right order: readiness ends first, then the server, then the store.
-
-When the process is asked to stop, it goes on serving for a moment while `/readyz` already says no,
-so that a load balancer has the time to look elsewhere. A second signal stops at once.
-
-The garbage collector of a process that serves: no long pauses between requests.
-
-A full collection looks at every container object there is. Most of them are modules, types and
-functions that live as long as the process; with them it took up to 60 ms, in which the event loop
-stands still, and under load collections took a sixth of the processor. So what is there at the
-start is left out for good, and young objects are looked at less often: nearly all of them are
-freed by their reference counts anyway.
+A full garbage collection took up to 60 ms, because it looks at every module, type and function;
+under load, collections used a sixth of the CPU. So objects that exist at the start are left out,
+and young objects are checked less often: reference counts free most of them.
 """
 
 from __future__ import annotations
@@ -38,8 +29,8 @@ import uvicorn
 
 GRACEFUL_SECS: Final = 30
 SILENT_SECS_MAX: Final = 30
-"""How long a worker may be silent before it is killed and replaced. uvicorn's own 5 s end workers
-that are only slow: on a machine that is busy they never come up."""
+"""A worker that is silent for so long is replaced. uvicorn's default of 5 s ends workers that are
+only slow to start."""
 _MAPPED_BITS: Final = 96
 _PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
 
@@ -53,7 +44,7 @@ def server_config(
     trusted_proxies: str = "",
     graceful_secs: int = GRACEFUL_SECS,
 ) -> uvicorn.Config:
-    """How the application is served, on whatever socket."""
+    """The settings that uvicorn serves the application with."""
     return uvicorn.Config(
         app,
         factory=factory,
@@ -73,7 +64,7 @@ def server_config(
 
 
 def _believed(trusted_proxies: str) -> str:
-    """The same proxies; those of IPv4 also in their IPv6-mapped form."""
+    """The trusted proxies; IPv4 networks also in their IPv6-mapped form."""
     if trusted_proxies == "*":
         return trusted_proxies
     networks = [ip_network(one) for one in trusted_proxies.split(",") if one]
@@ -89,7 +80,7 @@ ACCEPTS_PER_TURN: Final = 16
 
 
 def accepting_sockets(listening: socket.socket) -> list[socket.socket]:
-    """The socket, and copies of its descriptor, for a server to accept from all of them."""
+    """The socket and duplicates of its descriptor, for a server to accept from all of them."""
     return [listening, *(listening.dup() for _ in range(ACCEPTS_PER_TURN - 1))]
 
 
@@ -100,12 +91,12 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def install_drain_handlers(
     draining: asyncio.Event, pause_secs: int, on_drain: Callable[[], None]
 ) -> Iterator[None]:
-    """Put ourselves in front of the server's own signal handlers.
+    """Handle stop signals before the server's own handlers.
 
-    ``on_drain`` is called at once: for what would keep the server from ending.
+    ``on_drain`` is called at once; it ends what would keep the server from stopping.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # embedded somewhere: whoever runs the loop stops it
+        yield  # embedded: the owner of the loop stops it
         return
     loop = asyncio.get_running_loop()
     before: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -132,11 +123,12 @@ def install_drain_handlers(
 
 
 THRESHOLDS: Final = (10_000, 20, 20)
-"""New objects before the youngest are looked at (a millisecond), and how often with older ones."""
+"""New objects before a collection of the youngest generation, then how often older ones are
+included."""
 
 
 def collect_garbage_less_often() -> None:
-    """Also leave out what exists now for good. Call it once, when all is imported."""
+    """Exclude existing objects, and collect new ones less often. Call it after all imports."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

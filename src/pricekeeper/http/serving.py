@@ -277,7 +277,7 @@ async def _answer(call: Call, path: Path | None, method: str) -> Answer:
         return answer.encoded()
     except CallerLeftError:
         raise
-    except Exception as error:  # noqa: BLE001 - it is told and logged
+    except Exception as error:  # noqa: BLE001 - it is answered and logged
         return problem_answer(call, error)
 
 
