@@ -10,7 +10,7 @@ import pytest
 import pricekeeper.testing
 from pricekeeper.client import errors
 from pricekeeper.client.configuration import KeeperSettings
-from pricekeeper.client.wrapping.denials import code_of
+from pricekeeper.client.wrapping.hooks import code_of
 from pricekeeper.errors import PriceKeeperError
 from pricekeeper.settings import CLIENT_SETTINGS
 from snippets import CLIENT_DOCUMENT, PYTEST, ROOT, Snippet, run_snippet, snippets

@@ -19,8 +19,8 @@ from pricekeeper.client import (
     breaker,
     engine,
 )
-from pricekeeper.client.allowance import HOUR_MS
 from pricekeeper.client.memory import Memory
+from pricekeeper.client.snapshot import HOUR_MS
 from pricekeeper.client.spool import find_folder, read_refused
 from pricekeeper.concurrency import Backoff
 from pricekeeper.tags import BLIND_TAG

@@ -5,7 +5,7 @@ import concurrent.futures.thread as pools
 
 import pytest
 
-from pricekeeper.client.loop_thread import LoopThread
+from pricekeeper.client.threads import LoopThread
 
 
 def test_blocking_work_is_done_while_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:

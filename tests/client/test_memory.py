@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pricekeeper.client.allowance import HOUR_MS, Allowance
 from pricekeeper.client.memory import Known, Memory
+from pricekeeper.client.snapshot import HOUR_MS, Allowance
 
 
 class TestMemory:

@@ -98,7 +98,7 @@ def test_what_waits_is_shown_by_file_kind_and_age(
     assert {kind: about["entries"] for kind, about in files[True].items()} == {"usage": 1}
     assert "2 captures, for 1 min to 2 h\n" in shown
     assert "1 void, for 5 s\n" in shown
-    assert shown.count("of a process that runs") == shown.count("of a process that is gone") == 1
+    assert shown.count("of a running process") == shown.count("of a process that has ended") == 1
 
 
 def test_what_was_refused_is_shown_and_orders_a_terminal_nothing(
@@ -138,7 +138,9 @@ async def test_what_was_left_is_told(
         records = (await keeper.usage_records())["records"]
 
     assert sorted(one["request_id"] for one in records) == sorted(one.id for one in told)
-    assert shown.startswith(f"{client_id}: 3 told, 1 refused for good, 0 left in {app.folder}\n")
+    assert shown.startswith(
+        f"{client_id}: 3 reported, 1 refused for good, 0 left in {app.folder}\n"
+    )
     assert code == 0
     assert "no-such-model" in run(capsys, "show")[1]
 
@@ -150,8 +152,8 @@ def test_what_can_not_be_told_is_left(app: App, capsys: pytest.CaptureFixture[st
     code, shown, logged = run(capsys, "flush")
 
     assert (code, logged) == (1, "")
-    assert shown.startswith(f"{CLIENT}: 0 told, 0 refused for good, 2 left in {app.folder}\n")
-    assert "2 entries wait to be told to the price keeper" in shown
+    assert shown.startswith(f"{CLIENT}: 0 reported, 0 refused for good, 2 left in {app.folder}\n")
+    assert "2 entries wait to be reported to the price keeper" in shown
     assert "2 waiting in" in run(capsys, "show")[1]
 
 
@@ -164,8 +166,8 @@ def test_what_a_running_app_has_is_left_to_it(
     code, shown, _ = run(capsys, "flush")
 
     assert code == 0
-    assert "0 told, 0 refused for good, 0 left" in shown
-    assert "1 more are told by the processes that run" in shown
+    assert "0 reported, 0 refused for good, 0 left" in shown
+    assert "1 more wait in running processes, which report them" in shown
     assert len(holding) == 1
 
 
@@ -178,7 +180,7 @@ def test_without_files_there_is_nothing_to_do(
         code, shown, _ = run(capsys, command)
         assert (code, shown) == (
             0,
-            f"{CLIENT}: usage is kept in memory only, there are no files\n",
+            f"{CLIENT}: reports are kept in memory only, so there are no files\n",
         )
 
 

@@ -106,7 +106,7 @@ async def test_a_write_that_could_be_done_twice_is_sent_once() -> None:
         ScriptedService(LOST, Reply()) as service,
         Admin(service.url, "key", clock=HastyClock()) as admin,
     ):
-        with pytest.raises(ReplyLostError, match="may have been done"):
+        with pytest.raises(ReplyLostError, match="may have been applied"):
             await admin.rotate(ORG, grace_period_hours=0)
 
     assert len(service.seen) == 1

@@ -15,8 +15,8 @@ from botocore.exceptions import EventStreamError
 from urllib3.exceptions import HTTPError
 
 from pricekeeper import wrap
+from pricekeeper.client.threads import WorkQueue
 from pricekeeper.client.wrapping import streams
-from pricekeeper.client.wrapping.later import WorkQueue
 from scraping import until
 from wrapping.bodies import encoded
 from wrapping.world import Program, messages

@@ -1,13 +1,13 @@
-"""The service from outside: for apps, for their Bedrock clients, and for whoever provisions them.
+"""Python clients of the service, for apps and for administrators.
 
 ::
 
     bedrock = pricekeeper.wrap(boto3.client("bedrock-runtime"))
     bedrock.converse(modelId="auto", messages=messages)
 
-`wrap` is for programs that have a client of the boto3 family. `PriceKeeper` and `AsyncPriceKeeper`
-are for calls that are made by hand, `Admin` is for provisioning. `Api` has the calls of the REST
-contract as they are. Errors are in `client.errors`.
+`wrap` meters a client of the boto3 family. `PriceKeeper` and `AsyncPriceKeeper` are for calls made
+by hand, `Admin` is for provisioning, and `Api` has the REST operations. Errors are in
+`client.errors`.
 """
 
 from pricekeeper.client.admin import Admin

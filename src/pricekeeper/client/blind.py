@@ -1,10 +1,12 @@
-"""Calls that are allowed while the service can't be reached, if that was chosen.
+"""Calls that are allowed while the service can't be reached, if the app chose that.
 
-``allow`` lets every call through whose model is known: a model id is, ``auto`` and a label are if
-any process of the app has reached the service before. ``allow-within`` lets those through that fit
-into an allowance and into what the budgets had left. What they use is recorded with a tag that says
-so, when the service is back. Nothing is allowed that the service itself refused when it was last
-asked.
+- ``allow`` lets a call through if its model id is known. ``auto`` and labels are known after any
+  process of the app has reached the service.
+- ``allow-within`` also requires that the call fits into an allowance and into what the budgets had
+  left.
+
+Usage is recorded with a tag when the service is back. A call that the service itself refused when
+it was last asked is not allowed.
 """
 
 from __future__ import annotations
@@ -28,15 +30,14 @@ from pricekeeper.settings import CLIENT_UNAVAILABLE_MODELS
 from pricekeeper.tags import BLIND_TAG
 from pricekeeper.values import new_request_id
 
-"""The tag of usage that was allowed while the service could not be reached."""
 OPEN_MAX: Final = 10_000
-"""How many blind calls are known by their id; the oldest is forgotten for one more. So many may be
-untold under ``allow-within``; further ones are not allowed."""
+"""Blind calls that are known by their id; then the oldest is forgotten. Under ``allow-within``,
+further calls are not allowed while so many are unreported."""
 MODELS_MAX: Final = 256
-"""How many spellings of models are known; the oldest is forgotten for one more."""
+"""Spellings of models that are known; then the oldest is forgotten."""
 PROMPT_TOKENS_MAX: Final = 1_000_000
-"""Taken for a longer prompt, and for one whose length is not known: the window of most models. The
-service refuses a record of more than ten times the model's own."""
+"""The context window of most models, used for longer prompts and unknown lengths. The service
+refuses a record of more than ten times the model's own window."""
 LOCK_TRIES: Final = 50
 LOCK_PAUSE_MS: Final = 2
 
@@ -44,7 +45,7 @@ _log = logging.getLogger("pricekeeper")
 
 
 class BlindCalls:
-    """What one process has allowed without the service, and may allow. Lives on one loop."""
+    """The blind calls of one process. Lives on one event loop."""
 
     def __init__(self, configuration: KeeperSettings, clock: Clock, memory: Memory) -> None:
         self._configuration = configuration
@@ -53,12 +54,12 @@ class BlindCalls:
         self._snapshot: Snapshot | None = None
         self._is_refused = False
         self._labels: BoundedCache[str, str] = BoundedCache(MODELS_MAX)
-        """The label of each model that was authorized, as it was asked for."""
+        """The label of each authorized model, by the requested spelling."""
         self._open: BoundedCache[str, tuple[Authorization, Mapping[str, str]]] = BoundedCache(
             OPEN_MAX
         )
         self._untold: dict[str, int] = {}
-        """The most that each blind call can cost which no snapshot has in it yet."""
+        """Maximum cost of each blind call that no snapshot includes yet."""
         self._untold_usd_micros = 0
         self._told: set[str] = set()
         """Those of them that the service knows by now."""
@@ -70,22 +71,21 @@ class BlindCalls:
         return self._snapshot is not None
 
     def note_authorization(self, model: str, authorization: Authorization) -> None:
-        """Note what an answer of the service says about a model, and about the budgets."""
+        """Note what an authorization says about the model and the budgets."""
         if authorization.reason == AS_ASKED and is_model_id(model):
             self._labels.put(model, authorization.label)
         if self._snapshot is not None:
             self._snapshot = self._snapshot.after(authorization.answer.get("budgets", ()))
 
     def note_told(self, entries: Sequence[SpoolEntry]) -> None:
-        """Note which entries the service knows by now."""
         self._told.update(one.id for one in entries if one.id in self._untold)
 
     def told_so_far(self) -> frozenset[str]:
-        """The blind calls that a snapshot which is read from now on has in it."""
+        """The blind calls that a snapshot read from now on includes."""
         return frozenset(self._told)
 
     async def learn(self, snapshot: Snapshot, told: frozenset[str]) -> None:
-        """Note what the service allows now; it knew those calls when it was asked."""
+        """Note what the service allows, in a snapshot that includes these calls."""
         self._untold_usd_micros -= sum(self._untold.pop(one, 0) for one in told)
         self._told -= told
         asked = {model: self._labels.peek(model) or "" for model in self._labels}
@@ -94,7 +94,7 @@ class BlindCalls:
         await self._remember(self._snapshot, is_refused=False)
 
     async def learn_refusal(self, *, of_app: bool) -> None:
-        """Note that the service allows nothing; ``of_app`` if that is so for every process."""
+        """Note that the service allows nothing: to the whole app, or to these credentials only."""
         self._is_refused, self._snapshot = True, None
         if of_app:
             await self._remember(None, is_refused=True)
@@ -102,7 +102,7 @@ class BlindCalls:
     async def allow(
         self, model: str, input_tokens: int, max_output_tokens: int, tags: Mapping[str, str]
     ) -> Authorization | None:
-        """A call without the service, if that was chosen and enough is known for it."""
+        """Allow a call without the service, if the app chose that and enough is known."""
         chosen = self._configuration.on_unavailable
         if chosen == "deny" or self._is_refused:
             return None
@@ -128,14 +128,14 @@ class BlindCalls:
         return allowed
 
     def settled(self, authorization_id: str, usage: Mapping[str, Any]) -> SpoolEntry | None:
-        """The entry for what a blind call used, known by its id alone; ``None`` if it is none."""
+        """The entry for the usage of a blind call with this id; ``None`` if there is none."""
         found = self._open.get(authorization_id)
         return None if found is None else self.entry(found[0], usage, found[1])
 
     def entry(
         self, allowed: Authorization, usage: Mapping[str, Any], tags: Mapping[str, str] | None
     ) -> SpoolEntry:
-        """The entry for what a blind call used: a usage record of its own."""
+        """The entry for the usage of a blind call: a usage record of its own."""
         now_ms = self._clock.now_ms()
         body = {
             "model_label": allowed.label,
@@ -146,14 +146,12 @@ class BlindCalls:
         return SpoolEntry("usage", allowed.id, body, now_ms)
 
     def is_open(self, authorization_id: str) -> bool:
-        """Whether a blind call has that id."""
         return authorization_id in self._open
 
     def _find(self, snapshot: Snapshot | None, model: str) -> tuple[str, str] | None:
-        """The label and the id of a model.
+        """The label and id of a model.
 
-        The label of an id that nobody has asked for before is found out when its usage is told;
-        until then the id stands for it.
+        If the label is unknown, the id is recorded in its place until the service names the label.
         """
         found = None if snapshot is None else snapshot.find(model)
         if found is not None:
@@ -175,7 +173,7 @@ class BlindCalls:
         )
 
     async def _take(self, snapshot: Snapshot, allowed: Authorization, input_tokens: int) -> bool:
-        """Take the most that a call can cost of the allowance and of what the budgets had left."""
+        """Take the maximum cost from the allowance and from what the budgets had left."""
         most = allowed.max_output_tokens
         prompt = min(input_tokens, PROMPT_TOKENS_MAX)
         worst = snapshot.worst_case_usd_micros(allowed.label, prompt, most)
@@ -186,7 +184,7 @@ class BlindCalls:
                 if is_ours:
                     return self._take_locked(worst, allowed.id)
             await self._clock.sleep_ms(LOCK_PAUSE_MS)
-        _log.warning("another process holds the allowance for long: nothing is allowed")
+        _log.warning("another process holds the lock of the allowance: the call is denied")
         return False
 
     def _take_locked(self, worst: int, call_id: str) -> bool:
@@ -208,7 +206,7 @@ class BlindCalls:
         return True
 
     async def _remember(self, snapshot: Snapshot | None, *, is_refused: bool) -> None:
-        """Have other processes know it, less what this one has spent that it does not show."""
+        """Store the snapshot for other processes, less what this one has spent since."""
         if snapshot is not None and snapshot.remaining_usd_micros is not None:
             left = snapshot.remaining_usd_micros - self._untold_usd_micros
             snapshot = snapshot.with_at_most(left)
@@ -221,18 +219,18 @@ class BlindCalls:
             await self._clock.sleep_ms(LOCK_PAUSE_MS)
 
     def _explain(self, model: str) -> None:
-        """Say once why a choice that was made does not help."""
+        """Log once why the chosen mode does not help."""
         if not self._has_explained:
             self._has_explained = True
             _log.warning(
                 "calls of %r can't be allowed without the price keeper: no process of this app has "
-                "reached it yet, so nobody knows which model that is; name a model id, or set %s",
+                "reached it yet, so its model id is unknown; use a model id, or set %s",
                 model,
                 CLIENT_UNAVAILABLE_MODELS,
             )
 
 
 def rfc3339(epoch_ms: int) -> str:
-    """A moment, as the REST contract writes it."""
+    """A time as the REST contract writes it."""
     moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -30,7 +30,7 @@ OnUnavailable = Literal["deny", "allow", "allow-within"]
 DEADLINE_MS: Final = 2_000
 DEADLINE_MS_MAX: Final = 60_000
 ALLOWANCE_MAX: Final = 10**15
-"""A thousand million dollars."""
+"""A billion dollars."""
 _REQUIRED: Final = {"url": URL, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
 _TEXTS: Final = {"on_unavailable": CLIENT_ON_UNAVAILABLE, "spool_dir": CLIENT_SPOOL}
 _NUMBERS: Final = {
@@ -42,7 +42,7 @@ _NUMBERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KeeperSettings:
-    """Which service, as whom, and what to do when it can't be reached."""
+    """Which service, which credentials, and what to do when it can't be reached."""
 
     url: str
     client_id: str
@@ -50,15 +50,15 @@ class KeeperSettings:
     app_id: str | None = None
     """The app that an organisation's credentials act for."""
     deadline_ms: int = DEADLINE_MS
-    """How long any wait for the service may take."""
+    """How long a call may wait for the service."""
     on_unavailable: OnUnavailable = "deny"
     allowance_usd_micros: int | None = None
-    """For ``allow-within``: what may be spent in an hour while the service can't be reached."""
+    """For ``allow-within``: what may be spent per hour while the service can't be reached."""
     spool_dir: str | None = None
     max_output_tokens: int = MAX_OUTPUT_TOKENS
-    """The longest answer of a call that does not say one."""
+    """The longest answer of a call that states none."""
     unavailable_models: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    """For ``allow``: the model id that ``auto`` or a label is as long as nobody has learnt it."""
+    """For ``allow``: model ids for ``auto`` and labels until the service has been reached."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -79,13 +79,13 @@ class KeeperSettings:
         for name, model_id in self.unavailable_models.items():
             if not (name and is_model_id(model_id)):
                 raise InvalidValueError(
-                    "unavailable_models", f"{model_id!r} for {name!r} is no model id of Bedrock's"
+                    "unavailable_models", f"{model_id!r} for {name!r} is not a Bedrock model id"
                 )
         self.client  # noqa: B018 - raises if it is none
 
     @property
     def client(self) -> Client:
-        """Whom the calls are made for."""
+        """The organisation and app that calls are made for."""
         client = parse_client_id(self.client_id)
         if self.app_id is None:
             return client
@@ -95,7 +95,7 @@ class KeeperSettings:
 
     @classmethod
     def read(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
-        """From arguments, and from the environment where there is none."""
+        """Read settings from arguments, and missing ones from the environment."""
         surroundings = os.environ if environment is None else environment
         values = {name: value for name, value in given.items() if value is not None}
         for field, name in _REQUIRED.items():
@@ -117,7 +117,6 @@ class KeeperSettings:
         return f"Configuration(url={self.url!r}, client_id={self.client_id!r})"
 
     def of_app(self, app_id: str) -> KeeperSettings:
-        """The same for an app of the organisation."""
         return replace(self, app_id=app_id)
 
 

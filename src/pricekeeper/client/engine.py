@@ -1,12 +1,12 @@
-"""A keeper's work in one process, whatever thread or event loop calls it.
+"""The work of a keeper in one process, for callers on any thread or event loop.
 
-Everything that talks to the service runs on one thread with an event loop of its own, so callers
-need no loop and never block one. Every wait has a deadline. What must be told goes into the spool
-at once, from the caller's own thread, and to the service in the background.
+Requests to the service run on one thread with its own event loop, so callers need no loop and never
+block one. Every wait has a deadline. Reports of usage go into the spool at once, on the caller's
+thread, and to the service in the background.
 
-When the service does not answer, the breaker opens and the choice that was made for it applies:
-``deny``, ``allow``, or ``allow-within`` an allowance. What was allowed blind is recorded as usage
-with a tag that says so.
+If the service does not answer, the breaker opens and the chosen mode applies: ``deny``, ``allow``,
+or ``allow-within`` an allowance. Calls that are allowed without the service are recorded with a
+tag.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from pricekeeper.client.errors import (
     invalid_request,
 )
 from pricekeeper.client.fields import AuthorizeFields, UsageFields
-from pricekeeper.client.loop_thread import LoopThread
 from pricekeeper.client.memory import Memory
 from pricekeeper.client.snapshot import Snapshot
 from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.client.telling import Teller
+from pricekeeper.client.threads import LoopThread
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.tags import check_tags
@@ -57,7 +57,7 @@ _log = logging.getLogger("pricekeeper")
 
 
 class Engine:
-    """One process's side of a keeper. Every method may be called from any thread."""
+    """A keeper's engine in one process. Every method may be called from any thread."""
 
     def __init__(self, configuration: KeeperSettings, clock: Clock | None = None) -> None:
         self.configuration = configuration
@@ -76,7 +76,7 @@ class Engine:
         self._loop.submit(self._begin()).result()
 
     async def _begin(self) -> None:
-        """Make what belongs to the loop, on the loop."""
+        """Create what belongs to the event loop, on that loop."""
         given = self.configuration
         self.api = Api(
             given.url,
@@ -94,19 +94,19 @@ class Engine:
             self._start(self._keep_snapshot())
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine of this engine on its loop; `RuntimeError` if it is closed.
+        """Run a coroutine of this engine on its loop; `RuntimeError` if the engine is closed.
 
-        An authorization that came after its caller had given up is given back.
+        An authorization that arrives after its caller has given up is voided.
         """
         return self._loop.submit(work, self.take_back)
 
     def take_back(self, answer: object) -> None:
-        """Give back what a caller was granted that is not there any more."""
+        """Void an authorization whose caller is gone."""
         if isinstance(answer, Authorization) and answer.id:
             self.give_back(answer, "its caller was gone")
 
     async def ask(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the service answers, within the deadline."""
+        """Await the service's answer, within the deadline."""
         if self._breaker.is_open:
             work.close()
             raise BreakerOpenError(self.configuration.url)
@@ -132,10 +132,10 @@ class Engine:
         dry_run: bool = False,
         **more: Unpack[AuthorizeFields],
     ) -> Authorization:
-        """Ask whether a call may be made, with which model, and hold the most that it can cost.
+        """Authorize a call: choose its model and hold its maximum cost.
 
-        ``input_tokens`` is an upper bound of the whole prompt. `DeniedError` names everything that
-        denies the call. The same ``authorization_id`` again is the same grant.
+        ``input_tokens`` is an upper bound of the whole prompt. `DeniedError` lists everything that
+        denies the call. The same ``authorization_id`` again returns the same grant.
         """
         if self.spool.is_full:
             raise SpoolFullError(self.configuration.url)
@@ -167,7 +167,7 @@ class Engine:
             return blind
         except BaseException as error:
             is_refusal = isinstance(error, ServiceError) and error.status < _INTERNAL
-            if not dry_run and not is_refusal:  # it was cancelled, or can't be understood
+            if not dry_run and not is_refusal:  # cancelled, or unreadable
                 self.void(named, reason="its answer was not taken")
             raise
         if self.configuration.on_unavailable != "deny":
@@ -180,14 +180,14 @@ class Engine:
         usage: Mapping[str, Any],
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Count what a call used; it is told in the background."""
+        """Report what a call used, in the background."""
         if authorization.is_blind:
             self._tell(self._blind.entry(authorization, usage, tags))
         else:
             self._tell(SpoolEntry("capture", authorization.id, dict(usage), self._clock.now_ms()))
 
     def give_back(self, authorization: Authorization, reason: str) -> None:
-        """Give back what is held for a call that was not made; told in the background."""
+        """Void the hold of a call that was not made, in the background."""
         if not authorization.is_blind:
             self.void(authorization.id, reason=reason)
 
@@ -197,10 +197,10 @@ class Engine:
         input_tokens: int,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Leave a call whose usage nobody knows charged at the most that it can be.
+        """Leave a call of unknown usage charged at its maximum.
 
-        What is held stays held, and becomes unsettled when it expires. For a call that was allowed
-        blind nothing is held, so its upper bound is recorded.
+        The hold stays, and becomes unsettled when it expires. A blind call has no hold, so its
+        upper bound is recorded.
         """
         if authorization.is_blind:
             most = {
@@ -212,9 +212,9 @@ class Engine:
             self.settle(authorization, most, tags)
 
     def void(self, authorization_id: str, *, reason: str = "") -> None:
-        """Give everything back that an authorization holds; told in the background."""
+        """Release everything that an authorization holds, in the background."""
         body = {"reason": reason} if reason else {}
-        if not self._blind.is_open(authorization_id):  # nothing is held for a blind one
+        if not self._blind.is_open(authorization_id):  # a blind call has no hold
             self._tell(SpoolEntry("void", authorization_id, body, self._clock.now_ms()))
 
     async def capture(
@@ -224,10 +224,10 @@ class Engine:
         output_tokens: int,
         **more: Unpack[UsageFields],
     ) -> Settled | None:
-        """Count what an authorized call used, once, and release what was held for it.
+        """Count what an authorized call used, once, and release its hold.
 
-        It is kept in the spool first. ``None`` if the service has not answered within the
-        deadline: then it is told later.
+        The report is written to the spool first. ``None`` if the service did not answer within the
+        deadline: then it is reported later.
         """
         body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
         blind = self._blind.settled(authorization_id, body)
@@ -246,8 +246,8 @@ class Engine:
     ) -> Settled | None:
         """Count what one call used, once: the same ``request_id`` again changes nothing.
 
-        It is kept in the spool first. ``None`` if the service has not answered within the
-        deadline: then it is told later.
+        The report is written to the spool first. ``None`` if the service did not answer within the
+        deadline: then it is reported later.
         """
         body: dict[str, Any] = {
             "model_label": model_label,
@@ -255,7 +255,7 @@ class Engine:
             "output_tokens": output_tokens,
             **more,
         }
-        if request_id is None:  # under an id of the caller's own, the same body must stay the same
+        if request_id is None:  # under a caller's id, a repeated body must stay the same
             request_id = self.api.new_request_id()
             body.setdefault("timestamp", rfc3339(self._clock.now_ms()))
         return await self._tell_and_wait(
@@ -263,9 +263,9 @@ class Engine:
         )
 
     async def flush(self) -> int:
-        """Tell everything that waits, within the deadline; how many entries are left.
+        """Report everything that waits, within the deadline; returns how many entries are left.
 
-        A service that is known not to answer is not waited for.
+        If the breaker is open, this does not wait.
         """
         if not self._breaker.is_open:
             try:
@@ -276,11 +276,10 @@ class Engine:
         return len(self.spool)
 
     def close(self) -> None:
-        """Tell what waits, within the deadline, and end. What is left stays in the spool."""
+        """Report what waits, within the deadline, and stop. The rest stays in the spool."""
         if self.pid == os.getpid():
             wait_secs = self.configuration.deadline_ms / 1000
-            # RuntimeError: it is closed, or the interpreter is ending, and lets nobody start a
-            # thread any more.
+            # RuntimeError: the engine is closed, or the ending interpreter starts no more threads.
             with contextlib.suppress(TimeoutError, ServiceError, RuntimeError):
                 self._loop.submit(self._end()).result(wait_secs + STOP_SECS)
             self._loop.stop(STOP_SECS)
@@ -301,7 +300,9 @@ class Engine:
     def _tell(self, entry: SpoolEntry) -> SpoolEntry | None:
         kept = self.spool.append(entry)
         if not self._teller.is_awake:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it stays in the spool
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the loop is closed; the entry stays in the spool
                 self._loop.call(self._teller.wake)
         return kept
 
@@ -326,19 +327,18 @@ class Engine:
         return asyncio.timeout(self.configuration.deadline_ms / 1000)
 
     def _note_unanswered(self) -> None:
-        """Open the breaker if it is the service that was waited for, and not others' entries."""
+        """Open the breaker, unless the wait was for other processes' entries."""
         if self._teller.unanswered_ms >= self.configuration.deadline_ms // 2:
             self._fail()
 
     def _note_answer(self) -> None:
-        """Close the breaker: the service answers."""
         if self._breaker.is_open:
             _log.warning("the price keeper at %s answers again", self.configuration.url)
             self._breaker.succeed()
             self._teller.resume()
 
     def _fail(self) -> None:
-        """Open the breaker, and find out in the background when the service is back."""
+        """Open the breaker, and probe the service in the background."""
         if not self._breaker.is_open:
             _log.warning("the price keeper at %s does not answer", self.configuration.url)
         self._breaker.fail()
@@ -364,14 +364,14 @@ class Engine:
             self._breaker.fail()
         except ServiceError:
             self._note_answer()
-        except Exception as error:  # noqa: BLE001 - whatever answers there, it is not the service
+        except Exception as error:  # noqa: BLE001 - what answers is not the service
             _log.debug("what answers is not the price keeper: %r", error)
             self._breaker.fail()
         else:
             self._note_answer()
 
     async def _keep_snapshot(self) -> None:
-        """Know what the service allows, for when it can't be reached."""
+        """Keep a snapshot of what the service allows, for when it can't be reached."""
         while True:
             try:
                 await self._learn()
@@ -383,12 +383,12 @@ class Engine:
     async def _learn(self) -> None:
         told = self._blind.told_so_far()
         try:
-            selection = await self.api.select(force_check=True)  # a kept one may be old
+            selection = await self.api.select(force_check=True)  # a cached selection may be old
             totals = await self.api.usage()
             budgets = await self.api.budgets()
         except (QuotaSpentError, ClientFrozenError):
             await self._blind.learn_refusal(of_app=True)
-        except ForbiddenError:  # of these credentials; others of the app may have better ones
+        except ForbiddenError:  # only these credentials; other processes may have better ones
             await self._blind.learn_refusal(of_app=False)
         else:
             await self._blind.learn(Snapshot.of(selection.answer, totals, budgets), told)

@@ -1,23 +1,23 @@
-"""What the service answered instead, as errors that can be told apart.
+"""The errors of the client.
 
 ::
 
-    ServiceError                 any answer that is a problem
-    ├── RejectedError            400, 409, 413...: what was sent is wrong; ``errors`` says where
+    ServiceError                 the service answered with a problem
+    ├── RejectedError            400, 409, 413...: the request is wrong; ``errors`` says where
     ├── ForbiddenError           401, 403: credentials are missing, wrong, or not for this
     │   └── ClientFrozenError    403: an administrator has frozen the organisation or the app
-    ├── MissingError             404: absent, deleted or another's, nobody can tell which
-    ├── RateLimitedError         429: too fast; ``violations`` say which limit, and until when
-    ├── QuotaSpentError          429: every model's quota is spent until ``resets_at``
-    ├── DeniedError              429: a call was not authorized; ``denied_by`` says by what
-    └── UnavailableError         503, or no answer at all; later may work
+    ├── MissingError             404: absent, deleted, or another tenant's
+    ├── RateLimitedError         429: too fast; ``violations`` lists the limits
+    ├── QuotaSpentError          429: all quotas are spent until ``resets_at``
+    ├── DeniedError              429: a call was denied; ``denied_by`` lists why
+    └── UnavailableError         503, or no answer; try again later
         ├── UnreachableError     nothing was sent
-        ├── ReplyLostError       it was sent, and may have been done
-        │   └── NoAnswerError    it was sent, and the deadline has passed
-        ├── BreakerOpenError     it has not answered before; nothing was sent
-        └── SpoolFullError       too much waits to be told; nothing was sent
+        ├── ReplyLostError       it was sent, and may have been applied
+        │   └── NoAnswerError    the deadline has passed
+        ├── BreakerOpenError     it did not answer before; nothing was sent
+        └── SpoolFullError       too many reports wait; nothing was sent
 
-Each carries the ``problem`` as the service told it, with the id under which its log has more.
+Each has the service's ``problem``, with the request id for the service's log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BODY_SHOWN_MAX = 120
 
 
 class ServiceProblem(msgspec.Struct, frozen=True):
-    """RFC 9457 as the service speaks it. ``extras`` is the whole document."""
+    """A problem document (RFC 9457). ``extras`` is the whole document."""
 
     status: int
     code: str
@@ -61,56 +61,55 @@ class ServiceError(PriceKeeperError):
 
     @property
     def retry_after_secs(self) -> int | None:
-        """When the service says to come back, if it does."""
         return self.problem.retry_after_secs
 
 
 class RejectedError(ServiceError):
-    """What was sent is wrong or contradicts what is there; sending it again can't help."""
+    """The request is wrong or contradicts stored state. Sending it again can't help."""
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
-        """Every field that was refused."""
+        """Each field that was refused."""
         listed = self.problem.extras.get("errors", ())
         return tuple(FieldError(str(one["field"]), str(one["message"])) for one in listed)
 
 
 class ForbiddenError(ServiceError):
-    """The credentials are missing, wrong, or not for this."""
+    """The credentials are missing, wrong, or lack permission."""
 
 
 class ClientFrozenError(ForbiddenError):
-    """An administrator has frozen the organisation or the app; trying again does not help.
+    """An administrator has frozen the organisation or the app. Retrying does not help.
 
-    It gets no model and no tokens. What was used can still be recorded, and leases settled.
+    It gets no model and no tokens. Usage can still be recorded, and leases settled.
     """
 
     @property
     def reason(self) -> str:
-        """Why, in the administrator's words."""
+        """The administrator's reason."""
         return str(self.problem.extras.get("reason", ""))
 
     @property
     def scope(self) -> str:
-        """``ORG`` if the whole organisation is frozen, ``APP`` if the app alone is."""
+        """``ORG`` or ``APP``."""
         return str(self.problem.extras.get("scope", ""))
 
     @property
     def frozen_at(self) -> str:
-        """Since when, RFC 3339."""
+        """Since when (RFC 3339)."""
         return str(self.problem.extras.get("frozen_at", ""))
 
 
 class MissingError(ServiceError):
-    """What was asked for does not exist for this caller."""
+    """The resource does not exist for this caller."""
 
 
 class RateLimitedError(ServiceError):
-    """Too fast. Nothing was taken."""
+    """Too many requests or tokens. Nothing was taken."""
 
     @property
     def violations(self) -> tuple[Violation, ...]:
-        """The limits that hold too little; entity and resource are those that were asked for."""
+        """The exceeded limits. Entity and resource are empty: the caller knows them."""
         return tuple(
             Violation(
                 entity="",
@@ -126,21 +125,21 @@ class RateLimitedError(ServiceError):
 
     @property
     def retry_after_ms(self) -> int | None:
-        """When all of it may be there; ``None`` is never."""
+        """When all of them may fit; ``None`` means never."""
         return longest_wait_ms(self.violations)
 
 
 class QuotaSpentError(ServiceError):
-    """No model may be used before the next local midnight."""
+    """The quota of every model is spent until the next local midnight."""
 
     @property
     def resets_at(self) -> str:
-        """That midnight, RFC 3339."""
+        """That midnight (RFC 3339)."""
         return str(self.problem.extras.get("retry_after", ""))
 
 
 class DeniedBy(msgspec.Struct, frozen=True):
-    """One thing that denies a call. Money is in micro-dollars; of a limit, tokens are meant."""
+    """One reason for a denial. Amounts are micro-dollars, for a limit tokens."""
 
     kind: str
     """``BUDGET``, ``QUOTA``, ``LIMIT`` or ``FROZEN``."""
@@ -151,33 +150,33 @@ class DeniedBy(msgspec.Struct, frozen=True):
     remaining: int
     label: str | None = None
     resets_at: str | None = None
-    """When its window ends, RFC 3339."""
+    """When its window ends (RFC 3339)."""
     retry_after_ms: int | None = None
     never: bool = False
-    """Whether no time will help."""
+    """Whether waiting can't help."""
 
 
 class DeniedError(ServiceError):
-    """A call was not authorized, and nothing was taken."""
+    """A call was denied, and nothing was taken."""
 
     @property
     def denied_by(self) -> tuple[DeniedBy, ...]:
-        """All that deny it: raising exactly these admits the call."""
+        """Everything that denies it: raising exactly these would admit the call."""
         return msgspec.convert(self.problem.extras.get("denied_by", ()), tuple[DeniedBy, ...])
 
     @property
     def considered(self) -> tuple[Mapping[str, Any], ...]:
-        """The labels that were looked at: ``label``, ``outcome`` and ``because``."""
+        """The labels that were considered: ``label``, ``outcome`` and ``because``."""
         return tuple(self.problem.extras.get("considered", ()))
 
     @property
     def by_speed(self) -> bool:
-        """Whether nothing but limits is in the way, so that a moment helps."""
+        """Whether only rate limits deny it, so that it may be retried in a moment."""
         return all(one.kind == "LIMIT" for one in self.denied_by)
 
 
 class UnavailableError(ServiceError):
-    """Not now; trying again later may work."""
+    """Not available now; try again later."""
 
 
 class UnreachableError(UnavailableError):
@@ -188,10 +187,10 @@ class UnreachableError(UnavailableError):
 
 
 class ReplyLostError(UnavailableError):
-    """The request was sent and no answer came: it may or may not have been done."""
+    """The request was sent and no answer came: it may have been applied."""
 
     def __init__(self, url: str, reason: str) -> None:
-        detail = f"{url} did not answer ({reason}); it may have been done"
+        detail = f"{url} did not answer ({reason}); the request may have been applied"
         super().__init__(ServiceProblem(0, "REPLY_LOST", detail))
 
 
@@ -203,18 +202,18 @@ class NoAnswerError(ReplyLostError):
 
 
 class BreakerOpenError(UnavailableError):
-    """The service has not answered, and was not asked again: it is tried in the background."""
+    """The service did not answer before and was not asked. It is probed in the background."""
 
     def __init__(self, url: str) -> None:
-        detail = f"{url} does not answer; it is tried again in the background"
+        detail = f"{url} does not answer; it is probed in the background, so try again later"
         super().__init__(ServiceProblem(0, "BREAKER_OPEN", detail))
 
 
 class SpoolFullError(UnavailableError):
-    """So much waits to be told to the service that no further call may be begun."""
+    """Too many reports wait for the service; no further call may begin."""
 
     def __init__(self, url: str) -> None:
-        detail = f"the spool is full: {url} has to be told what was used first"
+        detail = f"the spool is full: reports of usage must reach {url} first"
         super().__init__(ServiceProblem(0, "SPOOL_FULL", detail))
 
 
@@ -230,12 +229,12 @@ _KINDS: Mapping[int, type[ServiceError]] = {
 
 
 def invalid_request(detail: object) -> RejectedError:
-    """The error for a call that the client refuses, as the service would."""
+    """The error for a call that the client itself refuses."""
     return RejectedError(ServiceProblem(400, "INVALID_REQUEST", str(detail)))
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ServiceError:
-    """The error that an answer is; also one that some proxy on the way made up."""
+    """The error for an answer, also for one that a proxy made."""
     problem = _problem(status, headers.get("Retry-After", ""), body)
     if "denied_by" in problem.extras:
         return DeniedError(problem)

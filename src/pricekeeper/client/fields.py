@@ -1,4 +1,4 @@
-"""Fields of the REST contract that may be given beside the arguments of a method."""
+"""Optional fields of the REST contract, as keyword arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypedDict
 
 
 class UsageFields(TypedDict, total=False):
-    """What a usage record may say beside its label and tokens; as the REST contract has it."""
+    """Optional fields of a usage record."""
 
     cache_read_tokens: int
     cache_write_5m_tokens: int
@@ -22,7 +22,7 @@ class UsageFields(TypedDict, total=False):
 
 
 class AuthorizeFields(TypedDict, total=False):
-    """What a request for an authorization may say beside its tokens and its model."""
+    """Optional fields of an authorization request."""
 
     fallback: bool
     cache_write: str

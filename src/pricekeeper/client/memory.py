@@ -1,9 +1,8 @@
-"""What is known of the service while it can't be reached, for all processes of an app.
+"""What is known of the service while it can't be reached, shared by all processes of an app.
 
-It is a small file beside the spool, so that a process which begins while the service is away knows
-what earlier ones have learnt. Readers take it as it is: a new one replaces it whole. Who takes of
-the allowance holds a lock on another file meanwhile. Where there is no folder, each process
-remembers for itself.
+It is a small file beside the spool, so that a process that starts during an outage knows what
+earlier ones have learnt. A write replaces the whole file, so readers need no lock. Writers of the
+allowance hold a lock on another file. Without a folder, each process remembers for itself.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Final
 
 import msgspec
 
-from pricekeeper.client.allowance import Allowance
-from pricekeeper.client.snapshot import Snapshot
+from pricekeeper.client.snapshot import Allowance, Snapshot
 from pricekeeper.client.spool_files import locked, write_all
 
 BYTES_MAX: Final = 1 << 20
@@ -42,16 +40,15 @@ _decode = msgspec.json.Decoder(Known).decode
 
 
 class Memory:
-    """The file of an app in its folder."""
+    """The file of an app."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._own = Known()
         self._is_behind = folder is None
-        """Whether the file does not have what this process knows, because it can't be written."""
+        """Whether the file is outdated, because it can't be written."""
 
     def read(self) -> Known:
-        """What is known now."""
         if self._folder is None or self._is_behind:
             return self._own
         path = self._folder / _FILE
@@ -68,9 +65,9 @@ class Memory:
             return self._own
 
     def write(self, known: Known) -> None:
-        """Replace what is known, by who has it `locked`.
+        """Replace the file, by a process that has it `locked`.
 
-        A process that is killed meanwhile leaves it as it was.
+        A process that is killed meanwhile leaves the old file.
         """
         self._own = known
         if self._folder is None:
@@ -91,12 +88,12 @@ class Memory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
-        """Have nobody else change it meanwhile; ``False`` if somebody does so just now."""
+        """Lock the file against other processes; ``False`` if one of them holds the lock."""
         if self._folder is None:
             yield True
             return
         path = self._folder / _LOCK
-        with contextlib.suppress(OSError):  # it is there, or else can't be locked
+        with contextlib.suppress(OSError):  # it exists, or can't be locked
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         with locked(path) as fd:
             yield fd is not None

@@ -1,7 +1,8 @@
-"""What the service said when it was last there, for the time in which it can't be reached.
+"""What the service last said, to price and bound calls while it can't be reached.
 
-Which model is in force and what it costs, which labels the models have, and what is left of the
-hard budgets. A call is priced with it as the service would, for the worst case.
+`Snapshot` has the selected model and its prices, the labels of models, and what the hard budgets
+had left. `Allowance` is what may be spent per hour without the service. All processes of an app on
+one machine share it, so that a program that crashes and restarts does not get another one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _INPUT_PRICES: Final = (
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The model in force, the labels and the budgets of an app, at one moment."""
+    """The selected model, the labels and the budgets of an app at one time."""
 
     label: str
     model_id: str
@@ -31,15 +32,15 @@ class Snapshot(msgspec.Struct, frozen=True):
     labels: Mapping[str, str]
     """The label of each Bedrock model id."""
     hard: frozenset[str]
-    """The hard budgets that calls of the model are held against, by scope and name."""
+    """The hard budgets that the model's calls are held against, by scope and name."""
     remaining_usd_micros: int | None
-    """What is left of the tightest of them; ``None`` if there is none."""
+    """What is left of the tightest of them; ``None`` without one."""
 
     @classmethod
     def of(
         cls, selection: Mapping[str, Any], totals: Mapping[str, Any], budgets: Mapping[str, Any]
     ) -> Snapshot:
-        """From the answers about the model in force, the day's totals and the budgets."""
+        """From the answers about the selected model, the day's totals and the budgets."""
         model, pricing = selection["recommended_model"], selection["pricing"]
         labels = {one["bedrock_model_id"]: label for label, one in totals.get("models", {}).items()}
         labels[model["bedrock_model_id"]] = model["label"]
@@ -60,7 +61,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         )
 
     def find(self, model: str) -> tuple[str, str] | None:
-        """The label and the id of the model that is asked for, if both are known."""
+        """The label and id of a requested model, if both are known."""
         if model in (AUTO, self.label, self.model_id):
             return self.label, self.model_id
         if model in self.labels:
@@ -70,7 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     def worst_case_usd_micros(
         self, label: str, input_tokens: int, output_tokens: int
     ) -> int | None:
-        """The most that a call can cost; ``None`` if the prices of its label are not known."""
+        """The maximum cost of a call; ``None`` if the prices of its label are unknown."""
         if label != self.label:
             return None
         cost = input_tokens * self.input_price_usd_micros_per_1m
@@ -78,15 +79,15 @@ class Snapshot(msgspec.Struct, frozen=True):
         return -(-cost // _PER_MILLION)
 
     def after(self, budgets: Sequence[Mapping[str, Any]]) -> Snapshot:
-        """The same, with what an authorization says is left; never more than before.
+        """The snapshot after an authorization that states what is left. It never grows.
 
-        What others release meanwhile is seen by the next snapshot.
+        The next snapshot shows what others release.
         """
         left = [one["remaining_usd_micros"] for one in budgets if _name(one) in self.hard]
         return self if not left else self.with_at_most(min(left))
 
     def with_at_most(self, remaining_usd_micros: int) -> Snapshot:
-        """The same, with no more than that left."""
+        """The snapshot with at most that much left."""
         before = self.remaining_usd_micros
         if before is None or before <= remaining_usd_micros:
             return self
@@ -94,12 +95,34 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def is_model_id(model: str) -> bool:
-    """Whether that can be sent to Bedrock as it is: its ids have a provider, ARNs have parts.
+    """Whether a name is a Bedrock model id or ARN rather than a label.
 
-    Bedrock refuses what is none, at no cost.
+    Bedrock refuses an unknown id at no cost.
     """
     return model != AUTO and ("." in model or ":" in model)
 
 
 def _name(budget: Mapping[str, Any]) -> str:
     return f"{budget['scope']} {budget['name']}"
+
+
+HOUR_MS: Final = 3_600_000
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """How much of an hour's allowance is taken, counting the maximum cost of each call."""
+
+    began_at_ms: int = 0
+    """Start of the hour, by the machine's clock."""
+    taken_usd_micros: int = 0
+
+    def take(self, cost_usd_micros: int, limit_usd_micros: int, now_ms: int) -> Allowance | None:
+        """The allowance after this cost; ``None`` if it does not fit.
+
+        A clock that moves back by less than an hour starts no new hour.
+        """
+        is_same_hour = abs(now_ms - self.began_at_ms) < HOUR_MS
+        taken = cost_usd_micros + (self.taken_usd_micros if is_same_hour else 0)
+        if taken > limit_usd_micros:
+            return None
+        return Allowance(self.began_at_ms if is_same_hour else now_ms, taken)

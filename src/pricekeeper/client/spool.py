@@ -1,13 +1,12 @@
-"""What the service must still be told, in a file that outlives the process.
+"""Reports that the service must still get, in a file that outlives the process.
 
-Captures, usage records and voids are appended here before anything else is done with them; a
-process that is killed afterwards has lost nothing. Each process has a file of its own in the
-folder of its client, and holds a lock on it. A file that nobody holds belonged to a process that
-is gone: whoever finds it takes its entries over. Telling one twice is harmless, because the
-service counts each once.
+Captures, usage records and voids are appended here first, so a killed process loses none. Each
+process holds a lock on its own file in the folder of its client. A file without a lock belongs to a
+process that has ended, and another process takes its entries over. Reporting an entry twice is
+harmless, because the service counts it once.
 
-What the service refused for good is kept in a second file, for a person to look at. None of it
-holds a secret or a word of a prompt. How the files look is in `spool_files`.
+Entries that the service refuses for good go into a second file for a person. No entry contains a
+secret or text of a prompt. `spool_files` has the file format.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from pricekeeper.client.spool_files import (
 __all__ = ["Spool", "SpoolEntry", "find_folder", "read_folder", "read_refused"]
 
 ENTRIES_MAX: Final = 20_000
-"""How many entries wait at the most. Calls are refused earlier, so that what is under way fits."""
+"""Entries that may wait. Calls are refused earlier, so that calls under way fit."""
 ENTRIES_FULL: Final = ENTRIES_MAX - 2_000
 FILE_BYTES_MAX: Final = 8 << 20
-"""A file that is longer, and mostly of entries that were told, is written anew."""
+"""A longer file that consists mostly of reported entries is rewritten."""
 
 _log = logging.getLogger("pricekeeper")
 
@@ -54,40 +53,40 @@ class Spool:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        """Where the file is; ``None`` if all is in memory only."""
-        # Reentrant, because a finalizer may append while its thread is in here already.
+        """``None`` if entries are kept in memory only."""
+        # Reentrant: a finalizer may append while its thread holds the lock.
         self._lock = threading.RLock()
         self._pending: dict[int, SpoolEntry] = {}
         self.last_number = 0
-        """Of the entry that was appended last."""
+        """Number of the last appended entry."""
         self._path: Path | None = None
         self._fd = -1
         self._bytes = self._bytes_at_first = 0
         self._is_unsynced = False
         self._is_behind = False
-        """Whether the file does not have all that waits, because it could not be written."""
+        """Whether some entries are not in the file, because it could not be written."""
         self._is_closed = False
         if folder is not None and not self._begin_file():
             self.folder = None
 
     @property
     def is_full(self) -> bool:
-        """Whether no further call should be begun."""
+        """Whether no further call may begin."""
         return len(self._pending) >= ENTRIES_FULL
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def append(self, entry: SpoolEntry) -> SpoolEntry | None:
-        """Keep an entry, with its number; ``None`` if there is no room for it.
+        """Keep an entry and give it a number; ``None`` if there is no room.
 
-        A killed process does not lose it; `sync` is for a machine that stops.
+        It survives the death of the process. `sync` makes it survive a machine that stops.
         """
         with self._lock:
             if len(self._pending) >= ENTRIES_MAX:
                 _log.error("the spool is full: %s %s is lost", entry.kind, entry.id)
                 return None
-            if self._is_closed:  # what waited then is in a file that is no longer this process's
+            if self._is_closed:  # earlier entries are in a file that belongs to another process now
                 self._pending.clear()
                 self._is_closed = False
             self.last_number += 1
@@ -98,12 +97,12 @@ class Spool:
             return kept
 
     def pending(self, most: int) -> list[SpoolEntry]:
-        """The entries that have waited longest."""
+        """The oldest entries."""
         with self._lock:
             return list(islice(self._pending.values(), most))
 
     def finish(self, entries: Iterable[SpoolEntry]) -> None:
-        """Forget entries: the service knows them."""
+        """Remove entries that the service knows."""
         with self._lock:
             numbers = (one.number for one in entries)
             done = [one for one in numbers if self._pending.pop(one, None) is not None]
@@ -117,20 +116,20 @@ class Spool:
                 self._begin_file()
 
     def postpone(self, entry: SpoolEntry) -> None:
-        """Put an entry behind the others, in memory: it is told again later."""
+        """Move an entry behind the others, in memory, to report it later."""
         with self._lock:
             if self._pending.pop(entry.number, None) is not None:
                 self._pending[entry.number] = entry
 
     def refuse(self, entry: SpoolEntry, reason: str) -> None:
-        """Keep an entry that the service will never take apart from the others."""
+        """Set an entry aside that the service refuses for good."""
         _log.error("the price keeper refused %s %s: %s", entry.kind, entry.id, reason)
         if self.folder is not None:
             append_refused(self.folder, entry, reason)
         self.finish([entry])
 
     def sync(self) -> None:
-        """Have the disk keep what was appended."""
+        """Write appended entries to the disk."""
         with self._lock:
             fd = os.dup(self._fd) if self._fd >= 0 and self._is_unsynced else -1
             self._is_unsynced = False
@@ -140,12 +139,12 @@ class Spool:
             os.fsync(fd)
         except OSError as error:
             self._is_unsynced = True
-            _log.error("the disk does not keep the spool file: %s", error)
+            _log.error("the spool file can't be written to disk: %s", error)
         finally:
             os.close(fd)
 
     def adopt(self) -> int:
-        """Take over what processes that are gone have left; how many entries."""
+        """Take over the entries of processes that have ended; returns how many."""
         if self.folder is None:
             return 0
         taken = 0
@@ -165,7 +164,7 @@ class Spool:
         return taken
 
     def close(self) -> None:
-        """Let go of the file; it is deleted if everything was told."""
+        """Release the file, and delete it if no entry waits."""
         with self._lock:
             if self._is_closed:
                 return
@@ -192,14 +191,14 @@ class Spool:
         self._pending.clear()
 
     def _has_room(self, entries: int) -> bool:
-        """Whether that many fit, and calls can go on; all at once if nothing else waits."""
+        """Whether that many fit and calls can still begin; an empty spool takes any number."""
         if self._is_behind:
             return False
         waiting = len(self._pending)
         return waiting + entries < ENTRIES_FULL or (not waiting and entries <= ENTRIES_MAX)
 
     def _write(self, data: bytes) -> None:
-        """Append to the file, or begin one with all that waits if there is none that is whole."""
+        """Append to the file. If that fails, begin a new one with all entries."""
         if self.folder is None:
             return
         if self._fd < 0 or self._is_behind:
@@ -217,14 +216,14 @@ class Spool:
     def _empty_file(self) -> None:
         try:
             os.ftruncate(self._fd, 0)
-        except OSError as error:  # what is in it will be told again, which is harmless
+        except OSError as error:  # reporting its entries again is harmless
             _log.error("the spool file can't be emptied: %s", error)
             return
         self._bytes = self._bytes_at_first = 0
         self._is_behind = False
 
     def _begin_file(self) -> bool:
-        """Write all that waits to a new file, and drop the one before; whether that is done."""
+        """Write all entries to a new file and drop the old one; returns whether that worked."""
         assert self.folder is not None  # noqa: S101 - called only where there is one
         data = b"".join(framed(Line(entry=one)) for one in self._pending.values())
         try:

@@ -1,7 +1,7 @@
-"""``pricekeeper spool``: what waits to be told to the service, and telling it now.
+"""``pricekeeper spool``: show reports that wait for the service, or send them now.
 
-It needs nothing but the client, so that a machine with an app on it can be asked. The client is the
-one that the environment names.
+It needs only the client library, so it works on a machine that runs an app. The environment names
+the client.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Answer = dict[str, Any]
 
 
 def look(configuration: KeeperSettings, clock: Clock) -> Answer:
-    """What waits in the files of the client, and what the service has refused for good."""
+    """Show the entries in the client's files, and those that the service refused for good."""
     folder = _folder(configuration)
     files: list[Answer] = []
     for path, held, entries in () if folder is None else read_folder(folder):
@@ -51,7 +51,7 @@ def look(configuration: KeeperSettings, clock: Clock) -> Answer:
 
 
 def tell_now(configuration: KeeperSettings, clock: Clock) -> Answer:
-    """Tell what processes that are gone have left, for as long as each deadline gets some told."""
+    """Report the entries of processes that have ended, as long as each deadline brings progress."""
     folder = _folder(configuration)
     answer: Answer = {
         "client_id": configuration.client.client_id,
@@ -76,7 +76,7 @@ def tell_now(configuration: KeeperSettings, clock: Clock) -> Answer:
 
 
 def _flush(keeper: PriceKeeper, folder: Path, wanted: set[str], clock: Clock) -> None:
-    """Until nothing of it waits, or a whole deadline has told nothing."""
+    """Report until no entry waits, or none was reported within a deadline."""
     patience_ms = keeper.configuration.deadline_ms
     until_ms, before = clock.monotonic_ms() + patience_ms, len(wanted)
     while before:
@@ -87,7 +87,7 @@ def _flush(keeper: PriceKeeper, folder: Path, wanted: set[str], clock: Clock) ->
             until_ms = clock.monotonic_ms() + patience_ms
         elif clock.monotonic_ms() >= until_ms:
             return
-        else:  # the keeper's own thread is about to take the files over
+        else:  # the keeper's thread is about to take the files over
             time.sleep(_PAUSE_SECS)
         before = now
 
@@ -112,7 +112,7 @@ def _keeper(configuration: KeeperSettings) -> PriceKeeper:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """What the client warns of meanwhile, in place of a log."""
+    """Collect warnings of the client instead of logging them."""
     heard: list[str] = []
 
     class Listener(logging.Handler):
@@ -130,7 +130,7 @@ def _heard() -> Iterator[list[str]]:
 
 
 def _by_kind(entries: Sequence[SpoolEntry], now_ms: int) -> dict[str, dict[str, int]]:
-    """How many there are of each kind, and for how long the oldest and the newest have waited."""
+    """The number of entries of each kind, and the ages of the oldest and the newest."""
     found: dict[str, dict[str, int]] = {}
     for kind in _NOUNS:
         secs = [max(0, now_ms - one.at_ms) // 1_000 for one in entries if one.kind == kind]
@@ -141,12 +141,12 @@ def _by_kind(entries: Sequence[SpoolEntry], now_ms: int) -> dict[str, dict[str, 
 
 
 def picture_of_look(answer: Answer) -> list[str]:
-    """The same for people, in lines."""
+    """The answer of `look` as lines of text."""
     if answer["folder"] is None:
-        return [f"{answer['client_id']}: usage is kept in memory only, there are no files"]
+        return [f"{answer['client_id']}: reports are kept in memory only, so there are no files"]
     lines = [f"{answer['client_id']}: {answer['waiting']} waiting in {answer['folder']}"]
     for file in answer["files"]:
-        owner = "a process that runs" if file["in_use"] else "a process that is gone"
+        owner = "a running process" if file["in_use"] else "a process that has ended"
         lines.append(f"  {file['name']}, of {owner}")
         lines += [f"    {_waiting(kind, about)}" for kind, about in file["waiting"].items()]
         if not file["waiting"]:
@@ -159,23 +159,25 @@ def picture_of_look(answer: Answer) -> list[str]:
             for one in refused[-REFUSED_SHOWN:]
         ]
         if len(refused) > REFUSED_SHOWN:
-            lines.append(f"  and {len(refused) - REFUSED_SHOWN} before them: --json has all")
+            lines.append(f"  and {len(refused) - REFUSED_SHOWN} earlier ones: --json lists all")
     return lines
 
 
 def picture_of_telling(answer: Answer) -> list[str]:
-    """The same for people, in lines."""
+    """The answer of `tell_now` as lines of text."""
     if answer["folder"] is None:
         return picture_of_look(answer)
-    counts = f"{answer['told']} told, {answer['refused']} refused for good, {answer['left']} left"
+    counts = (
+        f"{answer['told']} reported, {answer['refused']} refused for good, {answer['left']} left"
+    )
     lines = [f"{answer['client_id']}: {counts} in {answer['folder']}"]
     if answer["in_use"]:
-        lines.append(f"  {answer['in_use']} more are told by the processes that run")
+        lines.append(f"  {answer['in_use']} more wait in running processes, which report them")
     return [*lines, *(f"  {text}" for text in answer["heard"])]
 
 
 def code_of_telling(answer: Answer) -> int:
-    """Whether nothing is left."""
+    """Success if no entry is left."""
     return FAILED if answer["left"] else OK
 
 
@@ -193,14 +195,14 @@ def _age(secs: int) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run ``show`` or ``flush``; the exit code."""
+    """Run ``show`` or ``flush``; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="pricekeeper spool",
-        description="What an app must still tell the service; its credentials are in the "
-        "environment, as for the app.",
+        description="Reports of usage that the service has not confirmed yet. Reads the app's "
+        "credentials from the environment.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("show", "Show what waits."), ("flush", "Tell it now.")):
+    for name, text in (("show", "Show waiting reports."), ("flush", "Send waiting reports now.")):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--json", action="store_true", help="Print the answer as JSON.")
     given = parser.parse_args(argv)
@@ -220,7 +222,7 @@ def main(argv: list[str]) -> int:
 
 
 def _print(stream: Any, lines: Iterable[str]) -> None:
-    """Lines with an escape for whatever a terminal would obey: some of it is from outside."""
+    """Print lines; escape control characters, since some text comes from outside."""
     for text in lines:
         shown = "".join(
             one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text

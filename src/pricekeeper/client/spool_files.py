@@ -1,7 +1,7 @@
-"""The files of the spool: where they are, what a line is, and who holds one.
+"""The files of the spool: their folder, their lines and their locks.
 
-One line is one entry, or the numbers of entries that need not be told any more, with a checksum
-before it. A line that was cut or damaged is left out and reported.
+A line has a checksum, then one entry or the numbers of entries that were reported. A damaged line
+is skipped and logged.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 MEMORY: Final = "memory"
-"""As the folder: keep nothing in files."""
+"""As the folder: keep entries in memory only."""
 REFUSED_BYTES_MAX: Final = 4 << 20
 NAMES_MAX: Final = 16
-"""How many names are tried for a new file."""
+"""Names that are tried for a new file."""
 _SUFFIX: Final = ".spool"
 _REFUSED: Final = "refused.log"
 _LINE_BYTES_MAX: Final = 1 << 20
@@ -35,19 +35,19 @@ _log = logging.getLogger("pricekeeper")
 
 
 class SpoolEntry(msgspec.Struct, frozen=True):
-    """One thing to tell the service."""
+    """One report to the service."""
 
     kind: Literal["capture", "usage", "void"]
     id: str
-    """The authorization's, or the usage record's."""
+    """The id of the authorization or usage record."""
     body: dict[str, Any]
     at_ms: int
     number: int = 0
-    """Which one of its spool it is: two may have the same id, and each is told."""
+    """Its number in the spool. Two entries may have the same id, and each is reported."""
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """A line of a file: an entry, or the numbers of entries that need not be told any more."""
+    """A line of a file: an entry, or the numbers of entries that were reported."""
 
     entry: SpoolEntry | None = None
     done: list[int] = []
@@ -58,16 +58,16 @@ _decode_line = msgspec.json.Decoder(Line).decode
 
 
 def framed(line: Line) -> bytes:
-    """The line as it is written."""
+    """A line as bytes."""
     data = _encode(line)
     return _checksum(data) + b" " + data + b"\n"
 
 
 def find_folder(configured: str | None, url: str, client_id: str) -> Path | None:
-    """The folder of a client's files, made if it can be; ``None`` if none can be used.
+    """The folder of a client's files, created if necessary; ``None`` if there is none.
 
-    Without a setting it is tried below the user's state folder, and then the temporary one. A
-    folder that another user could write to, or replace, is not used.
+    Without a setting, it is below the user's state folder, or else the temporary folder. A folder
+    that another user could write to or replace is not used.
     """
     if configured == MEMORY:
         return None
@@ -88,7 +88,7 @@ def find_folder(configured: str | None, url: str, client_id: str) -> Path | None
 
 
 def create_file(folder: Path) -> tuple[Path, int]:
-    """A new file, open and locked by this process."""
+    """Create a file that is locked by this process."""
     for _ in range(NAMES_MAX):
         path = folder / f"{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -99,7 +99,7 @@ def create_file(folder: Path) -> tuple[Path, int]:
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # somebody was quicker, and has taken it for one that was left
+        os.close(fd)  # another process has already taken it over
     raise OSError(f"no file in {folder} can be locked")
 
 
@@ -110,7 +110,7 @@ def files_of(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int | None]:
-    """The file, locked; ``None`` if a live process holds it, or it is gone."""
+    """The file, locked; ``None`` if a live process holds it or it does not exist."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
@@ -123,7 +123,7 @@ def locked(path: Path) -> Iterator[int | None]:
 
 
 def read_entries(fd: int, path: Path) -> list[SpoolEntry]:
-    """The entries of a file that were not told."""
+    """The entries of a file that were not reported."""
     found: dict[int, SpoolEntry] = {}
     damaged = 0
     with open(os.dup(fd), "rb") as file:  # noqa: PTH123 - it is open already
@@ -143,7 +143,7 @@ def read_entries(fd: int, path: Path) -> list[SpoolEntry]:
 
 
 def read_folder(folder: Path) -> Iterator[tuple[Path, bool, list[SpoolEntry]]]:
-    """Each file, whether a live process holds it, and the entries that wait in it."""
+    """For each file: its path, whether a live process holds it, and its entries."""
     for path in files_of(folder):
         with locked(path) as fd:
             if fd is not None:
@@ -160,7 +160,7 @@ def read_folder(folder: Path) -> Iterator[tuple[Path, bool, list[SpoolEntry]]]:
 
 
 def append_refused(folder: Path, entry: SpoolEntry, reason: str) -> None:
-    """Keep what the service has refused for good, for a person to look at."""
+    """Keep an entry that the service refused for good, for a person."""
     line = _encode({"reason": reason, **msgspec.to_builtins(entry)}) + b"\n"
     path = folder / _REFUSED
     with contextlib.suppress(OSError):
@@ -173,7 +173,7 @@ def append_refused(folder: Path, entry: SpoolEntry, reason: str) -> None:
 
 
 def read_refused(folder: Path) -> list[Mapping[str, Any]]:
-    """What the service has refused for good, with its reasons."""
+    """The entries that the service refused for good, with reasons."""
     try:
         lines = (folder / _REFUSED).read_bytes().splitlines()
     except OSError:
@@ -186,7 +186,7 @@ def read_refused(folder: Path) -> list[Mapping[str, Any]]:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, however often that takes."""
+    """Write all of the data, in several steps if necessary."""
     while data:
         data = data[os.write(fd, data) :]
 
@@ -204,8 +204,8 @@ def _roots(configured: str | None) -> list[Path]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder of this user's, which is then closed to others."""
-    about = folder.lstat()  # not of what a link points to
+    """Whether it is this user's folder; it is then closed to others."""
+    about = folder.lstat()  # not of a link's target
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
         return False
     if about.st_mode & _OTHERS:
@@ -214,17 +214,17 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _lock(fd: int) -> bool:
-    """Whether the file is this process's now."""
+    """Try to lock the file for this process."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
-    # Whoever held the lock before may have taken the file over: then it has no name any more.
+    # The process that held the lock may have taken the file over and deleted it.
     return os.fstat(fd).st_nlink > 0
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the disk keep the name of a new file."""
+    """Write the name of a new file to the disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

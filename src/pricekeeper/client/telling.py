@@ -1,8 +1,8 @@
-"""Tells the service what waits in the spool: in batches, in the background, until it knows.
+"""Reports the spool's entries to the service, in batches, in the background.
 
-What came while a batch was under way goes with the next one. A service that does not answer is
-asked again after pauses that double. An entry that it refuses for good is set aside, and one that
-spoils its batch is found, so that the others are told. Nothing that an answer can contain ends it.
+Entries that arrive during a batch go into the next one. A service that does not answer is asked
+again after pauses that double. Entries that it refuses for good are set aside, and an entry that
+spoils its batch is isolated. No answer can stop the reporting.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from pricekeeper.wire.bounds import BATCH_MAX
 VOIDS_AT_ONCE: Final = 8
 BACKOFF: Final = Backoff(200, 30_000)
 GATHER_MS: Final = 100
-"""How long what nobody waits for is gathered, so that it goes in one request."""
+"""How long to gather entries for one request if no caller waits for them."""
 LATER_MS: Final = 1_000
-"""How long nothing is told when all that waits was put off."""
+"""How long to pause if the service put off everything that waits."""
 ADOPT_EVERY_MS: Final = 60_000
-"""How often files of processes that are gone are looked for."""
+"""How often to look for files of processes that have ended."""
 VOID_UNKNOWN_MS: Final = 120_000
-"""For how long a service that does not know an authorization is told again to void it: the request
-for it may still be on its way."""
+"""How long to repeat a void that the service does not know: the request that makes its
+authorization may still be under way."""
 TIMESTAMP_MS_MAX: Final = 24 * 3_600_000 - 300_000
-"""The service takes timestamps of 24 hours. What has waited longer is told without one, and counts
-when it is told: late is better than never."""
+"""The service accepts timestamps of the last 24 hours. An older entry is sent without one, and
+counts when it arrives."""
 LATER: Final = frozenset(
     {"STORE_UNAVAILABLE", "RATE_LIMIT_EXCEEDED", "CLOCK_IN_DOUBT", "SESSION_RACE"}
 )
-"""The codes of entries that may be told later."""
+"""Codes of entries that may be reported later."""
 LABELS_MAX: Final = 256
-"""How many labels of model ids are known; the oldest is forgotten for one more."""
+"""Labels of model ids that are known; then the oldest is forgotten."""
 
 Results: TypeAlias = Sequence[Mapping[str, Any]]
 Send: TypeAlias = Callable[[Sequence[SpoolEntry]], Awaitable[Mapping[str, Any]]]
@@ -55,19 +55,13 @@ _log = logging.getLogger("pricekeeper")
 
 
 class Reports(Protocol):
-    """What is needed of `client.api.Api`."""
+    """The operations of `client.api.Api` that are used here."""
 
-    async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Capture several authorizations."""
-        ...
+    async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> dict[str, Any]: ...
 
-    async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Count several usage records."""
-        ...
+    async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]: ...
 
-    async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
-        """Give back what an authorization holds."""
-        ...
+    async def void(self, authorization_id: str, *, reason: str | None = None) -> None: ...
 
     async def label_of(self, model: str) -> str | None:
         """The label of a model id."""
@@ -93,7 +87,7 @@ class Teller:
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._hurried = 0
-        """The last entry that is told without gathering more."""
+        """Entries up to this number are reported without gathering more."""
         self._resume = asyncio.Event()
         self._told = asyncio.Condition()
         self._failures = 0
@@ -101,34 +95,33 @@ class Teller:
         self._answers: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._adopt_at_ms = 0
         self._is_through = False
-        """Whether all that waits was put off by the service, or it takes nothing of us at all."""
+        """Whether the service put off everything that waits, or refuses our credentials."""
         self._asked_at_ms: int | None = None
         self._unknown_since_ms: dict[int, int] = {}
         self._labels: BoundedCache[str, str] = BoundedCache(LABELS_MAX)
         """The label of each model id that was recorded in the place of one."""
 
     def wake(self) -> None:
-        """Begin now: there is something to tell."""
         self._wake.set()
 
     @property
     def is_awake(self) -> bool:
-        """Whether what is appended now is told without another `wake`. Any thread may ask."""
+        """Whether entries appended now are reported without another `wake`. For any thread."""
         return self._wake.is_set()
 
     def hurry(self) -> None:
-        """Tell what waits now without gathering more: somebody waits for it."""
+        """Report waiting entries without gathering more, because a caller waits."""
         self._hurried = self._spool.last_number
         self._wake.set()
         self._hurry.set()
 
     def resume(self) -> None:
-        """End a pause that a failure has begun: the service answers."""
+        """End the pause after a failure: the service answers."""
         self._resume.set()
 
     @property
     def unanswered_ms(self) -> int:
-        """For how long the service has not answered what it is being told."""
+        """How long the service has not answered the current report."""
         asked_at_ms = self._asked_at_ms
         return 0 if asked_at_ms is None else self._clock.monotonic_ms() - asked_at_ms
 
@@ -141,9 +134,10 @@ class Teller:
         return expected
 
     async def flush(self) -> None:
-        """Wait until nothing is left to tell, also of processes that are gone.
+        """Wait until no entry is left to report, also of processes that have ended.
 
-        What the service puts off is not waited for, nor one that refuses our credentials.
+        It does not wait for entries that the service puts off, or if the service refuses our
+        credentials.
         """
         async with self._told:
             self._adopt_at_ms, self._is_through = 0, False
@@ -155,7 +149,7 @@ class Teller:
         return self._adopt_at_ms > 0 and (not len(self._spool) or self._is_through)
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Report until cancelled."""
         while True:
             await self._gather()
             self._wake.clear()
@@ -163,7 +157,7 @@ class Teller:
             try:
                 await self._adopt()
                 later = await self._tell(self._spool.pending(self._batch_max))
-            except Exception as error:  # noqa: BLE001 - whatever it was, the entries are still there
+            except Exception as error:  # noqa: BLE001 - the entries are still there
                 await self._wait_after(error)
                 continue
             self._is_through = bool(later) and len(self._spool) <= later
@@ -175,7 +169,7 @@ class Teller:
                 await self._pause(self._wake, LATER_MS)
 
     async def _gather(self) -> None:
-        """Let a little more come, if there is something and nobody waits for it."""
+        """Gather more entries for a moment, unless a caller waits."""
         self._hurry.clear()
         waiting = self._spool.pending(BATCH_MAX)
         if 0 < len(waiting) < BATCH_MAX and all(one.number > self._hurried for one in waiting):
@@ -197,13 +191,13 @@ class Teller:
         self._failures += 1
         if self._failures == 1 or not isinstance(error, UnavailableError):
             waiting = len(self._spool)
-            _log.warning("%d entries wait to be told to the price keeper: %r", waiting, error)
-        if _may_be_an_entrys(error):  # it is found by telling fewer at once
+            _log.warning("%d entries wait to be reported to the price keeper: %r", waiting, error)
+        if _may_be_an_entrys(error):  # fewer at once isolate it
             if self._batch_max == 1:
                 for entry in self._spool.pending(1):
                     self._spool.postpone(entry)
             self._batch_max = max(1, self._batch_max // 2)
-        if isinstance(error, ForbiddenError):  # nothing can be told by these credentials
+        if isinstance(error, ForbiddenError):  # these credentials can report nothing
             self._is_through = True
             async with self._told:
                 self._told.notify_all()
@@ -211,7 +205,7 @@ class Teller:
         await self._pause(self._resume, BACKOFF.first_ms + pause_ms)
 
     async def _tell(self, batch: Sequence[SpoolEntry]) -> int:
-        """Tell some entries; how many were put off. Raises if nothing got through."""
+        """Report entries; returns how many were put off. Raises if none got through."""
         if not batch:
             return 0
         await asyncio.to_thread(self._spool.sync)
@@ -246,7 +240,7 @@ class Teller:
         return record if label is None else {**record, "model_label": label}
 
     async def _settle(self, entries: Sequence[SpoolEntry], send: Send) -> int:
-        """Tell entries and act on the answer, entry by entry; how many were put off."""
+        """Report entries and act on each result; returns how many were put off."""
         if not entries:
             return 0
         try:
@@ -255,7 +249,7 @@ class Teller:
             if not _is_of_the_service(error):
                 raise
             if len(entries) > 1 and isinstance(error, RejectedError):
-                # One of them is such that the whole is refused: a half without it is not.
+                # One entry causes the refusal: a half without it is accepted.
                 middle = len(entries) // 2
                 later = await self._settle(entries[:middle], send)
                 return later + await self._settle(entries[middle:], send)
@@ -289,9 +283,9 @@ class Teller:
         return later
 
     async def _may_have_a_label(self, entry: SpoolEntry) -> bool:
-        """Find out the label of a model id that stands in its place; whether to tell it again.
+        """Look up the label of a model id that was recorded in its place; returns whether to retry.
 
-        So it is recorded while the service can't be asked.
+        An app records ids while it can't ask the service.
         """
         model = _model_of(entry)
         if not is_model_id(model) or model in self._labels:
@@ -342,15 +336,15 @@ def _model_of(entry: SpoolEntry) -> str:
 
 
 def _is_of_the_service(error: ServiceError) -> bool:
-    """Whether it is the service's own word, and not that of a proxy that can't find it.
+    """Whether the service answered, and not a proxy that can't reach it.
 
-    Too large is too large, whoever says it.
+    Too large is final from either.
     """
     is_foreign = error.code.startswith("HTTP_")
     return not is_foreign or error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 def _may_be_an_entrys(error: Exception) -> bool:
-    """Whether an entry may be what the error comes from, so that others would get through."""
+    """Whether one entry may cause the error, so that others would get through."""
     passing = UnavailableError | RateLimitedError | ForbiddenError | MissingError | RejectedError
     return not isinstance(error, passing)

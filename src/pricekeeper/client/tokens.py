@@ -1,11 +1,9 @@
-"""An app's tokens: fetched at the first request, renewed before they end, replaced when refused.
+"""An app's access tokens: fetched by the first request, renewed before they expire.
 
-Requests that need a token at the same time share one login, and its failure. A token that was
-refused is not sent again. A login that the service refuses is not tried again at once, and one
-that it puts off is tried again when the service says so.
-
-The session is ended when the client closes, so that a process that is restarted often does not
-push out its siblings.
+Simultaneous requests share one login and its failure. A refused token is not sent again. A login
+that the service refuses is not repeated at once, and one that it puts off is repeated when the
+service says. The session ends when the client closes, so that a process that restarts often does
+not push out its siblings.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency import SingleFlight
 
 MARGIN_SECS_MAX: Final = 60
-"""A token is renewed this long before its end, or a tenth of its life if that is less."""
+"""A token is renewed this long before it expires, or a tenth of its life if that is less."""
 PUT_OFF_MAX: Final = 10
-"""How often a login is tried again that the service has put off, for `PAUSE_MAX_MS` at the most."""
+"""Repeats of a login that the service puts off, each after at most `PAUSE_MAX_MS`."""
 REFUSED_MS: Final = 1_000
-"""For how long a refused login is the answer to every request that needs one."""
+"""How long requests get the error of a refused login without another login."""
 UNPROVEN_MS: Final = 10_000
-"""How long ago a token was accepted when a 429 makes one doubt it."""
+"""A 429 makes a token doubtful if it was last accepted longer ago than this."""
 DOUBT_EVERY_MS: Final = 60_000
 
 
@@ -69,26 +67,26 @@ class Tokens(Authorisation):
         self.logins = 0
         """Sessions that were opened."""
         self.renewals = 0
-        """How often a session went on with new tokens."""
+        """Times that a session continued with new tokens."""
 
     async def headers(self) -> Mapping[str, str]:
-        """An access token that is good for a while."""
+        """The header with a token that is valid for a while."""
         is_fresh = bool(self._access) and self._clock.monotonic_ms() < self._renew_at_ms
-        # Whoever needs one shares the login that is under way.
+        # Requests share the login that is under way.
         access = self._access if is_fresh else await self._logins.run(None, self._obtain)
         return {"Authorization": f"Bearer {access}"}
 
     def accept(self, accepted: Mapping[str, str]) -> None:
-        """Note that the service knows the token."""
+        """Note that the service accepted the token."""
         if self._is_current(accepted):
             self._accepted_at_ms = self._clock.monotonic_ms()
 
     async def renew(self, refused: Mapping[str, str]) -> bool:
-        """Forget the token if it is still the refused one; the next request gets another."""
+        """Forget the token if it is the refused one; the next request gets another."""
         if self._is_current(refused):
             self._access = ""
-            # A token that is refused before its time has lost its session, and with it the refresh
-            # token. The wall clock decides: it goes on while a machine sleeps.
+            # A token that is refused before it expires has lost its session, and so has the refresh
+            # token. The wall clock decides, because it also runs while a machine sleeps.
             if self._clock.now_ms() < self._renew_at_wall_ms:
                 self._refresh = ""
         return True
@@ -97,7 +95,7 @@ class Tokens(Authorisation):
         """Forget the token if a 429 may hide that it is refused; at most once a minute.
 
         A service that has refused too many tokens of an address may answer 429 instead of 401.
-        A client that waits for a 401 would then wait until its token expires.
+        Without this, a client would send the refused token until it expires.
         """
         now_ms = self._clock.monotonic_ms()
         if not self._is_current(limited) or now_ms - self._accepted_at_ms < UNPROVEN_MS:
@@ -108,7 +106,7 @@ class Tokens(Authorisation):
         return await self.renew(limited)
 
     async def end(self) -> None:
-        """End the session. One that can't be ended now ends by itself, in time."""
+        """End the session. If that fails, the session expires."""
         await self._logins.drain()
         if self._refresh:
             body = {"token": self._refresh}
@@ -122,11 +120,11 @@ class Tokens(Authorisation):
         return headers.get("Authorization") == f"Bearer {self._access}"
 
     async def _obtain(self) -> str:
-        """Go on with the session, or open a new one if it is over."""
+        """Continue the session, or open a new one."""
         if self._refusal is not None and self._clock.monotonic_ms() < self._refused_until_ms:
             raise self._refusal
         attempts, put_off = 1, 0
-        while True:  # ends: at most ATTEMPTS_MAX times unavailable and PUT_OFF_MAX times put off
+        while True:  # at most ATTEMPTS_MAX times unavailable and PUT_OFF_MAX times put off
             try:
                 return await self._refresh_or_log_in()
             except RateLimitedError as error:
@@ -169,7 +167,7 @@ class Tokens(Authorisation):
         return self._access
 
     def _keep(self, access: str, life_secs: int, asked_at_ms: int, asked_at_wall_ms: int) -> None:
-        """Use this token from now on, until shortly before its end."""
+        """Use this token until shortly before it expires."""
         lasts_ms = (life_secs - min(MARGIN_SECS_MAX, life_secs // 10)) * 1000
         self._access = access
         self._renew_at_ms = asked_at_ms + lasts_ms
@@ -177,13 +175,13 @@ class Tokens(Authorisation):
         self._accepted_at_ms = self._clock.monotonic_ms()
 
     def _remember_refusal(self, error: ServiceError, wait_ms: int) -> None:
-        """Answer with this error for a while, so that an app's calls do not become logins."""
+        """Answer with this error for a while, so that calls do not become logins."""
         self._refusal = error
         self._refused_until_ms = self._clock.monotonic_ms() + wait_ms
 
 
 class OutsideTokens(Tokens):
-    """Tokens that need no session: one for each process, and none pushes another out."""
+    """Tokens without a session: each process has its own and pushes no other out."""
 
     async def _refresh_or_log_in(self) -> str:
         asked_at_ms, asked_at_wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
@@ -197,7 +195,7 @@ class OutsideTokens(Tokens):
 
 
 def _life_secs(token: str) -> int:
-    """For how long a token lasts, by its own words: the two clocks need not agree."""
+    """How long a token lasts by its own claims, since the two clocks may differ."""
     payload = token.split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     return int(claims["exp"]) - int(claims["iat"])

@@ -1,8 +1,7 @@
-"""The transport of requests to the service: the port, and its implementation over HTTP.
+"""How requests reach the service: the port, and its implementation over HTTP.
 
-`Admin` and `Api` make `Request` values and know no more. Over HTTP a request is sent again
-only if doing it twice is harmless (``repeatable``) or if it was surely not done: the access token
-was refused, or there was no connection. A refused access token is not sent again.
+A request is sent again only if a second time is harmless (``repeatable``), or if it was surely not
+applied: its token was refused, or there was no connection.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ PAUSE_MAX_MS: Final = 2_000
 CONNECTIONS_MAX: Final = 100
 PATHS_MAX: Final = 256
 RENEWALS_MAX: Final = 2
-"""How often a request gets another token for one that was refused. More than once: where an app has
-more processes than sessions, a sibling's login can end a token before its first use."""
+"""How often a request gets a new token for a refused one. More than once, because a sibling's login
+can end a token before its first use if an app has more processes than sessions."""
 API_LIMIT: Final = "requests"
-"""What the service calls a limit of its own, in distinction from those that tenants have."""
+"""The name of the service's own limit, as opposed to tenants' limits."""
 
 _SEGMENT: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}", re.ASCII)
-"""What every id of the service matches; a proxy changes none of it on the way."""
+"""The characters of an id. No proxy changes any of them."""
 RequestPath = NewType("RequestPath", str)
 """A path that `path_of` made."""
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
@@ -54,64 +53,61 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One thing to ask of the service."""
+    """A request to the service."""
 
     method: str
     path: RequestPath
     query: Mapping[str, str] = {}
     body: Any = None
     repeatable: bool = False
-    """Whether having it done twice is the same as once."""
+    """Whether applying it twice equals applying it once."""
     waits_for_limit: bool = False
-    """Whether to send it again after a 429, as after a 503: what reports usage must not be lost."""
+    """Whether to send it again after a 429, as after a 503. Reports of usage must not be lost."""
     headers: Mapping[str, str] = {}
-    """Beside those of whoever asks."""
+    """In addition to the caller's headers."""
 
 
 class Transport(Protocol):
-    """What carries requests."""
+    """Carries requests."""
 
     async def send(self, request: Request) -> Any:
-        """The answer's JSON, ``None`` for an answer without any; raises for a problem."""
+        """Return the answer's JSON, ``None`` if it is empty; raise a problem."""
         ...
 
-    async def close(self) -> None:
-        """Close everything."""
-        ...
+    async def close(self) -> None: ...
 
 
 class Authorisation:
-    """What a request says about who sends it: always the same headers, unless a kind has others."""
+    """The headers that authenticate a request. Here they never change."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._headers = headers
 
     async def headers(self) -> Mapping[str, str]:
-        """The headers to send now."""
         return self._headers
 
     def accept(self, accepted: Mapping[str, str]) -> None:
         """Note that the service accepted these headers."""
 
     async def renew(self, refused: Mapping[str, str]) -> bool:
-        """Replace headers that the service refused; whether there may be better ones now."""
+        """Replace refused headers; returns whether there may be better ones now."""
         del refused
         return False
 
     async def doubt(self, limited: Mapping[str, str]) -> bool:
-        """Replace headers that a 429 makes doubtful; whether there may be better ones now."""
+        """Replace headers that a 429 makes doubtful; returns whether there may be better ones."""
         del limited
         return False
 
     async def end(self) -> None:
-        """End the session, if there is one; no more requests will be sent."""
+        """End the session, if there is one. No more requests will be sent."""
 
 
 @functools.lru_cache(PATHS_MAX)
 def path_of(*segments: str) -> RequestPath:
-    """Join segments to a path; raises `InvalidValueError` for one that could change the others.
+    """Join segments to a path. Raises `InvalidValueError` for a segment that could change others.
 
-    Quoting is no help: many a proxy decodes a path, resolves ``..`` in it and sends the rest on.
+    Quoting does not help: some proxies decode a path, resolve ``..`` and send on the rest.
     """
     for segment in segments:
         if not _SEGMENT.fullmatch(segment):
@@ -121,7 +117,7 @@ def path_of(*segments: str) -> RequestPath:
 
 
 class Wire:
-    """One connection pool to one service: each request is sent once."""
+    """One connection pool to one service. Each request is sent once."""
 
     def __init__(self, url: str, timeout_secs: float = TIMEOUT_SECS) -> None:
         parsed = yarl.URL(url)
@@ -132,13 +128,13 @@ class Wire:
         self._session: aiohttp.ClientSession | None = None
 
     async def exchange(self, request: Request, headers: Mapping[str, str]) -> Any:
-        """The answer's JSON; raises for a problem."""
+        """Return the answer's JSON; raise a problem."""
         query = f"?{urlencode(request.query)}" if request.query else ""
         url = yarl.URL(f"{self.url}{request.path}{query}", encoded=True)
         data = None if request.body is None else _encode(request.body)
         kind = {} if data is None else {"Content-Type": "application/json"}
         try:
-            # A redirect is not followed: it would carry the credentials somewhere else.
+            # Redirects are not followed: they would carry the credentials elsewhere.
             async with self._pool().request(
                 request.method,
                 url,
@@ -160,13 +156,12 @@ class Wire:
             raise UnavailableError(ServiceProblem(response.status, "NOT_JSON", detail)) from error
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def _pool(self) -> aiohttp.ClientSession:
-        """The pool, opened by the first request, which is when there is an event loop."""
+        """The pool, opened by the first request, when there is an event loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=self._timeout,
@@ -178,7 +173,7 @@ class Wire:
 
 
 class HttpTransport:
-    """Requests over HTTP, with credentials, and again where that is harmless."""
+    """Sends requests over HTTP with credentials, and again where that is harmless."""
 
     def __init__(self, wire: Wire, authorisation: Authorisation, clock: Clock) -> None:
         self._wire = wire
@@ -186,15 +181,15 @@ class HttpTransport:
         self._clock = clock
 
     async def send(self, request: Request) -> Any:
-        """The answer's JSON; raises for a problem."""
+        """Return the answer's JSON; raise a problem."""
         attempts, renewals = 1, 0
-        while True:  # ends: at most RENEWALS_MAX renewals and ATTEMPTS_MAX attempts
+        while True:  # at most RENEWALS_MAX renewals and ATTEMPTS_MAX attempts
             headers = await self._authorisation.headers()
             try:
                 answer = await self._wire.exchange(request, headers)
             except (ForbiddenError, RateLimitedError) as error:
                 if renewals < RENEWALS_MAX and await self._renew_token(error, headers):
-                    if renewals:  # the siblings had better not all come back at once
+                    if renewals:  # so that siblings do not return all at once
                         await self._clock.sleep_ms(secrets.randbelow(PAUSE_FIRST_MS))
                     renewals += 1
                     continue
@@ -216,7 +211,7 @@ class HttpTransport:
     async def _renew_token(
         self, error: ForbiddenError | RateLimitedError, headers: Mapping[str, str]
     ) -> bool:
-        """Renew the token if it may be the cause of the error; whether there may be another."""
+        """Renew the token if it may cause the error; returns whether there may be another."""
         if isinstance(error, RateLimitedError):
             is_of_the_api = {one.limit for one in error.violations} == {API_LIMIT}
             return is_of_the_api and await self._authorisation.doubt(headers)
@@ -224,7 +219,7 @@ class HttpTransport:
         return is_refused and await self._authorisation.renew(headers)
 
     async def close(self) -> None:
-        """End the session, if there is one, and close the connections."""
+        """End the session and close the connections."""
         try:
             await self._authorisation.end()
         finally:
@@ -232,7 +227,7 @@ class HttpTransport:
 
 
 def pause_ms(error: ServiceError, attempts: int) -> int:
-    """The pause that the service asks for, or one that doubles; plus jitter."""
+    """The pause that the service asks for, or one that doubles; with jitter."""
     wait_ms = PAUSE_FIRST_MS << attempts
     if error.retry_after_secs is not None:
         wait_ms = error.retry_after_secs * 1000

@@ -15,7 +15,7 @@ from pricekeeper.client import Admin, AsyncPriceKeeper, PriceKeeper
 from pricekeeper.client.admin import read_every_page
 from pricekeeper.client.api import Api
 from pricekeeper.client.keeper import close_keepers, flush_keepers
-from pricekeeper.client.loop_thread import LoopThread
+from pricekeeper.client.threads import LoopThread
 from pricekeeper.settings import (
     CLIENT_ID,
     CLIENT_SECRET,

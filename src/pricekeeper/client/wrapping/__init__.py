@@ -1,9 +1,8 @@
-"""One line puts a program inside its budget: `wrap` for clients and sessions of the boto3 family.
+"""`wrap` meters a client or session of the boto3 family in one line.
 
-botocore's own events carry it, so the client stays the object that it was, also inside of
-frameworks that were given it. What each event does is in `hooks`; one call from its
-authorization to its settlement is `metered_call`; streams are metered to their end by `streams`
-and `async_streams`; denials as the client's own exceptions are made by `denials`.
+It registers handlers for botocore's events (`hooks`), so the client stays the same object, also
+inside frameworks. `metered_call` is one call from authorization to settlement; `streams` and
+`async_streams` meter streams to their end.
 """
 
 from pricekeeper.client.wrapping.wrapper import wrap

@@ -1,9 +1,8 @@
-"""Streams of aiobotocore, metered to their end whatever the caller does with them.
+"""Streams of aiobotocore, metered to their end even if the caller abandons them.
 
-As in `streams`, but on the event loop to which the connection belongs: an abandoned stream is read
-on by a task of that loop, also when its client is closed. A loop that ends, as that of
-``asyncio.run`` does, cancels the task. Then it reads on for as long as `Keeper.close` would wait;
-after that what is held stays charged.
+As in `streams`, but a task of the connection's event loop reads abandoned streams, even after the
+client is closed. A loop that ends, as in ``asyncio.run``, cancels the task. It then reads for at
+most as long as `Keeper.close` waits; after that the hold stays charged.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from typing import Any, Final
 import aiohttp
 
 from pricekeeper.bedrock import StreamUsage
-from pricekeeper.client.wrapping.later import later, wait_until
+from pricekeeper.client.threads import later, wait_until
 from pricekeeper.client.wrapping.metered_call import MeteredCall
 from pricekeeper.client.wrapping.streams import BYTES_MAX, SECS_MAX, MeteredResponse
 
 TASKS_MAX: Final = 256
-"""How many abandoned streams are read on at once; further ones are not."""
+"""Abandoned streams that are read at once. Further ones are not read."""
 
 _tasks: set[asyncio.Task[None]] = set()
 _open: dict[MeteredCall, asyncio.AbstractEventLoop] = {}
-"""The calls whose streams are to be read on, and where; changed without a lock."""
+"""The event loop of each abandoned call; changed without a lock."""
 
 
 class ClientStreams:
-    """The streams of one client. Lives on the loop of the client."""
+    """The streams of one client. Lives on the client's loop."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
-        """What reads on."""
+        """Tasks that read abandoned streams."""
         self._open: weakref.WeakSet[MeteredAsyncRaw] = weakref.WeakSet()
         self._is_watching = False
 
     def add(self, raw: MeteredAsyncRaw, client: Any) -> None:
-        """Note a stream, and have it read on if the client is closed before its end."""
+        """Add a stream, which is read to its end if the client is closed first."""
         self._open.add(raw)
         if self._is_watching or client is None:
             return
@@ -49,11 +48,11 @@ class ClientStreams:
         http = client._endpoint.http_session  # noqa: SLF001 - there is no event for the end
         with contextlib.suppress(AttributeError):  # another version of aiobotocore
             sessions = list(http._sessions.values())  # noqa: SLF001
-            # What was entered last is left first: before the connections are closed.
+            # The last callback runs first: before the connections are closed.
             http._exit_stack.push_async_callback(self._survive, sessions)  # noqa: SLF001
 
     async def _survive(self, sessions: list[aiohttp.ClientSession]) -> None:
-        """Keep the connections of a client that is being closed, until nothing reads on."""
+        """Keep the connections of a closing client until all its streams are read."""
         for raw in list(self._open):
             raw.leave()
         await asyncio.sleep(0)  # the tasks begin
@@ -71,7 +70,7 @@ class ClientStreams:
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
-            await asyncio.wait(tasks)  # they were cancelled with this one, and end soon
+            await asyncio.wait(tasks)  # they were cancelled too, and end soon
             raise
         finally:
             for connector in connectors:
@@ -79,7 +78,7 @@ class ClientStreams:
 
 
 class MeteredAsyncRaw(MeteredResponse):
-    """One response of aiohttp. A reader that is cancelled leaves it, too."""
+    """One response of aiohttp. A cancelled reader abandons it, too."""
 
     def __init__(
         self, raw: Any, call: MeteredCall, usage: StreamUsage, streams: ClientStreams
@@ -90,14 +89,14 @@ class MeteredAsyncRaw(MeteredResponse):
         super().__init__(raw, call, usage, read_on)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes to the end, or to where the stream was closed.
+        """The bytes up to the end, or to where the stream was closed.
 
-        A reader that is cancelled leaves the rest to a task.
+        A task reads the rest if the reader is cancelled.
         """
         try:
             while chunk := await self._bytes.read():
                 yield chunk
-                if not self._abandon.alive:  # what is left is read by a task
+                if not self._abandon.alive:  # a task reads the rest
                     break
         except asyncio.CancelledError:
             self._abandon()
@@ -110,16 +109,16 @@ class MeteredAsyncRaw(MeteredResponse):
             raise aiohttp.ClientConnectionError("the client was closed before the stream's end")
 
     def leave(self) -> None:
-        """As `close`, because the client is closed: the caller must not take it for the end."""
+        """Abandon the stream because the client is closed. The caller gets an error, not an end."""
         self._is_left = self._abandon.alive
         self._abandon()
 
 
 class _SkimmedBytes:
-    """The bytes of a response, skimmed in their order. Tasks may share it.
+    """The bytes of a response, copied to `StreamUsage` in order. Tasks may share it.
 
-    A stream may be closed by one task while another waits for its next bytes. Who reads on waits
-    for that one, because aiohttp lets one task read at a time.
+    A task may close the stream while another one waits for bytes. The lock makes the task that
+    reads the rest wait, because aiohttp allows one reader at a time.
     """
 
     def __init__(self, raw: Any, usage: StreamUsage) -> None:
@@ -128,21 +127,20 @@ class _SkimmedBytes:
         self._lock = asyncio.Lock()
 
     async def read(self) -> bytes:
-        """The next bytes; none at the end."""
+        """The next bytes; empty at the end."""
         async with self._lock:
             chunk: bytes = await self._raw.content.readany()
             self._usage.feed(chunk)
             return chunk
 
     def close(self) -> None:
-        """Let go of the connection."""
         self._raw.close()
 
 
 def meter_async_stream(
     stream: Any, call: MeteredCall, usage: StreamUsage, streams: ClientStreams, client: Any
 ) -> None:
-    """Have an event stream of aiobotocore metered."""
+    """Meter an event stream of aiobotocore."""
     metered = MeteredAsyncRaw(stream._raw_stream, call, usage, streams)  # noqa: SLF001 - there is no other way
     streams.add(metered, client)
     stream._raw_stream = metered  # noqa: SLF001
@@ -150,22 +148,22 @@ def meter_async_stream(
 
 
 def wait_for_tasks(secs: float) -> None:
-    """Wait until nothing is left to read on loops that run, for at most that long.
+    """Wait until running loops have read all abandoned streams, for at most that long.
 
-    It blocks its thread: a loop of this thread can't go on meanwhile, and is not waited for.
+    It blocks its thread, so it does not wait for a loop of this thread.
     """
     wait_until(lambda: not _is_reading(), secs)
 
 
 def replay_async(body: Any, data: bytes) -> Any:
-    """A body like that one, to be read again from its beginning."""
+    """A body like this one that can be read from its beginning."""
     from aiobotocore.response import StreamingBody  # noqa: PLC0415 - loaded with the client
 
     return StreamingBody(_Replay(data, body._raw_stream), len(data))  # noqa: SLF001 - no other way
 
 
 class _Replay:
-    """A response whose bytes are all there, in the place of the one they came from."""
+    """A response that was read, with its bytes in memory."""
 
     def __init__(self, data: bytes, raw: Any) -> None:
         self._raw = raw
@@ -174,15 +172,13 @@ class _Replay:
 
     @property
     def content(self) -> _Replay:
-        """As aiohttp has it."""
+        """The reader, as in aiohttp."""
         return self
 
     async def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
         return self._data.read(size)
 
     def at_eof(self) -> bool:
-        """Whether all of it was read."""
         return self._data.tell() >= self._size
 
     def __getattr__(self, name: str) -> Any:
@@ -206,11 +202,11 @@ def _take(
     usage: StreamUsage,
     streams: ClientStreams,
 ) -> None:
-    """Read a stream on that nobody reads any more. May be called in any thread, by a finalizer."""
+    """Read an abandoned stream. May be called in any thread, by a finalizer."""
     _open[call] = loop
     try:
         loop.call_soon_threadsafe(_start, raw, call, usage, streams)
-    except RuntimeError:  # the loop is closed, and the connection with it
+    except RuntimeError:  # the loop is closed, and so is the connection
         _end(raw, call, usage)
 
 
@@ -232,7 +228,7 @@ async def _drain(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> N
     """Read a stream to its end, within the bounds, and settle the call."""
     try:
         await _read_on(raw, usage, SECS_MAX)
-    except asyncio.CancelledError:  # the loop ends, and waits for its tasks
+    except asyncio.CancelledError:  # the loop is ending and waits for its tasks
         await _read_on(raw, usage, min(SECS_MAX, call.deadline_secs))
         raise
     finally:
@@ -240,7 +236,7 @@ async def _drain(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> N
 
 
 async def _read_on(raw: _SkimmedBytes, usage: StreamUsage, secs_max: float) -> None:
-    # Whatever ends it: what is known by then is settled.
+    # After any error, the usage known so far is settled.
     with contextlib.suppress(Exception):
         async with asyncio.timeout(secs_max):
             while usage.size <= BYTES_MAX and await raw.read():
@@ -248,7 +244,7 @@ async def _read_on(raw: _SkimmedBytes, usage: StreamUsage, secs_max: float) -> N
 
 
 def _end(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> None:
-    # Later, because a task that is dropped with its loop ends as a finalizer does.
+    # A task that is dropped with its loop ends in a finalizer, so the work is queued.
     later.put(partial(call.finish_stream, usage))
     _open.pop(call, None)
     with contextlib.suppress(RuntimeError):  # the loop may be closed

@@ -1,12 +1,16 @@
-"""What happens at each of botocore's events, for clients that wait and for those that await.
+"""Handlers of botocore's events, for blocking and for awaiting clients.
 
-The order is botocore's: ``before-call``, then for each attempt ``request-created`` (twice of ours:
-before the request is signed, and after that) and ``response-received``, then ``after-call`` or
-``after-call-error``. The authorization is asked for in ``before-call``, when nothing can be wrong
-with the parameters any more; raising there sends nothing.
+The order of events: ``before-call``; for each attempt ``request-created`` (handled before and after
+signing) and ``response-received``; then ``after-call`` or ``after-call-error``. The call is
+authorized in ``before-call``, after its parameters were validated; an error there sends nothing.
 
-What is done is written once, as steps: a generator that yields what has to be waited for. The two
-kinds of hooks differ in how they wait.
+Each handler is written once as steps: a generator that yields what to wait for. The two kinds of
+hooks differ in how they wait.
+
+A denial is raised as an exception of the AWS client, so that existing handlers work: spent budgets
+are ``ServiceQuotaExceededException``, rate limits ``ThrottlingException``, and a freeze
+``AccessDeniedException``. Each is also the `ServiceError` it comes from. botocore does not retry
+them, because they are raised before a request is sent.
 """
 
 from __future__ import annotations
@@ -16,19 +20,27 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
+from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from pricekeeper.bedrock import Operation
 from pricekeeper.client.answers import Authorization
-from pricekeeper.client.errors import ServiceError
+from pricekeeper.client.errors import (
+    DeniedError,
+    ForbiddenError,
+    MissingError,
+    QuotaSpentError,
+    RateLimitedError,
+    RejectedError,
+    ServiceError,
+)
 from pricekeeper.client.keeper import AsyncPriceKeeper, PriceKeeper
 from pricekeeper.client.wrapping.async_streams import (
     ClientStreams,
     meter_async_stream,
     replay_async,
 )
-from pricekeeper.client.wrapping.denials import as_client_error
 from pricekeeper.client.wrapping.metered_call import Ask, MeteredCall, Options
 from pricekeeper.client.wrapping.streams import meter_stream
 
@@ -36,11 +48,11 @@ SERVICE: Final = "bedrock-runtime"
 _KEY: Final = "pricekeeper"
 _SUCCESS: Final = 300
 _COUNTED_BY_GATEWAY: Final = "x-pricekeeper-authorization-id"
-"""The header of an answer that came through our gateway: its call is settled already."""
+"""Set on answers that came through our gateway, which has settled the call."""
 
 
 Waiting: TypeAlias = Callable[[], Any]
-"""Something to wait for: what it gives back is the result, or for who awaits an awaitable of it."""
+"""A step to wait for: returns its result, or an awaitable of it."""
 Steps: TypeAlias = Generator[Waiting, Any, None]
 
 
@@ -55,7 +67,7 @@ class Hooks:
         self._options = options
 
     def register(self, events: Any) -> None:
-        """Listen to the events of a client; a second time changes nothing."""
+        """Register the handlers with a client's events; a second time changes nothing."""
         steps: dict[str, Callable[..., Steps]] = {
             "before-call": self._before,
             "request-created": self._created,
@@ -68,22 +80,22 @@ class Hooks:
                 name = f"{event}.{SERVICE}.{operation.api_name}"
                 handler = self._handler(partial(step, operation))
                 events.register(name, handler, unique_id=f"pricekeeper-{name}")
-        # Behind the handler that signs: without credentials nothing is sent.
+        # After the handler that signs: without credentials nothing is sent.
         signed = f"request-created.{SERVICE}"
         handler = self._handler(self._signed)
         events.register_last(signed, handler, unique_id=f"pricekeeper-{signed}")
 
     @abstractmethod
     def _handler(self, step: Callable[..., Steps]) -> Callable[..., Any]:
-        """A handler for botocore that takes these steps."""
+        """Make a handler for botocore from steps."""
 
     @abstractmethod
     def _meter(self, stream: Any, call: MeteredCall, service_tier: str | None) -> None:
-        """Have a stream metered."""
+        """Meter a stream."""
 
     @abstractmethod
     def _replay(self, body: Any, data: bytes) -> Any:
-        """A body that can be read again, after it was read."""
+        """A body that can be read again."""
 
     def _before(
         self, operation: Operation, params: dict[str, Any], context: Any, **_: object
@@ -221,3 +233,65 @@ class AwaitingHooks(Hooks):
 
     def _replay(self, body: Any, data: bytes) -> Any:
         return replay_async(body, data)
+
+
+QUOTA: Final = "ServiceQuotaExceededException"
+THROTTLING: Final = "ThrottlingException"
+ACCESS: Final = "AccessDeniedException"
+UNAVAILABLE: Final = "ServiceUnavailableException"
+_STATUS: Final = {
+    QUOTA: HTTPStatus.BAD_REQUEST,
+    THROTTLING: HTTPStatus.TOO_MANY_REQUESTS,
+    ACCESS: HTTPStatus.FORBIDDEN,
+    UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+    "ResourceNotFoundException": HTTPStatus.NOT_FOUND,
+    "ValidationException": HTTPStatus.BAD_REQUEST,
+}
+_CODES: Final[tuple[tuple[type[ServiceError], str], ...]] = (
+    (RateLimitedError, THROTTLING),
+    (QuotaSpentError, QUOTA),
+    (ForbiddenError, ACCESS),
+    (MissingError, "ResourceNotFoundException"),
+    (RejectedError, "ValidationException"),
+)
+_KINDS_MAX: Final = 256
+
+
+def code_of(error: ServiceError) -> str:
+    """The Bedrock error code that fits best; ``ServiceUnavailableException`` by default."""
+    if isinstance(error, DeniedError):
+        if any(one.kind == "FROZEN" for one in error.denied_by):
+            return ACCESS
+        return THROTTLING if error.by_speed else QUOTA
+    return next((code for kind, code in _CODES if isinstance(error, kind)), UNAVAILABLE)
+
+
+def as_client_error(error: ServiceError, exceptions: Any, operation_name: str) -> Exception:
+    """The error as an exception of the client that has these ``exceptions``."""
+    code = code_of(error)
+    theirs = exceptions.from_code(code)
+    kind = _kind(code, theirs, type(error))  # type: ignore[arg-type]  # mypy: no class is hashable
+    return kind(error, code, operation_name)
+
+
+@lru_cache(maxsize=_KINDS_MAX)
+def _kind(code: str, theirs: type[Any], ours: type[Any]) -> type[Exception]:
+    """A class that is both kinds of error."""
+    return type(code, (theirs, ours), {"__init__": _begin, "__module__": __name__})
+
+
+def _begin(self: Any, error: ServiceError, code: str, operation_name: str) -> None:
+    # Not a parent's __init__: each would pass its arguments to the other.
+    message = f"An error occurred ({code}) when calling the {operation_name} operation: {error}"
+    Exception.__init__(self, message)
+    self.operation_name = operation_name
+    self.problem, self.code = error.problem, error.code
+    self.response = {
+        "Error": {"Code": code, "Message": str(error)},
+        "ResponseMetadata": {
+            "HTTPStatusCode": int(_STATUS[code]),
+            "RequestId": error.problem.request_id,
+            "HTTPHeaders": {},
+            "RetryAttempts": 0,
+        },
+    }

@@ -1,11 +1,11 @@
 """One call of a wrapped client, from its authorization to its settlement.
 
-botocore may make several attempts for one call. An attempt that Bedrock refused costs nothing, and
-the next one goes on under the same authorization. An attempt whose answer was lost may be billed:
-what is held for it stays held, and the next attempt needs an authorization of its own.
+botocore may make several attempts for a call. An attempt that Bedrock refused is free, and the next
+one uses the same authorization. An attempt whose answer was lost may be billed: its hold stays, and
+the next attempt needs its own authorization.
 
-Whatever ends a call earlier, also an error in another handler or an interrupt: if an attempt was
-sent whose outcome is not known to be free, it counts as billed.
+A call that ends early, by an error of another handler or an interrupt, counts as billed if an
+attempt was sent that is not known to be free.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from pricekeeper.bedrock.usage import NOT_JSON, decode_telling
 from pricekeeper.client.answers import AS_ASKED, Authorization
 from pricekeeper.client.engine import Engine
 from pricekeeper.client.errors import RejectedError, invalid_request
-from pricekeeper.client.wrapping.later import later
+from pricekeeper.client.threads import later
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How calls of one client are authorized."""
+    """How the calls of one client are authorized."""
 
     fallback: bool | None = None
     allow_lower_max_output: bool = False
@@ -63,7 +63,7 @@ class Ask(Terms, total=False):
 
 
 class MeteredCall:
-    """The state of one call. All of its methods return at once."""
+    """The state of one call. No method waits."""
 
     def __init__(
         self, engine: Engine, options: Options, operation: Operation, request: dict[str, Any]
@@ -82,19 +82,19 @@ class MeteredCall:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of the client and of the call; the call's own win."""
+        """The tags of the client and the call; the call's win."""
         return self._call.bounds.tags
 
     @property
     def deadline_secs(self) -> float:
-        """How long a program that ends waits for its calls."""
+        """How long an ending program waits for its calls."""
         return self._engine.configuration.deadline_ms / 1000
 
     def _judged(self, body: dict[str, Any], headers: Mapping[Any, Any]) -> BedrockCall:
-        """The call as the gateway would judge it; what is unknown holds the window.
+        """Judge the call as the gateway does; unknown members hold the whole window.
 
-        The caller's AWS client may know newer members than we do. A conversation has an answer
-        whatever the model, so that the service refuses a model that writes no text.
+        The AWS client may know newer members than this library. A conversation always has an answer
+        here, so that the service refuses a model without text.
         """
         family = None
         if not self._operation.is_converse:
@@ -116,11 +116,11 @@ class MeteredCall:
 
     @property
     def needs_authorization(self) -> bool:
-        """Whether the next attempt may not be sent yet."""
+        """Whether the next attempt must be authorized first."""
         return self._authorization is None
 
     def ask(self) -> Ask:
-        """What to authorize for the first attempt."""
+        """The request to authorize the first attempt."""
         options = self._options
         default = self._engine.configuration.max_output_tokens
         asked = cast("Ask", self._call.terms(self._asked, default=default))
@@ -133,16 +133,16 @@ class MeteredCall:
         return asked
 
     def ask_again(self) -> Ask:
-        """What to authorize for an attempt after one whose answer was lost: exactly the same."""
+        """The request to authorize another attempt after a lost answer: the same call exactly."""
         asked = self.ask()
         asked["model"], asked["max_output_tokens"] = self._label, self._max_output
         asked["allow_lower_max_output"] = asked["fallback"] = False
         return asked
 
     def grant(self, authorization: Authorization, request: MutableMapping[str, Any]) -> None:
-        """Have the request ask for what was authorized.
+        """Put the authorized model and its longest answer into the request.
 
-        No output is granted for a model that writes no text: its body gets no longest answer.
+        A model without text gets no longest answer.
         """
         self._authorization = authorization
         self._label, self._max_output = authorization.label, authorization.max_output_tokens
@@ -165,21 +165,21 @@ class MeteredCall:
         request["body"] = call.encoded(self._max_output)
 
     def grant_again(self, authorization: Authorization) -> None:
-        """Go on with another attempt."""
+        """Continue with another attempt."""
         self._authorization = authorization
         self._may_be_billed = False
 
     def _is_asked_by_id(self, authorization: Authorization) -> bool:
-        """Whether the model was asked for by an id of its own, in whatever spelling.
+        """Whether the model was requested by an id of its own, in any spelling.
 
-        It is called as it was spelled: a profile of another region, or for another department's
-        costs, has the same price and is not the same to AWS.
+        It is called by that spelling: a profile of another region or cost centre has the same
+        price, but is different to AWS.
         """
         by_name = self._asked in (AUTO, authorization.label)
         return not by_name and authorization.reason == AS_ASKED
 
     def _family(self, authorization: Authorization) -> Family:
-        """The family of the body; raises if the model that was authorized is of another."""
+        """The family of the body. Raises if the authorized model is of another."""
         family = family_of_model(authorization.model_id)
         meant = self._call.family or Family.OTHER
         if Family.OTHER in (family, meant):  # an opaque profile, or a body that does not tell
@@ -192,7 +192,7 @@ class MeteredCall:
         return family
 
     def _refuse(self, detail: str) -> RejectedError:
-        """The error for a call that the authorized model can't take; nothing stays held for it."""
+        """The error for a call that the authorized model can't take. Its hold is voided."""
         self._give_back("the model can't take the call")
         return invalid_request(detail)
 
@@ -203,11 +203,11 @@ class MeteredCall:
     def note_outcome(
         self, response: Mapping[str, Any] | None, exception: BaseException | None
     ) -> None:
-        """Note the result of an attempt, as botocore's event has it; there may be another."""
+        """Note the result of an attempt, from botocore's event. Another attempt may follow."""
         if exception is not None:
             self._may_be_billed = not was_never_sent(exception)
         elif response is None or response["status_code"] < HTTPStatus.MULTIPLE_CHOICES:
-            return  # it is billed, and will say how much
+            return  # it is billed, and its answer will state the usage
         else:
             status, headers = response["status_code"], response["headers"]
             reply = read_error(status, headers, response["body"])
@@ -218,39 +218,39 @@ class MeteredCall:
             self._leave_unknown()
 
     def finish_failed(self, reason: str) -> None:
-        """End a call without an answer: give back what is held, unless an attempt may be billed."""
+        """End a call without an answer: void its hold, unless an attempt may be billed."""
         if self._may_be_billed:
             self._leave_unknown()
         else:
             self._give_back(reason)
 
     def finish_elsewhere(self) -> None:
-        """Give back what is held: the gateway that the call went through has counted it."""
+        """Void the hold: the gateway that the call passed has counted it."""
         self._give_back("the gateway has counted it")
 
     def finish_converse(self, parsed: Mapping[str, Any]) -> None:
-        """Count what Converse's reply says was used."""
+        """Settle with the usage in Converse's reply."""
         self.finish(usage_of_converse(parsed))
 
     def finish_invoke(self, body: bytes, headers: Mapping[str, str]) -> None:
-        """Count what the model's own reply, or its headers, say was used."""
+        """Settle with the usage in the model's reply or its headers."""
         lower = {str(name).lower(): str(value) for name, value in headers.items()}
         has_answer = self._call.has_answer
         self.finish(usage_of_invoke(decode_telling(body), lower, has_answer=has_answer))
 
     def stream_usage(self, service_tier: str | None) -> StreamUsage:
-        """What will know what the stream used."""
+        """Collects the usage of the stream."""
         return StreamUsage(self._operation, service_tier)
 
     def finish_stream(self, usage: StreamUsage) -> None:
-        """Count what a stream says was used, unless it is a refusal."""
+        """Settle with the usage of a stream, unless it is a refusal."""
         if usage.is_refused:
             self._give_back("Bedrock refused the call")
         else:
             self.finish(usage.usage())
 
     def finish(self, usage: Usage | None) -> None:
-        """Count what was used; ``None`` if the answer did not say it."""
+        """Settle with this usage; ``None`` if the answer stated none."""
         if usage is None:
             self._leave_unknown()
             return
@@ -269,7 +269,7 @@ class MeteredCall:
             self._engine.leave_unknown(authorization, self._call.bounds.input_tokens, self.tags)
 
     def __del__(self) -> None:
-        # A caller that was interrupted or cancelled fires no other event.
+        # An interrupted or cancelled caller fires no other event.
         authorization = getattr(self, "_authorization", None)
         if authorization is None:
             return
@@ -281,9 +281,9 @@ class MeteredCall:
 
 
 def _body_of(request: MutableMapping[str, Any]) -> dict[str, Any]:
-    """The JSON object of a request's body. A file is read, and replaced by what was in it.
+    """The JSON object in a request's body. A file is read and replaced by its content.
 
-    Bedrock may read other bytes, such as UTF-16, and nothing could be held for what they say.
+    Bedrock may read other encodings such as UTF-16, for which no bound is known.
     """
     body = request["body"]
     if hasattr(body, "read"):

@@ -1,9 +1,8 @@
-"""Streams of botocore, metered to their end whatever the caller does with them.
+"""Streams of botocore, metered to their end even if the caller abandons them.
 
-The caller keeps the event stream that botocore made; what changes is where its bytes come from.
-They pass through `MeteredRaw`, which skims a copy. A stream that is closed, or forgotten, before
-its end is read on by a background thread, because Bedrock bills it to its end: within bounds, and
-beyond them what is held for it stays charged.
+The caller keeps botocore's event stream, but its bytes come through `MeteredRaw`, which copies them
+to `StreamUsage`. Bedrock bills a stream to its end, so a background thread reads a stream that is
+closed or dropped early. Beyond the bounds, its hold stays charged.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from functools import partial
 from typing import Any, Final
 
 from pricekeeper.bedrock import StreamUsage
-from pricekeeper.client.wrapping.later import WorkQueue, later, wait_until
+from pricekeeper.client.threads import WorkQueue, later, wait_until
 from pricekeeper.client.wrapping.metered_call import MeteredCall
 
 THREADS_MAX: Final = 16
-"""How many abandoned streams are read on at once."""
+"""Abandoned streams that are read at once."""
 WAITING_MAX: Final = 256
-"""How many wait for that; further ones are not read on."""
+"""Streams that wait for that. Further ones are not read."""
 SECS_MAX: Final = 120
 BYTES_MAX: Final = 64 << 20
 
 
 class MeteredResponse:
-    """A response whose bytes are skimmed on their way. Whoever leaves it has it read on."""
+    """A metered response. If it is abandoned, it is read to its end."""
 
     def __init__(
         self, raw: Any, call: MeteredCall, usage: StreamUsage, read_on: Callable[[], None]
@@ -38,16 +37,16 @@ class MeteredResponse:
         self._raw = raw
         self._call = call
         self._usage = usage
-        # Reached by `close`, or when the last reference to the stream is gone.
+        # Called by `close`, or when the last reference to the stream is gone.
         self._abandon = weakref.finalize(self, read_on)
         self._abandon.atexit = False
 
     def close(self) -> None:
-        """Let the caller go; the stream is read on."""
+        """Abandon the stream; it is read to its end."""
         self._abandon()
 
     def _finish(self) -> None:
-        if self._abandon.detach() is not None:  # not one that was closed meanwhile
+        if self._abandon.detach() is not None:  # not closed meanwhile
             self._call.finish_stream(self._usage)
 
     def __getattr__(self, name: str) -> Any:
@@ -55,20 +54,20 @@ class MeteredResponse:
 
 
 class MeteredRaw(MeteredResponse):
-    """The bytes of one response, as urllib3 hands them out."""
+    """The bytes of one response, as urllib3 delivers them."""
 
     def __init__(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
-        # One generator for the caller and for who reads on: urllib3 closes the connection when a
-        # generator of it is dropped before its end.
+        # One generator for caller and background thread: urllib3 closes the connection when a
+        # generator of it is dropped early.
         self._chunks: Iterator[bytes] = _SkimmedChunks(raw.stream(), usage)
         super().__init__(raw, call, usage, partial(_read_on, raw, self._chunks, call, usage))
 
     def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
-        """The bytes to the end, or to where the stream was closed."""
+        """The bytes up to the end, or to where the stream was closed."""
         try:
             for chunk in self._chunks:
                 yield chunk
-                if not self._abandon.alive:  # what is left is read by another thread
+                if not self._abandon.alive:  # another thread reads the rest
                     return
         except Exception:
             self._finish()
@@ -76,19 +75,19 @@ class MeteredRaw(MeteredResponse):
         self._finish()
 
     def shutdown(self) -> None:
-        """Let the caller go; urllib3's own would end the connection."""
+        """Abandon the stream; urllib3's own `shutdown` would end the connection."""
         self._abandon()
 
     @property
     def connection(self) -> None:
-        """None, as of a response that was read: a caller must not end what is read on."""
+        """``None``, as after reading: the caller must not close it."""
 
 
 class _SkimmedChunks:
-    """The chunks of a response, skimmed in their order. Threads may share it.
+    """The chunks of a response, copied to `StreamUsage` in order. Threads may share it.
 
-    A stream may be closed by one thread while another waits for its next bytes. Who reads on waits
-    for that one, because a generator is run by one thread at a time.
+    A thread may close the stream while another one waits for bytes. The lock makes the thread that
+    reads the rest wait, because one thread at a time may run a generator.
     """
 
     def __init__(self, chunks: Iterator[bytes], usage: StreamUsage) -> None:
@@ -107,16 +106,16 @@ class _SkimmedChunks:
 
 
 def wait_for_threads(secs: float) -> None:
-    """Wait until no abandoned stream is left to read, for at most that long."""
+    """Wait until all abandoned streams are read, for at most that long."""
     wait_until(lambda: drainer.is_idle, secs)
 
 
 def meter_stream(stream: Any, call: MeteredCall, usage: StreamUsage) -> None:
-    """Have an event stream of botocore metered."""
+    """Meter an event stream of botocore."""
     drainer.ready()
     metered = MeteredRaw(stream._raw_stream, call, usage)  # noqa: SLF001 - botocore has no other way
     stream._raw_stream = metered  # noqa: SLF001
-    # botocore's own generator holds the stream itself, so that a forgotten one is freed late.
+    # botocore's own generator holds the stream, so a forgotten one would be freed late.
     stream._event_generator = _raw_events(metered)  # noqa: SLF001
 
 
@@ -130,7 +129,7 @@ def _raw_events(raw: MeteredRaw) -> Iterator[Any]:
 
 
 def _read_on(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
-    """Have a stream read on that nobody reads any more. It takes no lock, for finalizers."""
+    """Read an abandoned stream. It takes no lock, for finalizers."""
     if drainer.waiting < WAITING_MAX:
         drainer.put(partial(_drain, raw, chunks, call, usage))
     else:
@@ -140,7 +139,7 @@ def _read_on(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: Stream
 def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
     """Read a stream to its end, within the bounds, and settle the call."""
     ends_at = time.monotonic() + SECS_MAX
-    # Whatever ends it: what is known by then is settled.
+    # After any error, the usage known so far is settled.
     with contextlib.suppress(Exception):
         while (left_secs := ends_at - time.monotonic()) > 0 and usage.size <= BYTES_MAX:
             _limit_wait(raw, left_secs)
@@ -151,7 +150,7 @@ def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUs
 
 
 def _limit_wait(raw: Any, secs: float) -> None:
-    """Have the next read end by then, however long the client's own timeout is."""
+    """Make the next read end in time, even if the client's own timeout is longer."""
     with contextlib.suppress(AttributeError, OSError):
         raw._fp.fp.raw._sock.settimeout(secs)  # noqa: SLF001 - as botocore does it
 

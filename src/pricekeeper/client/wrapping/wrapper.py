@@ -1,4 +1,4 @@
-"""`wrap`: clients as they are, and sessions for every client that they will make."""
+"""`wrap`: meters a client, or all clients that a session will create."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from pricekeeper.tags import check_tags
 T = TypeVar("T")
 
 _shared: Final[dict[tuple[type[Keeper], KeeperSettings], Keeper]] = {}
-"""The keepers that read the environment; one of each kind serves every client of the process that
-is wrapped in the same environment. Tests change theirs."""
+"""Keepers that read the environment: one per kind and settings for all clients of the process."""
 _lock = threading.Lock()
 _log = logging.getLogger("pricekeeper")
 
@@ -36,14 +35,14 @@ def wrap(
     hold_secs: int | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> T:
-    """Put every model call of a client, or of a session's later clients, inside its budget.
+    """Meter every model call of a client, or of the clients that a session creates later.
 
-    A client whose endpoint is the gateway of the same service is inside its budget already, and is
-    left as it is.
+    A client whose endpoint is the service's own gateway is left unchanged, because the gateway
+    authorizes its calls.
 
-    ``target`` is a client for ``bedrock-runtime`` of boto3, botocore, aiobotocore or aioboto3, or a
-    session of one of them; it is returned as it came. Without a ``keeper`` the environment says
-    which service and as whom. The other arguments apply to each call, as `authorize` has them.
+    ``target`` is a ``bedrock-runtime`` client of boto3, botocore, aiobotocore or aioboto3, or a
+    session of one of them; it is returned. Without a ``keeper``, the environment names the service
+    and the credentials. The other arguments apply to each call, as in `authorize`.
     """
     check_tags(tags or {})
     options = Options(fallback, allow_lower_max_output, min_output_tokens, hold_secs, tags)
@@ -71,13 +70,13 @@ def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
 
 
 def _is_of_gateway(client: Any, keeper: Keeper) -> bool:
-    """Whether the calls go to the service itself, which would count each of them twice."""
+    """Whether the calls go to the service's gateway, which would count them twice."""
     service = keeper.configuration.url.rstrip("/")
     return str(client.meta.endpoint_url).startswith(f"{service}/")
 
 
 def _wrap_session(session: Any, keeper: Keeper | None, options: Options) -> None:
-    """Wrap each client for `SERVICE` that the session makes from now on, when it is made."""
+    """Wrap each client for `SERVICE` that the session creates from now on."""
     inner = getattr(session, "_session", session)  # boto3's holds botocore's
     if not hasattr(inner, "get_component"):
         raise InvalidValueError("target", "must be a client or a session of boto3 or aiobotocore")
@@ -98,7 +97,7 @@ def _wrap_session(session: Any, keeper: Keeper | None, options: Options) -> None
 
 
 def _keeper_of(kind: type[Any], given: Keeper | None) -> Any:
-    """The keeper to use: the one that was given, or the one that the environment names."""
+    """The given keeper, or the shared one for the environment."""
     if given is not None:
         return given if isinstance(given, kind) else kind.beside(given)
     key = (kind, KeeperSettings.read({}))
