@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pricekeeper.bedrock import Operation, StreamUsage, Usage, usage_of_invoke
 from pricekeeper.bedrock.streams import FRAME_BYTES_MAX
-from pricekeeper.standin.frames import event_frame, exception_frame
+from pricekeeper.standin.endpoint import event_frame, exception_frame
 
 METRICS = "amazon-bedrock-invocationMetrics"
 CONVERSE, INVOKE = Operation.CONVERSE_STREAM, Operation.INVOKE_STREAM

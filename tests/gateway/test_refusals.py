@@ -12,7 +12,7 @@ from gateway.models import BY_LABEL
 from gateway.test_dialects import chat_body
 from gateway.wire import CHUNKED, Received, Upstream, chunk, whole
 from gateway.world import BUDGET, App, Books, claude_body, converse_body
-from pricekeeper.standin.frames import event_frame, exception_frame
+from pricekeeper.standin.endpoint import event_frame, exception_frame
 from scraping import until
 
 CONVERSE = "/model/premium/converse"

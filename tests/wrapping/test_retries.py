@@ -22,7 +22,7 @@ from botocore.exceptions import (
 )
 from botocore.retries.standard import ExponentialBackoff
 
-from pricekeeper.standin.frames import exception_frame
+from pricekeeper.standin.endpoint import exception_frame
 from scraping import until
 from wrapping.bodies import encoded
 from wrapping.deployment import PRICES

@@ -1,7 +1,7 @@
 """A stand-in for Amazon Bedrock's runtime: the same wire protocol, no model, and a ledger.
 
-The demo's gateway has it as its upstream, and tests and benches ask its ledger what a call has
-really cost. It knows nothing of the rest of Price Keeper: a judge must not share its arithmetic.
+The demo's gateway calls it, and tests and benches read from its ledger what a call really cost. It
+imports nothing else of Price Keeper, so that the judge does not share its arithmetic.
 """
 
 from pricekeeper.standin.ledger import BilledCall, Ledger, Statement, TokenCounts

@@ -1,4 +1,4 @@
-"""``python -m pricekeeper.standin [--port N]``: the stand-in as a process of its own."""
+"""``python -m pricekeeper.standin [--port N]``: the stand-in as its own process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pricekeeper.standin.serving import serve
 
 
 def main() -> None:
-    """Read the arguments, print the URL and serve until a signal."""
+    """Print the URL and serve until a signal."""
     parser = argparse.ArgumentParser(
         "python -m pricekeeper.standin", description="A stand-in for Amazon Bedrock's runtime."
     )

@@ -1,8 +1,8 @@
-"""The ASGI application: from a path to an operation, and what becomes of the call.
+"""The stand-in's ASGI application: it finds the operation, bills the call and answers.
 
-It is plain ASGI, because benches use it as an upstream that costs next to nothing. uvicorn does
-not cancel a handler whose caller has gone, so a call runs to its end; it is billed before the
-first byte of its answer in any case. Signatures are not checked, and no body is ever logged.
+It is plain ASGI, because benches use it as an upstream and it must be cheap. uvicorn does not
+cancel a handler whose caller has left, so a call runs to its end; it is billed before the first
+byte of its answer anyway. Signatures are not checked, and bodies are not logged.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from uuid import UUID
 
 import msgspec
 
-from pricekeeper.standin.converse import Converse
-from pricekeeper.standin.count_tokens import CountTokens
 from pricekeeper.standin.endpoint import (
     JSON,
     REQUEST_ID,
@@ -28,8 +26,8 @@ from pricekeeper.standin.endpoint import (
     ModelStream,
     refuse_as_aws,
 )
-from pricekeeper.standin.invoke import InvokeModel
 from pricekeeper.standin.ledger import Ledger
+from pricekeeper.standin.operations import Converse, CountTokens, InvokeModel
 from pricekeeper.standin.prompt import Body
 from pricekeeper.standin.refusals import REFUSALS, AwsFault
 from pricekeeper.standin.script import (
@@ -46,9 +44,9 @@ from pricekeeper.standin.sse import ChatCompletions, Messages
 from pricekeeper.standin.turn import Turn, take_turn
 
 BODY_BYTES_MAX: Final = 25 * 1024 * 1024
-"""What Bedrock takes at most."""
+"""Bedrock's limit."""
 CONNECTION: Final = "pricekeeper.standin.connection"
-"""The name of the ASGI extension by which the server hands over its connection."""
+"""The name of the ASGI extension with the server's connection."""
 
 _MODEL: Final = b"/model/"
 _MODEL_OPERATIONS: Final[dict[bytes, ModelApi]] = {
@@ -62,7 +60,7 @@ _OTHER_OPERATIONS: Final[dict[bytes, ModelApi]] = {
     b"/openai/v1/chat/completions": ChatCompletions(),
     b"/anthropic/v1/messages": Messages(),
 }
-"""Those that have the model's id in the body."""
+"""Operations with the model's id in the body."""
 _TIMED_OUT: Final = ModelReply(
     b"<html><body><h1>504 Gateway Time-out</h1></body></html>", status=504, media_type=b"text/html"
 )
@@ -74,18 +72,18 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class PeerConnection(Protocol):
-    """What ASGI does not offer: to see a peer leave without waiting for it, and to leave."""
+    """What ASGI lacks: to notice that a peer has left without waiting for it, and to close."""
 
     def is_closing(self) -> bool:
-        """Whether the peer has gone, or is being left."""
+        """Whether either side has closed the connection."""
         ...
 
     def close(self) -> None:
-        """Leave, after what was written has been sent."""
+        """Close the connection after writing pending data."""
         ...
 
     def watch(self) -> None:
-        """Read on after a long body, so that a peer that leaves is seen."""
+        """Resume reading after a long body, to notice when the peer leaves."""
         ...
 
 
@@ -101,7 +99,7 @@ class _Exchange:
         self.id = str(UUID(int=getrandbits(128), version=4))
 
     async def read_body(self) -> bytes:
-        """The whole body, unless it is too long."""
+        """Read the whole body, within the limit."""
         parts, length, more = [], 0, True
         while more:
             message = await self._receive()
@@ -117,33 +115,31 @@ class _Exchange:
         return b"".join(parts)
 
     async def wait_until_gone(self) -> None:
-        """Wait until the connection is closed, by either side."""
+        """Wait until either side closes the connection."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def hang_up(self) -> None:
-        """Leave the caller alone with what it has got so far."""
+        """Close the connection without the rest of the answer."""
         self.connection.close()
         await self.wait_until_gone()
 
     async def start(self, status: int, media_type: bytes, headers: Headers) -> None:
-        """Send the head of an answer."""
         headers = [(b"content-type", media_type), (REQUEST_ID, self.id.encode()), *headers]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def send(self, body: bytes, *, more: bool = False) -> None:
-        """Send a part of the body, or the last one."""
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def answer(self, reply: ModelReply) -> None:
-        """Send an answer in one piece."""
+        """Send a whole answer."""
         headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body))]
         await self.start(reply.status, reply.media_type, headers)
         await self.send(reply.body)
 
 
 class StandIn:
-    """A stand-in for Bedrock's runtime, and the ledger that says what it has billed."""
+    """Bedrock's runtime without models, and the ledger of billed calls."""
 
     def __init__(self, script: Script | None = None, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
@@ -151,13 +147,12 @@ class StandIn:
         self._fates = Fates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         exchange = _Exchange(scope, receive, send)
         try:
             await self._answer(scope, exchange)
-        except ConnectionResetError:  # before it had said what it wanted
+        except ConnectionResetError:  # before the request was complete
             return
-        except asyncio.CancelledError:  # the stand-in is being stopped, with this one under way
+        except asyncio.CancelledError:  # the stand-in stops
             return
 
     async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
@@ -179,7 +174,7 @@ class StandIn:
             await exchange.answer(endpoint.refuse(refusal))
 
     async def _call(self, endpoint: ModelApi, request: ModelRequest, exchange: _Exchange) -> None:
-        """Refuse, or run the model, bill it and answer."""
+        """Refuse the call, or run the model, bill and answer."""
         prompt = endpoint.read(request)
         script = script_of(prompt.user_text, self._script)
         fate = self._fates.meet(prompt.user_text, script)
@@ -207,7 +202,7 @@ class StandIn:
     async def _stream(
         self, endpoint: ModelApi, turn: Turn, fate: str | None, between_ms: int, exchange: _Exchange
     ) -> None:
-        """Send the events of a stream, all of them or half of them."""
+        """Send the events of a stream, or half of them."""
         stream = endpoint.stream(turn)
         frames = _fated_frames(stream, fate, endpoint)
         await exchange.start(200, stream.media_type, [*stream.headers])
@@ -233,7 +228,7 @@ class StandIn:
 
 
 def _endpoint_of(path: bytes) -> tuple[ModelApi | None, str]:
-    """The operation of a raw path, and the model's id: an ARN has slashes, encoded or not."""
+    """The operation and the model's id in a raw path. Slashes of an ARN may be encoded."""
     if path.startswith(_MODEL):
         model, _, operation = path[len(_MODEL) :].rpartition(b"/")
         return _MODEL_OPERATIONS.get(operation) if model else None, unquote(model.decode())
@@ -255,6 +250,5 @@ def _fated_frames(stream: ModelStream, fate: str | None, endpoint: ModelApi) -> 
 
 
 async def _take(delay_ms: int) -> None:
-    """Take the time that the model takes."""
     if delay_ms:
         await asyncio.sleep(delay_ms / 1000)

@@ -1,13 +1,19 @@
-"""What every operation of the stand-in has: how it reads, answers, streams and refuses."""
+"""What operations have in common: requests, answers, streams and errors.
+
+A frame of AWS's event stream encoding has its length, the length of its headers, a checksum of
+both, headers, a payload and a checksum of everything. All headers here are strings (type 7).
+"""
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
+from binascii import crc32
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
-from pricekeeper.standin.frames import exception_frame
 from pricekeeper.standin.prompt import Body, Prompt
 from pricekeeper.standin.refusals import AwsFault, exception_body
 from pricekeeper.standin.turn import Turn
@@ -21,17 +27,17 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A request whose body is JSON."""
+    """A request with a JSON body."""
 
     model_id: str
     headers: Mapping[bytes, bytes]
-    """With names in small letters."""
+    """Names are in lower case."""
     body: Body
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """An answer in one piece."""
+    """A whole answer."""
 
     body: bytes
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -41,46 +47,77 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class ModelStream:
-    """An answer in many pieces."""
+    """An answer in parts."""
 
     media_type: bytes
     frames: list[bytes]
     ends_after: int
-    """How many frames are sent of a stream that ends in its middle."""
+    """Frames that are sent of a stream that breaks off."""
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
 class ModelApi(ABC):
-    """One operation. Unless it says otherwise, it has AWS's errors, and a model runs for it."""
+    """One operation. By default it has AWS's errors and runs a model."""
 
     name: str
-    """The name of the operation, as the ledger has it."""
+    """The operation's name in the ledger."""
     is_free = False
-    """Whether no model runs for it."""
+    """Whether it runs no model."""
 
     @abstractmethod
     def read(self, request: ModelRequest) -> Prompt:
-        """What the request asks for; raises `AwsFault` if it can't be understood."""
+        """The prompt of a request. Raises `AwsFault` if it is invalid."""
 
     @abstractmethod
     def reply(self, turn: Turn) -> ModelReply:
-        """The answer in one piece."""
+        """The whole answer."""
 
     def stream(self, turn: Turn) -> ModelStream:
         """The answer as a stream."""
         raise NotImplementedError(f"{self.name} is no stream: {turn}")
 
     def failure(self) -> bytes:
-        """What a stream that breaks off has in its middle."""
+        """The frame with which a stream breaks off."""
         body = exception_body("ModelStreamErrorException", BROKE_OFF)
         return exception_frame("modelStreamErrorException", body)
 
     def refuse(self, refusal: AwsFault) -> ModelReply:
-        """The answer to a request for which no model runs."""
         return refuse_as_aws(refusal)
 
 
 def refuse_as_aws(refusal: AwsFault) -> ModelReply:
-    """The error of a REST API in JSON, as every AWS client reads it."""
+    """An error of AWS's REST-JSON protocol."""
     body = exception_body(refusal.name, refusal.message)
     return ModelReply(body, [(b"x-amzn-errortype", refusal.name.encode())], refusal.status)
+
+
+MEDIA_TYPE: Final = b"application/vnd.amazon.eventstream"
+_AROUND_BYTES: Final = 16
+"""Two lengths and two checksums."""
+_STRING: Final = 7
+
+
+def event_frame(name: str, payload: bytes) -> bytes:
+    """One event of a stream."""
+    return _frame(_headers("event", name), payload)
+
+
+def exception_frame(name: str, payload: bytes) -> bytes:
+    """An exception within a stream. Its name begins with a small letter."""
+    return _frame(_headers("exception", name), payload)
+
+
+def _frame(headers: bytes, payload: bytes) -> bytes:
+    lengths = struct.pack("!II", _AROUND_BYTES + len(headers) + len(payload), len(headers))
+    message = b"".join((lengths, struct.pack("!I", crc32(lengths)), headers, payload))
+    return message + struct.pack("!I", crc32(message))
+
+
+@cache  # a dozen kinds of events
+def _headers(kind: str, name: str) -> bytes:
+    fields = {f":{kind}-type": name, ":content-type": "application/json", ":message-type": kind}
+    return b"".join(
+        struct.pack("!B", len(key)) + key.encode() + struct.pack("!BH", _STRING, len(value))
+        + value.encode()
+        for key, value in fields.items()
+    )  # fmt: skip

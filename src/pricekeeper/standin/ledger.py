@@ -1,8 +1,8 @@
-"""What was billed: one entry for each attempt for which the model has run.
+"""The bill: one entry for each attempt that ran the model.
 
-An entry is made when the model starts, with all that the call will cost, because Bedrock bills
-a call in full whether or not its caller is still there for the answer. A refusal is no entry; it
-is an attempt. The sums are exact even after old entries were forgotten.
+An entry is made when the model starts, with the full cost, because Bedrock bills a call whether or
+not its caller waits for the answer. A refusal counts as an attempt only. The sums stay exact when
+old entries are dropped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 
 ENTRIES_MAX: Final = 100_000
-"""How many entries are kept by default; the oldest is forgotten for one more."""
+"""Entries that are kept by default; then the oldest is dropped."""
 
 
 class TokenCounts(msgspec.Struct, frozen=True):
-    """What a model has read and written; ``input_tokens`` are those outside of the cache."""
+    """Tokens of a call. ``input_tokens`` excludes the cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -29,7 +29,6 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
     @property
     def cache_write_tokens(self) -> int:
-        """However long they are kept."""
         return self.cache_write_5m_tokens + self.cache_write_1h_tokens
 
     @property
@@ -51,22 +50,21 @@ class BilledCall(msgspec.Struct, frozen=True):
     """One billed attempt."""
 
     id: str
-    """The ``x-amzn-RequestId`` that it was or would have been answered with."""
+    """The ``x-amzn-RequestId`` of its answer."""
     operation: str
     model_id: str
-    """As it was asked for, decoded: a model, a profile or an ARN."""
+    """As requested, decoded: a model, a profile or an ARN."""
     tokens: TokenCounts
     service_tier: str
-    """The tier that served it."""
     latency: str
     """``standard`` or ``optimized``."""
     request_metadata: Mapping[str, str]
     hung_up: bool = False
-    """Whether its caller was gone before the end of the answer."""
+    """Whether its caller left before the end of the answer."""
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """All of a ledger at one moment, as ``GET /ledger`` answers it."""
+    """The whole ledger at one time, as ``GET /ledger`` returns it."""
 
     entries: list[BilledCall]
     entries_forgotten: int
@@ -77,7 +75,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """The entries of one stand-in. Any thread may read it."""
+    """The entries of one stand-in, for any thread."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
         self._entries_max = entries_max
@@ -85,13 +83,13 @@ class Ledger:
         self._entries: dict[str, BilledCall] = {}
         self._attempts: Counter[str] = Counter()
         self.totals = TokenCounts()
-        """The sums of all entries, also of those that were forgotten."""
+        """The sums of all entries, including dropped ones."""
         self.billed_calls = 0
-        """How many entries there were."""
+        """The number of all entries."""
 
     @property
     def entries(self) -> list[BilledCall]:
-        """The entries that are kept, the oldest first."""
+        """The kept entries, oldest first."""
         with self._changed:
             return list(self._entries.values())
 
@@ -102,20 +100,19 @@ class Ledger:
             return dict(self._attempts)
 
     def statement(self) -> Statement:
-        """All of it, at one moment."""
         with self._changed:
             kept = list(self._entries.values())
             forgotten = self.billed_calls - len(kept)
             return Statement(kept, forgotten, self.billed_calls, self.totals, dict(self._attempts))
 
     def count_attempt(self, operation: str) -> None:
-        """Count a call, whatever becomes of it."""
+        """Count a call, refused or not."""
         with self._changed:
             self._attempts[operation] += 1
             self._changed.notify_all()
 
     def bill(self, entry: BilledCall) -> None:
-        """Write down that the model runs for this call."""
+        """Add an entry."""
         with self._changed:
             self._entries[entry.id] = entry
             if len(self._entries) > self._entries_max:
@@ -125,7 +122,7 @@ class Ledger:
             self._changed.notify_all()
 
     def note_hang_up(self, entry_id: str) -> None:
-        """Write down that the caller of a billed call was gone before its end."""
+        """Note that the caller of a billed call left before its end."""
         with self._changed:
             entry = self._entries.get(entry_id)
             if entry is not None:
@@ -133,7 +130,7 @@ class Ledger:
                 self._changed.notify_all()
 
     def clear(self) -> None:
-        """Forget entries, sums and attempts."""
+        """Drop entries, sums and attempts."""
         with self._changed:
             self._entries.clear()
             self._attempts.clear()
@@ -143,7 +140,7 @@ class Ledger:
     def wait_until(
         self, is_met: Callable[[list[BilledCall]], bool], timeout_secs: float = 10
     ) -> bool:
-        """Wait for a condition on the entries; whether it was met in time."""
+        """Wait for a condition on the entries; returns whether it was met in time."""
 
         def met() -> bool:
             return is_met(list(self._entries.values()))

@@ -1,4 +1,4 @@
-"""What a request asks of the model, in the words of no family."""
+"""What a request asks of the model, for all families."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any, Final
 from pricekeeper.standin.refusals import AwsFault
 
 NESTED_MAX: Final = 32
-"""How deep text may be nested in a message: a tool's result is at five."""
+"""Maximum depth of text in a message. A tool's result is at depth five."""
 _CARRIERS: Final = ("text", "content", "toolResult", "guardContent", "message")
-"""The members of messages and content blocks that hold text, in any family."""
+"""Members of messages and content blocks that hold text, in all families."""
 
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A request as the stand-in needs it."""
+    """A request, as far as the stand-in needs it."""
 
     text_bytes: int
-    """Of all text in it, encoded as UTF-8."""
+    """Length of all text in UTF-8."""
     user_text: str
-    """All text of the last message of the user, where a directive may be."""
+    """The text of the user's last message, which may contain a directive."""
     output_tokens_max: int | None
     streams: bool = False
     service_tier: str | None = None
     latency: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     wants_usage: bool = True
-    """Whether a stream of the OpenAI kind says what it used."""
+    """Whether an OpenAI stream states its usage."""
     is_chat: bool = False
-    """Whether a family that completes text was asked with its chat."""
+    """Whether a text completion model was asked with its chat body."""
 
 
 def texts_of(value: object) -> list[str]:
-    """All text in messages, content blocks or plain strings, in its order."""
+    """All text in messages, content blocks or strings, in order."""
     texts: list[str] = []
     _gather(value, texts, NESTED_MAX)
     return texts
@@ -58,12 +58,12 @@ def _gather(value: object, texts: list[str], deeper: int) -> None:
 
 
 def bytes_of(texts: list[str]) -> int:
-    """How long they are, encoded as UTF-8."""
+    """Their length in UTF-8."""
     return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
 def messages_of(body: Body) -> list[Body]:
-    """The messages of a chat; every family that has them calls them so."""
+    """The messages of a chat."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise AwsFault("ValidationException", "messages: at least one is required")
@@ -73,7 +73,7 @@ def messages_of(body: Body) -> list[Body]:
 
 
 def last_user_text(messages: list[Body]) -> str:
-    """All text of the last message of the user."""
+    """The text of the user's last message."""
     for message in reversed(messages):
         if message["role"] == "user":
             return "\n".join(texts_of(message))
@@ -81,7 +81,7 @@ def last_user_text(messages: list[Body]) -> str:
 
 
 def count_of(body: Body, name: str) -> int | None:
-    """A number of tokens, at least one, if it is given."""
+    """A count of tokens, at least one; ``None`` if missing."""
     value = body.get(name)
     if value is None:
         return None
@@ -91,7 +91,7 @@ def count_of(body: Body, name: str) -> int | None:
 
 
 def object_of(body: Body, name: str) -> Body:
-    """A member that is an object; an empty one if it is missing."""
+    """A member that is an object; empty if missing."""
     value = body.get(name)
     if value is None:
         return {}

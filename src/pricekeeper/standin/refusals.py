@@ -1,4 +1,4 @@
-"""What Bedrock's runtime refuses with, and the HTTP status of each refusal."""
+"""Bedrock's exceptions and their HTTP statuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSALS: Final[Mapping[str, int]] = {
     "UnrecognizedClientException": 403,
     "ValidationException": 400,
 }
-"""The modelled exceptions of every operation, and those that stand before all of AWS."""
+"""The modelled exceptions of all operations, and those common to all of AWS."""
 
 _MORE: Final[Mapping[str, Mapping[str, Any]]] = {
     "ModelErrorException": {"originalStatusCode": 500, "resourceName": "stand-in"},
@@ -33,7 +33,7 @@ _MORE: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class AwsFault(Exception):  # noqa: N818 - AWS calls them exceptions, and this is not one of ours
-    """A request that is answered with an exception of Bedrock's. No model has run."""
+    """A request that gets an exception of Bedrock's. No model has run."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(name, message)
@@ -46,5 +46,5 @@ class AwsFault(Exception):  # noqa: N818 - AWS calls them exceptions, and this i
 
 
 def exception_body(name: str, message: str) -> bytes:
-    """The members of an exception as its shape has them."""
+    """The members of an exception's shape."""
     return msgspec.json.encode({"message": message, **_MORE.get(name, {})})

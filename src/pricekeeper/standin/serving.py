@@ -1,4 +1,4 @@
-"""The stand-in on a loopback port: in a thread of this process, or as a process of its own."""
+"""The stand-in on a loopback port: in a thread of this process, or as its own process."""
 
 from __future__ import annotations
 
@@ -19,41 +19,38 @@ from pricekeeper.standin.script import Script
 
 HOST: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 4_096
-"""Whoever connects beyond that is answered with status 503 by uvicorn, and not counted."""
+"""uvicorn answers further connections with 503. They are not counted."""
 BACKLOG: Final = 2_048
 START_SECS_MAX: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A stand-in that answers."""
+    """A running stand-in."""
 
     url: str
     ledger: Ledger
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which hands itself to the application as a `PeerConnection`."""
+    """uvicorn's protocol, as a `PeerConnection`."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
 
     def is_closing(self) -> bool:
-        """Whether the peer has gone, or is being left."""
         return self.transport.is_closing()
 
     def close(self) -> None:
-        """Leave, after what was written has been sent."""
         self.transport.close()
 
     def watch(self) -> None:
-        """Read on after a long body, so that a peer that leaves is seen."""
         self.flow.resume_reading()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which says when it listens, and which stops with calls under way."""
+    """uvicorn's server, with an event for its start and a stop that aborts calls."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -64,7 +61,7 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Leave all callers: a call that is silent would otherwise keep the server for ever."""
+        """Abort all calls: a silent one would keep the server running."""
         self.force_exit = True
         for connection in list(self.server_state.connections):
             connection.transport.abort()
@@ -75,9 +72,9 @@ class _Server(uvicorn.Server):
 def running(
     script: Script | None = None, *, port: int = 0, entries_max: int = ENTRIES_MAX
 ) -> Iterator[Running]:
-    """A stand-in in a thread of this process, until the end of the block.
+    """Run a stand-in in a thread of this process until the end of the block.
 
-    ``script`` is what a call does that brings no directive; port 0 is any free one.
+    ``script`` applies to calls without a directive. Port 0 is any free port.
     """
     app = StandIn(script, Ledger(entries_max))
     with _listener(port) as listener:
@@ -94,9 +91,9 @@ def running(
 
 
 def serve(port: int = 0, *, entries_max: int = ENTRIES_MAX) -> None:
-    """Serve until a signal ends it, after printing the URL in a line of its own."""
+    """Print the URL on its own line, then serve until a signal."""
     with _listener(port) as listener:
-        print(_url(listener), flush=True)  # noqa: T201 - whoever starts it reads where it is
+        print(_url(listener), flush=True)  # noqa: T201 - its parent reads the URL
         _serve(_Server(_config(StandIn(ledger=Ledger(entries_max)))), listener)
 
 
@@ -104,7 +101,7 @@ def _listener(port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((HOST, port))
-    listener.listen(BACKLOG)  # before anyone is told the URL
+    listener.listen(BACKLOG)  # before the URL is known
     return listener
 
 

@@ -1,7 +1,7 @@
-"""Server-sent events, and the two APIs of Bedrock's that answer with them.
+"""Server-sent events, and the two APIs that answer with them.
 
-``/openai/v1/chat/completions`` and ``/anthropic/v1/messages`` have the bodies of their families,
-with the model's name inside, and errors that are those of OpenAI and of Anthropic.
+``/openai/v1/chat/completions`` and ``/anthropic/v1/messages`` use the bodies of their families with
+the model's id inside, and the errors of OpenAI and Anthropic.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _require_model(body: Body) -> None:
 
 
 def _metadata(body: Body) -> dict[str, str]:
-    """What is given as text; the stand-in does not limit it as Converse does."""
+    """The text pairs. Unlike Converse, their number is not limited."""
     pairs = object_of(body, "metadata")
     return {name: value for name, value in pairs.items() if isinstance(value, str)}
 

@@ -1,7 +1,6 @@
-"""What the model does with a prompt: how much it reads, what it says, why it stops.
+"""What the model does with a prompt: tokens read, text written, and why it stops.
 
-Nothing here looks at a clock: how long a turn takes is what its script says, so that the same
-call is always answered with the same bytes.
+It reads no clock: the script says how long a turn takes, so the same call gets the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pricekeeper.standin.prompt import Prompt
 from pricekeeper.standin.script import Script
 
 OUTPUT_TOKENS: Final = 64
-"""What the model says without a script, unless the request allows less."""
+"""Tokens of an answer without a script, unless the request allows less."""
 BYTES_PER_TOKEN: Final = 4
 SENTENCE: Final = "This is a stand-in for Amazon Bedrock, and no model has run. "
 
@@ -39,19 +38,19 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """What the model says: four bytes for each token, as it reads four."""
+        """The answer: four bytes for each token, as in prompts."""
         length = self.tokens.output_tokens * BYTES_PER_TOKEN
         return (SENTENCE * (length // len(SENTENCE) + 1))[:length]
 
     @property
     def reported_input_tokens(self) -> int:
-        """The input as the answer says it: OpenAI's models count their cache as a part of it."""
+        """The input as the answer states it. OpenAI's models include the cache."""
         is_included = "openai." in self.model_id
         return self.tokens.prompt_tokens if is_included else self.tokens.input_tokens
 
     @property
     def pieces(self) -> list[str]:
-        """The text in as many pieces as a stream has; some are empty if there is little text."""
+        """The text in as many pieces as the stream has events. Some may be empty."""
         text, count = self.text, self.events
         return [
             text[len(text) * index // count : len(text) * (index + 1) // count]
@@ -59,7 +58,6 @@ class Turn:
         ]
 
     def entry(self) -> BilledCall:
-        """What it costs."""
         return BilledCall(
             self.id,
             self.operation,
@@ -72,14 +70,14 @@ class Turn:
 
 
 def input_tokens_of(prompt: Prompt, script: Script) -> int:
-    """What the model reads outside of the cache."""
+    """Tokens that are read outside of the cache."""
     if script.input_tokens is not None:
         return script.input_tokens
     return max(1, -(-prompt.text_bytes // BYTES_PER_TOKEN))
 
 
 def take_turn(turn_id: str, model_id: str, operation: str, prompt: Prompt, script: Script) -> Turn:
-    """Let the model run, as its script says."""
+    """Run the model as its script says."""
     wanted = OUTPUT_TOKENS if script.output_tokens is None else script.output_tokens
     allowed = wanted if prompt.output_tokens_max is None else prompt.output_tokens_max
     tokens = TokenCounts(

@@ -1,12 +1,12 @@
-"""For the tests of programs that use Price Keeper: a real service, and a stand-in for Bedrock.
+"""A real service and a stand-in for Bedrock, for tests of programs that use Price Keeper.
 
 ::
 
     with pricekeeper.testing.service() as service, pricekeeper.testing.bedrock() as bedrock:
         ...
 
-Both run in this process on loopback ports. The service is the one that is deployed, so it has the
-contract of the one that is deployed; its data is gone at the end of the block.
+Both run in this process on loopback ports. The service is the one that is deployed. Its data is
+deleted at the end of the block.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""The stand-in for Bedrock, with what points the AWS SDK at it."""
+"""The Bedrock stand-in for tests, and the settings that direct the AWS SDK to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ REGION: Final = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Bedrock(Running):
-    """A stand-in that answers; its ledger has what was billed, call by call."""
+    """A running stand-in. Its ledger has the billed calls."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which clients of the AWS SDK call the stand-in."""
+        """Environment variables that direct AWS SDK clients to the stand-in."""
         return {
             "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": self.url,
             "AWS_ACCESS_KEY_ID": "testing",
@@ -30,9 +30,9 @@ class Bedrock(Running):
 
 @contextmanager
 def bedrock(script: Script | None = None) -> Iterator[Bedrock]:
-    """A stand-in for Bedrock's runtime until the end of the block.
+    """Run a stand-in for Bedrock's runtime until the end of the block.
 
-    ``script`` is what a call does whose prompt has no directive: see `pricekeeper.standin`.
+    ``script`` applies to calls whose prompt has no directive; see `pricekeeper.standin`.
     """
     with running(script) as standin:
         yield Bedrock(standin.url, standin.ledger)

@@ -1,4 +1,4 @@
-"""A clock that a test can set forward."""
+"""A clock that a test can move forward."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 from pricekeeper.clock import SystemClock
 
 PAUSE_SECS: Final = 0.02
-"""How soon somebody who sleeps notices that time was moved."""
+"""How soon a sleeper notices that the clock was moved."""
 
 
 class MovableClock:
-    """Real time, and what a test lets pass on top of it. Any thread may read and move it.
+    """Real time plus what a test adds. Any thread may read and move it.
 
-    ``start`` is the time at which it begins; without it, that is now.
+    It begins at ``start``, by default now.
     """
 
     def __init__(self, start: datetime | None = None) -> None:
@@ -33,7 +33,7 @@ class MovableClock:
         return self._system.monotonic_ms() + self._moved_ms
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Wait until that much time has passed on this clock, or was let pass."""
+        """Sleep until that much time has passed on this clock."""
         until_ms = self.monotonic_ms() + duration_ms
         while (left_ms := until_ms - self.monotonic_ms()) > 0:  # noqa: ASYNC110 - any thread moves it
             await asyncio.sleep(min(PAUSE_SECS, left_ms / 1000))
@@ -41,7 +41,7 @@ class MovableClock:
     def move(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, secs: float = 0
     ) -> None:
-        """Let time pass, for wall time and for durations."""
+        """Move the clock forward, for wall time and durations."""
         passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=secs)
         if passed < timedelta():
             raise ValueError("time passes forward")

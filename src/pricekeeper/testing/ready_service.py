@@ -1,7 +1,11 @@
-"""A service with an organisation and an app that are ready, and what a test asks it."""
+"""A service with an organisation and an app, for tests.
+
+The service's log goes to `logging` instead of the test process's standard output.
+"""
 
 from __future__ import annotations
 
+import logging
 import secrets
 import tempfile
 import uuid
@@ -10,6 +14,8 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import structlog
 
 from pricekeeper.client import Admin, AsyncPriceKeeper, PriceKeeper
 from pricekeeper.client.admin import read_every_page
@@ -26,12 +32,11 @@ from pricekeeper.settings import (
     SqliteLocation,
 )
 from pricekeeper.testing.clocks import MovableClock
-from pricekeeper.testing.logs import logs_to_logging
 from pricekeeper.testing.serving import running_service
 
 APP_ID: Final = "app"
 LABELS: Final = ("premium", "standard", "economy")
-"""The labels of the deployment file that comes with the service."""
+"""The labels of the default deployment file."""
 QUOTA_USD_MICROS: Final = 1_000_000_000
 ANSWER_SECS_MAX: Final = 30
 STOP_SECS: Final = 5
@@ -40,7 +45,7 @@ T = TypeVar("T")
 
 
 class Service:
-    """A service that answers, and the credentials of its app."""
+    """A running service, and the credentials of its app."""
 
     def __init__(
         self, url: str, org_id: str, clock: MovableClock, folder: Path, stopping: ExitStack
@@ -51,7 +56,7 @@ class Service:
         self.client_id = ""
         self.client_secret = ""
         self.clock = clock
-        """The service's time; keepers of `keeper` go by it, too."""
+        """The service's clock; keepers of `keeper` use it, too."""
         self._folder = folder
         self._stopping = stopping
         self._loop = LoopThread("pricekeeper-testing")
@@ -61,7 +66,7 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which clients of this app find it."""
+        """Environment variables with which the app's clients find the service."""
         return {
             URL: self.url,
             CLIENT_ID: self.client_id,
@@ -71,43 +76,43 @@ class Service:
 
     @property
     def spent_usd_micros(self) -> int:
-        """What all calls of the app have cost."""
+        """The cost of all calls of the app."""
         return sum(one["cost_usd_micros"] for one in self.records())
 
     @property
     def held_usd_micros(self) -> int:
-        """What is held for calls that are under way."""
+        """The holds of calls under way."""
         return self._sum_held("open")
 
     @property
     def unsettled_usd_micros(self) -> int:
-        """What is charged for calls of which nobody knows what they used."""
+        """Charges for calls of unknown usage."""
         return self._sum_held("unsettled")
 
     def records(self) -> list[dict[str, Any]]:
-        """Every call that was counted, the oldest first, after what waits to be told was told."""
+        """All counted calls, oldest first, after waiting reports were sent."""
         return list(reversed(self._list("records", self._api.usage_records)))
 
     def keeper(self, **options: Any) -> PriceKeeper:
-        """A keeper of the app that goes by the service's clock."""
+        """A keeper of the app on the service's clock."""
         return PriceKeeper(self.url, self.client_id, self.client_secret, **self._given(options))
 
     def async_keeper(self, **options: Any) -> AsyncPriceKeeper:
-        """The same, to await."""
+        """An asyncio keeper of the app on the service's clock."""
         return AsyncPriceKeeper(
             self.url, self.client_id, self.client_secret, **self._given(options)
         )
 
     def freeze(self, reason: str = "a test") -> None:
-        """Refuse the app every further call, as an administrator would."""
+        """Deny the app further calls, as an administrator would."""
         self._wait(self._admin.freeze(self.org_id, self.app_id, reason=reason))
 
     def unfreeze(self, reason: str = "a test") -> None:
-        """Let it go on."""
+        """Allow the app's calls again."""
         self._wait(self._admin.unfreeze(self.org_id, self.app_id, reason=reason))
 
     def stop(self) -> None:
-        """End the service before the block ends: from now on nobody answers there."""
+        """Stop the service before the block ends."""
         self._stopping.close()
 
     async def _register(self, key: str, org: Mapping[str, Any], app: Mapping[str, Any]) -> None:
@@ -151,11 +156,11 @@ def service(
     deployment_file: Path | None = None,
     clock: MovableClock | None = None,
 ) -> Iterator[Service]:
-    """The real service with an organisation and an app, until the end of the block.
+    """Run the real service with an organisation and an app until the end of the block.
 
-    The app's settings are as ``PUT /orgs/{org_id}/apps/{app_id}`` has them: ``quotas`` are
-    micro-dollars a day for each label, and strict; a label that is not named has a billion.
-    ``deployment_file`` has labels and prices of your own.
+    The app's settings are those of ``PUT /orgs/{org_id}/apps/{app_id}``. ``quotas`` are strict, in
+    micro-dollars a day by label; other labels have a billion. ``deployment_file`` has your own
+    labels and prices.
     """
     clock, key = clock or MovableClock(), secrets.token_hex(16)
     given = {label: (quotas or {}).get(label, QUOTA_USD_MICROS) for label in model_ordering}
@@ -190,3 +195,26 @@ def service(
             yield made
         finally:
             made._end()  # noqa: SLF001
+
+
+@contextmanager
+def logs_to_logging() -> Iterator[None]:
+    """Send the service's log to `logging`, unless the program has configured structlog.
+
+    The program's own loggers are not changed.
+    """
+    before = structlog.get_config()
+    if not isinstance(before["logger_factory"], structlog.PrintLoggerFactory):
+        yield
+        return
+    structlog.configure(logger_factory=_make_logger)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _make_logger(*names: Any) -> Any:
+    if names and str(names[0]).startswith("pricekeeper."):
+        return logging.getLogger(names[0])
+    return structlog.PrintLogger()

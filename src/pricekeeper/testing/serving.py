@@ -1,4 +1,4 @@
-"""The real service in a thread of this process: its own event loop, a real socket, a real store."""
+"""The real service in a thread: its own event loop, a real socket, a real store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_SECS_MAX: Final = 30
 
 @contextmanager
 def running_service(settings: Settings, clock: Clock) -> Iterator[str]:
-    """Serve on a free port of the loopback address; the value is the URL."""
+    """Serve on a free loopback port; yields the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         server = uvicorn.Server(server_config(make_app(settings, clock=clock)))

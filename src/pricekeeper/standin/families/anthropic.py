@@ -1,4 +1,4 @@
-"""Claude: the Messages API of Anthropic."""
+"""Claude: Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 _STOP_REASONS: Final = {"content_filtered": "refusal", "guardrail_intervened": "refusal"}
-"""All others have the same name in Converse."""
+"""The others have the same name in Converse."""
 
 
 def read(body: Body) -> Prompt:
-    """A request of InvokeModel, which names the version in its body."""
+    """The prompt of an InvokeModel body, which contains the version."""
     if "anthropic_version" not in body:
         raise AwsFault("ValidationException", "anthropic_version: Field required")
     return read_message(body)
 
 
 def read_message(body: Body) -> Prompt:
-    """What both InvokeModel and the Messages API have."""
+    """The prompt of a message, for InvokeModel and the Messages API."""
     if "max_tokens" not in body:
         raise AwsFault("ValidationException", "max_tokens: Field required")
     return chat_prompt(messages_of(body), count_of(body, "max_tokens"), system=body.get("system"))

@@ -1,7 +1,7 @@
-"""Titan, Llama, Mistral and Cohere: a prompt in, text out, and counts only where they have them.
+"""Titan, Llama, Mistral and Cohere: prompt in, text out.
 
-Mistral and Cohere say nothing of tokens in their bodies, so a caller has only Bedrock's headers
-and metrics. Both also have a chat, which newer models of theirs are asked with.
+The bodies of Mistral and Cohere have no token counts; only Bedrock's headers and metrics do. Newer
+models of both also have a chat body.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _llama(turn: Turn) -> dict[str, Any]:
 
 
 def _llama_chunks(turn: Turn) -> list[dict[str, Any]]:
-    """The counts of a chunk are those so far; only the first says how long the prompt was."""
+    """Each chunk counts the output so far; only the first counts the prompt."""
     pieces, tokens = turn.pieces, turn.tokens
     found: list[dict[str, Any]] = [
         {

@@ -1,4 +1,4 @@
-"""What a family of models has: a body that is asked, a body that answers, and the chunks."""
+"""What a family of models has: its requests, its answers and its stream chunks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class ModelFamily(NamedTuple):
     """The bodies of one family."""
 
     read: Callable[[Body], Prompt]
-    """What a request asks for; raises `AwsFault` if it can't be understood."""
+    """The prompt of a request. Raises `AwsFault` if it is invalid."""
     reply: Callable[[Turn], dict[str, Any]]
     chunks: Callable[[Turn], list[dict[str, Any]]] = lambda _: []
-    """The bodies of a stream. The last one gets the invocation's metrics from InvokeModel."""
+    """The bodies of a stream. InvokeModel adds its metrics to the last one."""
     writes_text: bool = True
-    """Whether it can be asked for a stream, and with Converse."""
+    """Whether it supports streams and Converse."""
     counts_tokens: bool = True
-    """Whether the headers of an answer say what was used."""
+    """Whether an answer's headers state the usage."""

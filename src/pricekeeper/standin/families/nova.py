@@ -1,4 +1,4 @@
-"""Amazon Nova: Converse's words, with counts of cached tokens under two names."""
+"""Amazon Nova: Converse's names, and cached tokens under two names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pricekeeper.standin.turn import Turn
 
 
 def read(body: Body) -> Prompt:
-    """A request, which may name the limit as Converse or as Nova's first version."""
+    """The prompt of a request. Its limit is named as in Converse, or as in Nova's first version."""
     config = object_of(body, "inferenceConfig")
     allowed = count_of(config, "maxTokens") or count_of(config, "max_new_tokens")
     return chat_prompt(messages_of(body), allowed, system=body.get("system"))

@@ -1,7 +1,7 @@
 """OpenAI's open models: the Chat Completions API.
 
-Its ``prompt_tokens`` contain what was read from the cache. A stream says what it used only if
-``stream_options.include_usage`` asks for it.
+``prompt_tokens`` includes cached tokens. A stream states its usage only with
+``stream_options.include_usage``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 CREATED: Final = 1_767_225_600
-"""The stand-in looks at no clock: every completion was made at the beginning of 2026."""
+"""Start of 2026: the stand-in reads no clock."""
 _FINISH_REASONS: Final = {
     "content_filtered": "content_filter",
     "end_turn": "stop",
@@ -26,7 +26,7 @@ _FINISH_REASONS: Final = {
 
 
 def read(body: Body) -> Prompt:
-    """A request; the older name of the limit still works."""
+    """The prompt of a request. The older name of the limit works, too."""
     allowed = count_of(body, "max_completion_tokens") or count_of(body, "max_tokens")
     tier = body.get("service_tier")
     if tier is not None and not isinstance(tier, str):

@@ -1,7 +1,7 @@
-"""Models that write no text: vectors, an order of documents, pictures.
+"""Models that write no text: embeddings, rerankers and image models.
 
-As on Bedrock, a member that a model does not know is refused, and so are streams and Converse.
-Vectors and orders report the tokens of their prompt in a header; pictures report nothing.
+As on Bedrock, unknown members, streams and Converse are refused. Embeddings and rerankers report
+prompt tokens in a header; image models report nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VECTOR: Final = [0.25, -0.5]
 
 
 def _reader(required: str, *others: str) -> Callable[[Body], Prompt]:
-    """Reads a body that has one member for sure, and no others than these."""
+    """A reader of bodies with one required member and these optional ones."""
 
     def read(body: Body) -> Prompt:
         if required not in body:
@@ -76,4 +76,4 @@ WITHOUT_TEXT: Final[dict[str, ModelFamily]] = {
     "amazon.nova-canvas": _PICTURES,
     "stability.": _family(_reader("prompt", "aspect_ratio", "seed"), _picture, counts_tokens=False),
 }
-"""By what an id contains; looked up before the families that write text."""
+"""By a part of the id. These are looked up before the families that write text."""
