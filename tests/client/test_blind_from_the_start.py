@@ -180,7 +180,7 @@ class TestAllow:
         for _ in range(2):
             with pytest.raises(UnavailableError):
                 await use(keeper, model=model)
-        said = [one.getMessage() for one in caplog.records if "name a model id" in one.getMessage()]
+        said = [one.getMessage() for one in caplog.records if "use a model id" in one.getMessage()]
         assert len(said) == 1
 
     @pytest.mark.parametrize("model", ["auto", "premium"])

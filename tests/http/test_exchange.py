@@ -1,46 +1,10 @@
 """An answer goes out in one write, and no header brings a line of its own."""
 
-import asyncio
-import logging
-from typing import Any
-
 import pytest
-from uvicorn.protocols.http.flow_control import FlowControl
 
+from exchanges import Written, exchange
 from pricekeeper.gateway.caller import ABORT
-from pricekeeper.http.connections import Connections
 from pricekeeper.http.exchange import Exchange
-
-
-class Written(asyncio.Transport):
-    """Remembers what was written, and whether it was closed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[bytes] = []
-        self.closed = False
-        self.aborted = False
-
-    def write(self, data: Any) -> None:
-        self.writes.append(bytes(data))
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-def exchange(
-    transport: Written, method: str = "GET", *, keep_alive: bool = True, version: str = "1.1"
-) -> Exchange:
-    log = logging.getLogger("test")
-    scope: Any = {"method": method, "http_version": version}
-    flow = FlowControl(transport)
-    return Exchange(
-        scope, transport, flow, log, [], lambda: None, set(),
-        connections=Connections(1, 1), offer_place=lambda: None, keep_alive=keep_alive,
-    )  # fmt: skip
 
 
 async def answer(one: Exchange, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

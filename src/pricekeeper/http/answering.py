@@ -10,7 +10,6 @@ An answer with the usual headers is formatted from a template, any other header 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -27,7 +26,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.http.edge import take_json
 from pricekeeper.http.exchange import Exchange, render_lines
-from pricekeeper.http.incoming import CallerLeftError, Send
+from pricekeeper.http.incoming import CallerLeftError
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.operation import (
     JSON_TYPE,
@@ -37,6 +36,7 @@ from pricekeeper.http.operation import (
     Call,
     Reply,
     Route,
+    Stream,
     encode_body,
 )
 from pricekeeper.http.problems import problem_of
@@ -128,16 +128,13 @@ def write_at_once(exchange: Exchange, answer: Answer, body: bytes | None, call: 
     return exchange.write_whole(answer.status, _headers(answer, body, call), body or b"")
 
 
-async def send_answer(send: Send, answer: Answer, call: Call) -> None:
-    """Send an encoded answer, or the parts of a stream."""
+async def send_answer(exchange: Exchange, answer: Answer, call: Call) -> None:
+    """Send an encoded answer, or the parts of a stream, as quickly as its reader reads."""
     if answer.stream is not None:
-        await _stream(send, answer, _headers(answer, None, call), call)
+        await _stream(exchange, answer.stream, answer, call)
         return
-    exchange = call.request.exchange
-    if exchange is None or not write_at_once(exchange, answer, answer.body, call):
-        headers = _headers(answer, answer.body, call)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body or b""})
+    await exchange.drain()
+    write_at_once(exchange, answer, answer.body, call)
 
 
 def _headers(answer: Answer, body: bytes | None, call: Call) -> list[tuple[bytes, bytes]]:
@@ -156,32 +153,56 @@ def _headers(answer: Answer, body: bytes | None, call: Call) -> list[tuple[bytes
     return headers
 
 
-async def _stream(
-    send: Send, answer: Answer, headers: list[tuple[bytes, bytes]], call: Call
-) -> None:
+async def _stream(exchange: Exchange, stream: Stream, answer: Answer, call: Call) -> None:
     """Send the parts of a stream until it ends or its reader leaves."""
-    stream = answer.stream
-    if stream is None:
-        return
-    leaving = asyncio.create_task(_wait_until_left(call), name="pricekeeper-leaving")
-    leaving.add_done_callback(lambda _: stream.leave())
+    send, headers = exchange.send, _headers(answer, None, call)
+    exchange.watch(stream.leave)
     try:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         async for part in stream.parts():
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     finally:
-        leaving.cancel()
         await stream.close()
-
-
-async def _wait_until_left(call: Call) -> None:
-    while (await call.request.receive())["type"] != "http.disconnect":
-        continue
 
 
 Note: TypeAlias = Callable[[Call, str, int, int], None]
 """Notes an answered request: its call, route, status and microseconds."""
+
+
+async def answer_with(
+    exchange: Exchange,
+    call: Call,
+    route: str,
+    started_ns: int,
+    note: Note,
+    work: Coroutine[Any, Any, Answer],
+) -> None:
+    """Send the result of ``work``, or the problem that it raised, and note it."""
+    status, elapsed_us = NOBODY_LEFT, None
+    try:
+        answer = await _answer_of(call, work)
+        status = answer.status
+        if answer.stream is not None:  # the time that a listener stays is not our latency
+            elapsed_us = _us_since(started_ns)
+        await send_answer(exchange, answer, call)
+    except CallerLeftError:
+        status = NOBODY_LEFT
+    finally:  # also if the server cancels it
+        note(call, route, status, _us_since(started_ns) if elapsed_us is None else elapsed_us)
+
+
+async def _answer_of(call: Call, work: Coroutine[Any, Any, Answer]) -> Answer:
+    try:
+        return (await work).encoded()
+    except CallerLeftError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is answered and logged
+        return problem_answer(call, error)
+
+
+def _us_since(started_ns: int) -> int:
+    return (perf_counter_ns() - started_ns) // 1000
 
 
 class Target(NamedTuple):
@@ -238,7 +259,10 @@ class RequestAtOnce:
             return
         left_secs = self._deadlines.remove(self, self._due, self._tick)
         self.is_answered = True
-        self._exchange.start(self._finish(work, left_secs))
+        work = self._within(work, left_secs)
+        self._exchange.start(
+            answer_with(self._exchange, self._call, self._route, self._started_ns, self._note, work)
+        )
 
     def refuse_for_room(self) -> None:
         if self.is_answered:
@@ -262,32 +286,14 @@ class RequestAtOnce:
         """Undo the beginning: the request will be answered in a task."""
         self._deadlines.remove(self, self._due, self._tick)
 
-    async def _finish(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> None:
-        call, status = self._call, NOBODY_LEFT
-        try:
-            answer = await self._work_out(work, left_secs)
-            status = answer.status
-            await send_answer(self._exchange.send, answer, call)
-        except CallerLeftError:
-            status = NOBODY_LEFT
-        finally:  # also if the server cancels it
-            self._note_end(status)
-
-    async def _work_out(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> Answer:
-        """The result of ``work``, or the problem that it raised."""
-        try:
-            with self._deadlines.begin(left_secs) as deadline:
-                deadline.may_be_applied = self.may_be_applied
-                self._call.request.deadline = deadline
-                return (await work).encoded()
-        except CallerLeftError:
-            raise
-        except Exception as error:  # noqa: BLE001 - it is answered and logged
-            return problem_answer(self._call, error)
+    async def _within(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> Answer:
+        with self._deadlines.begin(left_secs) as deadline:
+            deadline.may_be_applied = self.may_be_applied
+            self._call.request.deadline = deadline
+            return await work
 
     def _note_end(self, status: int) -> None:
-        elapsed_us = (perf_counter_ns() - self._started_ns) // 1000
-        self._note(self._call, self._route, status, elapsed_us)
+        self._note(self._call, self._route, status, _us_since(self._started_ns))
 
 
 def begin_in_task(call: Call, reply: Reply) -> bool:

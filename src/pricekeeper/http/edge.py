@@ -63,7 +63,7 @@ async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes
     declared = request.header(b"content-length") or ""
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
-    body = None if request.exchange is None else request.exchange.take_body()
+    body = request.exchange.take_body()
     if body is not None:
         if len(body) > bytes_max:
             raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
@@ -77,7 +77,7 @@ async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes
 async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
     body = bytearray()  # it grows in place: joining two parts anew would copy all before them
     while True:  # ends with the body, or with the bound on it
-        message = await request.receive()
+        message: Any = await request.exchange.receive()
         if message["type"] == "http.disconnect":
             raise CallerLeftError
         part: bytes = message.get("body", b"")
@@ -100,7 +100,7 @@ async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
 
 def take_json(request: Incoming, wire: type[_Wire]) -> _Wire | None:
     """The same, if all of it is here and nothing is wrong with it; else it is left to be read."""
-    body = None if request.exchange is None else request.exchange.peek_body()
+    body = request.exchange.peek_body()
     if body is None or len(body) > BODY_BYTES_MAX or _media_type(request) not in (JSON, None):
         return None
     try:

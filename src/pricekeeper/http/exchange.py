@@ -182,10 +182,14 @@ class Exchange(RequestResponseCycle):
             self._write_body(body)
         return True
 
-    async def send(self, message: Any) -> None:
-        """Write the start of an answer, or its body."""
+    async def drain(self) -> None:
+        """Wait for a slow reader."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
+
+    async def send(self, message: Any) -> None:
+        """Write the start of an answer, or its body."""
+        await self.drain()
         if self.disconnected:
             return
         if message["type"] == "http.response.start" and not self.response_started:

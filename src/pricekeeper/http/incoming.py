@@ -18,22 +18,16 @@ QUERY_FIELDS_MAX: Final = 20
 class Incoming:
     """An ASGI request. Header names are lower-case bytes."""
 
-    __slots__ = ("deadline", "exchange", "headers", "receive", "scope")
+    __slots__ = ("deadline", "exchange", "headers", "scope")
 
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        exchange: Exchange | None = None,
-        headers: dict[bytes, bytes] | None = None,
-    ) -> None:
-        self.scope = scope
-        self.receive = receive
+    def __init__(self, exchange: Exchange, headers: dict[bytes, bytes] | None = None) -> None:
         self.exchange = exchange
-        """``None`` if another server than ours serves."""
+        self.scope: Any = exchange.scope
         self.deadline: Deadline | None = None
         """When the answer is due; ``None`` for an operation that bounds itself."""
-        self.headers: dict[bytes, bytes] = dict(scope["headers"]) if headers is None else headers
+        self.headers: dict[bytes, bytes] = (
+            dict(self.scope["headers"]) if headers is None else headers
+        )
         """The last value of each name."""
 
     def repeated(self) -> set[bytes]:

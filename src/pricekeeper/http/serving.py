@@ -23,13 +23,11 @@ from pricekeeper.concurrency.deadline import DEADLINES
 from pricekeeper.errors import NotFoundError, PriceKeeperError, RequestRefusedError
 from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.answering import (
-    NOBODY_LEFT,
     RequestAtOnce,
     Target,
+    answer_with,
     begin_in_task,
     note_error,
-    problem_answer,
-    send_answer,
 )
 from pricekeeper.http.edge import BodyTooLargeError, refuse_repeated
 from pricekeeper.http.encoding import EncodedAnswers
@@ -43,7 +41,6 @@ from pricekeeper.http.gate import (
     is_guess,
 )
 from pricekeeper.http.incoming import (
-    CallerLeftError,
     Incoming,
     Lifespan,
     Receive,
@@ -152,13 +149,8 @@ class Shell:
             made[operation.path].add(operation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the lifespan, or a request of a server that does not call `begin`."""
-        if scope["type"] != "http":
-            await run_lifespan(self._lifespan, scope, receive, send)
-        elif gateway := _gateway_of(scope):
-            await gateway(scope, receive, send, None)
-        else:
-            await self._serve(self._make_call(Incoming(scope, receive)), send, perf_counter_ns())
+        """Serve the lifespan. Requests come through `begin`."""
+        await run_lifespan(self._lifespan, scope, receive, send)
 
     def begin(self, exchange: Exchange) -> None:
         """Begin a request: without a task if nothing must be awaited first, else in one.
@@ -167,16 +159,16 @@ class Shell:
         """
         started_ns = perf_counter_ns()
         scope: Any = exchange.scope
-        receive: Any = exchange.receive
-        if gateway := _gateway_of(scope):
-            exchange.start(gateway(scope, receive, exchange.send, exchange))
-            return
+        if scope["raw_path"].startswith(PREFIX):
+            gateway = scope["state"].get(GATEWAY)
+            if gateway is not None:
+                exchange.start(gateway(scope, exchange.receive, exchange.send, exchange))
+                return
         target = self._target_of(exchange)
         if target is None or (exchange.more_body and not target.operation.begins_early):
-            call = self._make_call(Incoming(scope, receive, exchange))
+            call = self._make_call(Incoming(exchange))
         else:
-            request = Incoming(scope, receive, exchange, target.headers)
-            call = self._make_call(request, target.parameters)
+            call = self._make_call(Incoming(exchange, target.headers), target.parameters)
             if admit_at_once(call, target.operation, target.token_digest):
                 reply = RequestAtOnce(exchange, call, target.route, started_ns, self._note)
                 try:
@@ -186,26 +178,12 @@ class Shell:
                     reply.fail(error)
                     return
                 reply.withdraw()
-            request.headers = dict(scope["headers"])  # the target's have another content-length
-        exchange.start(self._serve(call, exchange.send, started_ns))
-
-    async def _serve(self, call: Call, send: Send, started_ns: int) -> None:
-        """Answer a request, and note it in the log and the metrics."""
-        scope = call.request.scope
+            # The target's headers have the content-length of another request.
+            call.request.headers = dict(scope["headers"])
         path, call.path = self._find(scope)
-        status, elapsed_us = NOBODY_LEFT, None
-        try:
-            answer = await _answer(call, path, scope["method"])
-            status = answer.status
-            if answer.stream is not None:  # the time that a listener stays is not our latency
-                elapsed_us = _us_since(started_ns)
-            await send_answer(send, answer, call)
-        except CallerLeftError:
-            status = NOBODY_LEFT
-        finally:
-            if elapsed_us is None:
-                elapsed_us = _us_since(started_ns)
-            self._note(call, "none" if path is None else path.route, status, elapsed_us)
+        route = "none" if path is None else path.route
+        work = _perform(call, path, scope["method"])
+        exchange.start(answer_with(exchange, call, route, started_ns, self._note, work))
 
     def _target_of(self, exchange: Exchange) -> Target | None:
         """The target of a request; a known head remembers it."""
@@ -258,31 +236,15 @@ class Shell:
         return self._paths.find(scope["path"])
 
 
-def _gateway_of(scope: Scope) -> Any:
-    """The gateway, if there is one and the request is for it."""
-    raw: bytes = scope.get("raw_path", b"")
-    return scope["state"].get(GATEWAY) if raw.startswith(PREFIX) else None
-
-
-async def _answer(call: Call, path: Path | None, method: str) -> Answer:
-    """Answer a call: with its operation's answer, or with a problem."""
-    try:
-        refuse_repeated(call.request)
-        if path is None:
-            raise NotFoundError("path")
-        endpoint = path.endpoints.get(method)
-        if endpoint is None:
-            raise MethodNotAllowedError(path.allowed)
-        answer = await endpoint.answer(call)
-        return answer.encoded()
-    except CallerLeftError:
-        raise
-    except Exception as error:  # noqa: BLE001 - it is answered and logged
-        return problem_answer(call, error)
-
-
-def _us_since(started_ns: int) -> int:
-    return (perf_counter_ns() - started_ns) // 1000
+async def _perform(call: Call, path: Path | None, method: str) -> Answer:
+    """Perform the operation of a path and method, or refuse what is neither."""
+    refuse_repeated(call.request)
+    if path is None:
+        raise NotFoundError("path")
+    endpoint = path.endpoints.get(method)
+    if endpoint is None:
+        raise MethodNotAllowedError(path.allowed)
+    return await endpoint.answer(call)
 
 
 def _request_id(headers: Mapping[bytes, bytes]) -> str:
