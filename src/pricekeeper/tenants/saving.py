@@ -30,7 +30,7 @@ from pricekeeper.storage import (
     Write,
 )
 from pricekeeper.storage.tables import CONFIG
-from pricekeeper.tenants import changes, items
+from pricekeeper.tenants import items
 from pricekeeper.tenants.configuration import (
     AppSettings,
     Budget,
@@ -41,6 +41,7 @@ from pricekeeper.tenants.configuration import (
 from pricekeeper.tenants.ending import random_name
 from pricekeeper.tenants.policy import Life
 from pricekeeper.tenants.recounts import RECOUNT_AFTER_MS, Recount, is_wanted, recount_put
+from pricekeeper.tenants.stored_settings import client_created, read_settings, settings_replaced
 
 _SAME_SETTINGS: Final = ("timezone", "quota_scope")
 """A change of these begins other windows or accounts, in which nothing is spent yet."""
@@ -161,7 +162,7 @@ class SettingsWriter:
         recounts = self._recounts(client, None, settings, creation.org)
         operations = [put, creation.beside, *recounts, *enrolment.operations]
         try:
-            await self._trail.apply(by, changes.client_created(client, settings), operations)
+            await self._trail.apply(by, client_created(client, settings), operations)
         except TransactionCancelledError:
             return False
         finally:
@@ -175,7 +176,7 @@ class SettingsWriter:
 
         Only the version that was read is replaced, so a late copy of this write changes nothing.
         """
-        life, before = items.life_of(item), changes.read_settings(client, item)
+        life, before = items.life_of(item), read_settings(client, item)
         if isinstance(settings, OrgSettings):
             known = before if isinstance(before, OrgSettings) else None
             self._rule.require_kept(known, settings, by)
@@ -189,7 +190,7 @@ class SettingsWriter:
             items.same_settings(life),
         )
         try:
-            change = changes.settings_replaced(client, item, settings)
+            change = settings_replaced(client, item, settings)
             recounts = self._recounts(client, before, settings)
             await self._trail.apply(by, change, (operation, *recounts))
         except TransactionCancelledError:

@@ -21,10 +21,10 @@ from pricekeeper.authority import Attribution
 from pricekeeper.client_ids import Client
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ContendedError, NotFoundError
-from pricekeeper.storage import ITEM_ABSENT, Action, Check, Store
+from pricekeeper.storage import ITEM_ABSENT, Action, Check, Item, Store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import Family, counted
-from pricekeeper.tenants import freezing, items, stored_settings
+from pricekeeper.tenants import ending, items, stored_settings
 from pricekeeper.tenants.ending import (
     end_app,
     end_org,
@@ -105,12 +105,8 @@ class Tenants(ClientReader):
                 created = Creation(client, settings, item, ITEM_ABSENT, items.index_put(client))
                 if await self._writer.create(created, by, enrolment):
                     return Saved(created=True, policy=items.policy_of(client, item, item))
-            else:
-                # Only this must be readable: the other settings are replaced.
-                shard_count = stored_settings.shard_count_of(current)
-                settings = parse_org_settings(body, self._labels, shard_count)
-                if updated := await self._writer.update(client, settings, current, by):
-                    return Saved(created=False, policy=items.policy_of(client, updated, updated))
+            elif saved := await self._update(client, body, current, current, by):
+                return saved
         return await self._read_winner(client)
 
     async def put_app(
@@ -127,10 +123,10 @@ class Tenants(ClientReader):
             org, app = await self._read(client)
             if org is None:
                 raise NotFoundError(client.org.client_id)
-            of_org = stored_settings.org_settings(org)
-            settings = parse_app_settings(body, self._labels, of_org)
-            org_life = items.life_of(org)
             if app is None or not items.is_app_of(app, org):
+                of_org = stored_settings.org_settings(org)
+                settings = parse_app_settings(body, self._labels, of_org)
+                org_life = items.life_of(org)
                 item = items.new_item(
                     client, settings, self._writer.new_life(), org_life.incarnation
                 )
@@ -140,8 +136,8 @@ class Tenants(ClientReader):
                 created = Creation(client, settings, item, vacant, org_exists, of_org)
                 if await self._writer.create(created, by, enrolment):
                     return Saved(created=True, policy=items.policy_of(client, org, item))
-            elif updated := await self._writer.update(client, settings, app, by):
-                return Saved(created=False, policy=items.policy_of(client, org, updated))
+            elif saved := await self._update(client, body, org, app, by):
+                return saved
         return await self._read_winner(client)
 
     async def patch(
@@ -161,18 +157,27 @@ class Tenants(ClientReader):
             org, own = record.org_item, record.item
             check(items.policy_of(client, org, own))
             body = stored_settings.patched_body(stored_settings.settings_of(client, own), patch)
-            if client.app_id is None:
-                shard_count = stored_settings.shard_count_of(own)
-                settings = parse_org_settings(body, self._labels, shard_count)
-                updated = await self._writer.update(client, settings, own, by)
-                org = updated or org
-            else:
-                of_org = stored_settings.org_settings(org)
-                overrides = parse_app_settings(body, self._labels, of_org)
-                updated = await self._writer.update(client, overrides, own, by)
-            if updated:
-                return Saved(created=False, policy=items.policy_of(client, org, updated))
+            if saved := await self._update(client, body, org, own, by):
+                return saved
         raise ContendedError(f"{client.client_id}: others kept changing its settings")
+
+    async def _update(
+        self, client: Client, body: Mapping[str, Any], org: Item, own: Item, by: Attribution
+    ) -> Saved | None:
+        """Replace the client's settings; ``None`` if another caller was faster."""
+        if client.app_id is None:
+            # Only this must be readable: the other settings are replaced.
+            shard_count = stored_settings.shard_count_of(own)
+            settings = parse_org_settings(body, self._labels, shard_count)
+            updated = await self._writer.update(client, settings, own, by)
+            org = updated or org
+        else:
+            of_org = stored_settings.org_settings(org)
+            overrides = parse_app_settings(body, self._labels, of_org)
+            updated = await self._writer.update(client, overrides, own, by)
+        if updated is None:
+            return None
+        return Saved(created=False, policy=items.policy_of(client, org, updated))
 
     async def delete_org(self, org_id: OrgId, by: Attribution) -> None:
         """Delete the organisation with all of its apps.
@@ -238,14 +243,14 @@ class Tenants(ClientReader):
         """
         try:
             now_epoch = self._clock.now_ms() // 1000
-            return await freezing.freeze(self._trail, self._read_own_item, client, by, now_epoch)
+            return await ending.freeze(self._trail, self._read_own_item, client, by, now_epoch)
         finally:
             self.forget(client)
 
     async def unfreeze(self, client: Client, by: Attribution) -> bool:
         """Lift the client's own freeze, not its organisation's; returns whether there was one."""
         try:
-            return await freezing.unfreeze(self._trail, self._read_own_item, client, by)
+            return await ending.unfreeze(self._trail, self._read_own_item, client, by)
         finally:
             self.forget(client)
 
