@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pricekeeper.credentials.hashing import Peppers
-from pricekeeper.credentials.pepperfile import load_or_create_peppers
+from pricekeeper.credentials.peppers import Peppers, load_or_create_peppers
 from pricekeeper.errors import SettingsError
 
 CREATORS = 8

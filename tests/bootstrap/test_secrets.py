@@ -11,7 +11,7 @@ import pytest
 from pricekeeper.bootstrap import open_services
 from pricekeeper.bootstrap.secrets import open_keys, read_peppers
 from pricekeeper.clock import SystemClock
-from pricekeeper.credentials.pepperfile import new_pepper
+from pricekeeper.credentials.peppers import new_pepper
 from pricekeeper.errors import SettingsError
 from pricekeeper.settings import Settings, read_settings
 from pricekeeper.telemetry.logs import redacted

@@ -40,7 +40,7 @@ def test_a_key_that_everybody_knows_is_not_for_others_to_try(cli: Cli, host: str
         done = cli("serve", *words, "--host", host, "--port", str(port))
 
     assert (done.code, done.out) == (2, "")
-    assert "PRICEKEEPER_PROVISIONING_KEY: is the demo's, which is public" in done.err
+    assert "PRICEKEEPER_PROVISIONING_KEY: is the public one of the demo" in done.err
     assert "export PRICEKEEPER_PROVISIONING_KEY=$(openssl rand -hex 32)" in done.err
     assert len(done.err.splitlines()) == 1
     assert list(cli.folder.iterdir()) == []
@@ -59,7 +59,7 @@ def test_a_metrics_token_that_everybody_knows_is_not_for_others_either(
     done = cli("serve", *words, "--port", str(free_port()))
 
     assert (done.code, done.out) == (2, "")
-    assert "PRICEKEEPER_METRICS_TOKEN: is the demo's, which is public" in done.err
+    assert "PRICEKEEPER_METRICS_TOKEN: is the public one of the demo" in done.err
     assert "export PRICEKEEPER_METRICS_TOKEN=$(openssl rand -hex 32)" in done.err
     assert list(cli.folder.iterdir()) == []
 

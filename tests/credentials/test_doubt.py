@@ -9,7 +9,7 @@ import pytest
 from credentials.conftest import OLD_PEPPER, Instance, instance
 from pricekeeper.clock import ManualClock
 from pricekeeper.credentials import Peppers, Secret
-from pricekeeper.credentials.doubt import PLACES_MAX, TURN_MS
+from pricekeeper.credentials.verification import DOUBTED_PLACES_MAX, TURN_MS
 from pricekeeper.errors import InvalidClientError, OverloadedError
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Set, Update, open_store
@@ -58,10 +58,10 @@ class Doubtful:
         store = self.one.store
         assert isinstance(store, SqliteStore)
         for _ in range(3):  # a guess reads once, or twice; reads are done one after the other
-            for _ in range(2 * PLACES_MAX):
+            for _ in range(2 * DOUBTED_PLACES_MAX):
                 await asyncio.sleep(0)
             await store._read(lambda *_: None)
-        for _ in range(6 * PLACES_MAX):
+        for _ in range(6 * DOUBTED_PLACES_MAX):
             await asyncio.sleep(0)
 
 
@@ -119,7 +119,7 @@ async def test_a_slow_hash_waits_whatever_the_secret_looks_like(doubtful: Doubtf
 
 async def test_guesses_at_one_organisation_leave_turns_to_the_others(doubtful: Doubtful) -> None:
     """However many of its clients they are at: another's right secret waits for two of them."""
-    apps = [Client(doubtful.client.org_id, AppId(f"app-{n}")) for n in range(PLACES_MAX)]
+    apps = [Client(doubtful.client.org_id, AppId(f"app-{n}")) for n in range(DOUBTED_PLACES_MAX)]
     for app in apps:
         await doubtful.one.secret_of(app)
     neighbour = Client(new_org_id())
@@ -129,8 +129,10 @@ async def test_guesses_at_one_organisation_leave_turns_to_the_others(doubtful: D
     )
     flood = [doubtful.guess("password", app.client_id) for app in apps]
     await doubtful.settle()
-    share = PLACES_MAX // 2
-    assert [task.done() for task in flood] == [False] * share + [True] * (PLACES_MAX - share)
+    share = DOUBTED_PLACES_MAX // 2
+    assert [task.done() for task in flood] == [False] * share + [True] * (
+        DOUBTED_PLACES_MAX - share
+    )
     with pytest.raises(OverloadedError):
         flood[-1].result()
 
@@ -153,7 +155,7 @@ async def test_guesses_at_one_organisation_leave_turns_to_the_others(doubtful: D
 async def test_made_up_names_take_no_turns_and_wait_as_long(doubtful: Doubtful) -> None:
     """Anybody can make up names; the wait does not tell that nobody has them."""
     await doubtful.plant(Peppers(OLD_PEPPER).hash(doubtful.client.client_id, IMPORTED.reveal()))
-    names = [Client(new_org_id()).client_id for _ in range(5 * PLACES_MAX)]
+    names = [Client(new_org_id()).client_id for _ in range(5 * DOUBTED_PLACES_MAX)]
     flood = [doubtful.guess("password", name) for name in names]
     await doubtful.settle()
     right = doubtful.guess(IMPORTED.reveal())

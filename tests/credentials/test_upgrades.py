@@ -9,10 +9,10 @@ from attribution import BY
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER, Instance, instance
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.credentials import Authenticated, Peppers, Secret
-from pricekeeper.credentials.legacy import (
+from pricekeeper.credentials.verification import (
     PLACES_MAX,
     THREADS_MAX,
-    LegacyHashes,
+    BcryptHashes,
 )
 from pricekeeper.errors import InvalidClientError, OverloadedError
 from pricekeeper.storage import Set, Store, Update
@@ -92,7 +92,7 @@ class TestBcrypt:
 
     async def test_the_line_has_an_end(self) -> None:
         """Whoever comes when it is full is told so at once; the others get their answers."""
-        hashes, stored = LegacyHashes(), bcrypt_hash(LEGACY)
+        hashes, stored = BcryptHashes(), bcrypt_hash(LEGACY)
         answers = await asyncio.gather(
             *(hashes.matches(f"org-{n}", stored, LEGACY.reveal()) for n in range(PLACES_MAX + 5)),
             return_exceptions=True,
@@ -103,7 +103,7 @@ class TestBcrypt:
 
     async def test_one_organisation_has_a_share_of_the_line(self) -> None:
         """Guesses at its clients leave places for the others, who have the next turn."""
-        hashes, stored = LegacyHashes(), bcrypt_hash(LEGACY, cost=8)
+        hashes, stored = BcryptHashes(), bcrypt_hash(LEGACY, cost=8)
         share, answered = PLACES_MAX // 2, list[str]()
 
         async def check(org_id: str) -> None:

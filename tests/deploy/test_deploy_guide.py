@@ -12,7 +12,7 @@ from deploy.conftest import ROOT
 from pricekeeper.bootstrap.secrets import KEY_FILE
 from pricekeeper.cli.commands import app
 from pricekeeper.cli.listening import Listening
-from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
+from pricekeeper.credentials.peppers import PEPPER_FILE
 from pricekeeper.http.server import GRACEFUL_SECS
 from pricekeeper.settings import METRICS_TOKEN, SETTINGS, AwsSecret, read_settings
 from pricekeeper.storage.tables import ALL_TABLES

@@ -280,7 +280,7 @@ def test_what_is_taken_out_of_a_log_line(line: bytes, left: bytes) -> None:
 
 
 OURS = {
-    "pricekeeper.credentials.hashing._STORED": "reads what we have stored",
+    "pricekeeper.credentials.peppers._STORED": "reads what we have stored",
     "pricekeeper.http.openapi._NAME": "reads our own routes",
     "pricekeeper.settings.reading._SENDABLE": "reads our own environment",
     "pricekeeper.http.dashboard._HASHED": "reads the names of files that our own build left",

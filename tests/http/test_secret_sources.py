@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from http_fixtures import ENVIRONMENT, Api, Tenant
-from pricekeeper.credentials.pepperfile import new_pepper
+from pricekeeper.credentials.peppers import new_pepper
 from pricekeeper.tokens import dump_keyring, new_keyring
 from scraping import scrape, until
 from secrets_manager import SecretsManagerStandIn, running_secrets_manager

@@ -29,7 +29,7 @@ from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.authority import NO_ORG, Attribution, Coverage, Role
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.concurrency import SingleFlight
-from pricekeeper.credentials.hashing import Peppers
+from pricekeeper.credentials.peppers import Peppers
 from pricekeeper.credentials.secret import Entropy, Secret
 from pricekeeper.errors import (
     ConditionFailedError,

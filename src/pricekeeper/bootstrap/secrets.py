@@ -9,8 +9,7 @@ from typing import Final
 
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Peppers
-from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
-from pricekeeper.credentials.pepperfile import load_or_create_peppers, parse_peppers
+from pricekeeper.credentials.peppers import PEPPER_FILE, load_or_create_peppers, parse_peppers
 from pricekeeper.errors import KeyringError, SettingsError
 from pricekeeper.secret_sources import open_source
 from pricekeeper.settings import PEPPER, SIGNING_KEYS, Settings

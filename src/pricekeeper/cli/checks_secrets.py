@@ -14,7 +14,7 @@ from pricekeeper.cli.doctor import OTHERS, Checked, Level
 from pricekeeper.cli.opening import is_missing_file
 from pricekeeper.client import Admin
 from pricekeeper.clock import Clock
-from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE
+from pricekeeper.credentials.peppers import PEPPER_FILE
 from pricekeeper.credentials.strength import HOW_TO_MAKE_ONE, estimate_bits, require_strong_key
 from pricekeeper.errors import PriceKeeperError, SettingsError
 from pricekeeper.settings import DATA_DIR, SecretLocation, Settings

@@ -210,9 +210,9 @@ async def new_pepper(_: Settings) -> Output:
     [dim]pricekeeper keys new-pepper | aws secretsmanager create-secret --name pricekeeper/pepper
     --secret-string file:///dev/stdin[/dim]
     """
-    from pricekeeper.credentials import pepperfile  # noqa: PLC0415
+    from pricekeeper.credentials import peppers  # noqa: PLC0415
 
-    pepper = pepperfile.new_pepper()
+    pepper = peppers.new_pepper()
     return Output({"pepper": pepper}, to_paste(pepper))
 
 

@@ -47,7 +47,7 @@ async def open_local_services(
 
 def has_pepper(settings: Settings) -> bool:
     """Whether the service's own pepper is at hand: in the data folder, or where a setting says."""
-    from pricekeeper.credentials.pepperfile import FILE as PEPPER_FILE  # noqa: PLC0415
+    from pricekeeper.credentials.peppers import PEPPER_FILE  # noqa: PLC0415
 
     return settings.pepper is not None or (settings.data_dir / PEPPER_FILE).exists()
 

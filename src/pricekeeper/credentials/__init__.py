@@ -1,11 +1,10 @@
-"""Who a client is: secrets, the one-time tokens that fetch them, and what rests of them.
+"""Secrets of clients, the one-time tokens that retrieve them, and their hashes.
 
-`Provisioning` registers clients, `Credentials` rotates, hands out, checks and revokes.
+`Provisioning` registers clients. `Credentials` rotates, issues, checks and revokes.
 `ProvisioningKeys` are the keys of single organisations. Both may share a `Verifier`.
 """
 
-from pricekeeper.credentials.hashing import Pepper, Peppers
-from pricekeeper.credentials.provisioning import Provisioned, Provisioning
+from pricekeeper.credentials.peppers import Pepper, Peppers
 from pricekeeper.credentials.provisioning_keys import ProvisioningKeys
 from pricekeeper.credentials.sealing import Sealer
 from pricekeeper.credentials.secret import Secret
@@ -13,6 +12,8 @@ from pricekeeper.credentials.service import (
     Authenticated,
     ClaimedSecret,
     Credentials,
+    Provisioned,
+    Provisioning,
     Retrieval,
     Rotation,
 )

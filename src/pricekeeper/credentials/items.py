@@ -1,11 +1,11 @@
 """The items of credentials: attributes of a client's Config item, and retrieval tokens.
 
-At most two secrets can live because there is room for two hashes: ``client_secret_hash`` and,
-until the grace ends, ``client_secret_previous_hash``. The Config item also names the one
-retrieval token that may still be claimed, so a newer one, a revocation and a deletion each
-make all others worthless without having to find them.
+There is room for two hashes, so at most two secrets are valid: ``client_secret_hash`` and, until
+the grace ends, ``client_secret_previous_hash``. The Config item also names the one retrieval token
+that may be claimed. So a newer token, a revocation and a deletion each invalidate all others
+without finding them.
 
-A retrieval token's key is its SHA-256: a reader of the table can't claim anything.
+The key of a retrieval token is its SHA-256, so a reader of the table can't claim anything.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ REVOKED: Final[tuple[Action, ...]] = tuple(
     Remove(name)
     for name in (SECRET_HASH, SECRET_CREATED_AT, PREVIOUS_HASH, GRACE_ENDS_AT, CLAIMABLE)
 )
-"""The actions that remove all secrets, and the claim of a new one."""
+"""Remove all secrets, and the claim of a new one."""
 GRACE_ENDED: Final[tuple[Action, ...]] = (Remove(PREVIOUS_HASH), Remove(GRACE_ENDS_AT))
-"""The actions that remove the replaced secret; the present one stays."""
+"""Remove the replaced secret; the present one stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The hashes that count at one moment."""
+    """The valid hashes at one moment."""
 
     current: str | None = None
     previous: str | None = None
@@ -63,18 +63,18 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Claimable:
-    """What can be claimed with a retrieval token."""
+    """The claim that a retrieval token allows."""
 
     client: Client
     grace_period_hours: int
     replaces: str | None
-    """The hash that was in force when the token was issued."""
+    """The hash when the token was issued."""
 
 
 def held(item: Item, now_epoch: int) -> Held:
-    """The hashes on a Config item that count now.
+    """The hashes on a Config item that are valid now.
 
-    What is no hash opens nothing: it is reported, and the other one goes on.
+    An unreadable hash is reported and matches nothing; the other one stays valid.
     """
     typed = TypedItem(CONFIG, item)
     ends_at_epoch = _readable_or_none(lambda: typed.whole(GRACE_ENDS_AT, None))
@@ -98,7 +98,7 @@ def retrieval_key(token: Secret) -> str:
 
 
 def retrieval_put(key: str, claimable: Claimable, now_epoch: int) -> Put:
-    """Write a retrieval token that nobody has used yet."""
+    """Write an unused retrieval token."""
     client = claimable.client
     item: Item = {
         "PK": key,
@@ -118,7 +118,7 @@ def retrieval_put(key: str, claimable: Claimable, now_epoch: int) -> Put:
 
 
 def claimable_of(item: Item | None) -> Claimable | None:
-    """What can be claimed with the token; ``None`` if it is unknown, expired or used."""
+    """The claim of a token; ``None`` if it is unknown, expired or used."""
     if item is None:
         return None
     typed = TypedItem(SECRET_RETRIEVAL_TOKENS, item)
@@ -133,11 +133,10 @@ def claimable_of(item: Item | None) -> Claimable | None:
 def claim_operations(
     key: str, claimable: Claimable, new_hash: str, now_epoch: int, generation: Generation
 ) -> tuple[Write, ...]:
-    """Use the token up, and put the new secret in force: all or nothing.
+    """Use the token and put the new secret in force, all or nothing.
 
-    If no earlier secret is left then, neither is anything that one was exchanged for: the token
-    generation begins with the claim. The token's own operation comes first, the client's second,
-    as `claim` expects.
+    If no earlier secret stays valid, a token generation begins too, so all tokens end. The token's
+    operation comes first, the client's second, as `claim` expects.
     """
     use = Update(
         SECRET_RETRIEVAL_TOKENS,
@@ -162,7 +161,7 @@ def claim_operations(
 
 
 def grace_ends_at(claimable: Claimable, now_epoch: int) -> int | None:
-    """When the replaced secret stops counting; ``None`` if there is none, or no grace."""
+    """When the replaced secret ends; ``None`` if there is none, or no grace."""
     if claimable.replaces is None or claimable.grace_period_hours == 0:
         return None
     return now_epoch + claimable.grace_period_hours * 3600
@@ -176,5 +175,5 @@ def org_checks(client: Client) -> tuple[Check, ...]:
 
 
 def is_still(name: str, value: str | None) -> Condition:
-    """The attribute is what was read, or is not there if nothing was."""
+    """The condition that the attribute has this value; ``None`` means absent."""
     return attr(name).absent() if value is None else attr(name).eq(value)

@@ -1,4 +1,4 @@
-"""What became of retrieval tokens, and how old secrets are, for the metrics endpoint."""
+"""Counts retrieval tokens and revocations, and knows the age of secrets, for the metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pricekeeper.telemetry import Family, counted
 from pricekeeper.tenants import REVOCATIONS, Client, Policy
 
 SECRETS_MAX: Final = 1_000
-"""Clients whose secret's age is known: the first ones that this instance has seen."""
+"""Clients whose secret's age is known: the first that this instance has seen."""
 
 _RETRIEVALS: Final = Family(
     "pricekeeper_retrieval_tokens", "One-time tokens issued, claimed, refused.", ("event",)
@@ -17,7 +17,7 @@ _RETRIEVALS: Final = Family(
 
 
 class SecretAge(NamedTuple):
-    """When the present secret of a client was claimed, and what people call the client."""
+    """The claim of a client's present secret, with the client's names."""
 
     org_name: str
     app_name: str | None
@@ -26,23 +26,22 @@ class SecretAge(NamedTuple):
 
 @dataclass(slots=True)
 class CredentialsMeter:
-    """What one instance has handed out and recognised."""
+    """The counts of one instance."""
 
     retrievals_issued: int = counted(_RETRIEVALS, "issued")
-    """Retrieval tokens given to somebody: for a new client or a rotation."""
+    """Retrieval tokens for new clients and rotations."""
     retrievals_claimed: int = counted(_RETRIEVALS, "claimed")
-    """Retrieval tokens turned into a secret."""
     retrievals_refused: int = counted(_RETRIEVALS, "refused")
     """Claims with a token that is mistyped, unknown, used, replaced or expired."""
     revoked: int = counted(REVOCATIONS, "credentials")
-    """Times that an administrator revoked a client's secrets, and its tokens with them."""
+    """Revocations of a client's secrets and tokens by an administrator."""
     rotated_out: int = counted(REVOCATIONS, "rotation")
-    """Claims that ended every token of a client, because the old secret had no grace."""
+    """Claims that ended all tokens of a client, because the old secret had no grace."""
     secret_ages: dict[Client, SecretAge] = field(default_factory=dict)
-    """Of the clients that have logged in here."""
+    """Of clients that have logged in here."""
 
     def note_claim(self, client: Client, now_epoch: int, *, ended_tokens: bool) -> None:
-        """Note a retrieval token that was turned into a secret just now."""
+        """Count a claim."""
         self.retrievals_claimed += 1
         self.rotated_out += ended_tokens
         known = self.secret_ages.get(client)
@@ -50,7 +49,7 @@ class CredentialsMeter:
             self.secret_ages[client] = known._replace(created_at_epoch=now_epoch)
 
     def note_login(self, policy: Policy) -> None:
-        """Note how old the secret of a client that logs in is, if that is known."""
+        """Note the age of a secret at a login, if it is known."""
         created_at_epoch, ages = policy.client_secret_created_at_epoch, self.secret_ages
         if created_at_epoch is not None and (policy.client in ages or len(ages) < SECRETS_MAX):
             ages[policy.client] = SecretAge(policy.org_name, policy.app_name, created_at_epoch)

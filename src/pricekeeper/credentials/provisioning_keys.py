@@ -1,13 +1,12 @@
-"""Keys that provision one organisation and its apps, and nothing else.
+"""Keys that administrate one organisation and its apps.
 
-The schema document gives an organisation an optional ``provisioning_api_key_hash``. Such a key
-opens what the deployment's own key opens, as far as it concerns that organisation. An
-organisation has at most one, handed out once and kept as a hash; one that was imported may be a
-bcrypt hash, and is replaced by one of ours at its first use.
+An organisation has at most one such key. It is shown once and stored as a hash. An imported hash
+(``provisioning_api_key_hash`` of the schema document) may be bcrypt; it is replaced by one of ours
+at its first use.
 
-A key that we mint names its organisation, so that it is recognised on any path, and of every other
-organisation its holder learns as much as of those that never were. An imported key names nobody:
-it is compared with the hash of the organisation that is asked for.
+A key of ours contains the id of its organisation, so it is recognised on any path, and its holder
+can't tell other organisations from absent ones. An imported key contains no id: it is compared with
+the hash of the requested organisation.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import structlog
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.authority import Attribution, may_produce, of_org
 from pricekeeper.clock import Clock
-from pricekeeper.credentials.hashing import Peppers
+from pricekeeper.credentials.peppers import Peppers
 from pricekeeper.credentials.secret import (
     Secret,
     from_base62,
@@ -31,8 +30,7 @@ from pricekeeper.credentials.secret import (
     mint,
     to_base62,
 )
-from pricekeeper.credentials.upgrading import StoredHash, rehash
-from pricekeeper.credentials.verification import Verifier
+from pricekeeper.credentials.verification import StoredHash, Verifier, rehash_outdated
 from pricekeeper.errors import ConditionFailedError, NotFoundError
 from pricekeeper.storage import ITEM_EXISTS, Remove, Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
@@ -52,7 +50,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ProvisioningKeys:
-    """The keys of all organisations in one store."""
+    """The provisioning keys in one store."""
 
     def __init__(
         self,
@@ -71,14 +69,14 @@ class ProvisioningKeys:
         self._verifier = verifier or Verifier(clock, peppers)
 
     async def issue(self, org_id: OrgId, by: Attribution) -> Secret:
-        """Make a key for the organisation, which replaces the one it had: one write.
+        """Make a key, in place of the earlier one: one write.
 
-        The key is shown only this once. A caller that loses the reply asks for another one.
+        It is shown only once. A caller that loses the reply asks for another one.
         """
         permit = may_produce(by.authority, of_org(org_id))
         key = mint(permit, _prefix(org_id), secrets.token_bytes)
         hashed = self._peppers.hash(_owner(org_id), key.reveal())
-        # What is done with the key names it by its fingerprint: so its issue is found.
+        # Later entries name the key by this fingerprint.
         after = {"fingerprint": self.fingerprint(key.reveal())}
         change = _change(org_id, "provisioning_key.issue", after)
         await self._write(org_id, Set(HASH, hashed), change, by)
@@ -86,23 +84,23 @@ class ProvisioningKeys:
         return key
 
     async def withdraw(self, org_id: OrgId, by: Attribution) -> None:
-        """Stop the organisation's key from working, if it has one: one write."""
+        """Stop the organisation's key from working: one write."""
         change = _change(org_id, "provisioning_key.withdraw")
         await self._write(org_id, Remove(HASH), change, by)
         _log.info("provisioning_key_withdrawn", org_id=org_id)
 
     def fingerprint(self, key: str) -> str:
-        """A name for a key, the deployment's own or an organisation's, that tells nothing of it.
+        """A name for a key, in logs and the audit trail.
 
-        Without the pepper nobody can tell whether a guess at the key has this name.
+        Without the pepper, a guess at the key can't be checked against it.
         """
         digest = hashlib.sha256(self._peppers.hash("fingerprint", key).encode()).hexdigest()
         return digest[:FINGERPRINT_LENGTH]
 
     async def find_org(self, key: str, asked_for: OrgId | None) -> OrgId | None:
-        """The organisation that this is the key of, if it is one: at most one read.
+        """The organisation of this key, if it is valid: at most one read.
 
-        ``asked_for`` is the organisation that an imported key could belong to.
+        ``asked_for`` is the organisation that an imported key may belong to.
         """
         org_id = _named_org(key) if key.startswith(KEY_PREFIX) else asked_for
         if org_id is None or not key or len(key) > KEY_LENGTH_MAX:
@@ -117,9 +115,8 @@ class ProvisioningKeys:
         matched = await self._verifier.find(org_id, owner, hashes, key)
         if matched is None:
             return None
-        if self._peppers.is_outdated(matched):
-            known = StoredHash(client, HASH, owner, matched)
-            await rehash(self._store, self._peppers, known, key)
+        known = StoredHash(client, HASH, owner, matched)
+        await rehash_outdated(self._store, self._peppers, known, key)
         return org_id
 
     async def _write(
@@ -138,7 +135,7 @@ def _change(org_id: OrgId, action: str, after: Mapping[str, str] | None = None) 
 
 
 def _owner(org_id: OrgId) -> str:
-    """What the hash is bound to: neither a client's secret nor another's key can stand in."""
+    """Binds the hash to this use, so that no client secret or other key matches it."""
     return f"{Client(org_id).client_id}/provisioning-key"
 
 
@@ -147,7 +144,7 @@ def _prefix(org_id: OrgId) -> str:
 
 
 def _named_org(key: str) -> OrgId | None:
-    """The organisation that a key of our own make names; ``None`` if it is mistyped."""
+    """The organisation in a key of ours; ``None`` if it is mistyped."""
     prefix = key[: len(KEY_PREFIX) + _ORG_LENGTH]
     if not is_well_formed(prefix, key):
         return None

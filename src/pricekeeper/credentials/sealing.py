@@ -1,8 +1,8 @@
-"""Secrets that we must be able to read again, such as the address of a webhook, sealed at rest.
+"""Seals secrets that must be readable again, such as the address of a webhook.
 
 Authenticated encryption (JWE, ``dir`` with A256GCM) under a key that is derived from the pepper, so
-a stolen table is worthless by itself. What is sealed says whose it is: copied to another owner's
-item, it opens nothing. An older pepper still opens what it has sealed.
+a stolen table is worthless. The sealed text contains its owner, so a copy on another owner's item
+can't be opened. Older peppers still open texts that they sealed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from pricekeeper.credentials.hashing import Peppers
+from pricekeeper.credentials.peppers import Peppers
 
 _HEADER: Final = {"alg": "dir", "enc": "A256GCM"}
 _PURPOSE: Final = b"pricekeeper: sealed secrets"
@@ -24,7 +24,7 @@ class _Sealed(msgspec.Struct, frozen=True):
 
 
 class Sealer:
-    """Seals texts for their owners, and opens them again."""
+    """Seals texts for their owners, and opens them."""
 
     def __init__(self, peppers: Peppers) -> None:
         self._keys = {
@@ -33,7 +33,7 @@ class Sealer:
         self._version = peppers.current.version
 
     def seal(self, owner: str, text: str) -> str:
-        """What may rest anywhere: nobody without the pepper can read it."""
+        """Encrypt a text."""
         from joserfc import jwe  # noqa: PLC0415 - slow to import, and seldom needed
         from joserfc.jwk import OctKey  # noqa: PLC0415
 
@@ -42,7 +42,7 @@ class Sealer:
         return jwe.encrypt_compact({**_HEADER, "kid": self._version}, plain, key)
 
     def unseal(self, owner: str, sealed: str) -> str | None:
-        """The text; ``None`` if it is another owner's, or if no pepper opens it."""
+        """The text; ``None`` if it belongs to another owner, or no pepper opens it."""
         from joserfc import jwe  # noqa: PLC0415
         from joserfc.errors import JoseError  # noqa: PLC0415
         from joserfc.jwk import OctKey  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""What our secrets look like, and a wrapper that keeps them out of logs.
+"""The form of our secrets, and a wrapper that keeps them out of logs.
 
-A secret is a prefix, 256 random bits in base 62 and a CRC-32 of both in base 62. The prefix
-lets people and secret scanners recognise one; the checksum tells a mistyped one without
-asking the store. Neither adds to what an attacker has to guess.
+A secret is a prefix, 256 random bits in base 62, and a CRC-32 of both in base 62. People and secret
+scanners recognise the prefix. The checksum finds typing errors without a read. Neither helps an
+attacker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pricekeeper.authority import Permit
 CLIENT_SECRET: Final = "pks_"  # noqa: S105 - what every secret begins with
 RETRIEVAL_TOKEN: Final = "pkr_"  # noqa: S105
 SECRET_BYTES_MAX: Final = 72
-"""No secret is longer: ours are 53 characters, and bcrypt looks at no more than this."""
+"""Ours have 53 characters; bcrypt reads no more than this."""
 
 _ENTROPY_BYTES: Final = 32
 _BODY_LENGTH: Final = 43
@@ -26,36 +26,36 @@ _CHECKSUM_LENGTH: Final = 6
 _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 Entropy: TypeAlias = Callable[[int], bytes]
-"""That many bytes that nobody can predict."""
+"""Returns that many random bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A text that shows itself only when asked."""
+    """A text that is shown only on request."""
 
     _text: str = field(repr=False)
 
     def reveal(self) -> str:
-        """The text itself, for the one answer that carries it."""
+        """The text itself, for the one answer that contains it."""
         return self._text
 
 
 def mint(_: Permit, prefix: str, entropy: Entropy) -> Secret:
-    """Make a new secret of that kind, which takes a permit: see `may_produce`."""
+    """Make a new secret of that kind. The permit comes from `may_produce`."""
     body = to_base62(int.from_bytes(entropy(_ENTROPY_BYTES)), _BODY_LENGTH)
     return Secret(prefix + body + _checksum(prefix + body))
 
 
 def is_well_formed(prefix: str, text: str) -> bool:
-    """Whether the text has the form and the checksum of a secret of that kind."""
+    """Whether prefix and checksum are right."""
     return text.startswith(prefix) and _intact(prefix, text[len(prefix) :])
 
 
 def is_mistyped(prefix: str, text: str) -> bool:
-    """Whether the text was meant to be a secret of that kind and is not quite one.
+    """Whether the text is a secret of that kind with an error in it.
 
-    Either it has the prefix and something behind it is wrong, or what is at its end is right
-    and the prefix is wrong. A text that is neither may be a secret of another make.
+    Either its prefix is right and the rest is wrong, or its end is right and the prefix is wrong.
+    Any other text may be an imported secret.
     """
     if text.startswith(prefix):
         return not is_well_formed(prefix, text)
@@ -81,7 +81,7 @@ def to_base62(number: int, length: int) -> str:
 
 
 def from_base62(text: str) -> int | None:
-    """The number that these digits are; ``None`` if one of them is no digit."""
+    """The number of these digits; ``None`` if one of them is no digit."""
     number = 0
     for character in text:
         digit = _DIGITS.find(character)

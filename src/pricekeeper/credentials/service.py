@@ -1,18 +1,22 @@
-"""Secrets of clients: issued once, recognised later, replaced with a grace, revoked at once.
+"""Secrets of clients: issue, login, rotation with a grace, and revocation.
 
-A secret is minted by the call that hands it out and is stored only as a hash. Registration and
-rotation hand out a retrieval token, good for ten minutes and one claim. A caller that loses the
-reply to a claim needs a new retrieval token, since a secret is shown once.
+A claim mints a secret, returns it once and stores its hash. Registration and rotation issue a
+retrieval token, which is valid for ten minutes and one claim. A caller that loses the reply to a
+claim needs a new retrieval token.
 
-Failing closed: without the store nobody is authenticated, nothing is claimed. While the time is
-in doubt no secret and no retrieval token is issued: `ClockInDoubtError`.
+`Provisioning` writes a new client together with its retrieval token. So the caller that wins a race
+of creations has a token that works, and every client has a way to get its secret.
+
+This fails closed: without the store there is no login and no claim. While the time is in doubt, no
+secret and no retrieval token is issued (`ClockInDoubtError`).
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -20,9 +24,9 @@ from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.authority import Attribution, Permit, may_produce
 from pricekeeper.clock import Clock, require_trusted_time
 from pricekeeper.credentials import items
-from pricekeeper.credentials.hashing import Peppers
 from pricekeeper.credentials.items import Claimable
 from pricekeeper.credentials.meter import CredentialsMeter
+from pricekeeper.credentials.peppers import Peppers
 from pricekeeper.credentials.secret import (
     CLIENT_SECRET,
     RETRIEVAL_TOKEN,
@@ -33,8 +37,7 @@ from pricekeeper.credentials.secret import (
     is_well_formed,
     mint,
 )
-from pricekeeper.credentials.upgrading import StoredHash, rehash
-from pricekeeper.credentials.verification import Verifier
+from pricekeeper.credentials.verification import StoredHash, Verifier, rehash_outdated
 from pricekeeper.errors import (
     ContendedError,
     InvalidClientError,
@@ -51,12 +54,14 @@ from pricekeeper.tenants import (
     Enrolment,
     Generation,
     Policy,
+    Saved,
     Tenants,
     config_key,
     parse_client_id,
 )
 from pricekeeper.tenants.ending import random_name
 from pricekeeper.tenants.items import TOKENS_VALID_FROM
+from pricekeeper.values import AppId, OrgId
 from pricekeeper.wire.bounds import GRACE_HOURS_MAX
 
 ATTEMPTS_MAX: Final = 8
@@ -66,7 +71,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """A client that has shown its secret, and what holds for it at this moment."""
+    """A client that has shown its secret, with its present policy."""
 
     client: Client
     policy: Policy
@@ -74,7 +79,7 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """A retrieval token: its holder can claim a secret, once."""
+    """A retrieval token, for one claim of a secret."""
 
     token: Secret
     expires_at_epoch: int
@@ -82,7 +87,7 @@ class Retrieval:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A new secret can be claimed; then the old one lives for the grace."""
+    """A claimable new secret; after the claim the old one is valid for the grace."""
 
     client_id: str
     retrieval: Retrieval
@@ -91,20 +96,19 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class SecretClaim:
-    """A retrieval token that was found, and nobody has used yet."""
+    """An unused retrieval token that was found."""
 
     key: str = field(repr=False)
     claimable: Claimable
 
     @property
     def client_id(self) -> str:
-        """The client that the secret is for."""
         return self.claimable.client.client_id
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedSecret:
-    """A client's new secret. It is shown only this once."""
+    """A client's new secret, shown only once."""
 
     client_id: str
     client_secret: Secret
@@ -112,7 +116,7 @@ class ClaimedSecret:
 
 
 class Credentials:
-    """The credentials in one store, under these peppers."""
+    """The credentials in one store."""
 
     def __init__(
         self,
@@ -137,11 +141,11 @@ class Credentials:
     async def authenticate(
         self, client_id: str, secret: str, *, doubted: bool = False
     ) -> Authenticated:
-        """The client that this is the secret of: one read, whether it exists or not.
+        """Find the client of this secret: one read, whether it exists or not.
 
-        Every refusal is the same `InvalidClientError`, after the same work. What can't be a
-        client's name or a secret is refused before anything is read. A ``doubted`` caller may be
-        guessing: a secret that we did not mint then waits for a turn, after one more read.
+        Every refusal is the same `InvalidClientError` after the same work. Impossible names and
+        secrets are refused without a read. A ``doubted`` caller may be guessing, so a secret that
+        we did not mint waits for a turn, after one more read.
         """
         try:
             client = parse_client_id(client_id)
@@ -159,7 +163,7 @@ class Credentials:
             return await self._authenticate(client, secret)
 
     async def _has_secret(self, client: Client) -> bool:
-        """Whether there is such a client, and something to compare its secret with."""
+        """Whether the client exists and has a secret."""
         try:
             record = await self._tenants.read_record(client)
         except NotFoundError:
@@ -181,16 +185,15 @@ class Credentials:
         )
         if record is None or stored is None:
             raise InvalidClientError
-        if self._peppers.is_outdated(stored):
-            slot = items.SECRET_HASH if stored == held.current else items.PREVIOUS_HASH
-            known = StoredHash(client, slot, client.client_id, stored)
-            await rehash(self._store, self._peppers, known, secret)
+        attribute = items.SECRET_HASH if stored == held.current else items.PREVIOUS_HASH
+        known = StoredHash(client, attribute, client.client_id, stored)
+        await rehash_outdated(self._store, self._peppers, known, secret)
         policy = self._tenants.policy_of(record)
         self.meter.note_login(policy)
         return Authenticated(client, policy)
 
     def enrolment(self, client: Client, by: Attribution) -> tuple[Enrolment, Retrieval]:
-        """What makes a client that is being created come with a retrieval token."""
+        """Make the retrieval token of a client that is being created."""
         claimable = Claimable(client, grace_period_hours=0, replaces=None)
         permit = may_produce(by.authority, client)
         key, retrieval, now_epoch = self._new_retrieval(permit)
@@ -200,9 +203,8 @@ class Credentials:
     async def rotate(self, client: Client, grace_period_hours: int, by: Attribution) -> Rotation:
         """Let a new secret be claimed: one read and one transaction.
 
-        The present secret goes on working until then, and for the grace from then on. Without a
-        grace, every token of the client ends with the claim as well. A retrieval token that was
-        issued before and not claimed is worthless now.
+        The present secret stays valid until the claim, and then for the grace. Without a grace, the
+        claim also ends all tokens of the client. Earlier unused retrieval tokens become invalid.
         """
         if type(grace_period_hours) is not int or not 0 <= grace_period_hours <= GRACE_HOURS_MAX:
             raise InvalidValueError(
@@ -222,34 +224,35 @@ class Credentials:
         raise ContendedError(f"{client.client_id}: others kept rotating its secret")
 
     async def claim(self, token: str, by: Attribution) -> ClaimedSecret:
-        """Mint the secret that the retrieval token is for: one read and one transaction.
+        """Mint the secret of the retrieval token: one read and one transaction.
 
-        A token that is mistyped, unknown, used, replaced or expired is not found, alike.
+        All invalid tokens raise the same `NotFoundError`: mistyped, unknown, used, replaced,
+        expired.
         """
         return await self.complete_claim(await self.find_claim(token), by)
 
     async def find_claim(self, token: str) -> SecretClaim:
-        """Read what can be claimed with the retrieval token: one read."""
+        """Find the claim of a retrieval token: one read."""
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
         key = items.retrieval_key(Secret(token))
         try:
             claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
-        except UnreadableItemError:  # it has been reported, and claims nothing
+        except UnreadableItemError:  # it was reported
             claimable = None
         if claimable is None:
             raise self._not_claimable("unknown, expired or used")
         return SecretClaim(key, claimable)
 
     async def complete_claim(self, claim: SecretClaim, by: Attribution) -> ClaimedSecret:
-        """Mint the secret, unless somebody else was faster: one transaction.
+        """Mint the secret, unless another caller was faster: one transaction.
 
-        Without a grace, every token that the replaced secret was exchanged for ends with this.
+        Without a grace, all tokens that came from the replaced secret end.
         """
         require_trusted_time(self._clock)
         key, claimable = claim.key, claim.claimable
         client, client_id = claimable.client, claim.client_id
-        # The retrieval token stands for the client: it is exchanged for that client's secret.
+        # The holder of the retrieval token acts as the client.
         secret = mint(may_produce(client, client), CLIENT_SECRET, self._entropy)
         new_hash = self._peppers.hash(client_id, secret.reveal())
         generation, since_ms = random_name(), 0
@@ -279,12 +282,11 @@ class Credentials:
     async def revoke_now(
         self, client: Client, by: Attribution, *, previous_only: bool = False
     ) -> None:
-        """Stop the client's secrets and everything they were exchanged for: one read, one write.
+        """End the client's secrets and all tokens from them: one read, one write.
 
-        Its retrieval tokens stop with them; a rotation gives it a secret again. With
-        ``previous_only`` the present secret, and what can be claimed, stay: what stops is the
-        secret that a rotation has replaced and whose grace still runs, and every token, since
-        nobody can tell by which of the two it was got. Repeating it does no harm.
+        Its retrieval tokens end too; a rotation gives it a new secret. With ``previous_only`` the
+        present secret and a pending claim stay: only the replaced secret in its grace ends, and all
+        tokens, because they may come from either secret. Repeating it does no harm.
         """
         also = items.GRACE_ENDED if previous_only else items.REVOKED
         details = {"secrets": "PREVIOUS" if previous_only else "ALL"}
@@ -296,7 +298,7 @@ class Credentials:
     async def _make_claimable(
         self, key: str, claimable: Claimable, item: Item, now_epoch: int, by: Attribution
     ) -> bool:
-        """Make the token the one to be claimed; whether that worked. Not if the item changed."""
+        """Make the token claimable; ``False`` if the item has changed."""
         client = claimable.client
         point = Update(
             CONFIG,
@@ -320,7 +322,7 @@ class Credentials:
         return items.retrieval_key(token), retrieval, now_epoch
 
     def _not_claimable(self, why: str) -> NotFoundError:
-        """Log why a claim fails, and return the one error that every caller gets."""
+        """Log the reason, and return the one error that all callers get."""
         self.meter.retrievals_refused += 1
         _log.info("claim_refused", why=why)
         return NotFoundError("retrieval token")
@@ -330,7 +332,7 @@ class Credentials:
 
 
 def _claimed(claimable: Claimable, old_ends_at_epoch: int | None) -> Change:
-    """The claim as the audit trail has it."""
+    """A claim for the audit trail."""
     client = claimable.client
     details = (
         {} if old_ends_at_epoch is None else {"old_secret_expires_at_epoch": old_ends_at_epoch}
@@ -339,7 +341,7 @@ def _claimed(claimable: Claimable, old_ends_at_epoch: int | None) -> Change:
 
 
 def _impossible(secret: str) -> bool:
-    """Whether no client can have such a secret."""
+    """Whether no client can have this secret."""
     too_long = len(secret.encode("utf-8", "surrogatepass")) > SECRET_BYTES_MAX
     return not secret or too_long or is_mistyped(CLIENT_SECRET, secret)
 
@@ -347,10 +349,10 @@ def _impossible(secret: str) -> bool:
 def _still_claimable(
     key: str, claimable: Claimable, cancelled: TransactionCancelledError
 ) -> tuple[Claimable, int] | None:
-    """What to try next, if the claim is still open and only what it replaces has changed.
+    """The claim to try next, if it is still open and only the replaced hash has changed.
 
-    The secret may have been hashed anew, or a token generation may have begun by a clock that is
-    ahead of ours: then that is the moment to begin the next one at.
+    The secret may have been hashed again. Or a token generation may have begun by a clock ahead of
+    ours; the next one then begins at the same moment.
     """
     item = cancelled.reasons[1].item
     lost = [
@@ -362,3 +364,40 @@ def _still_claimable(
         return None
     latest_ms: int = item.get(TOKENS_VALID_FROM, 0)
     return replace(claimable, replaces=item.get(items.SECRET_HASH)), latest_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """A created client with its retrieval token, or an updated one without."""
+
+    created: bool
+    policy: Policy
+    retrieval: Retrieval | None
+
+
+class Provisioning:
+    """Creates and updates clients with credentials."""
+
+    def __init__(self, tenants: Tenants, credentials: Credentials) -> None:
+        self._tenants = tenants
+        self._credentials = credentials
+
+    async def put_org(self, org_id: OrgId, body: Mapping[str, Any], by: Attribution) -> Provisioned:
+        """Create the organisation, or replace its settings."""
+        enrolment, retrieval = self._credentials.enrolment(Client(org_id), by)
+        saved = await self._tenants.put_org(org_id, body, by, enrolment)
+        return self._note_saved(saved, retrieval)
+
+    async def put_app(
+        self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any], by: Attribution
+    ) -> Provisioned:
+        """Create the app, or replace its overrides."""
+        enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id), by)
+        saved = await self._tenants.put_app(org_id, app_id, body, by, enrolment)
+        return self._note_saved(saved, retrieval)
+
+    def _note_saved(self, saved: Saved, retrieval: Retrieval) -> Provisioned:
+        if not saved.created:
+            return Provisioned(created=False, policy=saved.policy, retrieval=None)
+        self._credentials.meter.retrievals_issued += 1
+        return Provisioned(created=True, policy=saved.policy, retrieval=retrieval)

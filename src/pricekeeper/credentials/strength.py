@@ -1,16 +1,14 @@
-"""How hard a provisioning key is to guess, as far as the key itself shows, and what is public.
+"""Estimates how hard a provisioning key is to guess, and refuses public keys.
 
-The rule, which `docs/operations.md` states too: each character counts as many bits as its alphabet
-gives, and the alphabet is that of the characters that are there: 16 for hex digits of one case;
-else 10 for digits, 26 for letters of one case, 2 for any other characters, added up; and 64 at
-least where both cases are. What repeats does not count: a key that is one piece over and over
-counts as that piece, a run of `RUN_MIN` or more equal or consecutive characters (``aaaaaaaa``,
-``01234567``) counts as one character, and a key of fewer than `DISTINCT_MIN` different characters
-counts as nothing.
+The rule, also in `docs/operations.md`: each character has the bits of the key's alphabet. The
+alphabet has 16 characters for hex digits of one case. Otherwise it has 10 for digits, 26 for
+letters of each case and 2 for any others, added up, and at least 64 with both cases. Repetitions do
+not count: a repeated piece counts once, a run of `RUN_MIN` or more equal or consecutive characters
+(``aaaaaaaa``, ``01234567``) counts as one character, and a key with fewer than `DISTINCT_MIN`
+different characters has no bits.
 
-Random keys of 32 hex digits pass, but for one in a million, and so do those of 22 characters of
-base64url, but for one in 50,000 that has no capital or no small letter. Whether a key was made of
-words nobody can tell from here.
+One in a million random keys of 32 hex digits fails, and one in 50,000 of 22 characters of
+base64url. The rule can't recognise words.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ BITS_MIN: Final = 128
 RUN_MIN: Final = 8
 DISTINCT_MIN: Final = 8
 PUBLIC_KEY: Final = "demo-provisioning-key"
-"""The key of ``serve --demo``. Everybody knows it, so nothing but the demo on loopback takes it."""
+"""The key of ``serve --demo``. It is public, so only the demo on loopback accepts it."""
 PUBLIC_METRICS_TOKEN: Final = "demo-metrics-token"  # noqa: S105 - no secret, as the key above
 HOW_TO_MAKE_ONE: Final = f"export {PROVISIONING_KEY}=$(openssl rand -hex 32)"
 HOW_TO_MAKE_A_TOKEN: Final = f"export {METRICS_TOKEN}=$(openssl rand -hex 32)"
@@ -36,21 +34,21 @@ _CLASSES: Final = (string.digits, string.ascii_lowercase, string.ascii_uppercase
 _PREFIXES_OF_OURS: Final = ("pka_", "pkp_")
 _BASE64: Final = 64
 _OTHERS: Final = 2
-"""What base64url has beside letters and digits; blanks and dashes between words are no more."""
+"""The other characters of base64url; spaces and dashes between words add no more."""
 
 
 def require_strong_key(key: str | None, *, public_allowed: bool = False) -> None:
-    """Refuse to start with a key that could be guessed; the message shows how to make one.
+    """Raise `SettingsError` if the key can be guessed; the message shows how to make one.
 
-    Without any the service is administered with the keys in its store.
+    Without a key, the service is administrated with the keys in its store.
     """
     if key is None:
         return
     if key.startswith(_PREFIXES_OF_OURS):
         raise SettingsError(
             PROVISIONING_KEY,
-            "is a key that a service has issued, which may do less than this one would; "
-            f"show it with {ADMIN_KEY}, and make another here: {HOW_TO_MAKE_ONE}",
+            "is a key that a service has issued, with fewer rights than this one; "
+            f"set it as {ADMIN_KEY}, and make another one here: {HOW_TO_MAKE_ONE}",
         )
     if key == PUBLIC_KEY:
         if public_allowed:
@@ -66,7 +64,7 @@ def require_strong_key(key: str | None, *, public_allowed: bool = False) -> None
 
 
 def refuse_public_token(token: str | None, *, public_allowed: bool = False) -> None:
-    """Refuse to start with the demo's metrics token, where others could read with it."""
+    """Raise `SettingsError` for the demo's metrics token, where others could use it."""
     if token == PUBLIC_METRICS_TOKEN and not public_allowed:
         raise _public(METRICS_TOKEN, HOW_TO_MAKE_A_TOKEN)
 
@@ -74,13 +72,13 @@ def refuse_public_token(token: str | None, *, public_allowed: bool = False) -> N
 def _public(setting: str, how_to_make_one: str) -> SettingsError:
     return SettingsError(
         setting,
-        "is the demo's, which is public: it is good for serve --demo on 127.0.0.1 alone; "
+        "is the public one of the demo, valid only for serve --demo on 127.0.0.1; "
         f"make one: {how_to_make_one}",
     )
 
 
 def estimate_bits(key: str) -> int:
-    """How many bits a key has at most, by the rule above."""
+    """The bits of a key by the rule above."""
     characters = set(key)
     if len(characters) < DISTINCT_MIN:
         return 0
@@ -99,9 +97,9 @@ def _alphabet_size(characters: set[str]) -> int:
 
 
 def _period(text: str) -> int:
-    """The length of the piece that the text repeats; its own length if it repeats none.
+    """The length of the repeated piece, or of the whole text.
 
-    The border table of Knuth, Morris and Pratt: linear in the length.
+    Computed with the border table of Knuth, Morris and Pratt, in linear time.
     """
     borders = [0] * len(text)
     for index in range(1, len(text)):
@@ -114,7 +112,7 @@ def _period(text: str) -> int:
 
 
 def _without_runs(text: str) -> int:
-    """How many characters there are, with each long run of the same step counted as one."""
+    """The number of characters, with each long run of one step counted once."""
     count = run = 0
     step: int | None = None
     for before, character in zip(" " + text, text, strict=False):

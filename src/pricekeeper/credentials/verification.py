@@ -1,33 +1,101 @@
-"""Whether a secret is one of those that are stored: every kind of hash, at a bounded cost.
+"""Compares secrets with stored hashes of every kind, at a bounded cost.
 
-A hash of ours costs microseconds, so those are always compared, also where nothing is stored: the
-time taken says nothing about what there is. A bcrypt hash costs a quarter of a second, off the
-event loop, and is compared only if nothing else matched. Where the caller is doubted, see
-`pricekeeper.credentials.doubt`.
+Our hashes cost microseconds. They are always compared, also where nothing is stored, so that the
+time of an answer shows nothing. A bcrypt hash of an imported client costs a quarter of a second by
+design; it is compared only if nothing else matched. It runs on one of `THREADS_MAX` threads, behind
+a line of `PLACES_MAX` places in which organisations take turns. More callers are refused at once.
+Until such a client has logged in once, the time of an answer shows the kind of its hash. Doing the
+same work for names that do not exist would let anyone keep the processors busy.
+
+**Doubted callers** have failed too often, but a right secret must still be accepted. Secrets that
+we minted have 256 random bits, so they are compared at any rate. An imported secret may be a
+person's password, so a doubted one waits for a turn of `TURN_MS`. That bounds the guesses and their
+cost. Turns are only for clients that exist, because anyone can make up names; a made-up name waits
+as long, without a turn. Organisations share `DOUBTED_PLACES_MAX` places, so that guesses at one
+leave turns to others. The longest wait is 4 s, within the deadline of a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Final
 
+import bcrypt
 import structlog
 
 from pricekeeper.clock import Clock
-from pricekeeper.credentials.doubt import DoubtedSecrets
-from pricekeeper.credentials.hashing import Peppers
-from pricekeeper.credentials.legacy import LegacyHashes, is_legacy
+from pricekeeper.concurrency import FairLine
+from pricekeeper.credentials.peppers import Peppers
+from pricekeeper.errors import StoreError
+from pricekeeper.storage import Set, Store, Update, attr
+from pricekeeper.storage.tables import CONFIG
+from pricekeeper.tenants import Client, config_key
 from pricekeeper.values import OrgId
+
+TURN_MS: Final = 250
+DOUBTED_PLACES_MAX: Final = 16
+PREFIX: Final = "$2b$"
+THREADS_MAX: Final = 2
+PLACES_MAX: Final = 64
+"""One organisation can hold half of them, because many processes of a client may log in at once."""
+_COST_MAX: Final = 15
+"""2**15 rounds take about two seconds; a hash with more is not accepted."""
 
 _log = structlog.get_logger(__name__)
 
 
+class DoubtedSecrets:
+    """Gives turns for comparisons, one at a time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._line = FairLine(1, DOUBTED_PLACES_MAX)
+
+    @asynccontextmanager
+    async def wait_for_turn(self, org_id: str) -> AsyncIterator[None]:
+        """Wait for a turn, which lasts for the block."""
+        async with self._line.turn(org_id):
+            await self._clock.sleep_ms(TURN_MS)
+            yield
+
+    async def wait_as_if(self) -> None:
+        """Wait as long as a caller that joined the line now."""
+        await self._clock.sleep_ms((self._line.length + 1) * TURN_MS)
+
+
+class BcryptHashes:
+    """Compares bcrypt hashes in threads."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="pricekeeper-bcrypt")
+        self._line = FairLine(THREADS_MAX, PLACES_MAX)
+
+    async def matches(self, org_id: str, stored: str, secret: str) -> bool:
+        """Compare in a turn of the organisation; a malformed hash matches nothing."""
+        if not stored[4:6].isdecimal() or int(stored[4:6]) > _COST_MAX:
+            return False
+        async with self._line.turn(org_id):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, _matches, stored, secret)
+
+
+def _matches(stored: str, secret: str) -> bool:
+    try:
+        return bcrypt.checkpw(secret.encode(), stored.encode())
+    except ValueError:  # no bcrypt hash, or no text
+        return False
+
+
 class Verifier:
-    """Compares secrets with hashes. ``owner`` is what a hash is bound to, such as a client's id."""
+    """Compares secrets with hashes. ``owner`` is part of what is hashed, such as a client's id."""
 
     def __init__(self, clock: Clock, peppers: Peppers) -> None:
         self._peppers = peppers
-        self._legacy = LegacyHashes()
+        self._bcrypt = BcryptHashes()
         self.doubted = DoubtedSecrets(clock)
 
     async def find(
@@ -39,7 +107,7 @@ class Verifier:
         *,
         turn_needed: bool = False,
     ) -> str | None:
-        """The hash that is the secret's, if one of them is.
+        """Return the hash of the secret, if it is among these.
 
         With ``turn_needed``, a bcrypt hash is compared in a turn of the doubted secrets.
         """
@@ -50,10 +118,42 @@ class Verifier:
         for stored in hashes:
             if stored is None or matched is not None or self._peppers.knows(stored):
                 continue
-            if not is_legacy(stored):
+            if not stored.startswith(PREFIX):
                 _log.error("secret_hash_unreadable", owner=owner)
                 continue
             async with self.doubted.wait_for_turn(org_id) if turn_needed else nullcontext():
-                if await self._legacy.matches(org_id, stored, secret):
+                if await self._bcrypt.matches(org_id, stored, secret):
                     matched = stored
         return matched
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHash:
+    """A hash, its attribute on a client's item, and its owner."""
+
+    client: Client
+    attribute: str
+    owner: str
+    text: str = field(repr=False)
+
+
+async def rehash_outdated(store: Store, peppers: Peppers, stored: StoredHash, secret: str) -> None:
+    """Replace an outdated hash of a secret that was just shown, unless it was changed meanwhile.
+
+    A failure does no harm: the old hash stays valid, and the next login tries again.
+    """
+    if not peppers.is_outdated(stored.text):
+        return
+    client_id = stored.client.client_id
+    operation = Update(
+        CONFIG,
+        config_key(stored.client),
+        (Set(stored.attribute, peppers.hash(stored.owner, secret)),),
+        attr(stored.attribute).eq(stored.text),
+    )
+    try:
+        await store.update(operation)
+    except StoreError as error:
+        _log.warning("secret_hash_kept", client_id=client_id, error=error.code)
+    else:
+        _log.info("secret_hash_upgraded", client_id=client_id)
