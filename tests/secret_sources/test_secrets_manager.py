@@ -11,8 +11,7 @@ from botocore.session import Session
 from free_port import free_port
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import SettingsError
-from pricekeeper.secret_sources import open_source
-from pricekeeper.secret_sources.source import AWS_ATTEMPTS_MAX
+from pricekeeper.secret_sources import AWS_ATTEMPTS_MAX, open_source
 from pricekeeper.settings.locations import AwsSecret, parse_secret_location
 from secrets_manager import (
     MODEL,

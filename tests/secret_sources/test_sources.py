@@ -69,7 +69,7 @@ async def test_a_file_that_everybody_can_read_is_refused(tmp_path: Path, mode: i
     path = tmp_path / "pepper"
     path.write_text("v1:CANARY", "utf-8")
     path.chmod(mode)
-    with pytest.raises(SettingsError, match=f"{SETTING}: everybody .* chmod o= ") as told:
+    with pytest.raises(SettingsError, match=f"{SETTING}: every user .* chmod o= ") as told:
         await read(f"file:{path}")
     assert "CANARY" not in str(told.value)
 

@@ -24,8 +24,8 @@ from pricekeeper.tokens.aws_credentials import (
     derive_secret_access_key,
     find_secret_access_key,
 )
-from pricekeeper.tokens.keyfile import KeyFile
 from pricekeeper.tokens.keyring import new_keyring
+from pricekeeper.tokens.keys import KeyFile
 from pricekeeper.tokens.validation import VALIDITY_AGE_MS_MAX
 from pricekeeper.values import AppId
 from tokens.conftest import LIMIT, Instance, Member, MovableClock

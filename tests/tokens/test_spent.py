@@ -2,11 +2,10 @@
 
 import pytest
 
-from pricekeeper.clock import ManualClock
 from pricekeeper.errors import InvalidTokenError
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client
-from pricekeeper.tokens.spent import SPENT_AGE_MS_MAX, SpentTokens
+from pricekeeper.tokens.service import SPENT_AGE_MS_MAX
 from tenants.conftest import new_org_id
 from tokens.conftest import Instance, Member, MovableClock
 
@@ -69,11 +68,3 @@ async def test_who_never_was_a_token_of_ours_is_a_guess(here: Instance) -> None:
     """Refused without the store, and nothing is remembered of it."""
     for text in ("", "pkrt_", "pkrt_nonsense", "x" * 600):
         assert not (await refused(here, text)).genuine
-
-
-def test_only_so_many_are_remembered() -> None:
-    """The latest; nobody fills the memory with what was refused."""
-    spent = SpentTokens(ManualClock(), entries_max=2)
-    for name in ("a", "b", "a", "c"):
-        spent.add(name)
-    assert [name in spent for name in "abc"] == [True, False, True]

@@ -16,7 +16,7 @@ from pricekeeper.storage.tables import REVOKED_TOKENS
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client
 from pricekeeper.tokens import Keys
-from pricekeeper.tokens.keyfile import KeyFile
+from pricekeeper.tokens.keys import KeyFile
 from pricekeeper.tokens.validation import (
     CHANGED_MAX,
     RECALL_MS,
@@ -198,8 +198,8 @@ async def test_what_ends_here_ends_here_at_once_and_everywhere_in_half_a_minute(
     [
         ("revoke_access", "revoked"),
         ("end_session", "its session has ended"),
-        ("end_all_sessions", "everything of its client was ended"),
-        ("delete", "its client is gone"),
+        ("end_all_sessions", "all tokens of its client have ended"),
+        ("delete", "its client is deleted"),
     ],
 )
 async def test_the_log_says_why_and_the_caller_does_not(

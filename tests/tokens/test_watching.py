@@ -7,7 +7,7 @@ import pytest
 
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import SettingsError
-from pricekeeper.secret_sources.source import AWS_REFRESH_MS
+from pricekeeper.secret_sources import AWS_REFRESH_MS
 from pricekeeper.tokens import (
     PUBLISH_AHEAD_SECS,
     Keyring,
@@ -17,7 +17,7 @@ from pricekeeper.tokens import (
     new_keyring,
     parse_keyring,
 )
-from pricekeeper.tokens.watching import HURRY_MS
+from pricekeeper.tokens.keys import HURRY_MS
 
 
 class Shelf:
@@ -43,7 +43,7 @@ class World:
         self.shelf = Shelf(new_keyring(self.now_epoch))
         self.keys = Keys(parse_keyring(self.shelf.text), self.clock)
         self.watcher = KeyWatcher(
-            self.keys, self.shelf, self.shelf.text, self.clock, AWS_REFRESH_MS
+            self.keys, self.shelf.read, self.shelf.text, self.clock, AWS_REFRESH_MS
         )
 
     @property

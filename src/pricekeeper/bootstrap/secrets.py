@@ -39,7 +39,7 @@ async def open_keys(settings: Settings, clock: Clock) -> tuple[Keys, KeyWatcher 
     keys = Keys(read_keyring(settings, text), clock)
     if source.refresh_ms is None:
         return keys, None
-    return keys, KeyWatcher(keys, source, text, clock, source.refresh_ms)
+    return keys, KeyWatcher(keys, source.read, text, clock, source.refresh_ms)
 
 
 def read_keyring(settings: Settings, text: str) -> Keyring:

@@ -1,7 +1,7 @@
-"""Tokens: issued, refreshed, checked, revoked; and the keys that make them ours."""
+"""Tokens of clients, and the keys that sign them."""
 
+from pricekeeper.tokens.access_token import APP_USE, ORG_READ, SCOPES, Principal
 from pricekeeper.tokens.aws_credentials import AwsCredentials
-from pricekeeper.tokens.keyfile import PUBLISH_AHEAD_SECS, KeyFile
 from pricekeeper.tokens.keyring import (
     ACCESS_SECS,
     Keyring,
@@ -9,12 +9,10 @@ from pricekeeper.tokens.keyring import (
     new_keyring,
     parse_keyring,
 )
-from pricekeeper.tokens.keys import Keys
+from pricekeeper.tokens.keys import PUBLISH_AHEAD_SECS, KeyFile, Keys, KeyWatcher
 from pricekeeper.tokens.meter import KeysMeter
-from pricekeeper.tokens.principal import APP_USE, ORG_READ, SCOPES, Principal
 from pricekeeper.tokens.service import Identity, Introspection, TokenGrant
 from pricekeeper.tokens.validation import digest_of
-from pricekeeper.tokens.watching import KeyWatcher
 
 __all__ = [
     "ACCESS_SECS",

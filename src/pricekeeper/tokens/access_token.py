@@ -1,8 +1,10 @@
-"""Access tokens: what they claim, how they are signed, and every way in which one can be wrong.
+"""Access tokens: claims, signature, checks, and the principal of a valid one.
 
-The first part of a token must be, to the byte, a header that one of our keys writes. So there is
-nothing to negotiate and nothing to parse before the signature is known to be ours: no other
-algorithm or type, no ``crit``, no key by address, no name that leads anywhere else.
+The first part of a token must equal, byte for byte, the header that one of our keys writes. So
+nothing is parsed or negotiated before the signature is known to be ours: no other algorithm or
+type, no ``crit``, no key by address or unknown name.
+
+An organisation may use its apps and read all of them; an app is confined to itself.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
 
 from pricekeeper.authority import Permit
+from pricekeeper.tenants import Client
 from pricekeeper.tokens.keyring import ALGORITHM, SKEW_SECS, TokenKey
+from pricekeeper.values import AppId, OrgId
 
 ACCESS_TOKEN_LENGTH_MAX: Final = 2_048
 
 _REGISTRY: Final = JWSRegistry(algorithms=[ALGORITHM])
 _GENERATION: Final = "generation-"
-"""How the ``sid`` of a token outside the session slots begins; a session's begins with digits."""
+"""The prefix of ``sid`` outside the session slots; that of a session begins with digits."""
 
 
 class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an access token says. Integers are seconds since the epoch."""
+    """The claims of an access token. Integers are seconds since the epoch."""
 
     iss: str
     sub: str
@@ -35,53 +39,53 @@ class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
     iat: int
     jti: str
     sid: str
-    """The session; for a token outside the session slots, its client's token generation."""
+    """The session; outside the session slots, the client's token generation."""
     org_id: str
     scope: str
     client_id: str
-    """The same as ``sub``, as RFC 9068 wants it."""
+    """Equal to ``sub``, as RFC 9068 requires."""
     app_id: str | None = None
     nbf: int | None = None
-    """We never set it, but honour it."""
+    """We never set it, but respect it."""
 
 
 class Flaw(StrEnum):
-    """Why a token is not valid. For the log only: callers do not learn the reason."""
+    """Why a token is invalid, for the log only: callers do not learn the reason."""
 
-    TOO_LONG = "longer than any of ours"
-    UNKNOWN_HEADER = "its header is none of ours"
+    TOO_LONG = "longer than our tokens"
+    UNKNOWN_HEADER = "its header is not ours"
     BAD_SIGNATURE = "its signature is wrong"
-    MALFORMED = "its claims are not of our shape"
-    WRONG_ISSUER = "issued by somebody else"
-    WRONG_AUDIENCE = "meant for somebody else"
+    MALFORMED = "its claims do not have our form"
+    WRONG_ISSUER = "wrong issuer"
+    WRONG_AUDIENCE = "wrong audience"
     EXPIRED = "expired"
     NOT_YET_VALID = "not yet valid"
 
 
 FORGERIES: Final = frozenset({Flaw.TOO_LONG, Flaw.UNKNOWN_HEADER, Flaw.BAD_SIGNATURE})
-"""The flaws of tokens that we never signed. All other flaws are found behind our own signature."""
+"""The flaws of tokens that we never signed. Other flaws are found after our own signature."""
 
 
 class VerifyingKeys(Protocol):
-    """The source of the keys that verify tokens."""
+    """A source of keys that verify tokens."""
 
     def verifying_key(self, header_segment: str) -> TokenKey | None:
-        """The key whose tokens begin like this."""
+        """The key whose tokens have this first part."""
         ...
 
 
 def generation_sid(token_generation: str) -> str:
-    """The ``sid`` of a token outside the session slots: it ends with this generation."""
+    """The ``sid`` of a token outside the session slots, which ends with this generation."""
     return _GENERATION + token_generation
 
 
 def generation_in(sid: str) -> str | None:
-    """The token generation that a ``sid`` names; ``None`` if it names a session."""
+    """The token generation in a ``sid``; ``None`` if it names a session."""
     return sid.removeprefix(_GENERATION) if sid.startswith(_GENERATION) else None
 
 
 def sign(_: Permit, claims: TokenClaims, key: TokenKey) -> str:
-    """Make the token that says this, which takes a permit: see `may_produce`."""
+    """Sign these claims. The permit comes from `may_produce`."""
     return jws.serialize_compact(
         key.header, msgspec.json.encode(claims), key.private, registry=_REGISTRY
     )
@@ -90,7 +94,7 @@ def sign(_: Permit, claims: TokenClaims, key: TokenKey) -> str:
 def verify(
     token: str, keys: VerifyingKeys, *, issuer: str, audience: str, now_epoch: int
 ) -> TokenClaims | Flaw:
-    """What the token says, if it is ours, for us, and in its time."""
+    """The claims of a token, if it is ours, for us, and not expired."""
     if len(token) > ACCESS_TOKEN_LENGTH_MAX:
         return Flaw.TOO_LONG
     key = keys.verifying_key(token.partition(".")[0])
@@ -120,3 +124,42 @@ def _flaw(claims: TokenClaims, issuer: str, audience: str, now_epoch: int) -> Fl
 
 
 _decode = msgspec.json.Decoder(TokenClaims).decode
+
+
+ORG_READ: Final = "org:read"
+APP_USE: Final = "app:use"
+SCOPES: Final = (APP_USE, ORG_READ)
+
+
+def scopes_of(client: Client) -> tuple[str, ...]:
+    """The scopes of a client's tokens."""
+    return SCOPES if client.app_id is None else (APP_USE,)
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """The client that a valid access token belongs to."""
+
+    org_id: OrgId
+    app_id: AppId | None
+    client_id: str
+    scopes: frozenset[str]
+    session_id: str
+    token_id: str
+    issued_at_epoch: int
+    expires_at_epoch: int
+
+    @property
+    def client(self) -> Client:
+        return Client(self.org_id, self.app_id)
+
+    def may_use_app(self, org_id: OrgId, app_id: AppId) -> bool:
+        """Whether it may act for that app: as the app itself, or as its organisation."""
+        return (
+            APP_USE in self.scopes
+            and org_id == self.org_id
+            and (self.app_id is None or self.app_id == app_id)
+        )
+
+    def may_read_org(self, org_id: OrgId) -> bool:
+        """Whether it may read data of the whole organisation."""
+        return ORG_READ in self.scopes and org_id == self.org_id and self.app_id is None

@@ -1,8 +1,8 @@
-"""An access token as credentials for an AWS SDK: a name, a secret, the token, and its end.
+"""Derives credentials for AWS SDKs from an access token.
 
 An SDK signs its requests with the secret and sends the token along. The secret follows from the
-token and the key that signed it. So whoever has the keyring can make it again from a token that
-came with a request, and nothing has to be stored.
+token and the key that signed it, so every process with the keyring can derive it again, and nothing
+is stored.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from pricekeeper.tokens.access_token import VerifyingKeys
 from pricekeeper.tokens.keyring import TokenKey
 
 SECRET_PREFIX: Final = "pkas_"  # noqa: S105 - what every such secret begins with
-"""By it the log recognises a secret, and so do people."""
+"""Logs and people recognise the secret by it."""
 NAME_PREFIX: Final = "PK"
 
 _REMEMBERED_MAX: Final = 4_096
 _KEYS_MAX: Final = 64
 _PURPOSE: Final = b"pricekeeper aws credentials 1"
-"""A refresh token's seal covers what begins with the name of its key, so it never covers this."""
+"""It can't collide with a refresh token's seal, which covers a text that begins with a key's name.
+"""
 
 
 class AwsCredentials(msgspec.Struct, frozen=True):
-    """What a container credentials endpoint hands out."""
+    """The answer of a container credentials endpoint."""
 
     access_key_id: str
     secret_access_key: str
@@ -41,12 +42,12 @@ class AwsCredentials(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def derive_access_key_id(token_id: str) -> str:
-    """The public name of a token's credentials: its ``jti``, in letters that AWS SDKs take."""
+    """The public name of a token's credentials: its ``jti`` in letters that AWS SDKs accept."""
     return NAME_PREFIX + base64.b32encode(token_id.encode()).rstrip(b"=").decode()
 
 
 def derive_secret_access_key(token: str, key: TokenKey) -> str:
-    """The secret that belongs to a token which this key has signed."""
+    """The secret of a token that this key has signed."""
     own_key = _own_key(key.refresh.secret)
     derived = hmac.digest(own_key, token.encode("utf-8", "surrogatepass"), "sha256")
     return SECRET_PREFIX + base64.urlsafe_b64encode(derived).rstrip(b"=").decode()
@@ -58,9 +59,9 @@ def _own_key(secret: bytes) -> bytes:
 
 
 def find_secret_access_key(token: str, keys: VerifyingKeys) -> str | None:
-    """The secret of a token that came with a request; ``None`` if no key of ours signed it.
+    """The secret of a token in a request; ``None`` if no key of ours signed it.
 
-    That there is one says nothing about the token, which has to be validated as well.
+    The token itself must be validated separately.
     """
     key = keys.verifying_key(token.partition(".")[0])
     return None if key is None else derive_secret_access_key(token, key)

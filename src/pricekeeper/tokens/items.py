@@ -1,14 +1,14 @@
-"""The table ``RevokedTokens``: access tokens that were revoked before their time.
+"""The table ``RevokedTokens``: access tokens that were revoked before their expiry.
 
-The key is the token's ``jti`` and the item lasts until the token itself would have expired.
-Tokens that end with their session, or with everything of their client, need no item here.
+The key is the ``jti``, and the item lasts until the token's expiry. Tokens that end with their
+session or client need no item.
 """
 
 from __future__ import annotations
 
 from pricekeeper.storage import ITEM_ABSENT, Key, Put, Table
 from pricekeeper.storage.tables import REVOKED_TOKENS
-from pricekeeper.tokens.principal import Principal
+from pricekeeper.tokens.access_token import Principal
 
 
 def revocation_key(token_id: str) -> tuple[Table, Key]:
@@ -17,7 +17,7 @@ def revocation_key(token_id: str) -> tuple[Table, Key]:
 
 
 def revocation(revoked: Principal, now_epoch: int) -> Put:
-    """Revoke an access token; once is enough."""
+    """Revoke an access token, unless it is revoked."""
     return Put(
         REVOKED_TOKENS,
         {

@@ -1,11 +1,10 @@
-"""The keys: which one signs, which ones are still believed, and what the public may see.
+"""The keyring: which key signs, which keys verify, and which are published.
 
-A keyring is a list of keys, each with the second from which it is in use; it stays in use until
-the next one's. So everything about rotation follows from the list and the time: a key
-verifies until the last access token that it signed has expired, and opens refresh tokens until
-the last one that it derived has. Each entry has two halves that are never used for each other's
-work: an EC key for access tokens, whose public part is published, and a secret for refresh
-tokens. From that secret, for a purpose of its own, comes the key for `aws_credentials`.
+A keyring is a list of keys, each with the second from which it signs, until the next one does.
+Rotation follows from the list and the time: a key verifies until the last access token that it
+signed has expired, and opens refresh tokens until the last one that it derived has. Each key has
+two halves: an EC key for access tokens, with a published public part, and a secret for refresh
+tokens. `aws_credentials` derives its key from that secret.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ CURVE: Final = "P-256"
 TOKEN_TYPE: Final = "at+jwt"  # noqa: S105 - the kind of token, RFC 9068
 ACCESS_SECS: Final = 3_600
 SKEW_SECS: Final = 30
-"""How far the clocks of two instances may be apart."""
+"""The largest difference between the clocks of two instances."""
 KEYS_MAX: Final = 32
 
 _REFRESH_SECRET_BYTES: Final = 32
 
 
 class Jwk(TypedDict):
-    """A public key as it is published."""
+    """A published public key."""
 
     kty: str
     crv: str
@@ -51,7 +50,7 @@ class Jwks(TypedDict):
 
 
 class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One key as it is written down."""
+    """The stored form of a key."""
 
     kid: str
     active_from_epoch: int
@@ -68,7 +67,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenKey:
-    """An entry made ready for use."""
+    """A parsed key."""
 
     __slots__ = ("active_from_epoch", "header", "kid", "private", "public", "refresh")
 
@@ -92,13 +91,12 @@ class TokenKey:
 
     @property
     def header_segment(self) -> str:
-        """The first part of every token that this key signs, to the byte."""
+        """The first part of every token that this key signs."""
         encoded = base64.urlsafe_b64encode(msgspec.json.encode(self.header))
         return encoded.rstrip(b"=").decode()
 
     @property
     def jwk(self) -> Jwk:
-        """The public half."""
         public: dict[str, Any] = dict(self.public.as_dict(private=False))
         return Jwk(
             kty=public["kty"],
@@ -112,7 +110,7 @@ class TokenKey:
 
 
 class Keyring:
-    """Keys in the order in which they come into use. It never changes; a rotation makes another."""
+    """An immutable list of keys, in the order in which they begin to sign."""
 
     def __init__(self, entries: tuple[KeyEntry, ...]) -> None:
         if not 1 <= len(entries) <= KEYS_MAX:
@@ -125,28 +123,28 @@ class Keyring:
             raise KeyringError("a key is in the keyring twice")
 
     def signing(self, now_epoch: int) -> TokenKey:
-        """The key in use. A clock that lags behind all of them gets the first."""
+        """The present key; the first one if the clock is behind all keys."""
         due = [key for key in self._keys if key.active_from_epoch <= now_epoch]
         return due[-1] if due else self._keys[0]
 
     def verifying(self, header_segment: str, now_epoch: int) -> TokenKey | None:
-        """The key whose tokens begin like this, as long as one of them can be alive."""
+        """The key of tokens with this first part, while one of them may be valid."""
         key = self._by_header.get(header_segment)
         return key if key is not None and self._is_published(key, now_epoch) else None
 
     def refreshing(self, kid: str, now_epoch: int) -> RefreshKey | None:
-        """The key that refresh tokens were derived with, as long as one of them can be alive."""
+        """The key of refresh tokens with this name, while one of them may be valid."""
         key = self._by_kid.get(kid)
         if key is None or now_epoch >= self._retired_epoch(key) + _REFRESH_TAIL_SECS:
             return None
         return key.refresh
 
     def jwks(self, now_epoch: int) -> Jwks:
-        """Every public key that a verifier may meet, also those about to come into use."""
+        """All public keys that a verifier may need, including those that will sign soon."""
         return {"keys": [key.jwk for key in self._keys if self._is_published(key, now_epoch)]}
 
     def rotated(self, now_epoch: int, ahead_secs: int) -> Keyring:
-        """With one more key, in use so many seconds from now, and without those that are done."""
+        """A keyring with one more key, and without expired ones."""
         kept = tuple(
             key_entry
             for key_entry, key in zip(self.entries, self._keys, strict=True)
@@ -158,7 +156,7 @@ class Keyring:
         return Keyring((*kept, new_entry(max(now_epoch + ahead_secs, last + 1))))
 
     def _retired_epoch(self, key: TokenKey) -> int:
-        """When the next key comes into use; for the last one, never."""
+        """When the next key begins to sign; never, for the last one."""
         index = self._keys.index(key) + 1
         return self._keys[index].active_from_epoch if index < len(self._keys) else _NEVER
 
@@ -172,7 +170,7 @@ _REFRESH_TAIL_SECS: Final = REFRESH_TOKEN_SECS_MAX + 2 * SKEW_SECS
 
 
 def new_entry(active_from_epoch: int) -> KeyEntry:
-    """A key that nobody has seen before."""
+    """Make a random key."""
     key = ECKey.generate_key(CURVE)
     secret = base64.urlsafe_b64encode(secrets.token_bytes(_REFRESH_SECRET_BYTES))
     private = {name: str(value) for name, value in key.as_dict(private=True).items()}
@@ -180,12 +178,12 @@ def new_entry(active_from_epoch: int) -> KeyEntry:
 
 
 def new_keyring(now_epoch: int) -> Keyring:
-    """A keyring with one key, in use already."""
+    """A keyring with one key, which signs now."""
     return Keyring((new_entry(now_epoch),))
 
 
 def parse_keyring(text: str | bytes) -> Keyring:
-    """Read a keyring as `dump_keyring` writes it. The error for a wrong one shows no keys."""
+    """Parse the text of `dump_keyring`. An error shows no keys."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -194,5 +192,5 @@ def parse_keyring(text: str | bytes) -> Keyring:
 
 
 def dump_keyring(keyring: Keyring) -> bytes:
-    """The keyring as text, secrets and all."""
+    """The keyring as text, with its secrets."""
     return msgspec.json.format(msgspec.json.encode(_Document(1, keyring.entries)), indent=2) + b"\n"

@@ -1,4 +1,4 @@
-"""Counts what identity has done."""
+"""Counts the work of identity for the metrics."""
 
 from __future__ import annotations
 
@@ -16,42 +16,41 @@ _CHECKS: Final = Family(
 )
 _KEYS: Final = Family(
     "pricekeeper_signing_keys_refreshes",
-    "Times that the signing keys were read anew while the service ran, by outcome.",
+    "Reads of the signing keys while the service runs, by outcome.",
     ("outcome",),
 )
 
 
 @dataclass(slots=True)
 class KeysMeter:
-    """What became of the keyring while the service ran."""
+    """Reads of the keyring while the service runs."""
 
     refreshes: Counter[str] = counted(_KEYS, shown=("new", "failed"), factory=Counter)
-    """Keyrings that were taken over, and those that could not be read."""
+    """New keyrings, and failed reads."""
 
 
 @dataclass(slots=True)
 class IdentityMeter:
-    """What one instance has issued, checked and ended."""
+    """Tokens that one instance has issued, checked and ended."""
 
     issued: int = counted(_TOKENS, "issued")
-    """Tokens for a client's secret, with a session."""
+    """For a client's secret, with a session."""
     issued_outside: int = counted(_TOKENS, "issued_outside_slots")
-    """Tokens for a client's secret, outside the session slots."""
+    """For a client's secret, outside the session slots."""
     refreshed: int = counted(_TOKENS, "refreshed")
-    """Tokens for a refresh token."""
+    """For a refresh token."""
     logins_refused: int = counted(_TOKENS, "login_refused")
-    """Secrets that did not belong to their client."""
+    """Wrong secrets."""
     refreshes_refused: int = counted(_TOKENS, "refresh_refused")
-    """Refresh tokens that did not count, those that were reused among them."""
+    """Invalid refresh tokens, including reused ones."""
     checks_from_memory: int = counted(_CHECKS, "memory")
-    """Valid access tokens whose last check was recent enough: the store was not read."""
+    """Valid access tokens with a recent check, so without a read."""
     checks_from_store: int = counted(_CHECKS, "store")
     """Valid access tokens that were checked in the store."""
     checks_refused: int = counted(_CHECKS, "refused")
-    """Access tokens that did not count: forged, expired, revoked, or their session has ended."""
+    """Invalid access tokens: forged, expired, revoked, or without a session."""
     tokens_revoked: int = counted(REVOCATIONS, "token")
-    """Access tokens that their client revoked one by one."""
+    """Access tokens that their client revoked."""
     clients_ended: int = counted(REVOCATIONS, "client")
-    """Times that everything a client held was ended, by itself or by an administrator."""
+    """Times that all tokens of a client were ended."""
     sessions: SessionsMeter = field(default_factory=SessionsMeter)
-    """What became of the sessions behind the tokens."""

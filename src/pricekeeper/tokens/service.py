@@ -1,7 +1,7 @@
-"""Identity: issues tokens for secrets and refresh tokens, validates, revokes and lists them.
+"""Identity: issues, refreshes, validates, revokes and lists tokens.
 
-This is what the HTTP layer calls. A caller that asks about sessions or tokens is an authenticated
-client, and learns only about its own: those of other clients look as if they did not exist.
+The HTTP layer calls this. A caller is an authenticated client and learns only about its own tokens
+and sessions; those of others seem not to exist.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import structlog
 from pricekeeper.audit import Change
 from pricekeeper.authority import Attribution, may_produce
 from pricekeeper.clock import Clock, require_trusted_time
+from pricekeeper.concurrency import ReadCache
 from pricekeeper.credentials import Authenticated, Credentials
 from pricekeeper.errors import (
     ConditionFailedError,
@@ -37,7 +38,7 @@ from pricekeeper.sessions import (
 )
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Client, Policy, Tenants, parse_client_id
-from pricekeeper.tokens.access_token import TokenClaims, generation_sid, sign
+from pricekeeper.tokens.access_token import Principal, TokenClaims, generation_sid, scopes_of, sign
 from pricekeeper.tokens.aws_credentials import (
     AwsCredentials,
     derive_access_key_id,
@@ -48,18 +49,18 @@ from pricekeeper.tokens.items import revocation
 from pricekeeper.tokens.keyring import ACCESS_SECS, Jwks
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import IdentityMeter
-from pricekeeper.tokens.principal import Principal, scopes_of
-from pricekeeper.tokens.spent import SpentTokens
 from pricekeeper.tokens.validation import Validator, digest_of
 
 TOKEN_ID_BYTES: Final = 16
 JUST_NOW_MS: Final = 1_000
+SPENT_MAX: Final = 10_000
+SPENT_AGE_MS_MAX: Final = 60_000
 
 _log = structlog.get_logger(__name__)
 
 
 class TokenGrant(msgspec.Struct, frozen=True):
-    """What a client gets for its secret or its refresh token."""
+    """The tokens for a client's secret or refresh token."""
 
     access_token: str
     refresh_token: str
@@ -73,7 +74,7 @@ class TokenGrant(msgspec.Struct, frozen=True):
 
 
 class Introspection(msgspec.Struct, frozen=True):
-    """What a living token says, RFC 7662."""
+    """The content of a valid token, RFC 7662."""
 
     token_type: str
     client_id: str
@@ -82,11 +83,11 @@ class Introspection(msgspec.Struct, frozen=True):
     issued_at_epoch: int
     expires_at_epoch: int
     token_id: str | None = None
-    """The ``jti``; a refresh token has none."""
+    """The ``jti``; refresh tokens have none."""
 
 
 class Identity:
-    """Everything about tokens. ``client_id`` is always that of an authenticated client."""
+    """All operations on tokens. ``client_id`` is that of an authenticated client."""
 
     def __init__(
         self,
@@ -108,7 +109,11 @@ class Identity:
         self._keys = keys
         self._issuer = issuer
         self._audience = audience
-        self._spent = SpentTokens(clock)
+        # A process may present a refused refresh token in a loop. The result expires soon, because
+        # a leap of the wall clock makes live sessions look expired.
+        self._spent: ReadCache[str, bool] = ReadCache(
+            clock.monotonic_ms, SPENT_AGE_MS_MAX, SPENT_MAX
+        )
         self.meter = IdentityMeter(sessions=sessions.meter)
         self._validator = Validator(
             store,
@@ -120,15 +125,15 @@ class Identity:
             meter=self.meter,
         )
         self.recall_digest: Callable[[bytes], Principal | None] = self._validator.recall
-        """A token that `validate` has found valid within the last second, by its `digest_of`."""
+        """`recall` by the token's `digest_of`."""
         sessions.add_listener(lambda session_id: self._validator.mark_changed(session_id.nonce))
 
     async def issue(
         self, client_id: str, client_secret: str, *, user_agent: str = "", address: str = ""
     ) -> TokenGrant:
-        """Open a session for a client that knows its secret.
+        """Check a client's secret and open a session.
 
-        `InvalidClientError` if it does not; everything else is as in `login`.
+        Raises `InvalidClientError`, and the errors of `login`.
         """
         authenticated = await self.authenticate(client_id, client_secret)
         return await self.login(authenticated, user_agent=user_agent, address=address)
@@ -136,7 +141,7 @@ class Identity:
     async def authenticate(
         self, client_id: str, client_secret: str, *, doubted: bool = False
     ) -> Authenticated:
-        """The client that knows this secret; ``doubted`` is as in `Credentials.authenticate`."""
+        """Find the client of this secret; see `Credentials.authenticate`."""
         try:
             return await self._credentials.authenticate(client_id, client_secret, doubted=doubted)
         except InvalidClientError:
@@ -146,10 +151,10 @@ class Identity:
     async def login(
         self, authenticated: Authenticated, *, user_agent: str = "", address: str = ""
     ) -> TokenGrant:
-        """Open a session for a client that has proved who it is.
+        """Open a session for an authenticated client.
 
-        `SessionLimitRaceError` if other logins of the same client kept winning, and
-        `ClockInDoubtError` while the time is in doubt.
+        Raises `SessionLimitRaceError` if other logins of the client kept winning, and
+        `ClockInDoubtError`.
         """
         require_trusted_time(self._clock)
         policy = authenticated.policy
@@ -165,10 +170,10 @@ class Identity:
         return self._grant(policy, opened)
 
     def issue_outside_slots(self, authenticated: Authenticated) -> AwsCredentials:
-        """Sign a token of an hour that takes no session slot, and derive its secret.
+        """Sign a token of an hour without a session slot, and derive its AWS secret.
 
-        Nothing is read or written for it. It ends with the client's token generation, or when it
-        is revoked by itself. `ClockInDoubtError` while the time is in doubt.
+        It needs no read and no write. It ends with the client's token generation, or when it is
+        revoked. Raises `ClockInDoubtError`.
         """
         require_trusted_time(self._clock)
         policy, now_epoch = authenticated.policy, self._clock.now_ms() // 1000
@@ -186,19 +191,18 @@ class Identity:
         )
 
     def find_aws_secret(self, access_token: str) -> str | None:
-        """The secret that its holder signs AWS requests with; ``None`` if we never signed it.
+        """Derive the secret that signs AWS requests; ``None`` if we did not sign the token.
 
-        It is derived again from the token. Whether the token counts is what `validate` says.
+        The token itself must be validated separately.
         """
         return find_secret_access_key(access_token, self._keys)
 
     async def refresh(
         self, refresh_token: str, authenticated: Authenticated | None = None
     ) -> TokenGrant:
-        """A new access token and the next refresh token, if session and client still exist.
+        """Exchange a refresh token for new tokens, if its session and client exist.
 
-        If a client has authenticated itself, the token must be one of its own. `ClockInDoubtError`
-        while the time is in doubt.
+        An authenticated caller may use only its own. Raises `ClockInDoubtError`.
         """
         require_trusted_time(self._clock)
         try:
@@ -210,9 +214,9 @@ class Identity:
         return self._grant(policy, opened)
 
     def refreshes_for(self, refresh_token: str) -> str:
-        """The client that a refresh token was made for, without asking the store.
+        """The client of a refresh token, without a read.
 
-        `InvalidTokenError` if we never made it, or if it was refused a moment ago.
+        Raises `InvalidTokenError` if it is not ours, or was refused within the last minute.
         """
         try:
             return self._open_unspent(refresh_token).subject
@@ -221,20 +225,20 @@ class Identity:
             raise
 
     def recall(self, access_token: str) -> Principal | None:
-        """The principal of a token that `validate` has found valid within the last second."""
+        """The principal of a token that `validate` accepted within the last second."""
         return self.recall_digest(digest_of(access_token))
 
     async def validate(self, access_token: str, *, fresh: bool = False) -> Principal:
-        """The principal that the token speaks for; without a store call if it is cached.
+        """The principal of a token, without a read if a recent result is cached.
 
-        ``fresh`` asks the store in any case.
+        ``fresh`` always reads the store.
         """
         return await self._validator.validate(access_token, fresh=fresh)
 
     async def revoke(self, client_id: str, token: str) -> None:
-        """Revoke a token of the client's own; any other is ignored without an error.
+        """Revoke one of the client's tokens; any other is ignored without an error.
 
-        A refresh token takes its session with it, and so every access token of the session.
+        A refresh token ends its session, and so all access tokens of the session.
         """
         if token.startswith(REFRESH_TOKEN_PREFIX):
             try:
@@ -252,7 +256,7 @@ class Identity:
             await self._revoke_access(principal)
 
     async def introspect(self, client_id: str, token: str) -> Introspection | None:
-        """What a living token of the client's own says; ``None`` for any other."""
+        """The content of one of the client's valid tokens; ``None`` for any other."""
         try:
             if token.startswith(REFRESH_TOKEN_PREFIX):
                 return await self._introspect_refresh(client_id, token)
@@ -281,16 +285,16 @@ class Identity:
     async def end_session(
         self, client_id: str, session_id: str, by: Attribution | None = None
     ) -> None:
-        """End one session and its tokens; `NotFoundError` if the client has no such session.
+        """End one session and its tokens; raises `NotFoundError`.
 
-        ``by`` is left out if the client itself does it.
+        ``by`` is left out if the client itself asks.
         """
         parsed = parse_session_id(session_id)
         if parsed is None or not await self._sessions.end_session(client_id, parsed, by):
             raise NotFoundError("session")
 
     async def end_all_sessions(self, client_id: str, by: Attribution | None = None) -> None:
-        """End every session and every token of the client: one read and one write."""
+        """End all sessions and tokens of the client: one read and one write."""
         client = parse_client_id(client_id)
         change = Change("sessions.end_all", client_id, client.org_id)
         audited = None if by is None else (by, change)
@@ -298,7 +302,7 @@ class Identity:
         self.meter.clients_ended += 1
 
     def jwks(self) -> Jwks:
-        """The public keys, for those who verify tokens by themselves."""
+        """The public keys for external verifiers."""
         return self._keys.jwks()
 
     async def _refresh_session(
@@ -310,20 +314,23 @@ class Identity:
         elif authenticated.client.client_id == token.subject:
             policy = authenticated.policy
         else:
-            # It goes on counting for its own client, so it is not remembered as spent.
+            # It stays valid for its own client, so it is not cached as spent.
             raise self._refresh_refusal("presented by another client", token)
         if policy is None:
-            self._spent.add(token.hash)
-            raise self._refresh_refusal("its client is gone", token)
+            self._note_spent(token)
+            raise self._refresh_refusal("its client is deleted", token)
         try:
             return policy, await self._sessions.refresh(token, policy.token_generation)
         except InvalidTokenError:
-            self._spent.add(token.hash)
+            self._note_spent(token)
             raise
+
+    def _note_spent(self, token: RefreshToken) -> None:
+        self._spent.keep(token.hash, True, self._spent.reading())  # noqa: FBT003
 
     def _open_unspent(self, refresh_token: str) -> RefreshToken:
         token = self._sessions.open_refresh_token(refresh_token)
-        if token.hash in self._spent:
+        if self._spent.get(token.hash):
             raise self._refresh_refusal("refused a moment ago", token)
         return token
 
@@ -333,7 +340,7 @@ class Identity:
         return InvalidTokenError(genuine=True)
 
     async def _read_policy(self, client_id: str) -> Policy | None:
-        """Read the client's policy as it is at this moment; ``None`` if the client is gone."""
+        """Read the client's present policy; ``None`` if the client does not exist."""
         try:
             return await self._tenants.get(parse_client_id(client_id))
         except (NotFoundError, InvalidValueError):
@@ -343,7 +350,7 @@ class Identity:
         try:
             await self._store.put(revocation(principal, self._clock.now_ms() // 1000))
         except ConditionFailedError:
-            return  # somebody has done it already
+            return  # it is revoked already
         except OutcomeUnknownError as lost:
             if lost.item is None:
                 raise
@@ -369,9 +376,9 @@ class Identity:
         )
 
     def _grant(self, policy: Policy, opened: Opened) -> TokenGrant:
-        """The answer to a client; its access token never outlives its session.
+        """Make the tokens of a session; the access token does not outlive it.
 
-        A session that was written just now and its tokens begin at the same moment.
+        The tokens of a new session begin at the same moment as the session.
         """
         now_ms, session = self._clock.now_ms(), opened.session
         if 0 <= now_ms - session.refreshed_at_ms < JUST_NOW_MS:

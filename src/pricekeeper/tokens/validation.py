@@ -1,15 +1,14 @@
-"""Validates access tokens: the signature once, the token's validity every half minute.
+"""Validates access tokens: the signature once, the state in the store every half minute.
 
-Signatures don't change, so a verified token is cached by its digest. One read of the store shows
-whether it is still valid, that is, not revoked and its session still in its slot. A token outside
-the slots has no session: it names its client's token generation itself. The result of a read is
-used for `VALIDITY_AGE_MS_MAX` from the moment the read began. `Tenants` knows whether its client
-still exists, at most as long ago. A token that became invalid stays so, and that result is kept.
-A token that was found valid is so for `RECALL_MS` without another look at any of this.
+A verified token is cached by its digest. One read shows whether it is revoked and its session
+exists. A token outside the slots names its client's token generation instead. The result is used
+for `VALIDITY_AGE_MS_MAX` from the start of the read; `Tenants` knows as recently whether the client
+exists. An invalid token stays invalid. A valid one is recalled for `RECALL_MS` without these
+checks.
 
-What this instance ends itself is seen at once: the code that ends something marks it as changed,
-and earlier results are checked again. If the store can't be read, the caller gets its error; a
-token is never valid because of that.
+Changes by this instance are seen at once: the code that ends something calls `mark_changed`, and
+earlier results are checked again. If the store can't be read, the caller gets that error; a failure
+never makes a token valid.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from pricekeeper.tokens.access_token import (
     ACCESS_TOKEN_LENGTH_MAX,
     FORGERIES,
     Flaw,
+    Principal,
     TokenClaims,
     generation_in,
     verify,
@@ -37,11 +37,10 @@ from pricekeeper.tokens.access_token import (
 from pricekeeper.tokens.items import revocation_key
 from pricekeeper.tokens.keys import Keys
 from pricekeeper.tokens.meter import IdentityMeter
-from pricekeeper.tokens.principal import Principal
 
 VALIDITY_AGE_MS_MAX: Final = 29_000
 RECALL_MS: Final = 1_000
-"""Together half a minute: what ended elsewhere is known here by then."""
+"""With `VALIDITY_AGE_MS_MAX`, changes by other instances are seen within 30 s."""
 VERIFIED_MAX: Final = 20_000
 CHANGED_MAX: Final = 10_000
 
@@ -49,7 +48,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Verified:
-    """A token whose signature is right, and the result of the last check in the store."""
+    """A token with a right signature, and its last check in the store."""
 
     __slots__ = (
         "checked",
@@ -64,7 +63,7 @@ class _Verified:
     def __init__(
         self, principal: Principal, session_id: SessionId | None, token_generation: str
     ) -> None:
-        """``session_id`` is ``None`` outside the slots; the generation is known only there."""
+        """``session_id`` is ``None`` outside the slots; only there the generation is known."""
         self.principal = principal
         self.session_id = session_id
         self.token_generation = token_generation
@@ -72,11 +71,11 @@ class _Verified:
         self.checked_ms = 0
         self.invalid_because = ""
         self.recalled_until = (-1, -1, 0)
-        """What had changed here when it was found valid, and until when it is recalled."""
+        """The numbers of changes when it was found valid, and the end of its recall."""
 
 
 class Validator:
-    """Remembers at most ``verified_max`` tokens, the ones used last."""
+    """Caches the last ``verified_max`` tokens."""
 
     def __init__(
         self,
@@ -105,11 +104,9 @@ class Validator:
         self._all_changed_at = 0
 
     def recall(self, digest: bytes) -> Principal | None:
-        """The principal of a token that was valid a moment ago, if nothing has changed here since.
+        """The principal of a token that was valid a moment ago, if nothing has changed here.
 
-        The token is known by its `digest_of`.
-
-        ``None`` says nothing of the token: it has to be validated.
+        ``None`` means that the token must be validated.
         """
         verified = self._verified.peek(digest)
         if verified is None or verified.invalid_because:
@@ -125,9 +122,9 @@ class Validator:
         return verified.principal
 
     async def validate(self, token: str, *, fresh: bool = False) -> Principal:
-        """The principal that the token speaks for; `InvalidTokenError` if it is not valid.
+        """The principal of a token; raises `InvalidTokenError`.
 
-        ``fresh`` uses no earlier result that it was.
+        ``fresh`` ignores earlier results that it is valid.
         """
         verified = self._verified_token(token)
         principal = verified.principal
@@ -138,7 +135,7 @@ class Validator:
             raise self._refusal(Flaw.EXPIRED, principal)
         known = bool(verified.invalid_because) or (not fresh and self._is_fresh(verified))
         if not known:
-            # A reading from before something ended here is not shared after it.
+            # A read from before a change here is not shared after it.
             key = (self._changes, principal.token_id)
             await self._checks.run(key, lambda: self._check_store(verified))
         if not verified.invalid_because:
@@ -151,10 +148,7 @@ class Validator:
         return principal
 
     def mark_changed(self, name: str) -> None:
-        """Have the session with this nonce, or the token with this id, checked again.
-
-        This instance may have ended it.
-        """
+        """Check the session with this nonce, or the token with this id, again."""
         self._changes += 1
         if len(self._changed_at) >= CHANGED_MAX:
             self._changed_at.clear()
@@ -162,7 +156,7 @@ class Validator:
         self._changed_at[name] = self._changes
 
     def _verified_token(self, token: str) -> _Verified:
-        """The token as it was verified before, or now."""
+        """The verified token, from the cache or now."""
         if len(token) > ACCESS_TOKEN_LENGTH_MAX:
             raise self._refusal(Flaw.TOO_LONG)
         if self._keys.revision != self._revision:
@@ -192,7 +186,7 @@ class Validator:
         return _Verified(principal, session_id, token_generation or "")
 
     def _is_fresh(self, verified: _Verified) -> bool:
-        """Whether its last check is recent, and nothing was ended here since."""
+        """Whether its last check is recent, and nothing has ended here since."""
         checked, session_id = verified.checked, verified.session_id
         return (
             checked >= self._all_changed_at
@@ -202,7 +196,7 @@ class Validator:
         )
 
     async def _check_store(self, verified: _Verified) -> None:
-        """Read whether the token was revoked and its session, if any, still exists: one call."""
+        """Read the token's revocation and session: one call."""
         checked, checked_ms = self._changes, self._clock.monotonic_ms()
         principal, session_id = verified.principal, verified.session_id
         keys = [revocation_key(principal.token_id)]
@@ -216,14 +210,14 @@ class Validator:
             verified.invalid_because = "revoked"
         elif token_generation is None:
             verified.invalid_because = "its session has ended"
-        elif checked_ms >= verified.checked_ms:  # else a later check has its result already
+        elif checked_ms >= verified.checked_ms:  # else a later check has finished
             verified.token_generation = token_generation
             verified.checked, verified.checked_ms = checked, checked_ms
 
     async def _match_client(self, verified: _Verified, *, fresh: bool) -> None:
-        """Mark the token invalid if its client is gone, or has ended all of its tokens.
+        """Mark the token invalid if its client is deleted, or has ended all tokens.
 
-        The cached policy of the client may be older than the session: then it is read again.
+        The cached policy may be older than the session; then it is read again.
         """
         client = verified.principal.client
         try:
@@ -234,10 +228,10 @@ class Validator:
                 policy = await self._tenants.get(client)
                 self._changes += 1  # tokens of one of the two have ended: none is recalled
         except NotFoundError:
-            verified.invalid_because = "its client is gone"
+            verified.invalid_because = "its client is deleted"
         else:
             if policy.token_generation != verified.token_generation:
-                verified.invalid_because = "everything of its client was ended"
+                verified.invalid_because = "all tokens of its client have ended"
 
     def _refusal(self, reason: str, principal: Principal | None = None) -> InvalidTokenError:
         """Log the reason; the caller does not learn it."""
@@ -252,12 +246,12 @@ class Validator:
 
 
 def digest_of(token: str) -> bytes:
-    """What a token is remembered by, so that the token itself is not."""
+    """The digest under which a token is cached, so that the token itself is not."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def _principal(claims: TokenClaims) -> Principal | None:
-    """The principal that the claims name; ``None`` if they contradict themselves."""
+    """The principal in the claims; ``None`` if they contradict each other."""
     try:
         client = parse_client_id(claims.sub)
     except InvalidValueError:
