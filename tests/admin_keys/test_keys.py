@@ -11,9 +11,8 @@ from admin_keys.conftest import BY, counts, create, keys_of
 from credentials.conftest import NEW_PEPPER, OLD_PEPPER
 from faulty_store import Faults, FaultyStore, Interleaving
 from pricekeeper.admin_keys import AdminKeys, IssuedKey, list_roots, parse_key_name
-from pricekeeper.admin_keys.cache import KEY_AGE_MS_MAX
 from pricekeeper.admin_keys.items import HASH, item_key
-from pricekeeper.admin_keys.service import LAST_USED_SECS
+from pricekeeper.admin_keys.service import KEY_AGE_MS_MAX, LAST_USED_SECS
 from pricekeeper.authority import ALL_ORGS, Coverage, KeyKind, Role, only
 from pricekeeper.errors import (
     ConflictError,

@@ -23,11 +23,11 @@ from pricekeeper.sessions.items import (
     session_item,
     slot_key,
 )
-from pricekeeper.sessions.refresh_token import derive, hash_of
 from pricekeeper.sessions.service import (
     OPEN_ATTEMPTS_MAX,
     OPEN_BACKOFF,
 )
+from pricekeeper.sessions.session import derive, hash_of
 from pricekeeper.storage import ITEM_ABSENT, ITEM_EXISTS, Delete, Item, Put, Update, Write
 from pricekeeper.storage.tables import SESSIONS
 from pricekeeper.telemetry import StoreMeter

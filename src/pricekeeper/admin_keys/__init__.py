@@ -1,4 +1,4 @@
-"""Named keys of administrators: each with a role, for some organisations or all, hashed at rest."""
+"""Named keys of administrators, each with a role, for some organisations or all."""
 
 from pricekeeper.admin_keys.key import (
     KEY_PREFIX,
@@ -6,8 +6,7 @@ from pricekeeper.admin_keys.key import (
     is_key_id,
     parse_key_name,
 )
-from pricekeeper.admin_keys.listing import list_roots
-from pricekeeper.admin_keys.service import AdminKeys, IssuedKey
+from pricekeeper.admin_keys.service import AdminKeys, IssuedKey, list_roots
 
 __all__ = [
     "KEY_PREFIX",

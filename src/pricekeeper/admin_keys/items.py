@@ -1,8 +1,8 @@
-"""The items of admin keys: one for each key, all in one partition, the oldest first.
+"""The items of admin keys: one for each key, all in one partition, oldest first.
 
-At most two texts of a key count because there is room for two hashes: the present one, and until
-its grace ends the one before. Whether the present one was ever used is remembered, so that a
-rotation whose answer was lost can be made again without harm: see `rotation_actions`.
+There is room for two hashes, so at most two texts of a key are valid: the present one, and the
+earlier one until its grace ends. The item records whether the present text was ever used, so a
+rotation with a lost reply can safely be repeated: see `rotation_actions`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ORG_IDS: Final = "org_ids"
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key with what is kept of its texts."""
+    """A key with the state of its texts."""
 
     key: AdminKey
     hash: str = field(repr=False)
@@ -41,24 +41,24 @@ class StoredKey:
     rotations: int
 
     def previous_counts(self, now_epoch: int) -> bool:
-        """Whether the text before the present one is in its grace."""
+        """Whether the earlier text is in its grace."""
         ends_at_epoch = self.key.old_text_ends_at_epoch
         has_one = self.previous_hash is not None and ends_at_epoch is not None
         return has_one and (ends_at_epoch or 0) > now_epoch
 
 
 def item_key(key_id: str) -> Key:
-    """The item of the key of that id."""
+    """The key of an admin key's item."""
     return Key(PARTITION, key_id)
 
 
 def owner_of(key_id: str) -> str:
-    """What the hashes are bound to: no other secret or key can stand in."""
+    """Binds the hashes to this key, so that no other secret matches them."""
     return f"admin-key/{key_id}"
 
 
 def new_item(key: AdminKey, hashed: str) -> Item:
-    """The item of a key that begins to exist."""
+    """The item of a new key."""
     item: Item = {
         "PK": PARTITION,
         "SK": key.key_id,
@@ -77,7 +77,7 @@ def new_item(key: AdminKey, hashed: str) -> Item:
 
 
 def stored_key(item: Item) -> StoredKey:
-    """The key that the item is. Organisations that can't be read are not taken for all."""
+    """Read a key; an unreadable list of organisations never means all of them."""
     typed = TypedItem(CONFIG, item)
     org_ids = typed.texts(_ORG_IDS, None)
     coverage = Coverage(None if org_ids is None else frozenset(map(OrgId, org_ids)))
@@ -108,11 +108,10 @@ def stored_key(item: Item) -> StoredKey:
 def rotation_actions(
     stored: StoredKey, new_hash: str, now_epoch: int, grace_secs: int
 ) -> tuple[Action, ...]:
-    """Put another text in force, and let the one that is in use count until the grace ends.
+    """Replace the present text; the text in use stays valid until the grace ends.
 
-    A present text that nobody has ever used is one whose answer was lost, or that was not handed
-    out yet. Then the text before it is in use, and stays in its grace; else a repeated rotation
-    would end it.
+    If the present text was never used, its reply was lost or it is not in place yet. Then the
+    earlier text is the one in use, and keeps its grace; otherwise a repeated rotation would end it.
     """
     in_use: str | None = stored.hash
     if stored.used_at_epoch is None and stored.previous_counts(now_epoch):
@@ -130,5 +129,5 @@ def rotation_actions(
 
 
 def same_rotation(stored: StoredKey) -> Condition:
-    """Nobody has rotated the key since it was read, nor deleted it."""
+    """The condition that the key was neither rotated nor deleted since it was read."""
     return attr(ROTATIONS).eq(stored.rotations)

@@ -1,8 +1,8 @@
-"""What an admin key is, and what its text looks like.
+"""Admin keys: their values and the form of their texts.
 
-The text is ``pka_``, the key's id, 256 random bits and a checksum. So people and secret scanners
-recognise one, a mistyped one is told without a read, and the id says which item to compare it
-with. The id tells when it was made, and is no secret.
+A text is ``pka_``, the key's id, 256 random bits and a checksum. People and secret scanners
+recognise it, the checksum finds typing errors without a read, and the id names the item to compare
+it with. The id contains its time of creation and is no secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_NAME: Final = f"must be 1 to {KEY_NAME_LENGTH_MAX} printable characters with
 
 @dataclass(frozen=True, slots=True)
 class AdminKey:
-    """A key as it can be shown: everything but its text."""
+    """A key without its text."""
 
     key_id: str
     name: str
@@ -42,9 +42,9 @@ class AdminKey:
     expires_at_epoch: int | None = None
     rotated_at_epoch: int | None = None
     last_used_at_epoch: int | None = None
-    """Of any of its texts; some minutes before its last use."""
+    """Of any of its texts; up to `LAST_USED_SECS` before its last use."""
     old_text_ends_at_epoch: int | None = None
-    """When the text before the present one stops counting, or has stopped."""
+    """The end of the earlier text's grace, also in the past."""
 
     def has_ended(self, now_epoch: int) -> bool:
         return self.expires_at_epoch is not None and self.expires_at_epoch <= now_epoch
@@ -62,23 +62,23 @@ class AdminKey:
 
     @property
     def actor(self) -> str:
-        """Who acts with this key, as it is written down; a name has no slash."""
+        """The key as an actor in the audit trail; names contain no slash."""
         return f"key/{self.name}/{self.key_id}"
 
 
 def new_key_id(now_ms: int, entropy: Entropy) -> str:
-    """An id that sorts by the moment at which it was made."""
+    """An id that sorts by its time of creation."""
     number = now_ms << 8 * _RANDOM_BYTES | int.from_bytes(entropy(_RANDOM_BYTES))
     return to_base62(number, KEY_ID_LENGTH)
 
 
 def mint_key(key: AdminKey, by: Attribution, entropy: Entropy) -> Secret:
-    """Make a text for the key, unless the key is greater than the one that asks for it."""
+    """Make a text for the key, unless it is greater than the key that asks."""
     return mint(may_produce(by.authority, key.authority), KEY_PREFIX + key.key_id, entropy)
 
 
 def key_id_of(text: str) -> str | None:
-    """The id in the text of a key; ``None`` if it is not well-formed."""
+    """The id in the text of a key; ``None`` if the text is malformed."""
     prefix = text[: len(KEY_PREFIX) + KEY_ID_LENGTH]
     if not prefix.startswith(KEY_PREFIX) or not is_well_formed(prefix, text):
         return None
@@ -87,12 +87,12 @@ def key_id_of(text: str) -> str | None:
 
 
 def is_key_id(text: str) -> bool:
-    """Whether the text can be the id of a key."""
+    """Whether the text has the form of an id."""
     return len(text) == KEY_ID_LENGTH and text.isascii() and text.isalnum()
 
 
 def parse_key_name(text: str, field: str = "name") -> str:
-    """A name is a line of text for people, without blanks around it."""
+    """Check a name and strip it; raises `InvalidValueError`."""
     name = text.strip()
     if not 1 <= len(name) <= KEY_NAME_LENGTH_MAX or not name.isprintable() or "/" in name:
         raise InvalidValueError(field, _NO_NAME)

@@ -1,34 +1,31 @@
-"""Admin keys: create, list, rotate, delete, and recognise one that is shown.
+"""Creates, lists, rotates, deletes and recognises admin keys.
 
-A key is shown once, in the answer that makes it, and rests as a hash under the pepper. What ends a
-key (its deletion, a rotation, the end of a grace, its expiry) holds at once on the instance that
-did it and within `KEY_AGE_MS_MAX` on every other, for reads. Before a change the key is read again
-(`http.gate`). Expiry and grace are looked at on each request, so they hold everywhere at their
-second. If the store can't be read, no key opens.
+A key's text is shown once, in the answer that makes it, and stored as a hash under the pepper. A
+deletion, a rotation and the end of a grace take effect at once on this instance and within
+`KEY_AGE_MS_MAX` on others, for reads; before a change the key is read again (`http.gate`). Expiry
+and grace are checked on each request, so they take effect everywhere at their second. Without the
+store, no key works.
 
-Every change is made with its entry in the audit trail, which also says after a lost reply whether
-it was made. Where that can't be seen, `OutcomeUnknownError` goes to the caller: a key that was made
-and not seen can be deleted, a rotation made again, a deletion repeated.
+Each change is written with its audit entry, which also shows after a lost reply whether it was
+made. If that can't be read, the caller gets `OutcomeUnknownError`: an unseen key can be deleted, a
+rotation or deletion repeated.
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from pricekeeper.admin_keys import items
-from pricekeeper.admin_keys.cache import KeyCache
-from pricekeeper.admin_keys.changes import key_created, key_deleted, key_rotated
 from pricekeeper.admin_keys.items import StoredKey
 from pricekeeper.admin_keys.key import AdminKey, is_key_id, key_id_of, mint_key, new_key_id
-from pricekeeper.admin_keys.listing import KeyPage, list_keys, list_roots
 from pricekeeper.audit import AuditTrail, Change
 from pricekeeper.authority import NO_ORG, Attribution, Coverage, Role
 from pricekeeper.clock import Clock, require_trusted_time
-from pricekeeper.concurrency import SingleFlight
+from pricekeeper.concurrency import ReadCache, SingleFlight
 from pricekeeper.credentials.peppers import Peppers
 from pricekeeper.credentials.secret import Entropy, Secret
 from pricekeeper.errors import (
@@ -37,23 +34,29 @@ from pricekeeper.errors import (
     ContendedError,
     NotFoundError,
     StoreError,
+    UnreadableItemError,
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
     ITEM_EXISTS,
     Action,
     Delete,
+    Item,
     Put,
+    Query,
     Set,
     Store,
     Update,
     Write,
     attr,
+    query_items,
 )
 from pricekeeper.storage.tables import CONFIG
 
+KEY_AGE_MS_MAX: Final = 30_000
+KEYS_MAX: Final = 1_000
 LAST_USED_SECS: Final = 600
-"""How much older than the last use the moment may be that is written down: one write a key."""
+"""The precision of the recorded last use, so that it costs few writes."""
 _SECS_PER_HOUR: Final = 3_600
 
 _log = structlog.get_logger(__name__)
@@ -61,7 +64,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A key with its text, for the one answer that carries it."""
+    """A key with its text, for the one answer that contains it."""
 
     key: AdminKey
     text: Secret
@@ -69,14 +72,22 @@ class IssuedKey:
 
 @dataclass(frozen=True, slots=True)
 class PresentedKey:
-    """A key that somebody has shown the right text of, and whether that counts still."""
+    """A key with a right text, and whether that text is still valid."""
 
     key: AdminKey
     counts: bool
 
 
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """A page; the next one begins after ``after``, ``None`` at the end."""
+
+    keys: tuple[AdminKey, ...]
+    after: str | None
+
+
 class AdminKeys:
-    """The admin keys in one store. Keys that a caller does not cover do not exist for it."""
+    """The admin keys in one store. Callers see only keys within their own coverage."""
 
     def __init__(
         self,
@@ -92,7 +103,9 @@ class AdminKeys:
         self._peppers = peppers
         self._trail = trail or AuditTrail(store, clock)
         self._entropy = entropy
-        self._cache = KeyCache(clock)
+        self._cache: ReadCache[str, StoredKey] = ReadCache(
+            clock.monotonic_ms, KEY_AGE_MS_MAX, KEYS_MAX
+        )
         self._reads: SingleFlight[tuple[int, str], StoredKey | None]
         self._reads = SingleFlight("pricekeeper-admin-key")
 
@@ -104,9 +117,9 @@ class AdminKeys:
         expires_at_epoch: int | None,
         by: Attribution,
     ) -> IssuedKey:
-        """Make a key that is no greater than the asking one; it is shown only this once.
+        """Make a key that is no greater than the asking one. Its text is shown once.
 
-        One that does not say when it expires ends with the asking one.
+        Without an expiry of its own, it expires with the asking key.
         """
         require_trusted_time(self._clock)
         if expires_at_epoch is None and by.authority is not None:
@@ -123,17 +136,24 @@ class AdminKeys:
         text = mint_key(key, by, self._entropy)
         item = items.new_item(key, self._hash(key.key_id, text))
         try:
-            await self._apply(by, key_created(key), key.key_id, Put(CONFIG, item, ITEM_ABSENT))
+            await self._apply(
+                by,
+                _change(key, "create", after=_terms(key)),
+                key.key_id,
+                Put(CONFIG, item, ITEM_ABSENT),
+            )
         except ConditionFailedError as failure:
-            raise ContendedError("another key was made at this moment, with this id") from failure
+            raise ContendedError(
+                "another key with the same id was made at this moment"
+            ) from failure
         _log.info("admin_key_created", key_id=key.key_id, role=key.role, actor=by.actor)
         return IssuedKey(key, text)
 
     async def rotate(self, key_id: str, grace_period_hours: int, by: Attribution) -> IssuedKey:
-        """Give the key another text; the one in use counts until the grace ends.
+        """Give the key another text; the text in use stays valid until the grace ends.
 
-        `NotPermittedError` if the key is greater than the asking one, and `ConflictError` if
-        somebody else has rotated it at the same moment.
+        Raises `NotPermittedError` if the key is greater than the asking one, and `ConflictError` if
+        another request rotated it at the same moment.
         """
         require_trusted_time(self._clock)
         stored, now_epoch = await self._read_within(key_id, by), self._now_epoch()
@@ -144,10 +164,11 @@ class AdminKeys:
         condition = items.same_rotation(stored)
         operation = Update(CONFIG, items.item_key(key_id), actions, condition)
         try:
-            await self._apply(by, key_rotated(stored.key, grace_period_hours), key_id, operation)
+            change = _change(stored.key, "rotate", after={"grace_period_hours": grace_period_hours})
+            await self._apply(by, change, key_id, operation)
         except ConditionFailedError as failure:
             await self._read_within(key_id, by)  # it may have been deleted
-            message = "somebody else has rotated it at the same moment"
+            message = "was rotated by another request at the same moment: rotate it again"
             raise ConflictError("key_id", message) from failure
         _log.info("admin_key_rotated", key_id=key_id, actor=by.actor)
         ends_at_epoch = now_epoch + grace_secs if grace_secs else None
@@ -155,28 +176,36 @@ class AdminKeys:
         return IssuedKey(key, text)
 
     async def delete(self, key_id: str, by: Attribution) -> None:
-        """End the key for good."""
         stored = await self._read_within(key_id, by)
         operation = Delete(CONFIG, items.item_key(key_id), ITEM_EXISTS)
         try:
-            await self._apply(by, key_deleted(stored.key), key_id, operation)
+            await self._apply(
+                by, _change(stored.key, "delete", before=_terms(stored.key)), key_id, operation
+            )
         except ConditionFailedError as failure:
             raise NotFoundError(f"admin key {key_id}") from failure
         _log.info("admin_key_deleted", key_id=key_id, actor=by.actor)
 
     async def list_keys(self, within: Coverage, after: str | None, limit: int) -> KeyPage:
-        """A page of keys in the order in which they were made: one query."""
-        return await list_keys(self._store, within, after, limit)
+        """List keys within that coverage, oldest first: one query. A page may be empty."""
+        query = Query(CONFIG, items.PARTITION, after=after or "", limit=limit)
+        page = await self._store.query(query)
+        keys = tuple(
+            stored.key
+            for stored in filter(None, map(_readable, page.items))
+            if within.includes(stored.key.coverage)
+        )
+        return KeyPage(keys, page.after or None)
 
     async def list_roots(self) -> list[AdminKey]:
-        """The keys that administer the whole deployment, also those that have expired."""
+        """The keys for the whole deployment, also expired ones."""
         return await list_roots(self._store)
 
     async def find(self, text: str, *, fresh: bool = False) -> PresentedKey | None:
-        """The key that this is a text of, if it is one's: at most one read, mostly none.
+        """Find the key of this text: at most one read, usually none.
 
-        A text that is not among those that are remembered may be new: then the key is read again.
-        ``fresh`` reads it in any case.
+        A text that does not match the cached key may be new, so the key is read again. ``fresh``
+        always reads it.
         """
         key_id = key_id_of(text)
         if key_id is None:
@@ -197,9 +226,9 @@ class AdminKeys:
         return PresentedKey(stored.key, counts=True)
 
     def _match(self, stored: StoredKey | None, key_id: str, text: str) -> str | None:
-        """The attribute whose hash is the text's, if one is.
+        """The attribute whose hash matches the text.
 
-        Two are compared whatever is there, so that the time taken tells nothing.
+        Two hashes are always compared, so that the time shows nothing.
         """
         matched = None
         hashes = (None, None) if stored is None else (stored.previous_hash, stored.hash)
@@ -211,15 +240,15 @@ class AdminKeys:
     async def _note_use(
         self, stored: StoredKey, text: str, now_epoch: int, *, is_current: bool
     ) -> None:
-        """Write down that the key was used, if that is due, and hash it anew if it has to be.
+        """Record the use of the key and renew an outdated hash, if that is due.
 
-        The caller is let in whether this works or not; it is tried again when the key is read
-        the next time.
+        A failure does not affect the caller; the next read of the key tries again.
         """
         key_id, attribute = stored.key.key_id, items.HASH if is_current else items.PREVIOUS_HASH
         known = self._cache.get(key_id)
-        if known is not None and known.rotations == stored.rotations:
-            stored = known  # another caller of this moment may be noting it already
+        is_known = known is not None and known.rotations == stored.rotations
+        if known is not None and is_known:
+            stored = known  # another caller may be writing it already
         hashed = stored.hash if is_current else stored.previous_hash or ""
         used_at_epoch = stored.used_at_epoch if is_current else stored.key.last_used_at_epoch
         is_due = used_at_epoch is None or now_epoch - used_at_epoch >= LAST_USED_SECS
@@ -235,7 +264,8 @@ class AdminKeys:
             noted = replace(noted, hash=fresh, used_at_epoch=now_epoch)
         else:
             noted = replace(noted, previous_hash=fresh)
-        self._cache.replace(noted)  # before the write: one caller does it, however many come
+        if is_known:
+            self._cache.replace(key_id, noted)  # before the write, so that one caller makes it
         condition = attr(attribute).eq(hashed)
         operation = Update(CONFIG, items.item_key(key_id), tuple(actions), condition)
         try:
@@ -249,11 +279,11 @@ class AdminKeys:
         if item is None:
             return None
         stored = items.stored_key(item)
-        self._cache.keep(stored, reading)
+        self._cache.keep(key_id, stored, reading)
         return stored
 
     async def _read_within(self, key_id: str, by: Attribution) -> StoredKey:
-        """The key as it is now, if the caller may know of it."""
+        """Read the key, if it is within the caller's coverage."""
         within = NO_ORG if by.authority is None else by.authority.coverage
         stored = await self._read(key_id) if is_key_id(key_id) else None
         if stored is None or not within.includes(stored.key.coverage):
@@ -271,3 +301,32 @@ class AdminKeys:
 
     def _now_epoch(self) -> int:
         return self._clock.now_ms() // 1000
+
+
+async def list_roots(store: Store) -> list[AdminKey]:
+    """The keys for the whole deployment, also expired ones."""
+    found = query_items(store, Query(CONFIG, items.PARTITION))
+    keys = [stored.key async for item in found if (stored := _readable(item)) is not None]
+    return [key for key in keys if key.role is Role.ADMIN and key.coverage.is_all]
+
+
+def _readable(item: Item) -> StoredKey | None:
+    """The key of an item; ``None`` if it is unreadable, which is reported."""
+    try:
+        return items.stored_key(item)
+    except UnreadableItemError:
+        return None
+
+
+def _change(key: AdminKey, verb: str, **sides: dict[str, Any]) -> Change:
+    """A change for the audit trail: in the chain of a key's only organisation, if it has one."""
+    return Change(f"admin_key.{verb}", f"admin-key/{key.key_id}", key.coverage.one, **sides)
+
+
+def _terms(key: AdminKey) -> dict[str, Any]:
+    terms: dict[str, Any] = {"name": key.name, "role": key.role.value}
+    if key.coverage.org_ids is not None:
+        terms["org_ids"] = sorted(key.coverage.org_ids)
+    if key.expires_at_epoch is not None:
+        terms["expires_at_epoch"] = key.expires_at_epoch
+    return terms

@@ -1,14 +1,16 @@
-"""At most N live sessions for each client: opened, refreshed, listed, ended."""
+"""Sessions of clients, at most N live ones for each."""
 
 from pricekeeper.sessions.items import generation_of, slot_key
 from pricekeeper.sessions.meter import SessionsMeter
 from pricekeeper.sessions.opening import Login, Opened
-from pricekeeper.sessions.refresh_token import REFRESH_TOKEN_PREFIX, RefreshKey, RefreshToken
 from pricekeeper.sessions.service import Sessions
 from pricekeeper.sessions.session import (
+    REFRESH_TOKEN_PREFIX,
     REFRESH_TOKEN_SECS_MAX,
     Labels,
     Lifetimes,
+    RefreshKey,
+    RefreshToken,
     Session,
     SessionId,
     make_labels,

@@ -1,10 +1,10 @@
-"""The keys and items of sessions, in the table ``Sessions``.
+"""Items of sessions, in the table ``Sessions``: keys, codec and conditions.
 
 - ``SUBJECT#{client}`` / ``SLOT#{nnn}``: a session in its slot
 - ``BLOCK#refresh#{sha256}`` / ``BLOCK``: the refresh token of an evicted session
 
-A session that is ended is marked and not removed. Were its slot empty, a copy of the write
-that opened it, sent again and delayed on its way, would find it free and bring it back.
+An ended session is marked and not removed. In an empty slot, a delayed copy of the write that
+opened it would bring it back.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def block_key(refresh_hash: str) -> Key:
 
 
 def slots_query(subject: str) -> Query:
-    """Every slot of the subject."""
+    """Query all slots of the subject."""
     return Query(SESSIONS, partition(subject), prefix=SLOT_PREFIX, limit=SLOTS_MAX)
 
 
 def slots_from(items: Iterable[Item], token_generation: str) -> Slots:
-    """The slots that such a query found. One that can't be read is reported, and not taken."""
+    """Parse the items of that query. An unreadable slot is reported and never used."""
     held, unreadable = [], set()
     for item in items:
         try:
@@ -63,9 +63,9 @@ def slots_from(items: Iterable[Item], token_generation: str) -> Slots:
 
 
 def generation_of(session_id: SessionId, slot: Item | None) -> str | None:
-    """The token generation of the session in that slot; ``None`` if it is not there any more.
+    """The token generation of the session in that slot; ``None`` if it has ended.
 
-    Raises `UnreadableItemError` if nobody can tell.
+    Raises `UnreadableItemError`.
     """
     if slot is None:
         return None
@@ -95,7 +95,7 @@ def session_item(session: Session) -> Item:
 
 
 def session_from(item: Mapping[str, Any]) -> Session:
-    """The session of an item; raises `UnreadableItemError` if it is none."""
+    """Read a session; raises `UnreadableItemError`."""
     slot = str(item["SK"]).removeprefix(SLOT_PREFIX)
     if not slot.isdecimal():
         raise TypedItem(SESSIONS, item).report_unreadable("its sort key names no slot")
@@ -110,7 +110,7 @@ def session_from(item: Mapping[str, Any]) -> Session:
 
 
 def block_item(evicted: Session, now_ms: int) -> Item:
-    """The blocklist entry of a session's refresh token; it lasts as long as the token would."""
+    """The blocklist entry of a session's refresh token, until the token's expiry."""
     return {
         **block_key(evicted.refresh_hash).attributes,
         "subject": evicted.subject,
@@ -121,12 +121,12 @@ def block_item(evicted: Session, now_ms: int) -> Item:
 
 
 def free(left: Session | None) -> Condition:
-    """The slot is free: empty, expired, or still with the dead session that was left in it."""
+    """The condition that the slot is free: empty, expired, or with the same dead session."""
     return ITEM_ABSENT if left is None else ITEM_ABSENT | still(left)
 
 
 def still(session: Session) -> Condition:
-    """The slot holds exactly this session, neither refreshed nor ended in between."""
+    """The condition that the slot holds this session, not refreshed and not ended meanwhile."""
     return (
         attr("nonce").eq(session.id.nonce)
         & attr("refresh_hash").eq(session.refresh_hash)
@@ -135,10 +135,10 @@ def still(session: Session) -> Condition:
 
 
 def holds(session_id: SessionId) -> Condition:
-    """The slot holds this session, however often it was refreshed, and it was not ended."""
+    """The condition that the slot holds this session, refreshed or not, and it has not ended."""
     return attr("nonce").eq(session_id.nonce) & attr("ended_at_ms").eq(0)
 
 
 def ending(subject: str, slot: int, now_ms: int, condition: Condition) -> Update:
-    """Mark what is in the slot as ended; a copy of this write changes nothing more."""
+    """Mark the session in the slot as ended; a copy of this write changes nothing."""
     return Update(SESSIONS, slot_key(subject, slot), (Set("ended_at_ms", now_ms),), condition)

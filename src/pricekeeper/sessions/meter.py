@@ -1,4 +1,4 @@
-"""Counts how sessions ended before their time, for the metrics endpoint."""
+"""Counts sessions that ended before their expiry, for the metrics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pricekeeper.tenants import REVOCATIONS
 
 @dataclass(slots=True)
 class SessionsMeter:
-    """What one instance has ended, and why."""
+    """The sessions that one instance has ended."""
 
     ended: int = counted(REVOCATIONS, "session")
-    """By their own client, or by an administrator."""
+    """By their client or an administrator."""
     evicted: int = counted(REVOCATIONS, "evicted")
-    """To make room for a newer one, or because the limit was lowered."""
+    """For a newer session, or because the limit was lowered."""
     reused: int = counted(REVOCATIONS, "reused")
-    """Because a refresh token that was spent came back: it may have been stolen."""
+    """Because a replaced refresh token was presented again: it may be stolen."""

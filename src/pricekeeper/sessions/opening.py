@@ -1,12 +1,11 @@
-"""One login, attempt by attempt: take a free slot, or the oldest session's.
+"""One login: takes a free slot, or the slot of the oldest session.
 
-An attempt reads the subject's slots once and writes once. The write's condition is that the slot
-is as it was read, so of two logins that read the same only one succeeds and the other reads again.
-This condition, and not the read, keeps the limit. After a lost reply:
+An attempt reads the subject's slots once and writes once, on condition that the slot is unchanged.
+Of two logins that read the same, only one succeeds, and the other reads again. The condition keeps
+the limit, not the read. After a lost reply:
 
 - If the write was applied, the next attempt finds its own session in the slots.
-- If it is applied later, it takes a slot like any other login, and nobody holds the token of that
-  session.
+- If it is applied later, it takes a slot like any other login, and no client has its token.
 """
 
 from __future__ import annotations
@@ -39,8 +38,17 @@ from pricekeeper.sessions.items import (
     still,
 )
 from pricekeeper.sessions.meter import SessionsMeter
-from pricekeeper.sessions.refresh_token import RefreshKeys, derive, hash_of, token_of
-from pricekeeper.sessions.session import Labels, Lifetimes, Session, SessionId, Slots
+from pricekeeper.sessions.session import (
+    Labels,
+    Lifetimes,
+    RefreshKeys,
+    Session,
+    SessionId,
+    Slots,
+    derive,
+    hash_of,
+    token_of,
+)
 from pricekeeper.storage import Put, Store, Write
 from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 from pricekeeper.storage.tables import SESSIONS
@@ -54,7 +62,7 @@ _ENDS_MAX: Final = TRANSACTION_OPERATIONS_MAX // _OPERATIONS_PER_END
 
 
 class Login(msgspec.Struct, frozen=True):
-    """A client that has proved who it is and wants a session."""
+    """An authenticated client that wants a session."""
 
     subject: str
     token_generation: str
@@ -73,7 +81,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Opening:
-    """One login, which remembers its earlier attempts."""
+    """One login with its attempts."""
 
     def __init__(
         self,
@@ -98,7 +106,7 @@ class Opening:
         self._tried: list[SessionId] = []
 
     async def attempt(self) -> Opened:
-        """Read once, write once. `SessionLimitRaceError` if somebody came in between."""
+        """Read once, write once; raises `SessionLimitRaceError` if another login was faster."""
         login = self._login
         page = await self._store.query(slots_query(login.subject))
         slots = slots_from(page.items, login.token_generation)
@@ -130,7 +138,7 @@ class Opening:
         return fresh
 
     def _log_eviction(self, evicted: Session) -> None:
-        """Log the eviction: a client whose young sessions are evicted has too low a limit."""
+        """Log the eviction; if young sessions are evicted, the client's limit is too low."""
         _log.info(
             "session_evicted",
             client_id=evicted.subject,
@@ -140,7 +148,7 @@ class Opening:
         )
 
     def _opened_before(self, slots: Slots) -> Opened | None:
-        """What an earlier attempt, whose reply was lost, has opened."""
+        """The session of an earlier attempt with a lost reply."""
         for session_id in self._tried:
             session = slots.find(session_id)
             key = None if session is None else self._keys.find_refresh_key(session.key_id)
@@ -180,7 +188,7 @@ class Opening:
             await self._transact(operations)
 
     async def _end(self, sessions: Sequence[Session]) -> None:
-        """End what a lowered limit has no slot for, as many at once as a transaction takes."""
+        """End the sessions beyond a lowered limit, as many at once as a transaction allows."""
         now_ms = self._clock.now_ms()
         for some in in_groups(sessions, _ENDS_MAX):
             operations: list[Write] = []

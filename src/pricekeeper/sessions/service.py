@@ -1,8 +1,7 @@
-"""Sessions: opened, refreshed, listed and ended, never more of them than the limit says.
+"""Opens, refreshes, lists and ends sessions, and keeps their limit.
 
-Every promise rests on a condition of a write, none on a lock. The locks here only keep logins of
-one client on one instance from losing races to each other again and again. Instances race, and
-the loser tries again.
+Each promise depends on the condition of a write, never on a lock. The locks only keep logins of one
+client in one process from losing races to each other. Between instances the loser tries again.
 """
 
 from __future__ import annotations
@@ -40,15 +39,20 @@ from pricekeeper.sessions.items import (
 )
 from pricekeeper.sessions.meter import SessionsMeter
 from pricekeeper.sessions.opening import Login, Opened, Opening
-from pricekeeper.sessions.refresh_token import (
+from pricekeeper.sessions.session import (
+    SLOTS_MAX,
+    Lifetimes,
     RefreshKeys,
     RefreshToken,
+    Session,
+    SessionId,
+    Verdict,
     derive,
     hash_of,
+    judge,
     open_token,
     token_of,
 )
-from pricekeeper.sessions.session import SLOTS_MAX, Lifetimes, Session, SessionId, Verdict, judge
 from pricekeeper.storage import Item, Set, Store, Update
 from pricekeeper.storage.tables import SESSIONS
 
@@ -62,7 +66,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Sessions:
-    """The sessions of all clients. ``subject`` is a client's id everywhere."""
+    """The sessions of all clients. ``subject`` is a client's id."""
 
     def __init__(
         self,
@@ -85,13 +89,13 @@ class Sessions:
         self.meter = SessionsMeter()
 
     def add_listener(self, listener: Callable[[SessionId], None]) -> None:
-        """Call the listener whenever this instance may have ended a session."""
+        """Call the listener when this instance may have ended a session."""
         self._listeners.append(listener)
 
     async def open_session(self, login: Login) -> Opened:
-        """Open a session, at the oldest one's expense if there is no free slot.
+        """Open a session; without a free slot it replaces the oldest one.
 
-        A lost race is tried again with full jitter, `OPEN_ATTEMPTS_MAX` times in all.
+        A lost race is repeated with full jitter, up to `OPEN_ATTEMPTS_MAX` times.
         """
         _check(login)
         opening = self.opening(login)
@@ -109,7 +113,7 @@ class Sessions:
             attempt += 1
 
     def opening(self, login: Login) -> Opening:
-        """One login whose attempts the caller makes itself."""
+        """One login whose attempts the caller makes."""
         return Opening(
             login,
             self._store,
@@ -122,17 +126,17 @@ class Sessions:
         )
 
     def open_refresh_token(self, text: str) -> RefreshToken:
-        """Take a refresh token apart; raises, without asking the store, if we never made it."""
+        """Parse a refresh token without a read; raises `InvalidTokenError` if it is not ours."""
         token = open_token(text, self._keys)
         if token is None:
             raise _refusal("not a refresh token of ours")
         return token
 
     async def refresh(self, token: RefreshToken, token_generation: str) -> Opened:
-        """Replace a refresh token by its successor; one that is spent ends the session.
+        """Replace a refresh token with its successor; a reused one ends the session.
 
-        The successor follows from the session and its rotation alone. So a caller that presents
-        the same token within the grace, or repeats a call whose reply was lost, gets the same one.
+        The successor follows from the session and its rotation. So a caller that presents the same
+        token within the grace, or repeats a call with a lost reply, gets the same one.
         """
         slot: Mapping[str, Any] | None
         slot, block = await self._store.batch_get(
@@ -167,7 +171,7 @@ class Sessions:
         raise OutcomeUnknownError("the refresh token may have been replaced; present it again")
 
     async def find(self, token: RefreshToken, token_generation: str) -> Session | None:
-        """The session whose current refresh token this is, if it lives."""
+        """The live session of a current refresh token."""
         session = _session_of(await self._read_slot(token), token_generation)
         return session if self._judge(session, token) is Verdict.ROTATE else None
 
@@ -179,9 +183,9 @@ class Sessions:
     async def end_session(
         self, subject: str, session_id: SessionId, by: Attribution | None = None
     ) -> bool:
-        """End one session, however often it was refreshed; whether it was there.
+        """End one session, refreshed or not; returns whether it existed.
 
-        ``by`` is left out if the client itself does it.
+        ``by`` is left out if the client itself asks.
         """
         was_there = await self._end(subject, session_id, by)
         self.meter.ended += was_there
@@ -223,7 +227,7 @@ class Sessions:
         )
 
     def _reissue(self, session: Session, token: RefreshToken) -> Opened:
-        """The session with its current token, derived once more."""
+        """The session with its current token, derived again."""
         key = self._keys.find_refresh_key(session.key_id)
         if key is None:
             raise _refusal("its key was withdrawn", token)
@@ -244,7 +248,7 @@ class Sessions:
         return Opened(rotated, successor)
 
     async def _rotate(self, session: Session, rotated: Session) -> None:
-        """Write the rotated session; once applied, a copy of the write is refused."""
+        """Write the rotated session; a copy of the write is refused."""
         await self._store.update(
             Update(
                 SESSIONS,
@@ -279,7 +283,7 @@ def _check(login: Login) -> None:
 
 
 def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Session | None:
-    """What the slot holds, if it is of this token generation."""
+    """The session in the slot, if it has this token generation."""
     if slot is None:
         return None
     session = session_from(slot)
@@ -287,7 +291,7 @@ def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Sessio
 
 
 def _ended(subject: str, session_id: SessionId) -> Change:
-    """The end of a session as the audit trail has it."""
+    """The end of a session for the audit trail."""
     org_id, details = parse_client_id(subject).org_id, {"session_id": str(session_id)}
     return Change("sessions.end", subject, org_id, before=details)
 

@@ -1,17 +1,26 @@
-"""A session and its rules: which slot a login takes, and what a refresh token is good for.
+"""Sessions, slots and refresh tokens as values with their rules. Pure.
 
-Pure: values in, values out. A subject has numbered slots and a session lives in exactly one of
-them, so there can't be more live sessions than slots, whatever races. A session also belongs
-to the *token generation* that its client had when it was opened, and is dead in any other: so
-everything a client holds ends with one write to the client, and no clocks are compared.
+A subject has numbered slots, and a session lives in exactly one of them. So there are never more
+live sessions than slots. A session belongs to the *token generation* of its client at its opening,
+and is dead in any other one. So one write to the client ends all its sessions, without comparing
+clocks.
+
+A refresh token is a prefix and, in base64url, an HMAC with the text that it covers:
+``{key}.{rotation}.{session}.{subject}``. A forged or mistyped one is refused without a read. A
+token can be derived again from its slot, so a repeated call gets the same successor although only
+hashes are stored.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
 import re
 import unicodedata
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -25,7 +34,7 @@ _SESSION_ID: Final = re.compile(r"([0-9]{3})-([A-Za-z0-9_-]{22})")
 
 
 class SessionId(msgspec.Struct, frozen=True):
-    """A session's name: its slot, so that it is found without searching, and 128 random bits."""
+    """A session's name: its slot, to find it without a search, and 128 random bits."""
 
     slot: int
     nonce: str
@@ -35,7 +44,7 @@ class SessionId(msgspec.Struct, frozen=True):
 
 
 def parse_session_id(text: str) -> SessionId | None:
-    """The id that this text is, if it is one."""
+    """Parse an id; ``None`` if it is none."""
     matched = _SESSION_ID.fullmatch(text)
     if matched is None or int(matched[1]) >= SLOTS_MAX:
         return None
@@ -43,9 +52,9 @@ def parse_session_id(text: str) -> SessionId | None:
 
 
 class Lifetimes(msgspec.Struct, frozen=True):
-    """How long a session lasts: unused, and at most; and how long a spent token is forgiven.
+    """The longest idle time and life of a session, and the grace of a replaced refresh token.
 
-    A refresh token lives as long as its session may idle: each use gives a new one.
+    A refresh token lives as long as its session may be idle, because each use gives a new one.
     """
 
     idle_secs: int = REFRESH_TOKEN_SECS_MAX
@@ -59,56 +68,56 @@ class Lifetimes(msgspec.Struct, frozen=True):
             raise InvalidValueError("grace_ms", "must not be negative")
 
     def end_epoch(self, opened_at_ms: int, used_at_ms: int) -> int:
-        """The second from which a session opened and last used then is over."""
+        """The second in which a session ends that was opened and last used then."""
         return min(used_at_ms // 1000 + self.idle_secs, opened_at_ms // 1000 + self.absolute_secs)
 
 
 class Labels(msgspec.Struct, frozen=True):
-    """What a session is shown as. Told by the client, so it proves nothing."""
+    """Descriptions of a session by its client; they prove nothing."""
 
     user_agent: str = ""
     address: str = ""
 
 
 def make_labels(user_agent: str, address: str) -> Labels:
-    """Labels cut to a length and stripped of what could not be shown or stored."""
+    """Labels without unprintable characters, cut to a length."""
     return Labels(_printable(user_agent), _printable(address))
 
 
 class Session(msgspec.Struct, frozen=True):
-    """One session, as its slot holds it."""
+    """One session as in its slot."""
 
     subject: str
     id: SessionId
     token_generation: str
     """The client's token generation when the session was opened."""
     rotation: int
-    """How often its refresh token has been replaced."""
+    """How often its refresh token was replaced."""
     key_id: str
-    """The id of the key that its current refresh token is derived with."""
+    """The id of the key of its current refresh token."""
     refresh_hash: str
     previous_hash: str
-    """The hash of the refresh token before; empty if there was none."""
+    """The hash of the replaced refresh token; empty if there was none."""
     opened_at_ms: int
     refreshed_at_ms: int
     ends_at_epoch: int
     labels: Labels
     ended_at_ms: int = 0
-    """Not 0 if it was ended before its time. It keeps its slot then until somebody takes it."""
+    """Not 0 if it was ended early. It stays in its slot until the slot is reused."""
 
 
 class Slots(msgspec.Struct, frozen=True):
-    """A subject's slots as they were at one reading, seen from its present token generation."""
+    """A subject's slots at one reading, in its present token generation."""
 
     token_generation: str
     held: tuple[Session, ...]
-    """What is in them, alive or not. The store leaves out expired ones."""
+    """The sessions in them, live or dead. The store leaves out expired ones."""
     unreadable: frozenset[int] = frozenset()
-    """Slots that can't be read. Whether a session lives there is not known: none is put there."""
+    """Unreadable slots. They may hold a live session, so they are never used."""
 
     @property
     def live(self) -> tuple[Session, ...]:
-        """The sessions of this generation that nobody has ended, oldest first."""
+        """The sessions of this generation that have not ended, oldest first."""
         alive = (
             session
             for session in self.held
@@ -117,31 +126,30 @@ class Slots(msgspec.Struct, frozen=True):
         return tuple(sorted(alive, key=lambda session: (session.opened_at_ms, session.id.slot)))
 
     def find(self, session_id: SessionId) -> Session | None:
-        """That session, if it is live."""
         return next((session for session in self.live if session.id == session_id), None)
 
     def free(self, limit: int) -> dict[int, Session | None]:
-        """The slots below the limit that hold no live session, with what is left in them."""
+        """The slots below the limit without a live session, with the dead session in each."""
         taken = {session.id.slot for session in self.live} | self.unreadable
         left = {session.id.slot: session for session in self.held}
         return {slot: left.get(slot) for slot in range(limit) if slot not in taken}
 
     def oldest(self, limit: int) -> Session | None:
-        """Who has to go when every slot below the limit is taken; ``None`` if none can be read."""
+        """The session to evict if all slots below the limit are taken; ``None`` if unreadable."""
         return next((session for session in self.live if session.id.slot < limit), None)
 
     def beyond(self, limit: int) -> tuple[Session, ...]:
-        """Live sessions in slots that a lowered limit has taken away."""
+        """Live sessions in slots beyond a lowered limit."""
         return tuple(session for session in self.live if session.id.slot >= limit)
 
 
 class Verdict(Enum):
-    """What a presented refresh token is worth."""
+    """The result of checking a refresh token."""
 
-    ROTATE = "it is the current one"
-    REPLAY = "it was spent a moment ago: its owner may not have heard"
-    REUSED = "it was spent before: somebody else may hold it"
-    ENDED = "its session is over"
+    ROTATE = "current"
+    REPLAY = "replaced a moment ago: the reply may be lost"
+    REUSED = "replaced before: it may be stolen"
+    ENDED = "its session has ended"
 
 
 def judge(
@@ -153,7 +161,7 @@ def judge(
     now_ms: int,
     grace_ms: int,
 ) -> Verdict:
-    """Judge a genuine refresh token by what its slot holds now."""
+    """Check a genuine refresh token against its slot."""
     if session is None or session.id != session_id or session.ended_at_ms:
         return Verdict.ENDED
     if session.refresh_hash == presented_hash:
@@ -168,3 +176,97 @@ def judge(
 def _printable(text: str) -> str:
     cut = text[:LABEL_LENGTH_MAX]
     return "".join(c for c in cut if not unicodedata.category(c).startswith("C")).strip()
+
+
+REFRESH_TOKEN_LENGTH_MAX: Final = 512
+REFRESH_TOKEN_PREFIX: Final = "pkrt_"  # noqa: S105 - what every token begins with
+
+_SEAL_BYTES: Final = 32
+_FIELDS: Final = 4
+
+
+class RefreshKey(msgspec.Struct, frozen=True):
+    """A secret that derives refresh tokens, and its public name."""
+
+    id: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"RefreshKey(id={self.id!r})"
+
+
+class RefreshKeys(Protocol):
+    """A source of keys that derive refresh tokens."""
+
+    def current_refresh_key(self) -> RefreshKey:
+        """The key for new tokens."""
+        ...
+
+    def find_refresh_key(self, key_id: str) -> RefreshKey | None:
+        """The key of that id, while its tokens may be valid."""
+        ...
+
+
+class RefreshToken(msgspec.Struct, frozen=True):
+    """A parsed genuine refresh token; its session may be dead."""
+
+    subject: str
+    session_id: SessionId
+    rotation: int
+    hash: str
+
+
+def derive(key: RefreshKey, subject: str, session_id: SessionId, rotation: int) -> str:
+    """The refresh token of that session after so many rotations."""
+    body = f"{key.id}.{rotation}.{session_id}.{subject}".encode()
+    return REFRESH_TOKEN_PREFIX + _encoded(_seal(key, body) + body)
+
+
+def token_of(session: Session, key: RefreshKey) -> str:
+    """The session's current refresh token, derived again."""
+    return derive(key, session.subject, session.id, session.rotation)
+
+
+def open_token(text: str, keys: RefreshKeys) -> RefreshToken | None:
+    """Parse a token; ``None`` if it is not ours."""
+    raw = _decoded(text)
+    seal, body = raw[:_SEAL_BYTES], raw[_SEAL_BYTES:]
+    fields = body.decode("ascii", "replace").split(".", _FIELDS - 1)
+    if len(fields) != _FIELDS:
+        return None
+    key = keys.find_refresh_key(fields[0])
+    if key is None or not hmac.compare_digest(seal, _seal(key, body)):
+        return None
+    session_id = parse_session_id(fields[2])
+    if session_id is None or not fields[1].isdigit():
+        return None  # sealed by us in another form
+    return RefreshToken(fields[3], session_id, int(fields[1]), hash_of(text))
+
+
+def hash_of(token: str) -> str:
+    """The stored hash of a refresh token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _seal(key: RefreshKey, body: bytes) -> bytes:
+    return hmac.digest(key.secret, body, "sha256")
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes:
+    """The bytes of a token; empty unless it has our exact spelling."""
+    if (
+        len(text) > REFRESH_TOKEN_LENGTH_MAX
+        or not text.startswith(REFRESH_TOKEN_PREFIX)
+        or not text.isascii()
+    ):
+        return b""
+    encoded = text.removeprefix(REFRESH_TOKEN_PREFIX)
+    try:
+        raw = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+    except binascii.Error:
+        return b""
+    return raw if _encoded(raw) == encoded else b""
