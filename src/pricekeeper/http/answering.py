@@ -10,9 +10,9 @@ An answer with the usual headers is formatted from a template, any other header 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from time import perf_counter_ns
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import structlog
 
@@ -32,10 +32,8 @@ from pricekeeper.http.operation import (
     JSON_TYPE,
     SECURITY,
     Answer,
-    Beginning,
     Call,
     Reply,
-    Route,
     Stream,
     encode_body,
 )
@@ -203,17 +201,6 @@ async def _answer_of(call: Call, work: Coroutine[Any, Any, Answer]) -> Answer:
 
 def _us_since(started_ns: int) -> int:
     return (perf_counter_ns() - started_ns) // 1000
-
-
-class Target(NamedTuple):
-    """The operation that a head asks for, if it can begin without a task."""
-
-    route: str
-    operation: Route
-    begin: Beginning
-    parameters: Mapping[str, str]
-    headers: dict[bytes, bytes]
-    token_digest: bytes
 
 
 class RequestAtOnce:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from random import getrandbits
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,6 @@ from pricekeeper.errors import NotFoundError, PriceKeeperError, RequestRefusedEr
 from pricekeeper.gateway.routes import PREFIX
 from pricekeeper.http.answering import (
     RequestAtOnce,
-    Target,
     answer_with,
     begin_in_task,
     note_error,
@@ -49,7 +48,7 @@ from pricekeeper.http.incoming import (
     run_lifespan,
 )
 from pricekeeper.http.oauth import oauth_error
-from pricekeeper.http.operation import Answer, Call, Route
+from pricekeeper.http.operation import Answer, Beginning, Call, Route
 from pricekeeper.http.problems import MethodNotAllowedError
 from pricekeeper.http.routing import Paths
 from pricekeeper.telemetry.logs import GatheredLines, timestamp
@@ -65,10 +64,12 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class Endpoint:
     """One operation behind its gate."""
 
-    __slots__ = ("_counted_errors", "_counts_failures", "operation")
+    __slots__ = ("_counted_errors", "_counts_failures", "begin", "begins_early", "operation")
 
     def __init__(self, operation: Route) -> None:
         self.operation = operation
+        self.begin = operation.begin or (begin_in_task if operation.is_plain else None)
+        self.begins_early = operation.begins_early
         public = operation.access is Access.PUBLIC
         self._counted_errors: tuple[type[PriceKeeperError], ...] = ()
         """Errors that count as failures of the caller's address, like guesses."""
@@ -131,6 +132,19 @@ class Path:
         self.allowed = tuple(sorted(self.endpoints))
 
 
+class Target(NamedTuple):
+    """What a head asks for, and how it can begin without a task."""
+
+    route: str
+    parameters: Mapping[str, str]
+    path: Path | None = None
+    endpoint: Endpoint | None = None
+    begin: Beginning | None = None
+    """``None`` if it needs a task, or is refused."""
+    headers: dict[bytes, bytes] | None = None
+    token_digest: bytes = b""
+
+
 class Shell:
     """The ASGI application. ``lifespan`` is open while the server runs."""
 
@@ -164,15 +178,21 @@ class Shell:
             if gateway is not None:
                 exchange.start(gateway(scope, exchange.receive, exchange.send, exchange))
                 return
-        target = self._target_of(exchange)
-        if target is None or (exchange.more_body and not target.operation.begins_early):
-            call = self._make_call(Incoming(exchange))
+        known = exchange.known
+        target: Target | None = None if known is None else known.memo
+        if target is None:
+            target = self._find_target(scope)
+            if known is not None:
+                known.memo = target
+        endpoint, begin = target.endpoint, target.begin
+        if endpoint is None or begin is None or (exchange.more_body and not endpoint.begins_early):
+            call = self._make_call(Incoming(exchange), target.parameters)
         else:
             call = self._make_call(Incoming(exchange, target.headers), target.parameters)
-            if admit_at_once(call, target.operation, target.token_digest):
+            if admit_at_once(call, endpoint.operation, target.token_digest):
                 reply = RequestAtOnce(exchange, call, target.route, started_ns, self._note)
                 try:
-                    if target.begin(call, reply):
+                    if begin(call, reply):
                         return
                 except Exception as error:  # noqa: BLE001 - it is answered and logged
                     reply.fail(error)
@@ -180,38 +200,28 @@ class Shell:
                 reply.withdraw()
             # The target's headers have the content-length of another request.
             call.request.headers = dict(scope["headers"])
-        path, call.path = self._find(scope)
-        route = "none" if path is None else path.route
-        work = _perform(call, path, scope["method"])
-        exchange.start(answer_with(exchange, call, route, started_ns, self._note, work))
+        work = _perform(call, target)
+        exchange.start(answer_with(exchange, call, target.route, started_ns, self._note, work))
 
-    def _target_of(self, exchange: Exchange) -> Target | None:
-        """The target of a request; a known head remembers it."""
-        known = exchange.known
-        target: Target | None = None if known is None else known.memo
-        if target is None:
-            target = self._find_target(exchange.scope)
-            if known is not None:
-                known.memo = target
-        return target
+    def _find_target(self, scope: Any) -> Target:
+        raw: bytes = scope["raw_path"]
+        # An escaped slash would be part of a name, and no name has one.
+        is_odd = b"%" in raw and b"%2f" in raw.lower()
+        path, parameters = (None, NO_PARAMETERS) if is_odd else self._paths.find(scope["path"])
+        if path is None:
+            return Target("none", parameters)
+        endpoint = path.endpoints.get(scope["method"])
+        if endpoint is not None and endpoint.begin is not None:
+            headers = dict(scope["headers"])
+            token = bearer_in(headers)
+            if token is not None and len(headers) == len(scope["headers"]):
+                digest = digest_of(token)
+                return Target(
+                    path.route, parameters, path, endpoint, endpoint.begin, headers, digest
+                )
+        return Target(path.route, parameters, path, endpoint)
 
-    def _find_target(self, scope: Any) -> Target | None:
-        """The target of a head; ``None`` if its requests need a task, or are refused."""
-        path, parameters = self._find(scope)
-        endpoint = None if path is None else path.endpoints.get(scope["method"])
-        if path is None or endpoint is None:
-            return None
-        operation = endpoint.operation
-        begin = operation.begin or (begin_in_task if operation.is_plain else None)
-        if begin is None:
-            return None
-        headers = dict(scope["headers"])
-        token = bearer_in(headers)
-        if token is None or len(headers) != len(scope["headers"]):
-            return None
-        return Target(path.route, operation, begin, parameters, headers, digest_of(token))
-
-    def _make_call(self, request: Incoming, parameters: Mapping[str, str] = NO_PARAMETERS) -> Call:
+    def _make_call(self, request: Incoming, parameters: Mapping[str, str]) -> Call:
         state = request.scope["state"]
         return Call(
             state["services"],
@@ -228,23 +238,15 @@ class Shell:
         call.metrics.note_request(method, route, status, elapsed_us)
         self._access_log.note(method, route, status, elapsed_us, call.request_id)
 
-    def _find(self, scope: Scope) -> tuple[Path | None, Mapping[str, str]]:
-        """Find a path. An escaped slash would be part of a name, and no name has one."""
-        raw: bytes = scope.get("raw_path", b"")
-        if b"%" in raw and b"%2f" in raw.lower():
-            return None, {}
-        return self._paths.find(scope["path"])
 
-
-async def _perform(call: Call, path: Path | None, method: str) -> Answer:
-    """Perform the operation of a path and method, or refuse what is neither."""
+async def _perform(call: Call, target: Target) -> Answer:
+    """Perform the operation of a target, or refuse an unknown path or method."""
     refuse_repeated(call.request)
-    if path is None:
+    if target.endpoint is not None:
+        return await target.endpoint.answer(call)
+    if target.path is None:
         raise NotFoundError("path")
-    endpoint = path.endpoints.get(method)
-    if endpoint is None:
-        raise MethodNotAllowedError(path.allowed)
-    return await endpoint.answer(call)
+    raise MethodNotAllowedError(target.path.allowed)
 
 
 def _request_id(headers: Mapping[bytes, bytes]) -> str:
