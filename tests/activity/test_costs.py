@@ -1,4 +1,4 @@
-"""What is told and kept costs what docs/costs.md says, on an engine that counts as AWS does."""
+"""Events, denials and live spend cost what docs/costs.md says, on an engine that counts as AWS does."""
 
 import re
 import uuid
@@ -21,8 +21,8 @@ FIRST = "a group of denials, the first of its kind in a minute"
 
 
 def documented(name: str) -> tuple[int, int]:
-    """The units of a row under "What is told and kept"."""
-    section = COSTS.partition("## What is told and kept")[2].partition("\n## ")[0]
+    """The units of a row under "Events, denials and live spend"."""
+    section = COSTS.partition("## Events, denials and live spend")[2].partition("\n## ")[0]
     found = re.search(rf"^\| {re.escape(name)} \| (\d+) \| (\d+) \|", section, re.MULTILINE)
     assert found is not None, name
     return int(found[1]), int(found[2])
@@ -60,7 +60,7 @@ async def test_events_that_nobody_watches(costs: Costs) -> None:
     for _ in range(500):
         note_counted(costs.activity.feed, ORG, counted())
     await costs.activity.flush()
-    assert costs.units() == documented("events, nobody watches")
+    assert costs.units() == documented("events without viewers")
     await costs.activity.flush()
     assert costs.units() == (0, 0)
 
@@ -88,7 +88,7 @@ async def test_a_stream_that_is_open(costs: Costs) -> None:
         assert costs.units() == documented("a stream that is open")
         costs.clock.advance_ms(WATCH_MS)
         await listeners._keep_watched(channel)
-        assert costs.units() == documented("the same, to go on watching")
+        assert costs.units() == documented("the same, to renew it")
 
 
 async def test_a_group_of_denials(costs: Costs) -> None:
