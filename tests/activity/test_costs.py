@@ -1,4 +1,4 @@
-"""Events, denials and live spend cost what docs/costs.md says, on an engine that counts as AWS does."""
+"""Events, denials and live spend cost what docs/costs.md says, counted as AWS does."""
 
 import re
 import uuid
