@@ -1,7 +1,6 @@
-"""Authorizations done wrong, in the ways they are done wrong elsewhere or nearly were here.
+"""Broken authorizations: each variant removes one defence, and the checks must catch it.
 
-Each of these takes one line of defence away. The checks that hold the real one must catch every
-one of them. `docs/proof.md` lists them, with the seed that catches each.
+`docs/proof.md` lists them with the seed that catches each.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,7 +45,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _unconditional(patch: Patch, module: Any, name: str, made_by: Callable[..., Any]) -> None:
-    """Let what a function makes have no condition."""
+    """Remove the condition from the results of a function."""
 
     def make(*args: Any, **kwargs: Any) -> Any:
         made = made_by(*args, **kwargs)
@@ -61,12 +60,12 @@ async def _do_nothing(*_: Any) -> None:
 
 
 def sheet_without_condition(patch: Patch) -> None:
-    """Whoever is last has written the sheet."""
+    """A sheet replaces one that another process has written."""
     _unconditional(patch, log, "sheet_put", ledger_items.sheet_put)
 
 
 def opened_twice(patch: Patch) -> None:
-    """Whoever opens an account adds what it has measured, open or not."""
+    """Each process that opens an account adds the measured spend, also if it is open."""
 
     def decide(self: OpenAccount, draft: Draft) -> Decision:
         account = self._account
@@ -76,8 +75,8 @@ def opened_twice(patch: Patch) -> None:
     patch.setattr(OpenAccount, "decide", decide)
 
 
-def settled_as_it_was_seen(patch: Patch) -> None:
-    """A settlement is written whatever has become of the authorization meanwhile."""
+def settled_as_last_read(patch: Patch) -> None:
+    """A settlement is written even if the authorization has changed since it was read."""
     real = Settle.decide
 
     def decide(self: Settle, draft: Draft) -> Decision:
@@ -90,7 +89,7 @@ def settled_as_it_was_seen(patch: Patch) -> None:
 
 
 def seen_before_it_was_filed(patch: Patch) -> None:
-    """What was read before its outcome was filed and forgotten counts as current."""
+    """An authorization that was read before its outcome was filed counts as current."""
     real = Settle.decide
 
     def decide(self: Settle, draft: Draft) -> Decision:
@@ -101,17 +100,17 @@ def seen_before_it_was_filed(patch: Patch) -> None:
 
 
 def others_are_not_noted(patch: Patch) -> None:
-    """What this process has granted is open, whatever others have written."""
+    """A grant of this process stays open after other processes settle it."""
     patch.setattr(Settler, "_note_others", lambda *_: None)
 
 
 def own_sheet_not_known_again(patch: Patch) -> None:
-    """Whoever lost the reply takes its own sheet for another's."""
+    """A process that lost a reply takes its own sheet for another's."""
     patch.setattr(log, "is_written_by", lambda *_: False)
 
 
 def sent_again_elsewhere(patch: Patch) -> None:
-    """Whoever lost the reply writes the same behind it, and does not look what is there."""
+    """A process that lost a reply writes the same again behind it, without reading."""
 
     async def look(*_: Any) -> None:
         return None
@@ -130,7 +129,7 @@ def sent_again_elsewhere(patch: Patch) -> None:
 
 
 def granted_over_another(patch: Patch) -> None:
-    """The ids that callers gave are not looked at: the same call is granted twice."""
+    """The ids of callers are not checked: the same call is granted twice."""
     real = Authorize.decide
 
     def decide(self: Authorize, draft: Draft) -> Decision:
@@ -144,24 +143,24 @@ def granted_over_another(patch: Patch) -> None:
 
 
 def claimed_over_a_record(patch: Patch) -> None:
-    """A claim replaces what stands at the place of an id, a usage record or another claim."""
+    """A claim replaces a usage record or another claim."""
     _unconditional(patch, claims, "take_places_update", journal_items.take_places_update)
     _unconditional(patch, claims, "take_place_put", receipts.take_place_put)
 
 
 def claimed_after_the_grant(patch: Patch) -> None:
-    """An id is not claimed: a usage record under it is counted beside its authorization."""
+    """An id is not claimed: a usage record under it counts beside its authorization."""
     patch.setattr(claims.Claim, "reaches", lambda *_: True)
 
 
 def claim_reaches_for_ever(patch: Patch) -> None:
-    """A call is granted far behind the sheet that its claim names, where nobody looks for it."""
+    """A call is granted so far behind its claim that readers do not find it."""
     patch.setattr(claims.Claim, "reaches", lambda self, _: self.text is not None)
     patch.setattr(reading, "CLAIM_SHEETS", 1)
 
 
 def claim_moved_unseen(patch: Patch) -> None:
-    """A claim is moved on, and nobody looks what was granted by it."""
+    """A claim is moved without reading the grants behind it."""
 
     async def may_move(*_: Any) -> bool:
         return True
@@ -170,22 +169,22 @@ def claim_moved_unseen(patch: Patch) -> None:
 
 
 def hold_kept_on_capture(patch: Patch) -> None:
-    """What was held stays held beside what was spent."""
+    """The hold stays beside the cost."""
     patch.setattr(authorization, "capture", lambda _, cost: Balance(cost, 0, 0))
 
 
 def hold_released_in_part(patch: Patch) -> None:
-    """What was used less is given back twice."""
+    """The unused part of a hold is given back twice."""
     patch.setattr(authorization, "capture", lambda held, _: Balance(-held, -held, 0))
 
 
 def expired_is_free(patch: Patch) -> None:
-    """What nobody settles is given back, as if it had not been called."""
+    """An expired authorization is given back."""
     patch.setattr(authorization, "expire", lambda held: Balance(-held, -held, 0))
 
 
 def expired_twice(patch: Patch) -> None:
-    """Whatever has become of it, what is due is charged at its hold."""
+    """An authorization is charged at its hold in any state."""
     real = authorization.settle
 
     def settle(action: Any, seen: Authorization, now_ms: int) -> Changed | None:
@@ -198,12 +197,12 @@ def expired_twice(patch: Patch) -> None:
 
 
 def late_capture_as_if_open(patch: Patch) -> None:
-    """A capture after the expiry releases a hold that is no longer there."""
+    """A capture after the expiry releases a hold that is gone."""
     patch.setattr(authorization, "capture_late", budget_items.capture)
 
 
 def void_after_expiry_as_if_open(patch: Patch) -> None:
-    """The charge of an expired call stays although it was voided."""
+    """A void after the expiry leaves the charge."""
     real = authorization.settle
 
     def settle(action: Any, seen: Authorization, now_ms: int) -> Changed | None:
@@ -241,17 +240,17 @@ def _in_two_writes(patch: Patch, is_later: Callable[[str], bool]) -> None:
 
 
 def record_beside_the_sheet(patch: Patch) -> None:
-    """The hold is released first, then the record is written; some die in between."""
+    """The hold is released first and the record written later; some processes die in between."""
     _in_two_writes(patch, lambda name: len(name) == 14)
 
 
 def hold_beside_the_sheet(patch: Patch) -> None:
-    """The authorization is written first, and held afterwards; some die in between."""
+    """The authorization is written first and held later; some processes die in between."""
     _in_two_writes(patch, lambda name: name == ACCOUNTS)
 
 
 def no_hold_on_retry(patch: Patch) -> None:
-    """What is decided anew is not held anew."""
+    """A call that is decided again is not held again."""
     real = Authorize._grant
     seen: set[int] = set()
 
@@ -265,7 +264,7 @@ def no_hold_on_retry(patch: Patch) -> None:
 
 
 def held_at_half(patch: Patch) -> None:
-    """An average instead of the worst case."""
+    """Half of the maximum cost is held."""
 
     def hold(usd_picos: int) -> Balance:
         return Balance(usd_picos // 2, usd_picos // 2, 0)
@@ -274,7 +273,7 @@ def held_at_half(patch: Patch) -> None:
 
 
 def decided_apart(patch: Patch) -> None:
-    """Those who are decided together do not see each other."""
+    """Commands decided together do not see each other."""
 
     def balance(self: Draft, key: Key, account_id: str) -> Balance | None:
         known = self.book.accounts(key)
@@ -284,12 +283,12 @@ def decided_apart(patch: Patch) -> None:
 
 
 def usage_does_not_debit(patch: Patch) -> None:
-    """What was never authorized is not spent from budgets."""
+    """Usage without an authorization is not spent from budgets."""
     patch.setattr(Preparer, "_find_accounts", lambda *_: ())
 
 
 def usage_debited_beside_the_record(patch: Patch) -> None:
-    """The record first, then the budgets; some die in between."""
+    """The record is written first, then the budgets; some processes die in between."""
 
     async def post(
         self: Ledger, org_id: str, debits: Any, operations: Sequence[Write], _: Any = None
@@ -302,7 +301,7 @@ def usage_debited_beside_the_record(patch: Patch) -> None:
     patch.setattr(Ledger, "post", post)
 
 
-def nobody_sweeps(patch: Patch) -> None:
+def no_sweeps(patch: Patch) -> None:
     """Only the process that granted a call expires it."""
 
     async def sweep(_: Any) -> expiry.Swept:
@@ -312,18 +311,18 @@ def nobody_sweeps(patch: Patch) -> None:
 
 
 def marked_after_the_grant(patch: Patch) -> None:
-    """The region of an authorization is marked only if its process lives on."""
+    """A region is marked only if its process lives on."""
     patch.setattr(regions.Regions, "needs_mark", lambda *_: False)
 
 
 def swept_once(patch: Patch) -> None:
-    """A region is not looked at again; what arrives late is held for ever."""
+    """A region is visited once; late sheets are held for ever."""
     for module in (expiry, regions):
         patch.setattr(module, "VISITS_MS", regions.VISITS_MS[:1])
 
 
 def window_of_another_zone(patch: Patch) -> None:
-    """What is held against the day in UTC is spent in the organisation's."""
+    """The hold uses the day in UTC, the spend the organisation's day."""
     real = Candidates._make
 
     async def make(self: Candidates, policy: Any, request: Any, usable: Any, at_ms: int) -> Any:
@@ -333,17 +332,17 @@ def window_of_another_zone(patch: Patch) -> None:
 
 
 def filed_twice(patch: Patch) -> None:
-    """A chapter is added to accounts by everybody who files it."""
+    """Every process that files a chapter adds it to the accounts."""
     _unconditional(patch, filing, "file_update", budget_items.file_update)
 
 
 def filed_late_over_what_came_after(patch: Patch) -> None:
-    """What was to be filed minutes ago replaces what was filed since."""
+    """A late filing replaces newer ones."""
     _unconditional(patch, filing, "outcomes_update", ledger_items.outcomes_update)
 
 
 def forgotten_before_it_was_filed(patch: Patch) -> None:
-    """A chapter is forgotten as soon as somebody has begun to file it."""
+    """A chapter is forgotten when its filing begins."""
     real = OrgLog._file_sealed
 
     async def file_sealed(self: OrgLog, book: Book) -> None:
@@ -356,17 +355,17 @@ def forgotten_before_it_was_filed(patch: Patch) -> None:
 
 
 def begins_behind_what_is_not_filed(patch: Patch) -> None:
-    """The log begins behind a chapter although what it says was not filed."""
+    """The log begins behind a chapter that was not filed."""
     patch.setattr(Filer, "file_all", _do_nothing)
 
 
 def accounts_only_partly_filed(patch: Patch) -> None:
-    """What becomes of authorizations is filed, and what accounts have is not."""
+    """Outcomes are filed, accounts are not."""
     patch.setattr(Filer, "_file_accounts", _do_nothing)
 
 
 def read_while_it_was_filed(patch: Patch) -> None:
-    """An account that was read before a chapter was filed, and noted after that, lacks it."""
+    """An account read before a chapter was filed is cached afterwards, without the chapter."""
 
     async def read_items(self: OrgLog, keys: Collection[Key]) -> None:
         book = self.book
@@ -380,12 +379,12 @@ def read_while_it_was_filed(patch: Patch) -> None:
 
 
 def passed_by(patch: Patch) -> None:
-    """A sheet that a query did not find, although it found a later one, is not there."""
+    """A sheet that a query missed is taken as absent, although it found a later one."""
     patch.setattr(OrgLog, "_fold_passed_by", _do_nothing)
 
 
 def seal_does_not_end(patch: Patch) -> None:
-    """Whoever has not read the seal goes on in the old chapter."""
+    """A process that has not read the seal continues the old chapter."""
     real = Book.fold
 
     def fold(self: Book, sheet: Any, now_ms: int) -> None:
@@ -394,8 +393,8 @@ def seal_does_not_end(patch: Patch) -> None:
     patch.setattr(Book, "fold", fold)
 
 
-def nobody_recounts(patch: Patch) -> None:
-    """What was counted by who did not know of a budget yet is never spent from it."""
+def no_recounts(patch: Patch) -> None:
+    """Spend that was counted without knowing a new budget is never added to it."""
 
     async def recount(*_: Any) -> bool:
         return True
@@ -404,7 +403,7 @@ def nobody_recounts(patch: Patch) -> None:
 
 
 def recounted_twice(patch: Patch) -> None:
-    """Two that find the same missing both add it, and so does one whose reply was lost."""
+    """Two processes that find the same gap both add it, also after a lost reply."""
 
     def mends(self: Draft, key: Key) -> int:
         del self, key
@@ -420,7 +419,7 @@ def recounted_twice(patch: Patch) -> None:
 
 
 def recounted_by_one_look(patch: Patch) -> None:
-    """What is counted while the journal is read is taken for missing."""
+    """Spend that is counted while the journal is read is added twice."""
     real = recounting.read_open_accounts
     seen: dict[int, Any] = {}
 
@@ -434,7 +433,7 @@ def recounted_by_one_look(patch: Patch) -> None:
 
 
 def forgotten_while_it_lingered(patch: Patch) -> None:
-    """A worker to which nobody came while something lingered takes it for done."""
+    """A worker drops a lingering command if no other comes."""
     take, linger = Worker._take, Worker._linger
 
     async def linger_and_forget(self: Worker) -> None:
@@ -455,7 +454,7 @@ BROKEN: dict[str, Plant] = {
     for plant in (
         sheet_without_condition,
         opened_twice,
-        settled_as_it_was_seen,
+        settled_as_last_read,
         seen_before_it_was_filed,
         others_are_not_noted,
         own_sheet_not_known_again,
@@ -479,7 +478,7 @@ BROKEN: dict[str, Plant] = {
         decided_apart,
         usage_does_not_debit,
         usage_debited_beside_the_record,
-        nobody_sweeps,
+        no_sweeps,
         marked_after_the_grant,
         swept_once,
         window_of_another_zone,
@@ -491,7 +490,7 @@ BROKEN: dict[str, Plant] = {
         read_while_it_was_filed,
         passed_by,
         seal_does_not_end,
-        nobody_recounts,
+        no_recounts,
         recounted_twice,
         recounted_by_one_look,
         forgotten_while_it_lingered,
@@ -500,7 +499,7 @@ BROKEN: dict[str, Plant] = {
 CAUGHT_BY: dict[str, int] = {
     "sheet without condition": 1,
     "opened twice": 20,
-    "settled as it was seen": 1,
+    "settled as last read": 1,
     "seen before it was filed": 5,
     "others are not noted": 21,
     "own sheet not known again": 20,
@@ -524,7 +523,7 @@ CAUGHT_BY: dict[str, int] = {
     "decided apart": 14,
     "usage does not debit": 2,
     "usage debited beside the record": 2,
-    "nobody sweeps": 1,
+    "no sweeps": 1,
     "marked after the grant": 2,
     "swept once": 6,
     "window of another zone": 0,
@@ -536,7 +535,7 @@ CAUGHT_BY: dict[str, int] = {
     "read while it was filed": 565,
     "passed by": 216,
     "seal does not end": 0,
-    "nobody recounts": 4,
+    "no recounts": 4,
     "recounted twice": 4,
     "recounted by one look": 20,
     "forgotten while it lingered": 6,
