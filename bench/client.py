@@ -85,7 +85,7 @@ def measure(
     flush: Callable[[], object] = bool,
     pause_secs: float = 0,
 ) -> None:
-    """Make some calls, one after another, and wait until all is told."""
+    """Make some calls, one after another, and wait until all are reported."""
     cpu_before = time.process_time()
     for _ in range(calls):
         if pause_secs:

@@ -57,7 +57,7 @@ MODEL_MS = 50
 BETWEEN_MS = 5
 """Between two events of a stream, as of a quick model."""
 PROMPTS = 64
-"""How many different ones there are: an SDK signs each request anew, so no two heads are equal."""
+"""Each request has its own signature, as from an SDK, so no two heads are equal."""
 STOLEN_PCT_MAX = 3
 """How much of the processors others may take in a round that counts."""
 AGAIN_MAX = 14

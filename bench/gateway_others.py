@@ -33,7 +33,7 @@ PLENTY_USD: Final = 1_000_000_000
 
 @dataclass(frozen=True)
 class Other:
-    """A gateway of somebody else's that runs."""
+    """Another project's gateway, running."""
 
     port: int
     pid: int
@@ -82,7 +82,7 @@ def litellm(folder: Path, upstream: str, model_id: str) -> Iterator[Other]:
     path.write_text(json.dumps(configuration), "utf-8")
     command = [str(FOLDER / LITELLM_PROXY / "bin" / "litellm"), "--config", str(path)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
-    # It asks the network for prices unless it is told not to; a PYTHONPATH is for our own Python.
+    # It downloads prices unless this forbids it; a PYTHONPATH is for our own Python.
     environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": ""}
     with process(command, port, environment, folder) as pid:
         _wait_for(f"http://127.0.0.1:{port}/health/liveliness")

@@ -1,9 +1,9 @@
 """The service under more batches than it can take: goodput, health and a neighbour, by load.
 
 Run it with ``make bench-overload``. One organisation sends batches of a hundred records, in two
-ways. *Connections* send a batch, wait for the answer, and send the next one at once, whatever the
-answer was: 24 of them (1x), 72 and 240. *A rate* is kept whatever is answered: as many batches a
-second as the 24 connections got through (1x), 3 and 10 times that.
+ways. *Connections* send a batch, wait for the answer, and send the next one at once: 24 of them
+(1x), 72 and 240. *A rate* is constant, regardless of the answers: as many batches a second as the
+24 connections got through (1x), 3 and 10 times that.
 
 Meanwhile another process asks ``/healthz`` on a fresh connection twenty times a second, and another
 organisation records one call as often. The loads are measured in turns, and medians are reported.
@@ -191,7 +191,7 @@ class Load:
         await self.end()
 
     async def flood(self, batches_a_second: float, seconds: float) -> None:
-        """So many batches a second, whatever is answered."""
+        """This many batches a second, regardless of the answers."""
         tasks: set[asyncio.Task[None]] = set()
         started, sent = self.begin(seconds), 0
         wanted = round(batches_a_second * (seconds + WARM_SECS))
@@ -213,7 +213,7 @@ class Load:
 
 
 def probe(port: int, seconds: float, neighbour: str) -> None:
-    """Ask for health on fresh connections, and record as a neighbour; print what was seen."""
+    """Ask for health on fresh connections, and record as a neighbour; print the latencies."""
     path, token = json.loads(neighbour)
     record = usage(path, {**token, "Content-Type": "application/json", "Connection": "close"})
     health = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"

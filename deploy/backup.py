@@ -5,7 +5,7 @@
 
     python backup.py data/pricekeeper.db backup/pricekeeper.db
 
-Copying the file itself is no backup: what was committed last is still in the log beside it, and
+Copying the file itself is no backup: the last commits are still in the log beside it, and
 the two change while they are read. Here SQLite writes the copy, from one moment, without keeping
 writers waiting. A database that can't be read to the end gives none. The copy is on the disk
 before it takes the place of the last one.

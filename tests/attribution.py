@@ -1,4 +1,4 @@
-"""Whoever makes changes in tests that are about something else."""
+"""The caller of changes in tests about other things."""
 
 from pricekeeper.authority import DEPLOYMENT, Attribution, may_produce
 

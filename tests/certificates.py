@@ -1,4 +1,4 @@
-"""Certificates for servers on this machine, made anew for each run."""
+"""Certificates for servers on this machine, new for each run."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def _endpoint(name: str, start: Callable[[], Engine]) -> Iterator[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many contract checks passed on each store, and what was left out.
+    """Print how many contract checks passed on each store, and the skipped tests.
 
     Both come from the reports, because parallel workers send nothing else.
     """

@@ -1,6 +1,6 @@
 """Services that share a store in one event loop, and browsers that listen to them.
 
-Time is the test's: it passes in small steps, and after each of them whoever was woken gets to work.
+The test moves time in small steps, and after each of them the woken tasks run.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from pricekeeper.settings import Settings, SqliteLocation, parse_store_location
 
 STEP_MS = 100
 ENDING_SECS = 3
-"""After so long whoever does not sleep again has ended."""
+"""How long the tasks get before those that do not sleep count as ended."""
 WORK_SECS_MAX = 20
 """How long a busy machine may take for the work of one step."""
 
@@ -126,7 +126,7 @@ class Fleet:
                 reading.cancel()
 
     async def pass_ms(self, duration_ms: int, step_ms: int = STEP_MS) -> None:
-        """Let time pass. Whoever was woken works, and sleeps again; or has ended."""
+        """Let time pass. Woken tasks work and sleep again, or end."""
         for _ in range(0, duration_ms, step_ms):
             asleep = self.clock.sleepers
             self.clock.advance_ms(step_ms)

@@ -40,7 +40,7 @@ _Call: TypeAlias = Coroutine[Any, Any, _T]
 _Send: TypeAlias = Callable[[], Awaitable[object]]
 
 _SETTLING_TURNS = 8
-"""Turns of the event loop after which whatever can move without the store has moved."""
+"""Turns of the event loop after which everything independent of the store has moved."""
 _LOST_READS = frozenset({"refused", "request_lost", "reply_lost", "late"})
 
 
@@ -57,7 +57,7 @@ class Faults:
     request_lost_pct: int = 0
     """Not applied, but the caller can't tell."""
     reply_lost_pct: int = 0
-    """Done, whatever its outcome, but the caller can't tell."""
+    """Done, but the caller can't know the outcome."""
     late_pct: int = 0
     """The caller can't tell, and it is applied at some later moment."""
     resent_pct: int = 0
@@ -89,11 +89,11 @@ class Interleaving:
         self._left: set[asyncio.Task[Any]] = set()
         self._parked: list[asyncio.Future[None]] = []
         self._more_turns: dict[asyncio.Future[None], int] = {}
-        """How many turns somebody waits for beyond the next one, if that is more than none."""
+        """How many further turns a task waits for, if any."""
         self._busy = 0
         self._has_moved = False
         self._on_move: Callable[[], object] | None = None
-        """Wakes whoever waits until something moves."""
+        """Wakes the tasks that wait for a move."""
 
     async def run(self, *work: Coroutine[Any, Any, _T]) -> list[_T | BaseException]:
         """Run all of it, one store call at a time; errors and crashes are returned."""
@@ -125,7 +125,7 @@ class Interleaving:
                 """Something has moved."""
             if self._parked:
                 self._let_one_go()
-            elif self._left:  # somebody waits for something that is not the store
+            elif self._left:  # a task waits for something other than the store
                 await self._wait_for_move()
 
     async def _is_settled(self) -> bool:
@@ -144,9 +144,9 @@ class Interleaving:
             await moved.wait()
 
     def _let_one_go(self, *, is_idle: bool = False) -> bool:
-        """Give one turn; whether there is anything to do for whoever has got it.
+        """Give one turn; returns whether its holder has anything to do.
 
-        If nothing else moves, whoever waits for several turns need not come to wait for the next.
+        If nothing else moves, a task that waits for several turns need not wait for the next.
         """
         chosen = self._parked.pop(self.below(len(self._parked)))
         goes_on = True
@@ -191,7 +191,7 @@ class Interleaving:
         return turn
 
     async def alone(self, call: Awaitable[_T]) -> _T:
-        """Await the call while nobody else is given a turn."""
+        """Await the call without giving a turn to another task."""
         self._busy += 1
         try:
             return await call
@@ -240,7 +240,7 @@ class _Callback:
             self._begin()
         elif turns._parked:
             self._give_turn(is_idle=is_idle)
-        elif turns._left:  # somebody waits for something that is not the store
+        elif turns._left:  # a task waits for something other than the store
             self._wait_for_move()
         else:
             self._end()
@@ -248,8 +248,8 @@ class _Callback:
     def _give_turn(self, *, is_idle: bool) -> None:
         try:
             while not self._turns._let_one_go(is_idle=is_idle) and self._loop.is_idle:
-                """Whoever got that turn waits for more, and nothing else can move."""
-        except Exception as error:  # noqa: BLE001 - whoever runs all this is told
+                """The holder of that turn waits for more, and nothing else can move."""
+        except Exception as error:  # noqa: BLE001 - passed to the caller of the run
             self._end(error)
             return
         if self._turns._left:
@@ -268,7 +268,7 @@ class _Callback:
             self._ended.set_result(None)
         else:
             self._ended.set_exception(error)
-        self._loop.advance_newest()  # whoever waits for that goes on at once
+        self._loop.advance_newest()  # its waiters continue at once
 
 
 class InterleavedClock:
@@ -407,7 +407,7 @@ class FaultyStore:
         return None
 
     async def _deliver_late(self, send: _Send) -> None:
-        with contextlib.suppress(StoreError):  # nobody listens for this one any more
+        with contextlib.suppress(StoreError):  # its caller has left
             await self._turns.alone(send())
 
     def _fault(self) -> str:

@@ -1,4 +1,4 @@
-"""A loopback port that nobody listens on."""
+"""A free loopback port."""
 
 import socket
 

@@ -1,7 +1,7 @@
 """A wire that can stop: a store behind it accepts connections and answers nothing.
 
-What was sent while it hung is held back, and arrives when the wire goes on, though nobody may be
-waiting for it any more: the late write that a service has to reckon with.
+Data sent while it hangs is held back and arrives when the wire works again, perhaps after its
+sender has given up: a late write.
 """
 
 import contextlib

@@ -18,7 +18,7 @@ class Posted:
     headers: dict[str, str]
     body: bytes
     status: int = 200
-    """What it was answered with."""
+    """The answer sent."""
 
     @property
     def json(self) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Hook:
     status: int = 200
     requests: list[Posted] = field(default_factory=list)
     before_answer: Callable[[], None] = lambda: None
-    """Called when a request was taken, and whoever sent it waits."""
+    """Called after a request was read, while its sender waits."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def running_hook() -> Iterator[Hook]:
             taken = Posted(self.path, headers, body, hook.status)
             hook.requests.append(taken)
             hook.before_answer()
-            with contextlib.suppress(OSError):  # whoever asked may be dead
+            with contextlib.suppress(OSError):  # the sender may be dead
                 self.send_response(taken.status)
                 self.send_header("content-length", "0")
                 self.end_headers()

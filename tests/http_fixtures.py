@@ -35,7 +35,7 @@ ORG: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, whatever it is."""
+    """An answer with any status."""
 
     status: int
     headers: dict[str, str]

@@ -27,7 +27,7 @@ LOOKS_MAX = 50
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, whatever it is."""
+    """An answer with any status."""
 
     status: int
     headers: dict[str, str]
@@ -128,9 +128,9 @@ async def register(service: Service, org_id: str, **changes: Any) -> Account:
 
 
 async def pass_time(clock: ManualClock, duration_ms: int, step_ms: int = 5_000) -> None:
-    """Let time pass in steps; after each, whoever was woken gets its turns to work.
+    """Let time pass in steps; after each, woken tasks get turns to work.
 
-    Some wake for the last time, so that nobody can tell when all are done. A machine that is too
+    Some wake for the last time, so the end of all work is not known. A machine that is too
     busy makes a test see less here, and never fail.
     """
     for _ in range(0, duration_ms, step_ms):

@@ -139,7 +139,7 @@ FEATURES = ("search", "reply", "summary", "review")
 
 @dataclass
 class History:
-    """What was lived through, and the credentials that belong to it."""
+    """The history, and the credentials that belong to it."""
 
     folder: Path
     secrets: dict[str, str] = field(default_factory=dict)

@@ -5,8 +5,8 @@ Asyncio asks the operating system after each turn whether anything has arrived, 
 than the turn. This loop asks only when no task is ready. It also says whether one is, so that an
 `Interleaving` need not find out by waiting.
 
-Its time is not that of the machine, which would decide histories beside their seeds: it stands
-still as long as a task is ready, and then goes on to the next moment that somebody waits for.
+Its time is not the machine's, which would decide histories beside their seeds: it stops while a
+task is ready, and then jumps to the next moment that a task waits for.
 
 The order of steps is asyncio's own. A test plays histories on asyncio's loop, too, and they are the
 same.
@@ -79,12 +79,12 @@ class QuickLoop(TimelessLoop):
         """Nothing is known of generators, and so none is closed at the end of a history."""
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[object, None]) -> None:
-        """Close a generator that nobody reads any more. No thread but this one has any."""
+        """Close a generator without readers. No thread but this one has any."""
         if not self.is_closed():
             self.call_soon(self.create_task, agen.aclose())
 
     def advance_newest(self) -> None:
-        """Let what was made ready last be the next to run."""
+        """Let the task that became ready last run next."""
         self._ready.appendleft(self._ready.pop())
 
     def _run_once(self) -> None:
@@ -117,7 +117,7 @@ def quiet() -> Iterator[None]:
 
 
 def run(work: Coroutine[Any, Any, _T], loop: type[TimelessLoop] = QuickLoop) -> _T:
-    """Run it to its end. A simulated process that dies leaves tasks behind; nobody is told.
+    """Run it to its end. A simulated process that dies leaves tasks behind, unreported.
 
     The garbage of a history is collected when it has ended, all at once.
     """

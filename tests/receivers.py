@@ -57,7 +57,7 @@ class Receiver:
     address: str
     """What people see of it."""
     secret: str
-    """What nobody sees again."""
+    """Takes alerts and keeps none."""
     texts: Callable[[], list[str]]
 
 

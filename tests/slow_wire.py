@@ -80,7 +80,7 @@ class TornStore(SlowWire):
 class TornQueries(TornStore):
     """A query is no snapshot either: what it finds late in its order, it finds later.
 
-    What was read may be old when it arrives.
+    A read result may be old when it arrives.
     """
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:

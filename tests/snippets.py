@@ -1,8 +1,8 @@
-"""What a document shows, as programs: so that it is run, as it is shown.
+"""What a document shows, as programs: so that it runs exactly as shown.
 
 A block is ```` ```python ````, and may name in its first line what it needs beside boto3:
 ```` ```python langchain-aws ````. Such a block is run where that is installed: in an environment of
-``.clients/``, or here. A block that does not import the package goes on from the first block of its
+``.clients/``, or here. A block that does not import the package continues the first block of its
 document. A few blocks only define something; `DRIVERS` has what calls it.
 """
 

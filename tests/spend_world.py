@@ -1,4 +1,4 @@
-"""A real service on a clock that the test moves, and an aggregator that runs when it is told."""
+"""A real service on a clock that the test moves, and an aggregator that runs on command."""
 
 import asyncio
 import uuid
@@ -96,7 +96,7 @@ class World:
         return report
 
     def items(self, table: Table, pk: str, prefix: str = "") -> list[Item]:
-        """What stands in a partition."""
+        """The items of a partition."""
 
         async def read(store: Store) -> list[Item]:
             return list((await store.query(Query(table, pk, prefix=prefix))).items)

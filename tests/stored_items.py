@@ -40,7 +40,7 @@ def on_store(location: str, work: Callable[[Store], Awaitable[_Result]]) -> _Res
 
 
 def write_items(location: str, *items: tuple[Table, Item]) -> None:
-    """Write these items, whatever there was in their place."""
+    """Write these items over any present ones."""
 
     async def write(store: Store) -> None:
         for table, item in items:

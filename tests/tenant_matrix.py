@@ -8,7 +8,7 @@ from http_fixtures import ORG, Reply, usage
 from pricekeeper.http.operation import Route
 
 CHANNEL = {"kind": "WEBHOOK", "url": "https://hooks.invalid/", "secret": "0123456789abcdef"}
-"""Of a channel that nobody listens to."""
+"""Of a channel without a listener."""
 BODIES: dict[str, Any] = {
     "recordUsage": usage(),
     "recordUsageBatch": {"requests": [usage()]},

@@ -1,4 +1,4 @@
-"""The line that a change leaves in the log, whatever became of it."""
+"""The line that a change leaves in the log, with its outcome."""
 
 import asyncio
 import json
@@ -47,14 +47,14 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_what_the_store_got_in_the_way_of_is_said(
     capsys: pytest.CaptureFixture[str], error: BaseException, outcome: str | None
 ) -> None:
-    """So that somebody looks again; what was refused has done nothing and says nothing."""
+    """So that an operator looks again; a refused change has done nothing and logs nothing."""
     with pytest.raises(type(error)), log_change("freeze", "org-1", BY):
         raise error
     assert [line["outcome"] for line in lines(capsys)] == ([] if outcome is None else [outcome])
 
 
 def test_the_line_says_who_to_whom_from_where_and_why(capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside what was done, and in which request."""
+    """Beside the change, and the request."""
     with log_change("limits.reset", "org-1", BY):
         pass
     (line,) = lines(capsys)
@@ -95,6 +95,6 @@ def test_a_secret_in_a_reason_would_not_be_written(capsys: pytest.CaptureFixture
     ],
 )
 def test_what_looks_like_a_secret(text: str, secret: bool) -> None:
-    """By its shape, or because somebody has said so."""
+    """By its shape, or because it is registered."""
     keep_secret("known-to-be-secret-0001")
     assert contains_secret(text) is secret

@@ -206,7 +206,7 @@ async def test_calls_take_no_thread_of_the_event_loop(server: Server) -> None:
 async def test_newer_keys_are_found_after_a_refusal(
     standin: SecretsManagerStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Somebody renews them in the credentials file while the service runs."""
+    """They are renewed in the credentials file while the service runs."""
     keys = tmp_path / "credentials"
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -255,7 +255,7 @@ async def test_an_error_does_not_quote_the_request(standin: SecretsManagerStandI
 
 
 async def test_closing_the_file_ends_an_upload(server: Server, tmp_path: Path) -> None:
-    """A cancelled export leaves no thread that goes on for gigabytes."""
+    """A cancelled export leaves no thread that sends gigabytes."""
     server.may_answer.clear()
     file = tmp_path / "large"
     with file.open("wb") as large:

@@ -1,4 +1,4 @@
-"""Python in the documents runs as it stands, and what Bedrock billed for it is counted."""
+"""Python in the documents runs unchanged, and is counted as Bedrock billed it."""
 
 import importlib.util
 import re

@@ -35,7 +35,7 @@ async def test_the_system_clock_measures_what_it_slept() -> None:
 
 
 def test_a_manual_clock_stands_still() -> None:
-    """Time passes only when it is told to, on both clocks alike."""
+    """Time passes only on command, on both clocks alike."""
     clock = ManualClock(now_ms=1_000)
     assert (clock.now_ms(), clock.now_ms(), clock.monotonic_ms()) == (1_000, 1_000, 0)
 
@@ -45,7 +45,7 @@ def test_a_manual_clock_stands_still() -> None:
 
 
 async def test_sleepers_wake_in_the_order_of_their_times() -> None:
-    """Who waits for an earlier moment wakes first, whoever came first; equals keep their order."""
+    """The sleeper of the earliest moment wakes first; equals keep their order."""
     clock, woken = ManualClock(), list[str]()
 
     async def sleeper(name: str, duration_ms: int) -> None:
@@ -81,7 +81,7 @@ async def test_a_sleeper_wakes_at_its_time_and_not_before() -> None:
 
 @pytest.mark.parametrize("duration_ms", [0, -1])
 async def test_to_sleep_no_time_only_lets_others_run(duration_ms: int) -> None:
-    """Sleeping for nothing returns without anybody moving the clock."""
+    """Sleeping for nothing returns without a move of the clock."""
     clock, others = ManualClock(), list[str]()
     asyncio.get_running_loop().call_soon(others.append, "ran")
 

@@ -96,7 +96,7 @@ def test_without_npm_we_say_what_to_do(
 
 
 def test_what_npm_complains_about_is_passed_on(tmp_path: Path, tarball: Path, npm: Path) -> None:
-    """A failed download is told in npm's words."""
+    """A failed download shows npm's words."""
     command = tmp_path / "npm"
     command.write_text("#!/bin/sh\necho no such host >&2\nexit 1\n")
 
@@ -138,7 +138,7 @@ def test_ci_needs_the_engines(environment: dict[str, str], *, required: bool) ->
 
 
 def test_an_engine_that_dies_is_told_with_its_log() -> None:
-    """Nobody waits for a process that has ended."""
+    """An ended process is not waited for."""
     dying = Engine("toy", ["/bin/sh", "-c", "echo no room; exit 3"], port=1)
     with dying, pytest.raises(EngineError, match=r"toy ended with status 3:\nno room"):
         dying.wait_until_ready()
@@ -156,7 +156,7 @@ def test_an_engine_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_taken_port_is_not_the_end(dynoxide: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When somebody else was quicker, another port is tried."""
+    """When another process was quicker, another port is tried."""
     taken = int(dynoxide.rpartition(":")[2])
     free = engine._free_port()
     ports = iter([taken, free])
@@ -174,7 +174,7 @@ def test_an_engine_dies_with_the_process_that_started_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals
 ) -> None:
     """Even when that process had no chance to say goodbye."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # nobody is left to remove its files
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # no process is left to remove its files
     tools = str(Path(engine_packages.__file__).parent)
     program = (
         f"import os, sys; sys.path.insert(0, {tools!r})\n"

@@ -43,7 +43,7 @@ async def _count(store: Store) -> int:
 async def test_a_fault_does_what_it_says(
     real: Store, faults: Faults, error: type[Exception] | None, applied: int
 ) -> None:
-    """What the caller is told, and what the store holds then; a bare ADD is never sent twice."""
+    """The caller's error, and the store's content; a bare ADD is never sent twice."""
     turns = Interleaving(1)
     store = FaultyStore(real, turns, faults)
     (outcome,) = await turns.run(store.update(COUNT))
@@ -52,7 +52,7 @@ async def test_a_fault_does_what_it_says(
 
 
 async def test_a_late_write_arrives_in_the_end(real: Store) -> None:
-    """Long after its caller was told that nobody knows."""
+    """Long after its caller got an unknown outcome."""
     turns = Interleaving(1)
     store = FaultyStore(real, turns, Faults(late_pct=100))
     await turns.run(store.update(COUNT))

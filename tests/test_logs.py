@@ -17,7 +17,7 @@ from pricekeeper.telemetry.logs import keep_secret, redacted, timestamp
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(secret: bytes) -> None:
-    """Wherever in the line it stands."""
+    """At any place in the line."""
     line = redacted(b'{"event":"x","value":"' + secret + b'","more":"kept"}')
     assert secret.split()[-1] not in line
     assert b'"more":"kept"' in line

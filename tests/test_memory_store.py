@@ -33,7 +33,7 @@ def some_queries(random: Random) -> Iterator[Query]:
 
 
 async def test_it_finds_what_sqlite_finds() -> None:
-    """Whatever is asked for, while items come, go and expire."""
+    """For any reads, while items come, go and expire."""
     random, clock = Random(1), ManualClock()
     memory = MemoryStore(clock)
     sqlite = await open_store(SqliteLocation(MEMORY), clock=clock)
@@ -57,7 +57,7 @@ async def test_it_finds_what_sqlite_finds() -> None:
 
 
 async def test_what_it_gave_away_is_not_its_own() -> None:
-    """Whoever changes an item that was read, or was written, changes nothing in the store."""
+    """Changing an item that was read, or was written, changes nothing in the store."""
     store = MemoryStore(ManualClock())
     item = {"PK": "a", "SK": "1", "n": 1}
     await store.put(Put(CONFIG, item))

@@ -57,7 +57,7 @@ def test_the_package_is_typed() -> None:
 
 
 def test_an_embedded_store_imports_no_aws_client() -> None:
-    """Whoever keeps items in SQLite never pays for importing what only DynamoDB needs."""
+    """Users of SQLite do not import what only DynamoDB needs."""
     program = """
 import asyncio, sys
 import pricekeeper, pricekeeper.storage

@@ -1,4 +1,4 @@
-"""Settings: the environment, read once; a typo is told at start."""
+"""Settings: the environment, read once; a typo is an error at start."""
 
 import dataclasses
 from pathlib import Path
@@ -185,7 +185,7 @@ def test_any_text_is_a_price_source_or_a_settings_error(scheme: str, rest: str) 
     ],
 )
 def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
-    """It would be accepted by us and presented by nobody."""
+    """We would accept it, but no proxy would present it."""
     with pytest.raises(SettingsError, match="PRICEKEEPER_PROVISIONING_KEY"):
         read_settings({"PRICEKEEPER_PROVISIONING_KEY": key})
     spaced = "blanks inside are fine"
@@ -211,13 +211,13 @@ def test_trusted_proxies_are_addresses_and_networks(text: str | None, proxies: s
 
 @pytest.mark.parametrize("text", ["lb.internal", "10.0.1.5/16", "10.0.0.0/16;", "10.0.0.0/16,"])
 def test_a_proxy_that_is_no_address_is_refused(text: str) -> None:
-    """Or everybody would have its address after all, and nobody would know why."""
+    """Otherwise every caller would have its address, without a hint why."""
     with pytest.raises(SettingsError, match="PRICEKEEPER_TRUSTED_PROXIES"):
         read_settings({"PRICEKEEPER_TRUSTED_PROXIES": text})
 
 
 def test_whether_a_refresh_needs_the_secret() -> None:
-    """Not unless it is asked for; a typo is told."""
+    """Only on request; a typo is an error."""
     assert read_settings({}).refresh_needs_secret is False
     for text, needed in (("optional", False), ("required", True)):
         found = read_settings({"PRICEKEEPER_REFRESH_AUTH": text})
@@ -227,7 +227,7 @@ def test_whether_a_refresh_needs_the_secret() -> None:
 
 
 def test_known_names_are_no_news() -> None:
-    """The service's, a client's and the tests' own; and what is nobody's business of ours."""
+    """The service's, a client's and the tests' own; other names are ignored."""
     names = {setting.name for setting in (*SETTINGS, *CLIENT_SETTINGS)}
     known = dict.fromkeys(
         {*names, "PRICEKEEPER_REQUIRE_ENGINE", "HOME", "PRICE", "PRICES_URL"}, "x"
@@ -296,7 +296,7 @@ def test_a_misspelt_name_in_a_settings_file_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_where_metrics_have_a_listener(text: str, address: ListenAddress | None) -> None:
-    """A port alone is one of this machine's own address: nobody else is let in by accident."""
+    """A port alone is one of this machine's own address: others are not let in by accident."""
     assert read_settings({"PRICEKEEPER_METRICS_PORT": text}).metrics_address == address
 
 

@@ -36,7 +36,7 @@ def test_every_seed_of_every_kind_is_played() -> None:
 def test_the_first_seed_that_fails_ends_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told with the command that plays it again."""
+    """The failure shows the command that replays it."""
     monkeypatch.setattr(simulate, "player", fail_at(123))
     assert simulate.play_all(("authorizations", "metering"), 100, 200, 2) == 1
     told = capsys.readouterr().out
@@ -72,7 +72,9 @@ def test_whoever_interrupts_it_is_told_how_to_go_on() -> None:
         running.send_signal(signal.SIGINT)
         told = running.stdout.read()
     assert running.returncode == 130
-    assert "to go on: make simulate ARGS='--what authorizations --what metering --first 1" in told
+    assert (
+        "to continue: make simulate ARGS='--what authorizations --what metering --first 1" in told
+    )
 
 
 def test_a_planted_bug_is_found() -> None:

@@ -20,7 +20,7 @@ from pricekeeper.telemetry import (
 
 
 def test_a_new_meter_has_counted_nothing() -> None:
-    """What was never seen reads as zero, without having to be prepared."""
+    """A value never seen reads as zero, without preparation."""
     meter = StoreMeter()
 
     assert meter.calls["get"] == 0
@@ -38,7 +38,7 @@ def test_meters_do_not_share_their_counters() -> None:
 
 
 def test_a_cleared_meter_is_a_new_one() -> None:
-    """Whoever holds the meter goes on counting in it, from zero."""
+    """The holder of the meter continues to count in it, from zero."""
     meter = StoreMeter()
     meter.calls["update"] += 3
     meter.attempts["UpdateItem"] += 4

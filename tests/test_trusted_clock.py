@@ -91,7 +91,7 @@ def test_without_a_leap_it_is_the_wall_clock(machine: ManualClock, clock: Truste
 def test_time_goes_on_evenly_through_a_leap(
     machine: ManualClock, clock: TrustedClock, changes: Changes, leap_ms: int
 ) -> None:
-    """It neither leaps along nor stands still, says so once, and is right again at once."""
+    """It neither leaps along nor stops, reports it once, and is right again at once."""
     machine.advance_ms(5_000)
     machine.jump_ms(leap_ms)
     assert clock.now_ms() == START_MS + 5_000
@@ -159,7 +159,7 @@ def test_a_clock_that_runs_too_fast_is_noticed(machine: ManualClock, clock: Trus
 
 
 def test_a_start_behind_what_was_stored_is_in_doubt(machine: ManualClock) -> None:
-    """Time goes on from the stored moment until wall time has passed it, which is believed."""
+    """Time runs from the stored moment until wall time has passed it, which is believed."""
     clock = TrustedClock(machine)
     clock.note_newest_moment(START_MS + DAY_MS)
     assert doubt_of(clock) is Doubt.BEHIND
@@ -173,7 +173,7 @@ def test_a_start_behind_what_was_stored_is_in_doubt(machine: ManualClock) -> Non
 
 
 def test_a_start_ahead_of_what_was_stored_is_a_long_stop(machine: ManualClock) -> None:
-    """Nobody can tell the two apart; what is swept is bounded in another way."""
+    """The two look the same; sweeping is bounded in another way."""
     clock = TrustedClock(machine)
     clock.note_newest_moment(START_MS - 300 * DAY_MS)
     assert doubt_of(clock) is None
@@ -206,7 +206,7 @@ def test_a_leap_that_the_store_contradicts_is_never_believed(
 
 
 def test_a_clock_that_was_wrong_at_the_start_goes_by_the_store(machine: ManualClock) -> None:
-    """What was never confirmed gives way to the store's time; when it is corrected it counts."""
+    """An unconfirmed time gives way to the store's time; once corrected it counts."""
     clock = TrustedClock(machine)
     assert clock.now_ms() == START_MS
     clock.note_store_date(START_MS - DAY_MS)

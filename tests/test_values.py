@@ -52,7 +52,7 @@ def test_an_app_is_a_short_plain_name(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "x" * 65, "a b", "a#b", "a/b", "é", "a\n", None, 7])
 def test_an_app_of_another_shape_is_refused(text: Any) -> None:
-    """Whatever could be mistaken for a part of a key, or for another name, is no name."""
+    """Anything that could be mistaken for a part of a key, or for another name, is refused."""
     with pytest.raises(InvalidValueError, match="app_id: must be 1 to 64"):
         parse_app_id(text)
 
@@ -73,7 +73,7 @@ def test_a_model_label_of_another_shape_is_refused(text: Any) -> None:
 @pytest.mark.parametrize("parse", PARSERS)
 @given(text=st.text() | st.from_regex(r"[a-z0-9#-]{1,40}"))
 def test_no_id_reaches_into_another_key(parse: Callable[[Any], str], text: str) -> None:
-    """Whatever is accepted holds no separator, and parsing it again changes nothing."""
+    """Every accepted name holds no separator, and parsing it again changes nothing."""
     try:
         parsed = parse(text)
     except InvalidValueError:

@@ -4,7 +4,7 @@ The wheel is built once, with what is installed here. What the largest of its ex
 fetched, at the versions that are pinned, from the package index that pip is configured for. From
 that alone it is installed, with each extra, into environments that have nothing else: what is
 not declared is not there. Where there is no index, ``PRICEKEEPER_TESTS_OFFLINE=1`` leaves this out;
-one that merely does not answer is a failure, so that nobody takes silence for success.
+one that merely does not answer is a failure, so that silence is not taken for success.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ import dashboard
 
 ROOT = Path(__file__).parents[1]
 PACKAGES_MAX = 12
-"""Ourselves among them; boto3's own do not count, since whoever calls Bedrock has them."""
+"""Ourselves included; boto3's own do not count, since programs that call Bedrock have them."""
 BYTES_MAX = 25_000_000
 OF_BOTO3 = {"boto3", "botocore", "jmespath", "s3transfer", "urllib3", "python-dateutil", "six"}
 EXTRAS = ("", "server", "prices")
@@ -187,7 +187,7 @@ def test_the_server_serves(server: Installed) -> None:
 
 
 def test_the_server_has_the_dashboard(server: Installed) -> None:
-    """All of what was built, if it was, and nothing else of it."""
+    """All built files, if there are any, and no others."""
     if not (dashboard.BUILT / "index.html").is_file():
         pytest.skip("left out: npm, because the dashboard was not built here")
     found = server.answer(

@@ -1,4 +1,4 @@
-"""Somebody who has a client's secret, and what is left to them of it."""
+"""A thief with a client's secret, and what the thief can still do with it."""
 
 import base64
 from dataclasses import dataclass, field

@@ -79,7 +79,7 @@ def read_report(text: str, errors: str) -> Report:
 
 
 def main() -> int:
-    """Look the packages up, and print what was found."""
+    """Look the packages up, and print the findings."""
     lists = [word for name in LISTS for word in ("-r", str(ROOT / name))]
     command = [sys.executable, "-m", "pip_audit", "--disable-pip", "--require-hashes"]
     try:

@@ -1,6 +1,6 @@
 """How good forecasts are: ``make backtest`` prints coverage and error beside the straight line.
 
-Windows that are over are forecast with what was known at several moments of each. The series are
+Past windows are forecast with the data known at several moments of each. The series are
 made up from seeds, six kinds of companies, and recorded ones that come and go like spend. The
 bounds should hold in four cases of five, and the error be below that of a straight line.
 """

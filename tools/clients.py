@@ -63,7 +63,7 @@ console: Final = Console(width=None if sys.stdout.isatty() else 160)
 
 
 def main() -> int:
-    """Run what was asked for; 1 if anything is wrong."""
+    """Run the chosen scenarios; 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description="real clients against the stand-in for Bedrock")
     parser.add_argument("--kind", choices=("wrapped", "gateway"), default="wrapped")
     parser.add_argument("--only", action="append", metavar="CLIENT", help="may be repeated")

@@ -5,8 +5,8 @@
     python tools/cloudformation.py            write deploy/tables.template.yaml
     python tools/cloudformation.py --check    say whether the file is up to date, and touch nothing
 
-Tables keep what was spent, so nothing here deletes one: not a stack that is deleted, not a
-replacement, not a slip in the console.
+Tables record spend, so nothing here deletes one: no deleted stack, no replacement, no slip in
+the console.
 """
 
 from __future__ import annotations

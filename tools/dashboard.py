@@ -48,7 +48,7 @@ class PageMissingError(PageError):
 
 
 def say(text: str) -> None:
-    """Tell whoever has started this."""
+    """Report to the caller."""
     print(f"page: {text}", flush=True)
 
 
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("command", choices=("build", "check", "format", "prepare"))
     parser.add_argument(
-        "--best-effort", action="store_true", help="go on without what cannot be had here"
+        "--best-effort", action="store_true", help="continue without what can't be installed here"
     )
     chosen = parser.parse_args(arguments)
     try:

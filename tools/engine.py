@@ -64,7 +64,7 @@ _TETHER: Final = Path(__file__).resolve().with_name("tether.py")
 
 
 def engines_required(environment: Mapping[str, str]) -> bool:
-    """Whether going on without an engine would be a lie: in CI, or when somebody says so."""
+    """Whether a missing engine is a failure: in CI, or on request."""
     return (
         environment.get("CI", "").lower() in ("true", "1")
         or environment.get("PRICEKEEPER_REQUIRE_ENGINE") == "1"
@@ -193,7 +193,7 @@ def start_s3rver(bucket: str, folder: Path = FOLDER) -> Engine:
 
 
 def _start(name: str, command_on: Callable[[int], Sequence[str]]) -> Engine:
-    """Start on a free port; on another one if somebody was quicker to take it."""
+    """Start on a free port; on another one if that was taken meanwhile."""
     for attempt in range(1, START_ATTEMPTS_MAX + 1):
         port = _free_port()
         engine = Engine(name, command_on(port), port)
@@ -212,7 +212,7 @@ def _start(name: str, command_on: Callable[[int], Sequence[str]]) -> Engine:
 
 
 def _free_port() -> int:
-    """Pick a port that nobody listens on.
+    """Pick a free port.
 
     It lies below the ports that the system lends to outgoing connections: one of those could
     be lent, even to our own polling, before the engine gets to it.
@@ -271,7 +271,7 @@ def main(arguments: Sequence[str]) -> int:
     fetching.add_argument(
         "--best-effort",
         action="store_true",
-        help="outside CI, go on without what cannot be had here",
+        help="outside CI, continue without what can't be installed here",
     )
     commands.add_parser("status", help="say what is there")
     chosen = parser.parse_args(arguments)

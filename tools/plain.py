@@ -39,7 +39,7 @@ PHRASES: Final = (
     "whoever",
     "whose it is",
 )
-_FOUND: Final = re.compile(rf"\b({'|'.join(PHRASES)})\b", re.IGNORECASE)
+_FOUND: Final = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", " +"), re.IGNORECASE)
 
 
 class Finding(NamedTuple):
@@ -53,7 +53,8 @@ class Finding(NamedTuple):
 def find_phrases(path: str, text: str) -> Iterator[Finding]:
     """Find the phrases of a text. A phrase may continue on the next line."""
     for match in _FOUND.finditer(re.sub(r"\s+(?:[#*]|//)?[ \t]*", _same_length, text)):
-        yield Finding(path, text.count("\n", 0, match.start()) + 1, match[0].lower())
+        words = " ".join(match[0].lower().split())
+        yield Finding(path, text.count("\n", 0, match.start()) + 1, words)
 
 
 def _same_length(match: re.Match[str]) -> str:

@@ -1,13 +1,13 @@
 """Simulate histories and say which seed breaks a promise: ``make simulate``.
 
 ``--what`` says of what: of metering, of authorizations, or of alerts; by default of the first two
-in turns, so many of each, since a history of alerts goes on for hours.
+in turns, so many of each, since a history of alerts lasts for hours.
 
 Each seed decides everything: instances, clients, what the network loses, delays and repeats, who
 dies, how wrong the clocks are, and when the aggregators run. What is checked is in
 ``test_simulation.py`` of ``tests/metering``, ``tests/authorizations`` and ``tests/alerts``. The
-first seed that fails ends it, and fails again: ``--first`` takes it. Whoever is interrupted is told
-with which seed to go on.
+first seed that fails ends it, and fails again: ``--first`` takes it. An interrupt prints
+the next seed.
 
 ``--planted`` looks for the first seed that catches each planted bug, and prints the rows of the
 tables in ``docs/proof.md``; names after it choose some of them.
@@ -82,14 +82,14 @@ def play_chunk(chunk: Chunk) -> Played:
     for seed in range(chunk.first, chunk.first + chunk.size):
         try:
             play(seed)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the seed is what counts
+        except BaseException as error:  # noqa: BLE001 - for any error, the seed is what counts
             why = f"{type(error).__name__}: {error}"[:500]
             return Played(chunk, seed - chunk.first, seed, why)
     return Played(chunk, chunk.size)
 
 
 def begin_worker() -> None:
-    """Log nothing, and leave an interrupt to whoever has started all workers."""
+    """Log nothing, and leave an interrupt to the parent of all workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
@@ -123,7 +123,7 @@ def play_all(kinds: Sequence[str], first: int, histories: int, jobs: int) -> int
             following = min(chunk.first for chunk in left)
             which = " ".join(f"--what {what}" for what in kinds)
             arguments = f"{which} --first {following} --histories {first + histories - following}"
-            print(f"\ninterrupted; to go on: make simulate ARGS='{arguments}'")
+            print(f"\ninterrupted; to continue: make simulate ARGS='{arguments}'")
             return 130
     print(f"\n{done:,} histories from seed {first} on: no promise was broken")
     return 0
@@ -210,7 +210,7 @@ def find_planted(kinds: Sequence[str], names: Sequence[str], histories: int, job
 
 
 def main() -> int:
-    """Play the histories of whatever was chosen."""
+    """Play the histories of the chosen parts."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--histories", type=int, default=500_000, help="so many of each kind")
     arguments.add_argument("--first", type=int, default=FIRST, help="the first seed")

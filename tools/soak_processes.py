@@ -17,7 +17,7 @@ from client.processes import run_processes
 
 
 def main() -> int:
-    """Read the arguments and run; 1 if anybody was refused."""
+    """Read the arguments and run; 1 if a call was refused."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--secs", type=int, default=60)

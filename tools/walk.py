@@ -50,7 +50,7 @@ class Trace:
         self.hops: list[Hop] = []
 
     def note(self, frame: FrameType, event: str, _: object) -> None:
-        """Note a call. A coroutine that goes on is no new call: it is beyond its first line."""
+        """Note a call. A resumed coroutine is no new call: it is beyond its first line."""
         is_begun = frame.f_lineno > frame.f_code.co_firstlineno
         if event != "call" or not self._is_recording or is_begun:
             return

@@ -1,7 +1,7 @@
 """The types of the API's answers for the dashboard, generated from what the service serves.
 
-``dashboard/src/api/wire.ts`` is written by this and by nobody else, so that the page can't expect a
-field that the service does not send. ``--check`` only says whether it is up to date.
+``dashboard/src/api/wire.ts`` is written by this alone, so that the page can't expect a field
+that the service does not send. ``--check`` only says whether it is up to date.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def test_an_entry_is_replaced_and_removed() -> None:
 
 
 class Work:
-    """Executions that end when they are told to."""
+    """Executions that end on command."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -145,7 +145,7 @@ async def test_a_failure_is_everybodys_and_is_not_kept() -> None:
 
 
 async def test_a_failure_that_nobody_waits_for_is_no_noise() -> None:
-    """Python complains about an exception that nobody has looked at."""
+    """Python complains about an exception that is never read."""
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
     flights: SingleFlight[str, int] = SingleFlight("test")
@@ -229,7 +229,7 @@ async def test_the_next_execution_survives_the_failure_and_the_caller_before_it(
         ConflictError("name", "is taken"),
         ConditionFailedError({"PK": "1"}),
         TransactionCancelledError([CancellationReason(ReasonCode.CONFLICT)]),
-        OutcomeUnknownError("nobody knows", {"PK": "1"}),
+        OutcomeUnknownError("unknown", {"PK": "1"}),
         StoreUnavailableError("it does not answer"),
     ],
 )

@@ -12,7 +12,7 @@ PLACES = 1_000
 
 
 def fill(shares: Shares, *org_ids: str) -> dict[str, int]:
-    """Let each take one place after the other, in turns, until nobody gets any more."""
+    """Take one place for each in turns, until none is left."""
     held = dict.fromkeys(org_ids, 0)
     while True:
         served = [org_id for org_id in org_ids if shares.take(org_id)]
@@ -24,7 +24,7 @@ def fill(shares: Shares, *org_ids: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
 def test_n_that_flood_get_a_part_each_and_leave_one_free(count: int) -> None:
-    """One gets half, two a third each, and so on: there is room for whoever comes next."""
+    """One gets half, two a third each, and so on: there is room for the next one."""
     shares = Shares(PLACES)
     held = fill(shares, *(f"org-{n}" for n in range(count)))
     part = PLACES // (count + 1)
@@ -56,7 +56,7 @@ def test_places_are_taken_together_or_not_at_all() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_organisation_that_holds_nothing_is_refused_only_if_nothing_is_left(seed: int) -> None:
-    """Whatever the others do; and when all is given back, everything is there again."""
+    """After any sequence; and when all is given back, everything is free again."""
     random, shares, places_max = Random(seed), Shares(60), 60
     held: Counter[str] = Counter()
     for step in range(2_000):
@@ -73,7 +73,7 @@ def test_an_organisation_that_holds_nothing_is_refused_only_if_nothing_is_left(s
     for org_id, count in held.items():
         if count:
             shares.give_back(org_id, count)
-    assert shares.room("anybody") == places_max
+    assert shares.room("another") == places_max
     assert shares.held == {}
 
 
@@ -136,7 +136,7 @@ async def test_slots_are_given_by_organisation_in_turns() -> None:
     slots.release()
     await asyncio.gather(*tasks)
     assert order.index("neighbour") == 1
-    await asyncio.wait_for(slots.acquire("anybody"), 1)
+    await asyncio.wait_for(slots.acquire("another"), 1)
 
 
 async def test_a_slot_is_never_lost_to_a_caller_that_is_cancelled() -> None:

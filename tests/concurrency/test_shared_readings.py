@@ -36,7 +36,7 @@ def clock() -> ManualClock:
 
 
 async def test_a_reading_is_used_for_a_moment(clock: ManualClock) -> None:
-    """By everybody, and then made anew."""
+    """All callers share it, and then it is made again."""
     source = Source(clock)
     assert {await source.get() for _ in range(5)} == {1}
     clock.advance_ms(999)
@@ -73,7 +73,7 @@ async def test_much_work_is_rested_from(clock: ManualClock) -> None:
 
 
 async def test_callers_share_what_is_under_way(clock: ManualClock) -> None:
-    """Twenty at once are one reading; one that fails is nobody's afterwards."""
+    """Twenty at once are one reading; a failed one is not kept."""
     source = Source(clock)
     assert await asyncio.gather(*(source.get() for _ in range(20))) == [1] * 20
 

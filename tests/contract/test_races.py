@@ -79,7 +79,7 @@ async def test_put_if_absent_has_one_winner(store: Store, at: Place) -> None:
 
 
 async def test_a_delete_has_one_taker(store: Store, at: Place) -> None:
-    """64 tasks delete one item if it is there: one of them gets it, the others are told no."""
+    """64 tasks delete one item if it exists: one gets it, the others fail."""
     key = at.key()
     item = {"PK": key.pk, "SK": key.sk, "n": 1}
     await store.put(Put(CONFIG, item))
@@ -154,7 +154,7 @@ async def test_a_cancelled_caller_changes_nothing_for_the_others(store: Store, a
 async def test_closing_drains_and_then_refuses(
     store: Store, at: Place, location: StoreLocation
 ) -> None:
-    """What was accepted is finished; what comes later is told that the store is closed."""
+    """Accepted calls finish; later ones fail, because the store is closed."""
     key = at.key()
     pending = [
         asyncio.create_task(store.update(Update(CONFIG, key, (Add("n", 1),)))) for _ in range(TASKS)

@@ -106,7 +106,7 @@ async def test_query_pages(store: Store, at: Place, descending: bool, prefix: st
 
 
 async def test_query_continues_inside_a_range(store: Store, at: Place) -> None:
-    """A place to go on from and a range narrow together."""
+    """A position to continue from and a range narrow together."""
     await fill(store, at.pk(), list("abcdef"))
     up = Query(SESSIONS, at.pk(), first="b", last="e", after="c")
     assert await sort_keys(store, up) == ["d", "e"]

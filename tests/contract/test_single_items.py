@@ -241,7 +241,7 @@ async def test_conditions_mean_what_dynamodb_says(
 
 
 async def test_a_failed_condition_carries_the_current_item(store: Store, at: Place) -> None:
-    """From update and delete as well, so that nobody has to read again."""
+    """From update and delete as well, so that no second read is needed."""
     key = at.key()
     await store.put(Put(CONFIG, item(key, n=1)))
     for failing in (

@@ -26,7 +26,7 @@ CARD = RateCard(
 
 
 def a_model(**changes: Any) -> Model:
-    """The schema document's example, with whatever a test needs to be different."""
+    """The schema document's example, with a test's own changes."""
     fields: dict[str, Any] = {
         "label": "premium",
         "bedrock_model_id": "anthropic.claude-3-5-sonnet-20241022-v2:0",

@@ -97,7 +97,7 @@ def test_a_meter_of_something_else_is_not_read(usage_type: str) -> None:
 
 
 def test_a_word_before_the_meter_makes_another_name() -> None:
-    """Speech, and a cache that AWS may spell anew, can't be taken for the model's plain tokens."""
+    """Speech, or a cache that AWS may rename, can't be taken for the model's plain tokens."""
     assert read_usage_type("USE1-NovaSonic-speech-input-tokens") == ("NovaSonic-speech", Meter(IN))
     odd = read_usage_type("USE1-Claude5-cache-write-1h-input-token-count")
     assert odd is not None

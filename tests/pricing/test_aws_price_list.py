@@ -310,7 +310,7 @@ async def test_a_file_is_downloaded(server: TestServer, certificate: Certificate
 async def test_a_download_that_fails_says_which(
     server: TestServer, certificate: Certificate
 ) -> None:
-    """Not found, or nobody there."""
+    """Not found, or no server."""
     with pytest.raises(PriceSourceError, match="/offers/nothing: can't be downloaded: 404"):
         await download(server.make_url("/offers/nothing"), certificate)
     gone = server.make_url("/offers/AmazonBedrock.json")
@@ -337,7 +337,7 @@ async def test_a_download_has_an_end(
 
 
 async def test_a_redirect_stays_at_its_host(server: TestServer, certificate: Certificate) -> None:
-    """A price decides what every call costs: nobody else may state it, and not in the clear."""
+    """A price decides every call's cost: only the named host states it, and only under TLS."""
     moved = server.make_url("/moved")
     here = await download(moved.with_query(to="/offers/AmazonBedrock.json"), certificate)
     assert isinstance(here.quote(named("NovaPro"), DAY), PriceTable)
@@ -349,7 +349,7 @@ async def test_a_redirect_stays_at_its_host(server: TestServer, certificate: Cer
 
 
 async def test_plain_http_is_refused() -> None:
-    """Whoever is on the way could change a price."""
+    """A machine on the way could change a price."""
     with pytest.raises(PriceSourceError, match="http:// can be changed on its way; use https://"):
         await load("http://127.0.0.1:1/AmazonBedrock.json")
 

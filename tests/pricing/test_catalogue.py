@@ -37,7 +37,7 @@ def test_the_labels_model_in_any_spelling(reported: str) -> None:
         (f"mx.{BASE}", "is anthropic.claude-sonnet-5-5, not mx.anthropic"),
         (PROFILE, "'bedrock application-inference-profile' does not say which model it is"),
         (PROVISIONED, "if it is us.anthropic.claude-sonnet-5-5, add it to the aliases"),
-        ("whatever", "'no model id' does not say which model"),
+        ("something", "'no model id' does not say which model"),
         ("", "'no model id' does not say which model"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_global_label_is_not_the_regional_model() -> None:
 
 
 def test_an_opaque_id_of_the_deployment_is_what_it_is_priced_as() -> None:
-    """The file says which model an application profile stands for."""
+    """The file names the model of an application profile."""
     model = a_model(bedrock_model_id=PROFILE, priced_as=f"us.{BASE}")
 
     model.require(PROFILE)

@@ -160,7 +160,7 @@ EXAMPLES = {
         "1.222506",
     ),
     "a cached prompt at it": (SONNET, use(read=200_000), 200_000 * 300_000, "0.06"),
-    "over by what was read": (
+    "over by a cache read": (
         SONNET,
         use(1, read=200_000),
         6_000_000 + 200_000 * 600_000,
@@ -288,7 +288,7 @@ def test_there_are_enough_examples() -> None:
 
 
 def test_a_charge_says_by_which_prices() -> None:
-    """The receipt can keep what was applied: variant, rates, and their version."""
+    """The receipt can keep the variant, the rates and their version."""
     prices = prices_of(SONNET)
 
     charged = charge(SONNET, prices, use(200_001))

@@ -123,7 +123,7 @@ def test_without_a_file_there_is_one() -> None:
 
 
 def test_the_example_explains_every_field() -> None:
-    """A field that the example lacks is a field that nobody finds."""
+    """A field without an example is a field that users do not find."""
     text = EXAMPLE.read_text(encoding="utf-8")
     known = refused(changed("models.premium.colour", "red"))["models.premium.colour"]
 
@@ -245,7 +245,7 @@ def test_a_bad_field_deeper_down(path: str, value: Any, bad: str, message: str) 
 
 
 def test_every_bad_field_is_named_at_once() -> None:
-    """Nobody has to mend a file one mistake at a time."""
+    """A file has not to be corrected one mistake at a time."""
     data = document()
     data["models"]["premium"]["default_pricing"] = {INPUT: 4.4, "typo": 1}
     data["models"]["premium"]["tier"] = 1
@@ -297,7 +297,7 @@ def test_an_id_has_one_label() -> None:
 
 
 def test_a_tier_with_prices_of_its_own_says_its_steps_too() -> None:
-    """Else nobody could tell what a long prompt costs there."""
+    """Otherwise the price of a long prompt would be unknown there."""
     data = changed(f"{P}.long_context", [STEP])
     flex = {"pricing": {INPUT: 1_000_000, OUTPUT: 2_000_000}}
     data["models"]["premium"]["service_tiers"] = {"flex": flex}
@@ -320,7 +320,7 @@ def test_what_is_free_can_be_said(free: str) -> None:
 
 
 def test_more_models_than_anybody_needs() -> None:
-    """There is a bound, and it is told."""
+    """There is a bound, and the message states it."""
     entry = document()["models"]["premium"]
     models = {f"m{n}": entry | {"bedrock_model_id": f"a.m{n}"} for n in range(201)}
 

@@ -1,4 +1,4 @@
-"""Prices from the `genai-prices` package, as it is installed: no copy of it, no network."""
+"""Prices from the installed `genai-prices` package: no copy of it, no network."""
 
 import subprocess
 import sys

@@ -49,7 +49,7 @@ def test_the_global_prefix_has_a_rate_of_its_own() -> None:
 
 @pytest.mark.parametrize("prefix", ["ca", "mx", "usa", "regional"])
 def test_a_prefix_that_is_not_known_is_not_taken_off(prefix: str) -> None:
-    """Then it contradicts every label, which is told, instead of being priced by a guess."""
+    """It contradicts every label, and the error says so; no price is guessed."""
     assert normalise_model_id(f"{prefix}.{SONNET}") == ModelRef(f"{prefix}.{SONNET}")
 
 
@@ -91,13 +91,13 @@ def test_arns_that_name_a_model(text: str, expected: ModelRef) -> None:
     ],
 )
 def test_everything_else_is_opaque(text: str, kind: str) -> None:
-    """It may stand for any model, so it stands for none until somebody says which."""
+    """It may mean any model, so it means none until the file names one."""
     assert normalise_model_id(text) == OpaqueId(kind)
 
 
 @given(st.text(max_size=60) | st.from_regex(r"(arn:aws:bedrock:)?[a-z0-9.:/-]{0,40}"))
 def test_no_text_is_too_strange(text: str) -> None:
-    """Whatever a client claims, the answer is a model or none, and a base stays itself."""
+    """For any claim of a client, the answer is a model or none, and a base stays itself."""
     ref = normalise_model_id(text)
     if isinstance(ref, ModelRef) and not ref.geography and ref.scope is RateScope.REGIONAL:
         assert normalise_model_id(ref.base) == ref

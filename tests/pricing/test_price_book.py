@@ -97,7 +97,7 @@ async def test_everything_that_can_be_priced_survives_the_store(
 async def test_an_item_that_follows_the_schema_document_alone(
     store: Store, book: PriceBook, model: Model, day: date
 ) -> None:
-    """Whoever else fills the table need not know our further attributes."""
+    """Other programs that fill the table need not know our further attributes."""
     item: Item = {
         "PK": model.bedrock_model_id,
         "SK": day.isoformat(),
@@ -161,7 +161,7 @@ async def test_an_item_has_the_attributes_of_the_schema_document(
 async def test_an_item_that_makes_no_sense_prices_nothing(
     store: Store, book: PriceBook, model: Model, day: date, change: dict[str, Any]
 ) -> None:
-    """It is not skipped in favour of the file: somebody meant another price."""
+    """It is not skipped in favour of the file: another price was meant."""
     await state(store, model, day, quoted())
     item = await store.get(PRICING_CACHE, price_key(model, day))
     assert item is not None
@@ -251,7 +251,7 @@ async def test_age_is_counted_from_the_question(
 async def test_who_gives_up_does_not_take_the_others_along(
     slow: SlowStore, time: ManualClock, model: Model, day: date
 ) -> None:
-    """The first caller may be cancelled; whoever waits for the same read gets it."""
+    """The first caller may be cancelled; others that wait for the same read get it."""
     book = PriceBook(slow, time, a_catalogue(model))
     first = await started(slow, book.find_prices(model, day))
     second = asyncio.ensure_future(book.find_prices(model, day))

@@ -1,4 +1,4 @@
-"""Prices that somebody else writes in between, and the edges of what is kept and believed."""
+"""Prices that another writer changes in between, and the bounds of what is kept and believed."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import date, timedelta
@@ -22,7 +22,7 @@ MINUTE_MS = 60_000
 
 @pytest.fixture
 def time(clock: ShiftedClock) -> ManualClock:
-    """Time that stands still, so that no test runs over midnight."""
+    """A fixed time, so that no test runs over midnight."""
     return ManualClock(clock.now_ms())
 
 
@@ -50,7 +50,7 @@ class Overtaken(FaultyStore):
 async def test_a_past_day_that_was_filled_meanwhile_stays(
     store: Store, time: ManualClock, model: Model, day: date
 ) -> None:
-    """Somebody may have been charged by it, though we asked the source later."""
+    """Usage may have been charged by it, though we asked the source later."""
     earlier = ManualClock(time.now_ms() - 1000)
     theirs = Quotes({"premium": quoted(input=2_900_000)})
     overtaken = Overtaken(store, lambda: refresh(store, earlier, a_catalogue(model), theirs))

@@ -29,7 +29,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def time(clock: ShiftedClock) -> ManualClock:
-    """The refresh's own time: it stands still, so that no test runs over midnight."""
+    """A fixed time, so that no test runs over midnight."""
     return ManualClock(clock.now_ms())
 
 
@@ -54,7 +54,7 @@ async def inputs(store: Store, model: Model, day: date) -> list[int | None]:
 async def test_three_days_are_filled(
     store: Store, time: ManualClock, model: Model, day: date
 ) -> None:
-    """Whatever zone an organisation lives in, its day has the price."""
+    """The organisation's day has the price in every time zone."""
     report = await run(store, time, Quotes({"premium": quoted(input=2_900_000)}), model)
 
     assert await inputs(store, model, day) == [2_900_000, 2_900_000, 2_900_000, None]
@@ -194,7 +194,7 @@ async def test_a_price_that_can_not_be_right_is_refused(
     stated: PriceTable,
     suspicious: PriceChange,
 ) -> None:
-    """Zero, or five times more or less: the whole model keeps its price, and it is told."""
+    """Zero, or five times more or less: the whole model keeps its price, and is reported."""
     with capture_logs() as logs:
         report = await run(store, time, Quotes({"premium": stated}), model)
 
@@ -233,7 +233,7 @@ async def test_a_suspicious_price_of_one_day_spoils_all(
 async def test_a_suspicious_price_can_be_accepted_by_label(
     store: Store, time: ManualClock, model: Model, other_model: Model, day: date
 ) -> None:
-    """Somebody looked and says that it is right; the others stay refused."""
+    """An operator confirms one model; the others stay refused."""
     source = Quotes({"premium": quoted(input=300_000), "economy": quoted(input=300_000)})
 
     report = await run(store, time, source, model, other_model, accept=["premium"])
@@ -288,7 +288,7 @@ async def test_an_item_that_makes_no_sense_is_replaced(
 async def test_a_later_answer_is_not_overwritten_by_an_earlier_one(
     store: Store, time: ManualClock, model: Model, day: date
 ) -> None:
-    """Of two instances, the one that asked later is right, in whatever order they write."""
+    """Of two instances, the one that asked later is right, in any order of writes."""
     earlier = ManualClock(time.now_ms() - 1000)
     await run(store, time, Quotes({"premium": quoted(input=2_000_000)}), model)
 
@@ -364,7 +364,7 @@ class LostReplies(FaultyStore):
 async def test_a_lost_reply_is_settled_by_looking(
     store: Store, time: ManualClock, model: Model
 ) -> None:
-    """What is there is ours, so it was written; if it is not there, nobody claims it was."""
+    """If the item is ours, it was written; if it is absent, the doubt is raised."""
     step = Step(over_input_tokens=200_000, input=6_000_000, output=22_500_000)
     source = Quotes({"premium": quoted(input=2_900_000, long_context=(step,))})
 

@@ -26,7 +26,7 @@ EU_NOVA_PRO = RateCard(input=1_050_000, output=4_200_000)
 
 @pytest.fixture
 def time(clock: ShiftedClock) -> ManualClock:
-    """The refresh's own time: it stands still, so that no test runs over midnight."""
+    """A fixed time, so that no test runs over midnight."""
     return ManualClock(clock.now_ms())
 
 

@@ -51,7 +51,7 @@ def test_no_usage_within_its_bounds_costs_more(
     read_pct: int,
     written_pct: int,
 ) -> None:
-    """Whatever part of the prompt is fresh, read from the cache or written to it."""
+    """Any part of the prompt may be uncached, read from the cache or written to it."""
     model, prices = a_model(), Prices.of(table, "config")
     rates = worst_rates(model, prices, input_tokens, cache_write=cache_write, service_tier=tier)
     worst = rates.of(input_tokens)
@@ -74,7 +74,7 @@ def test_no_usage_within_its_bounds_costs_more(
 def test_rates_are_the_same_for_every_prompt_that_they_cover(
     table: PriceTable, one: int, other: int, tier: str | None, batch: bool
 ) -> None:
-    """So they can be remembered; beyond a step they must be found anew."""
+    """So they can be cached; beyond a step they must be found again."""
     if batch:
         tier = None
     model, prices = a_model(), Prices.of(table, "config")

@@ -112,7 +112,7 @@ def test_what_is_of_no_such_type_is_reported_and_raised(
 
 
 def test_what_is_strange_is_counted_by_whoever_counts_now() -> None:
-    """By each of several, until its end, and by nobody else: the counts are nobody's but theirs."""
+    """Each of several counts on its own, until its end."""
     with StrangeItems() as first:
         with StrangeItems() as second, pytest.raises(UnreadableItemError):
             item(number="5").whole("number")

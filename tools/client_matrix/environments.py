@@ -1,8 +1,7 @@
 """The clients of the matrix, and an environment of its own for each.
 
-Every environment is made when it is first needed, in a folder under ``.clients/``, and made anew
-when its list of packages has changed. Whoever runs it decides by pip's and npm's own settings where
-the packages come from.
+An environment is made on first use, in a folder under ``.clients/``, and again when its list of
+packages changes. The settings of pip and npm decide where packages come from.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Client:
     script: str
     kinds: tuple[Kind, ...]
     refuses: tuple[str, ...] = ()
-    """The scenarios whose model name the client itself refuses, before it calls anybody."""
+    """The scenarios whose model name the client itself refuses, before any call."""
     scenarios: tuple[str, ...] | None = None
     """The scenarios that the client is for; ``None`` for all."""
     streams: bool = True

@@ -1,7 +1,7 @@
 """What is wrong with a scenario's result, if anything.
 
-Our ledger has to equal the bill of the stand-in to the micro-dollar. Where nobody can know what a
-call used it may be above the bill, and then what is above is unsettled in the end. It is never
+The ledger must equal the bill of the stand-in to the micro-dollar. Where the use of a call is
+unknown it may be above the bill, and the difference is unsettled in the end. It is never
 below, and nothing stays held.
 """
 

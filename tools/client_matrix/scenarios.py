@@ -68,8 +68,8 @@ def _prompt(text: str, **directive: object) -> str:
 
 
 _PLAIN: Final = _prompt("Say something.")
-_SHORT: Final = _prompt("Go on for a while.", events=20, between_ms=30)
-_LONG: Final = _prompt("Go on for long.", events=20, between_ms=300)
+_SHORT: Final = _prompt("Write for a while.", events=20, between_ms=30)
+_LONG: Final = _prompt("Write for long.", events=20, between_ms=300)
 """Longer than a program waits at its end for a stream that it has abandoned."""
 
 
@@ -110,7 +110,7 @@ SNIPPET: Final = "snippet"
 
 
 def snippet_scenario(line: int) -> Scenario:
-    """A program that stands in a document, at that line."""
+    """A program in a document, at that line."""
     return Scenario(f"{SNIPPET}, line {line}", [{"do": "call"}])
 
 
@@ -125,7 +125,7 @@ SCENARIOS: Final = (
         "abandoned",
         [_do("abandon", _SHORT), {"do": "pause", "secs": 1}, _do("call", _PLAIN)],
     ),
-    # The program ends while the stream that it has abandoned goes on.
+    # The program ends while the stream that it has abandoned continues.
     Scenario("left", [_do("abandon", _LONG)], may_be_above=True),
     Scenario(
         "denied",

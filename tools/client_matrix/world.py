@@ -68,7 +68,7 @@ class App:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """How an app's budget stands."""
+    """An app's budget at one moment."""
 
     spent: int
     held: int
@@ -132,7 +132,7 @@ class World:
         return asyncio.run(self._prepare(scenario))
 
     def account(self, app: App) -> Account:
-        """How the app's budget stands now."""
+        """The app's budget now."""
         return asyncio.run(self._account(app))
 
     def environment(self, client: Client, app: App, home: Path) -> dict[str, str]:

@@ -126,7 +126,7 @@ async def impatient(
 ) -> DynamoDbStore:
     """The same, but it does not wait long for a silent engine, if silence is what is tested.
 
-    Otherwise it does: on a busy machine a short timeout is a fault that nobody asked for.
+    Otherwise it does: on a busy machine a short timeout would be an unintended fault.
     """
     callspec = getattr(request.node, "callspec", None)
     fault = callspec.params.get("fault") if callspec is not None else None
@@ -143,5 +143,5 @@ async def direct(opener: Opener, dynamodb_local: str, clock: TestClock) -> Dynam
 
 @pytest.fixture
 def key() -> Key:
-    """A key that nobody else uses."""
+    """A fresh key."""
     return Key(uuid.uuid4().hex, "1")

@@ -1,4 +1,4 @@
-"""What is sent again, how often, and what the caller is told in the end."""
+"""Which requests are retried, how often, and the final error of the caller."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -209,7 +209,7 @@ async def test_a_guarded_write_is_sent_again(
 async def test_a_guarded_write_may_meet_its_own_work(
     impatient: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key, fault: Fault
 ) -> None:
-    """Then nobody can tell whose it is, but the caller sees the item and may know."""
+    """The owner is unknown then, but the caller sees the item and may recognise it."""
     await direct.put(Put(CONFIG, {"PK": key.pk, "SK": key.sk, "n": 1}))
     proxy.next("UpdateItem", fault)
     actions = (Set("n", 2), Set("by", "me"))
@@ -244,7 +244,7 @@ async def test_a_condition_that_fails_at_once_is_certain(
 async def test_a_lost_reply_stays_lost(
     store: DynamoDbStore, proxy: FaultProxy, key: Key, then: list[Fault | Canned]
 ) -> None:
-    """Whatever the later attempts meet, the first may have been applied."""
+    """Later attempts prove nothing: the first may have been applied."""
     operation = Put(CONFIG, {"PK": key.pk, "SK": key.sk}, ITEM_ABSENT)
     proxy.next("PutItem", Fault.CLOSE_AFTER, *then)
     with pytest.raises(OutcomeUnknownError):
@@ -355,7 +355,7 @@ async def test_a_late_copy_of_a_guarded_write_is_refused(
 async def test_cancelling_a_caller_in_flight(
     store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key
 ) -> None:
-    """It is let go at once, and the store goes on working."""
+    """It is released at once, and the store still works."""
     proxy.next("UpdateItem", Fault.STALL_AFTER)
     task = asyncio.create_task(store.update(add(key)))
     await proxy.came_by("UpdateItem", 1)

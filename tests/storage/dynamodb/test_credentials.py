@@ -90,7 +90,7 @@ async def test_half_of_the_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_endpoint_with_a_path() -> None:
-    """Would be signed wrongly, so it is told."""
+    """It would be signed wrongly, so it is refused."""
     location = DynamoDbLocation("us-east-1", endpoint="http://127.0.0.1:8/dynamo")
     with pytest.raises(StoreMisconfiguredError, match="no path"):
         await find_access(location, ManualClock())
@@ -140,7 +140,7 @@ async def test_lent_credentials_are_used_to_their_end() -> None:
 async def test_refused_credentials_are_searched_anew(
     store: DynamoDbStore, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, key: Key
 ) -> None:
-    """Somebody may have rotated them; but only once in a call."""
+    """They may have been rotated; but only once in a call."""
     searches = 0
 
     def search(session: Any = None) -> BotocoreCredentials:

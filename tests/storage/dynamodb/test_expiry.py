@@ -210,7 +210,7 @@ async def test_a_transaction_clears_away_only_what_it_saw(
 async def test_clearing_away_is_harmless_however_often(
     store: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, expired: Key
 ) -> None:
-    """Lost replies to it are nobody's concern."""
+    """Lost replies to it do not matter."""
     proxy.next("DeleteItem", Fault.CLOSE_AFTER, Fault.SERVER_ERROR_BEFORE)
     await store.transact([Update(SESSIONS, expired, (Add("n", 1),))])
     item = await direct.get(SESSIONS, expired)
@@ -269,7 +269,7 @@ async def test_reasons_are_told_in_the_callers_terms(
 async def test_a_guarded_update_after_a_lost_reply_does_not_replace(
     store: DynamoDbStore, proxy: FaultProxy, clock: TestClock, expired: Key
 ) -> None:
-    """Whether the first copy made the expired item that the second one met, nobody can tell."""
+    """The first copy may have made the expired item that the second one met."""
     proxy.next("UpdateItem", Fault.CLOSE_BEFORE)
     actions = (Set("n", 1), Set("expires_at_epoch", clock.now_epoch() + 60))
     with pytest.raises(OutcomeUnknownError) as failure:

@@ -66,7 +66,7 @@ def test_examples(operation: Put | Update | Delete, guarded: bool) -> None:
 def test_a_guarded_update_is_never_applied_twice(
     drawn: tuple[Action, ...], words: Words | None, before: Item, exists: bool
 ) -> None:
-    """Whatever the item held: once it was applied, its condition is false."""
+    """For any item: once the write was applied, its condition is false."""
     operation = Update(CONFIG, KEY, drawn, condition(words))
     item = {**ITEM, **before} if exists else {}
     if operation.condition is None or not guards_itself(operation):

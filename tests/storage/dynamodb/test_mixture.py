@@ -1,4 +1,4 @@
-"""Every fault at once, many writers at once: what was acknowledged is there, and once.
+"""Every fault at once, many writers at once: each acknowledged write is there once.
 
 Each operation leaves a mark of its own beside the counter, so that what became of it can be
 told exactly: acknowledged means applied once, unavailable means not at all, unknown means at
@@ -101,7 +101,7 @@ async def held(store: DynamoDbStore, key: Key) -> Item:
 async def test_additions(
     stormy: DynamoDbStore, direct: DynamoDbStore, proxy: FaultProxy, key: Key, seed: int
 ) -> None:
-    """A bare ADD is applied at most once, whatever happens, and the sum fits."""
+    """A bare ADD is applied at most once under all faults, and the sum fits."""
 
     async def work(mark: str) -> str:
         return await outcome(stormy.update(Update(SESSIONS, key, (Add("n", 1), Add(mark, 1)))))

@@ -67,7 +67,7 @@ async def test_all_tables_are_ready_to_use(
 
 
 async def test_what_is_there_is_looked_at_once(store: DynamoDbStore, proxy: FaultProxy) -> None:
-    """One call a table, and nobody needs the permission to create what a template has made."""
+    """One call a table, without the permission to create tables that a template made."""
     await store.create_tables()
     looked_at = [(seen.action, seen.request["TableName"]) for seen in proxy.seen]
     assert len(looked_at) == len(set(looked_at)) == len(ALL_TABLES)
@@ -77,7 +77,7 @@ async def test_what_is_there_is_looked_at_once(store: DynamoDbStore, proxy: Faul
 async def test_a_table_that_another_creator_is_making_is_finished(
     fresh: Opener, fresh_prefix: str, proxy: FaultProxy, dynamodb_local: str, clock: TestClock
 ) -> None:
-    """Whoever makes it may crash before expiry is switched on; whoever waits for it does that."""
+    """The creator may crash before that; a process that waits for the table does it."""
     await (await fresh(dynamodb_local)).create_tables()
     store = await fresh(proxy.endpoint, clock=clock)
     creating = Canned({"Table": {"TableStatus": "CREATING"}}, 200)
@@ -92,7 +92,7 @@ async def test_a_table_that_another_creator_is_making_is_finished(
 async def test_a_start_waits_for_a_store_that_keeps_failing_and_says_for_what(
     opener: Opener, proxy: FaultProxy, prefix: str, clock: TestClock, fault: Fault
 ) -> None:
-    """Longer than one request would; what was looked at before is not looked at again."""
+    """Longer than one request would; tables that were found are not described again."""
     store = await opener(proxy.endpoint, clock=clock, limits=Limits(start_wait_ms=60_000))
     proxy.next("DescribeTable", Fault.NONE, *[fault] * 25)
     with capture_logs() as logs:
@@ -140,7 +140,7 @@ async def test_a_start_does_not_wait_for_ever(
 async def test_without_patience_a_store_that_is_down_is_told_after_one_request(
     opener: Opener, proxy: FaultProxy, clock: TestClock
 ) -> None:
-    """A command is not a service: whoever typed the wrong endpoint wants to know."""
+    """A command does not wait: its caller may have typed the wrong endpoint."""
     store = await opener(proxy.endpoint, clock=clock)
     await proxy.down()
     with pytest.raises(StoreUnavailableError):
@@ -179,7 +179,7 @@ async def test_expiry_is_looked_at_and_switched_on_by_command(
 
 
 async def test_creators_at_once(fresh: Opener, dynamodb_local: str) -> None:
-    """Whoever is slower finds it done."""
+    """The slower one finds it done."""
     stores = [await fresh(dynamodb_local) for _ in range(4)]
     await asyncio.gather(*(store.create_tables() for store in stores))
     assert await stores[0].get(CONFIG, Key("a", "b")) is None

@@ -1,4 +1,4 @@
-"""Batches and pages put together from whatever portions the engine gives."""
+"""Batches and pages put together from any portions of the engine."""
 
 from random import Random
 

@@ -141,6 +141,6 @@ async def test_conditions_without_parts(direct: DynamoDbStore, key: Key) -> None
 
 
 async def test_text_that_is_not_text(direct: DynamoDbStore, key: Key) -> None:
-    """A lone surrogate in a name that nobody checked is the caller's mistake, not a crash."""
+    """A lone surrogate in an unchecked name is the caller's mistake, not a crash."""
     with pytest.raises(InvalidOperationError):
         await direct.update(Update(CONFIG, key, (Remove("\ud800"),)))

@@ -21,7 +21,7 @@ from pricekeeper.telemetry import StoreMeter
 from pricekeeper.values import parse_org_id
 
 DAY_MS = 24 * 3_600_000
-KEY = Key("nobody", "nobody")
+KEY = Key("absent", "absent")
 
 
 def http_date(epoch_ms: int) -> str:
@@ -89,7 +89,7 @@ async def test_dates_that_are_none_change_nothing(proxy: FaultProxy, prefix: str
 async def test_a_signature_of_a_wrong_time_is_made_anew(
     proxy: FaultProxy, prefix: str, name: str
 ) -> None:
-    """AWS refuses what was signed more than five minutes off, and says what time it is."""
+    """AWS refuses requests that were signed more than five minutes off, and states its time."""
     right_ms, meter = SystemClock().now_ms(), StoreMeter()
     clock = TrustedClock(ManualClock(right_ms - DAY_MS))
     store = await opened(proxy.endpoint, prefix, clock, meter)

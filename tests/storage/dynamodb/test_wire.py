@@ -49,7 +49,7 @@ def test_what_goes_over_the_wire(value: Any, attribute: dict[str, Any]) -> None:
 
 
 def test_a_set_comes_back_frozen() -> None:
-    """Nobody can change an item that another caller may hold."""
+    """No caller can change an item that another one holds."""
     assert type(decode({"SS": ["a"]})) is frozenset
 
 
@@ -76,7 +76,7 @@ def test_a_type_that_the_port_lacks_is_told(attribute: dict[str, Any]) -> None:
 
 
 def test_a_foreign_value_can_not_be_written() -> None:
-    """Whatever it was, we would write something else."""
+    """Writing it back would change it."""
     with pytest.raises(InvalidOperationError):
         encode(Foreign("a fraction"))  # type: ignore[arg-type]
 

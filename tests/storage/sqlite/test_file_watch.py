@@ -98,7 +98,7 @@ async def test_a_copy_while_a_commit_is_under_way_is_noticed(
 
 
 async def test_checkpoints_of_others_are_no_replacement(impatient: Writer, path: str) -> None:
-    """Before, while and after a commit; also if the commit then begins the log anew."""
+    """Before, during and after a commit; also if the commit then resets the log."""
 
     def put_and_checkpoint(batch: Batch, operation: Put) -> None:
         batch.put(operation)
@@ -123,7 +123,7 @@ async def test_our_own_checkpoints_are_no_replacement(
 
 
 class SlowFile(apsw.VFSFile):
-    """A database file whose fsync waits until it may go on."""
+    """A database file whose fsync waits for a signal."""
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
         SlowDisk.reached.set()

@@ -21,7 +21,7 @@ def start(path: str, name: str, tasks: int, rounds: int) -> "subprocess.Popen[st
 
 
 async def test_nothing_acknowledged_is_missing_after_kill_9(path: str) -> None:
-    """Whatever was told as done before the kill is there after it, and never by half."""
+    """All writes that were acknowledged before the kill are there after it, and none in part."""
     with start(path, "victim", tasks=16, rounds=100_000) as victim:
         assert victim.stdout is not None
         told = [victim.stdout.readline() for _ in range(2_000)]

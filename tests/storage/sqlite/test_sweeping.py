@@ -1,4 +1,4 @@
-"""Sweeping deletes nothing that a right clock would still show, whatever the clock shows."""
+"""Sweeping deletes nothing that a right clock would still show, at any time of the clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -124,7 +124,7 @@ async def test_nothing_is_swept_while_the_time_is_in_doubt(
 async def test_a_clock_that_is_believed_and_wrong_has_a_day_before_it_does_harm(
     start: Opener, machine: ManualClock, path: str, how: str
 ) -> None:
-    """By whatever amount it is ahead: what has not expired is there for another day."""
+    """However far it is ahead: unexpired rows stay for another day."""
     store, _ = await start()
     await store.put(put("due", START_MS - SWEEP_AFTER_MS))
     await store.put(put("alive", START_MS + DAY_MS))
@@ -311,7 +311,7 @@ async def seen(store: SqliteStore, table: Table, names: str) -> str:
 async def test_usage_that_is_kept_is_shown_and_not_deleted(
     table: Table, start: Opener, machine: ManualClock
 ) -> None:
-    """From one expiry on; whoever opens the file keeps to it, and lets go when it is told to."""
+    """From one expiry on, for every process that opens the file, until the export releases them."""
     store, _ = await start()
     for name, hours in (("a", 1), ("b", 2), ("c", 3)):
         await store.put(usage(table, name, START_MS + hours * HOUR_MS))
@@ -340,7 +340,7 @@ async def test_usage_that_is_kept_is_shown_and_not_deleted(
 async def test_a_strange_word_about_what_is_kept_keeps_everything(
     strange: Value, start: Opener, machine: ManualClock
 ) -> None:
-    """What was deleted can't be mended."""
+    """Deleted rows can't be restored."""
     store, _ = await start()
     await store.put(usage(DAILY_TOTAL, "a", START_MS))
     await store.put(Put(CONFIG, {"PK": "EXPORT", "SK": "THROUGH", "kept_from_epoch": strange}))

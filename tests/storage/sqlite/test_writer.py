@@ -116,7 +116,7 @@ async def threads_of(store: SqliteStore, count: int) -> set[str]:
 
 
 async def test_a_few_writes_are_decided_in_the_loop(store: SqliteStore) -> None:
-    """The thread only commits them; more of them it decides, so that the loop goes on."""
+    """The thread only commits them; it decides larger batches itself, to keep the loop free."""
     assert await threads_of(store, 1) == {LOOP}
     assert await threads_of(store, IN_LOOP_MAX) == {LOOP}
     assert await threads_of(store, IN_LOOP_MAX + 1) == {THREAD}
@@ -127,7 +127,7 @@ async def test_a_few_writes_are_decided_in_the_loop(store: SqliteStore) -> None:
 
 
 async def test_while_the_thread_commits_it_decides_what_comes(troubled: Writer) -> None:
-    """The connection is nobody else's until everything is answered."""
+    """The connection has one user until every job is answered."""
     TroubledDisk.gate.clear()
     TroubledDisk.reached.clear()
     first, second = Noting([]), Noting([])
@@ -142,7 +142,7 @@ async def test_while_the_thread_commits_it_decides_what_comes(troubled: Writer) 
 
 
 async def test_the_loop_never_waits_for_another_process(path: str, store: SqliteStore) -> None:
-    """That is the thread's to do; meanwhile the loop goes on."""
+    """That is the thread's work; meanwhile the loop stays free."""
     writes, goes_on, noting = threading.Event(), threading.Event(), Noting([])
 
     def write() -> bool:
@@ -232,7 +232,7 @@ async def troubled(path: str) -> AsyncIterator[Writer]:
 async def test_a_failed_commit_fails_its_whole_batch_and_the_writer_lives_on(
     troubled: Writer,
 ) -> None:
-    """Nobody is told that it worked; afterwards the store works as before."""
+    """No caller gets a success; afterwards the store works as before."""
     await troubled.submit(Batch.put, put(0))
     TroubledDisk.failing = True
     outcomes = await asyncio.gather(
@@ -245,7 +245,7 @@ async def test_a_failed_commit_fails_its_whole_batch_and_the_writer_lives_on(
 
 
 async def test_nobody_is_answered_before_the_disk_has(troubled: Writer) -> None:
-    """As long as the fsync has not returned, no caller is told; what comes now waits its turn."""
+    """No caller gets an answer before the fsync returns; new writes wait their turn."""
     TroubledDisk.gate.clear()
     TroubledDisk.reached.clear()
     first = troubled.submit(Batch.put, put(1))
@@ -260,7 +260,7 @@ async def test_nobody_is_answered_before_the_disk_has(troubled: Writer) -> None:
 
 
 async def test_a_full_disk_is_told_and_survived(store: SqliteStore) -> None:
-    """Writes that do not fit are refused as not applied; smaller ones go on."""
+    """Writes that do not fit are refused as not applied; smaller ones succeed."""
     pages = store._writer._connection.pragma("page_count")
     store._writer._connection.pragma("max_page_count", pages + 3)
     large: Item = {"PK": "a", "SK": "large", "v": "x" * 100_000}
