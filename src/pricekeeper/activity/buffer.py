@@ -41,7 +41,6 @@ UNSETTLED: Final = "unsettled"
 _STATUSES: Final = {OPEN: 0, "captured": 1, "voided": 2, UNSETTLED: 3}
 
 Pair: TypeAlias = tuple[str | None, str]
-"""An app and a label."""
 Amounts: TypeAlias = tuple[int, int, int, int, int, int, int]
 """The amounts of a `SpendRow`, in its order."""
 _Few = TypeVar("_Few", Flip, AlertNotice)
@@ -91,7 +90,6 @@ class OrgNews:
                 sums[5] += held_usd_picos
 
     def note_denial(self, denial: Denial) -> None:
-        """Note a denial; denials with the same key are combined."""
         known = self._denied.get(denial.key)
         if known is not None:
             self._denied[denial.key] = known[0], known[1] + 1
@@ -153,7 +151,6 @@ def _last_of(lines: Iterable[Callable[[], _Line]]) -> tuple[_Line, ...]:
 
 
 Taken: TypeAlias = tuple[dict[str, OrgNews], bool]
-"""The events by organisation, and whether they are complete."""
 
 
 class EventBuffer:
@@ -175,7 +172,6 @@ class EventBuffer:
         return news
 
     def take(self) -> Taken:
-        """Return everything and empty the buffer."""
         taken = self._orgs, self.is_complete
         self._orgs, self.is_complete = {}, True
         return taken

@@ -43,8 +43,8 @@ from pricekeeper.activity.items import (
 from pricekeeper.activity.meter import DenialMeter
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import gather_in_groups, in_groups
-from pricekeeper.errors import InvalidValueError, StoreError, UnreadableItemError
-from pricekeeper.storage import Item, Store, query_items
+from pricekeeper.errors import InvalidValueError, StoreError
+from pricekeeper.storage import Item, Store, query_items, readable
 from pricekeeper.storage.tables import ACTIVITY
 
 GROUPS_MAX: Final = 32
@@ -80,7 +80,6 @@ class _Pending:
         self.key = key
         self.group = group
         self.written = 0
-        """The number of denials in the store."""
         self.written_at_ms = 0
 
     def is_due(self, now_ms: int) -> bool:
@@ -121,15 +120,12 @@ class DenialLog:
         self._process = secrets.token_hex(_PROCESS_BYTES)
         self._pending: dict[tuple[str, int, GroupKey], _Pending] = {}
         self._groups: Counter[tuple[str, int]] = Counter()
-        """The number of groups by organisation and minute."""
         self.totals: Counter[Denier] = Counter()
         """The denials of this process; at most `SERIES_MAX` are distinguished."""
         self.names: dict[tuple[str, str | None], tuple[str, str | None]] = {}
-        """The names of these organisations and apps."""
         self.meter = DenialMeter()
 
     def note(self, denial: Denial, org_name: str, app_name: str | None) -> None:
-        """Count a denial, to be written soon."""
         denier = Denier(denial.org_id, denial.app_id, denial.model, denial.kind)
         if denier not in self.totals and len(self.totals) >= SERIES_MAX:
             denier = OTHERS
@@ -151,7 +147,6 @@ class DenialLog:
         self._forget(now_ms)
 
     async def close(self) -> None:
-        """Write everything that is left, once."""
         left = [one for one in self._pending.values() if one.written < one.group.count]
         await gather_in_groups(self._write, left, AT_ONCE)
 
@@ -231,7 +226,6 @@ class DenialCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> DenialCursor:
-        """Parse the text of a cursor; raises `InvalidValueError`."""
         found = _CURSOR.fullmatch(text)
         if found is None:
             raise InvalidValueError("after", "must be the `next` of the page before")
@@ -240,7 +234,6 @@ class DenialCursor(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The cursor as the next request states it."""
         if self.group is None:
             return str(self.minute)
         return f"{self.minute}-{self.group.digest}-{self.group.org_id}"
@@ -340,11 +333,9 @@ def _merged(items: Iterable[Item]) -> Group | None:
     """Combine the groups of several processes; unreadable ones are reported and left out."""
     merged: Group | None = None
     for item in items:
-        try:
-            group = group_from(item)
-        except UnreadableItemError:
-            continue
-        merged = group if merged is None else merged.merged(group)
+        group = readable(group_from, item)
+        if group is not None:
+            merged = group if merged is None else merged.merged(group)
     return merged
 
 

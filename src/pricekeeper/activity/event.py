@@ -110,7 +110,6 @@ class AuthorizationLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     label: str
     status: AuthorizationStatus
     reason: str
-    """Why this label was chosen."""
     held_usd_picos: int
     cost_usd_picos: int | None
     considered: tuple[tuple[str, str], ...]
@@ -162,7 +161,6 @@ class AlertNotice(msgspec.Struct, frozen=True, array_like=True, tag="alert", gc=
 Event: TypeAlias = CountedSpend | DeniedCalls | Flip | AuthorizationChanges | AlertNotice
 
 encode: Final = msgspec.msgpack.Encoder().encode
-"""Encodes events, flips and groups for their items."""
 decode_events: Final = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
 """Decodes the events of an item; raises `msgspec.MsgspecError`."""
 

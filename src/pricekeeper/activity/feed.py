@@ -24,13 +24,12 @@ from pricekeeper.activity.buffer import EventBuffer, OrgNews, Taken
 from pricekeeper.activity.event import AlertNotice, Denial, Event, Flip, encode
 from pricekeeper.activity.items import (
     ALL,
+    WATCHED,
     FeedItem,
     epoch_from,
     feed_put,
     newest_query,
-    watch_key,
     watch_put,
-    watched_query,
 )
 from pricekeeper.activity.meter import FeedMeter
 from pricekeeper.clock import Clock
@@ -40,9 +39,8 @@ from pricekeeper.errors import (
     ContendedError,
     OutcomeUnknownError,
     StoreError,
-    UnreadableItemError,
 )
-from pricekeeper.storage import Store, query_items
+from pricekeeper.storage import Key, Query, Store, query_items, readable
 from pricekeeper.storage.tables import ACTIVITY
 
 FLUSH_MS: Final = 700
@@ -63,8 +61,6 @@ _Outcome = Enum("_Outcome", ["WRITTEN", "TAKEN", "UNKNOWN"])
 
 
 class _Append(NamedTuple):
-    """Events for an audience."""
-
     audience: str
     epoch: int
     events: tuple[Event, ...]
@@ -78,10 +74,8 @@ class Feed:
         self._store = store
         self._clock = clock
         self.is_on = is_on
-        """Whether there is a feed at all."""
         self._buffer = EventBuffer()
         self._heads: dict[tuple[str, int], int] = {}
-        """The last known number of each watched feed."""
         self._incomplete: set[str] = set()
         """The watched feeds that lack events."""
         self._all_incomplete = False
@@ -105,7 +99,6 @@ class Feed:
             news.note_alert(alert)
 
     async def flush(self) -> None:
-        """Append the noted events to the watched feeds."""
         await self.publish(self.take())
 
     def take(self) -> Taken:
@@ -168,7 +161,7 @@ class Feed:
 
     async def _extend_watch(self, audience: str) -> int | None:
         """Extend the mark of a watched feed; returns its epoch, ``None`` if it is not watched."""
-        item = await self._store.get(ACTIVITY, watch_key(audience))
+        item = await self._store.get(ACTIVITY, Key(WATCHED, audience))
         if item is None:
             return None
         epoch = epoch_from(item)
@@ -232,13 +225,11 @@ class Feed:
         return next((int(item["SK"]) for item in page.items), None)
 
     async def _read_watched(self) -> dict[str, int]:
-        """The epochs of the watched feeds."""
         watched: dict[str, int] = {}
-        async for item in query_items(self._store, watched_query()):
-            try:
-                watched[str(item["SK"])] = epoch_from(item)
-            except UnreadableItemError:  # reported; the next extension repairs it
-                continue
+        async for item in query_items(self._store, Query(ACTIVITY, WATCHED)):
+            epoch = readable(epoch_from, item)
+            if epoch is not None:  # else the next extension repairs it
+                watched[str(item["SK"])] = epoch
         return watched
 
     def _note_failure(self, error: StoreError) -> None:

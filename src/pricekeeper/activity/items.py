@@ -35,7 +35,6 @@ FEED_SECS: Final = 600
 WATCH_SECS: Final = 90
 """How long a feed is written after it was last marked as watched."""
 PAGE_MAX: Final = 200
-"""Items of a feed that are read at once."""
 KEPT_DAYS: Final = 35
 """For denials."""
 SECS_PER_DAY: Final = 86_400
@@ -111,16 +110,6 @@ def watch_put(audience: str, epoch: int, now_ms: int) -> Put:
             "expires_at_epoch": now_ms // 1000 + WATCH_SECS,
         },
     )
-
-
-def watch_key(audience: str) -> Key:
-    """The key of that mark."""
-    return Key(WATCHED, audience)
-
-
-def watched_query() -> Query:
-    """Query the watched feeds."""
-    return Query(ACTIVITY, WATCHED)
 
 
 def epoch_from(item: Mapping[str, Any]) -> int:

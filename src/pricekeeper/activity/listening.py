@@ -65,7 +65,6 @@ class FeedPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> FeedPosition:
-        """Parse an event id; raises `InvalidValueError`."""
         found = _POSITION.fullmatch(text)
         if found is None:
             raise InvalidValueError("Last-Event-ID", "must be the id of an event of this stream")
@@ -73,7 +72,6 @@ class FeedPosition(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The position as an event id."""
         return str(self.number) if self.events is None else f"{self.number}.{self.events}"
 
 
@@ -122,7 +120,6 @@ class Listener:
             self._wake.set()
 
     def note_quiet(self) -> None:
-        """Queue `Quiet`, unless something waits."""
         if not self._waiting:
             self.put(Quiet(self.position))
 
@@ -140,7 +137,6 @@ class Listener:
         self._wake.set()
 
     def close(self, end: str) -> None:
-        """Close it and drop its queue."""
         if self.end is None:
             self.end = end
             self._streams[end] += 1
@@ -182,8 +178,6 @@ class Listener:
 
 
 class _Channel:
-    """A feed with listeners."""
-
     def __init__(self, audience: str, number: int, now_ms: int) -> None:
         self.audience = audience
         self.number = number
@@ -295,7 +289,6 @@ class Listeners:
         return channel
 
     async def _pass_on(self, channel: _Channel) -> None:
-        """Read the feed while it has listeners."""
         try:
             while True:
                 await self._clock.sleep_ms(POLL_MS)

@@ -42,7 +42,6 @@ class DenialMeter:
 
     written: int = counted(_GROUPS, "written")
     failed: int = counted(_GROUPS, "failed")
-    """Failed writes, which are repeated."""
     combined: int = counted(_GROUPS, "combined")
     """Denials without a group of their own, counted as others."""
     lost: int = counted(_GROUPS, "lost")

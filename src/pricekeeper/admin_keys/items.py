@@ -41,7 +41,6 @@ class StoredKey:
     rotations: int
 
     def previous_counts(self, now_epoch: int) -> bool:
-        """Whether the earlier text is in its grace."""
         ends_at_epoch = self.key.old_text_ends_at_epoch
         has_one = self.previous_hash is not None and ends_at_epoch is not None
         return has_one and (ends_at_epoch or 0) > now_epoch

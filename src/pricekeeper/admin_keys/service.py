@@ -34,14 +34,12 @@ from pricekeeper.errors import (
     ContendedError,
     NotFoundError,
     StoreError,
-    UnreadableItemError,
 )
 from pricekeeper.storage import (
     ITEM_ABSENT,
     ITEM_EXISTS,
     Action,
     Delete,
-    Item,
     Put,
     Query,
     Set,
@@ -50,6 +48,7 @@ from pricekeeper.storage import (
     Write,
     attr,
     query_items,
+    readable,
 )
 from pricekeeper.storage.tables import CONFIG
 
@@ -192,8 +191,9 @@ class AdminKeys:
         page = await self._store.query(query)
         keys = tuple(
             stored.key
-            for stored in filter(None, map(_readable, page.items))
-            if within.includes(stored.key.coverage)
+            for item in page.items
+            if (stored := readable(items.stored_key, item)) is not None
+            and within.includes(stored.key.coverage)
         )
         return KeyPage(keys, page.after or None)
 
@@ -283,7 +283,6 @@ class AdminKeys:
         return stored
 
     async def _read_within(self, key_id: str, by: Attribution) -> StoredKey:
-        """Read the key, if it is within the caller's coverage."""
         within = NO_ORG if by.authority is None else by.authority.coverage
         stored = await self._read(key_id) if is_key_id(key_id) else None
         if stored is None or not within.includes(stored.key.coverage):
@@ -306,16 +305,9 @@ class AdminKeys:
 async def list_roots(store: Store) -> list[AdminKey]:
     """The keys for the whole deployment, also expired ones."""
     found = query_items(store, Query(CONFIG, items.PARTITION))
-    keys = [stored.key async for item in found if (stored := _readable(item)) is not None]
+    stored = [readable(items.stored_key, item) async for item in found]
+    keys = [one.key for one in stored if one is not None]
     return [key for key in keys if key.role is Role.ADMIN and key.coverage.is_all]
-
-
-def _readable(item: Item) -> StoredKey | None:
-    """The key of an item; ``None`` if it is unreadable, which is reported."""
-    try:
-        return items.stored_key(item)
-    except UnreadableItemError:
-        return None
 
 
 def _change(key: AdminKey, verb: str, **sides: dict[str, Any]) -> Change:

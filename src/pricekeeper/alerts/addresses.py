@@ -22,7 +22,6 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.wire.bounds import URL_LENGTH_MAX
 
 PORTS: Final = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
-"""The default ports."""
 _LOCALHOST: Final = "localhost"
 _NAMES_OF_LOOPBACK: Final = frozenset(
     {
@@ -153,8 +152,7 @@ class GuardedResolver(AbstractResolver):
             raise AddressNotAllowedError("no address of that name may be called")
         return allowed
 
-    async def close(self) -> None:
-        """Do nothing: no connection is kept."""
+    async def close(self) -> None: ...
 
 
 def _split(url: str, field: str) -> SplitResult:

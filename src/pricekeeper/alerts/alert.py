@@ -24,7 +24,6 @@ from pricekeeper import showing
 from pricekeeper.values import AppId, OrgId
 
 TRIAL: Final = "TEST"
-"""The kind of a test."""
 _DIGEST_BYTES: Final = 16
 _encode_identity: Final = msgspec.msgpack.Encoder().encode
 
@@ -37,17 +36,12 @@ class AlertKind(StrEnum):
     QUOTA = "QUOTA"
     """The spend of a quota has reached a threshold."""
     FALLBACK = "FALLBACK"
-    """A label is spent, and another one takes over."""
     EXHAUSTED = "EXHAUSTED"
-    """Every label is spent."""
     DENIALS = "DENIALS"
     """Many of an app's calls are denied."""
     UNSETTLED = "UNSETTLED"
-    """A large part of an organisation's charges was never settled."""
     PRICE = "PRICE"
-    """A price is unknown or estimated."""
     AGGREGATOR_LAG = "AGGREGATOR_LAG"
-    """The totals are not updated."""
     SECRET_AGE = "SECRET_AGE"  # noqa: S105 - a kind of alert
     ANOMALY = "ANOMALY"
 
@@ -85,7 +79,6 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
     next_step: str
     about: dict[str, Any]
-    """The facts as JSON; each kind has its own."""
     lasts_until_ms: int
     """Until when the same thing can be found."""
     org_name: str | None = None
@@ -175,7 +168,6 @@ class AlertBody(msgspec.Struct, frozen=True):
     next: str
     about: dict[str, Any]
     foreign: dict[str, list[Span]] = {}
-    """The foreign parts of ``title``, ``text`` and ``next``."""
     test: bool = False
     org_id: str | None = None
     org_name: str | None = None

@@ -85,7 +85,6 @@ class Channel(msgspec.Struct, frozen=True):
     name: str
     kind: ChannelKind
     shown: str
-    """The public part of its address."""
     kinds: tuple[AlertKind, ...] = ()
     """The kinds of alerts that it gets; empty means all."""
     updated_at_epoch: int = 0

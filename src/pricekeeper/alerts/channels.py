@@ -136,7 +136,6 @@ class Channels:
     async def put(
         self, owner: Owner, name: str, request: ChannelRequest, by: Attribution
     ) -> SavedChannel:
-        """Create or change a channel."""
         if not is_channel_name(name):
             raise InvalidValueError("channel", "must be 1 to 32 of a-z 0-9 -, and not begin with -")
         for _ in range(ATTEMPTS_MAX):
@@ -163,7 +162,6 @@ class Channels:
         raise ContendedError("others kept changing these channels")
 
     async def note_trial(self, owner: Owner, name: str, by: Attribution) -> None:
-        """Record in the audit trail that a test is sent."""
         await self._trail.apply(by, _change(owner, name, "test", None, None), ())
 
     def _make(

@@ -45,7 +45,6 @@ from pricekeeper.values import OrgId
 INTERVAL_MS: Final = 30_000
 ANOMALY_MS: Final = 600_000
 PAST_MAX: Final = 10_000
-"""Organisations whose past days are cached."""
 SECRETS: Final = "SECRETS"
 
 _log = structlog.get_logger(__name__)
@@ -55,9 +54,7 @@ class Sources(NamedTuple):
     """The counters of this instance, and the progress of the totals."""
 
     estimated: Counter[str]
-    """Records counted at an estimated price, by label."""
     unpriced: Counter[str]
-    """Records refused because a price is unknown, by label."""
     read_caught_up_at_ms: Callable[[], Awaitable[int]]
     aggregator_interval_secs: int
 
@@ -168,7 +165,6 @@ class Checks:
         return list(anomaly_findings(policy, day, sum(today.values()), past, now_ms))
 
     async def _read_past(self, policy: Policy, day: str) -> tuple[dict[int, int], ...]:
-        """The spend of the same weekday in the last weeks, by hour."""
         known = self._past.get((policy.org_id, day))
         if known is None:
             known = tuple([await self._read_hours(policy.org_id, one) for one in past_days(day)])

@@ -72,7 +72,6 @@ class Decider:
         return decided
 
     async def _decide(self, finding: Finding) -> Alert | None:
-        """Decide one; ``None`` if another process was faster."""
         now_ms = self._clock.now_ms()
         alert = Alert(new_request_id(now_ms), now_ms, finding)
         receivers = await self._channels.find_receivers(finding)

@@ -39,7 +39,7 @@ from pricekeeper.errors import (
     TransactionCancelledError,
     UnreadableItemError,
 )
-from pricekeeper.storage import Store, query_items
+from pricekeeper.storage import Query, Store, query_items, readable
 from pricekeeper.storage.tables import ALERTS
 from pricekeeper.values import id_minted_ms
 
@@ -49,19 +49,15 @@ LEASE_MS: Final = 60_000
 MARGIN_MS: Final = 15_000
 """In this last part of its lease an instance begins no attempt."""
 SENT_AT_ONCE: Final = 20
-"""Alerts read at a time for one channel."""
 BACKOFF: Final = Backoff(10_000, 15 * 60_000)
 GIVE_UP_MS: Final = 24 * 3_600_000
 
 Send: TypeAlias = Callable[[OpenChannel, str, bytes], Awaitable[None]]
-"""Sends an alert (its id, its body) to a channel; raises `DeliveryError` if it is not accepted."""
 
 _log = structlog.get_logger(__name__)
 
 
 class _Round(NamedTuple):
-    """The result of serving a channel once."""
-
     failed: bool
     oldest_ms: int | None = None
     """The time of the oldest alert that could not be delivered."""
@@ -109,7 +105,6 @@ class Courier:
             await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
     async def run_once(self) -> None:
-        """Start what is due, and wait for it."""
         await self.start_due()
         await asyncio.gather(*self._busy.values())
 
@@ -128,11 +123,9 @@ class Courier:
                 )
 
     async def _read_waiting(self) -> list[Waiting]:
-        waiting: list[Waiting] = []
-        async for item in query_items(self._store, items.outbox_query()):
-            with contextlib.suppress(UnreadableItemError):  # it was reported
-                waiting.append(items.waiting_from(item))
-        return waiting
+        found = query_items(self._store, Query(ALERTS, items.OUTBOX))
+        waiting = [readable(items.waiting_from, item) async for item in found]
+        return [one for one in waiting if one is not None]
 
     async def _serve(self, waiting: Waiting) -> None:
         """Serve a channel, if its lease is free."""

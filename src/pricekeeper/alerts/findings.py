@@ -62,7 +62,6 @@ class DeniedShares(Generic[K]):
         self._shares: dict[K, Share] = {}
 
     def note(self, key: K, part: int, whole: int, now_ms: int) -> None:
-        """Count one more call: its whole amount, and the bad part of that."""
         self._turn(now_ms)
         share = self._shares.get(key)
         if share is None:

@@ -53,7 +53,6 @@ KEPT_SECS: Final = 90 * 86_400
 KEY_KEPT_SECS: Final = 7 * 86_400
 """How long a decision is kept after its finding can last be found; records may come late."""
 PENDING_MAX: Final = 100
-"""Alerts that may wait for one channel."""
 
 _ALERT, _KIND, _BODY, _OWNER, _DELIVERY = "alert_id", "kind", "body", "owner", "to:"
 _OF_ORG: Final = "org/"
@@ -99,7 +98,6 @@ class StoredAlert(NamedTuple):
     deliveries: tuple[Delivery, ...] = ()
 
     def for_its_organisation(self) -> StoredAlert:
-        """The alert without its deliveries to the deployment's channels."""
         own = [
             msgspec.structs.replace(one, channel=one.channel.removeprefix(_OF_ORG))
             for one in self.deliveries
@@ -179,11 +177,6 @@ def claim_update(what: str, day: str) -> Update:
 def outbox_key(receiver: Receiver) -> Key:
     """The key of a channel's queue."""
     return Key(OUTBOX, receiver.key)
-
-
-def outbox_query() -> Query:
-    """Query all queues."""
-    return Query(ALERTS, OUTBOX)
 
 
 def waiting_from(item: Mapping[str, Any]) -> Waiting:
@@ -284,16 +277,6 @@ def _delivery(typed: TypedItem, name: str) -> Delivery:
         return msgspec.convert({**stored, "channel": name.removeprefix(_DELIVERY)}, Delivery)
     except msgspec.ValidationError as error:
         raise typed.report_unreadable(f"{name} can't be read: {error}") from error
-
-
-def history_query(owner: Owner, limit: int, after: str = "") -> Query:
-    """Query the alerts of an owner, newest first."""
-    return Query(ALERTS, owner.key, after=after, limit=limit, descending=True)
-
-
-def list_query(limit: int, after: str = "") -> Query:
-    """Query all alerts, newest first."""
-    return Query(ALERTS, LIST, after=after, limit=limit, descending=True)
 
 
 def listed_owner(item: Mapping[str, Any]) -> Owner:

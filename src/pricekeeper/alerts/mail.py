@@ -52,7 +52,6 @@ class Mail:
     """Sends alerts as mails."""
 
     def __init__(self, guard: Guard, clock: Clock, trust: ssl.SSLContext | None = None) -> None:
-        """``trust`` checks the certificates of servers."""
         self._guard = guard
         self._clock = clock
         self._resolver = GuardedResolver(guard)
@@ -66,7 +65,6 @@ class Mail:
         return self._given_trust or ssl.create_default_context()
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
-        """Send an alert; raises `DeliveryError` if it was not accepted."""
         content = mail_of(channel.address, alert_id, body, self._clock.now_ms() // 1000)
         async with one_attempt():
             server = self._guard.check_mail_server(channel.address.url)
@@ -183,7 +181,6 @@ class _Replies:
 
 
 def _begin(session: _Session, server: SmtpServer) -> None:
-    """Greet, and begin TLS."""
     _require(session.ehlo(), "was greeted")
     if server.is_tls:
         return

@@ -33,4 +33,3 @@ class AlertMeter:
     outbox_age_secs: int = 0
     """The wait of the oldest alert that could not be delivered."""
     outbox_channels: int = 0
-    """Channels with a queue."""

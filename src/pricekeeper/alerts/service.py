@@ -28,12 +28,12 @@ from pricekeeper.audit import AuditTrail
 from pricekeeper.authority import ALL_ORGS, Attribution, Coverage
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Sealer
-from pricekeeper.errors import DeliveryError, NotFoundError, UnreadableItemError
+from pricekeeper.errors import DeliveryError, NotFoundError
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering import WindowSpend
 from pricekeeper.metering.folding import Look
 from pricekeeper.pricing import Catalogue
-from pricekeeper.storage import Item, Store
+from pricekeeper.storage import Item, Query, Store, readable
 from pricekeeper.storage.tables import ALERTS
 from pricekeeper.tenants import Policy, Tenants
 from pricekeeper.values import OrgId, new_request_id
@@ -75,11 +75,13 @@ class AlertHistory:
         """
         is_narrow = kind is not None or state is not None or not coverage.is_all
         limit = LOOKED_AT_MAX if is_narrow else PAGE_MAX
+        partition = items.LIST if owner is None else owner.key
+        page = await self._store.query(
+            Query(ALERTS, partition, after=after, limit=limit, descending=True)
+        )
         if owner is not None:
-            page = await self._store.query(items.history_query(owner, limit, after))
             found: Iterable[Item | None] = page.items
         else:
-            page = await self._store.query(items.list_query(limit, after))
             listed = [(item, items.listed_owner(item)) for item in page.items]
             keys = [
                 (ALERTS, items.alert_key(one, str(item["SK"])))
@@ -102,11 +104,8 @@ def _wanted(
 ) -> list[StoredAlert]:
     wanted: list[StoredAlert] = []
     for item in found:
-        if item is None:  # it has expired
-            continue
-        try:
-            alert = items.alert_from(item)
-        except UnreadableItemError:  # it was reported
+        alert = readable(items.alert_from, item)
+        if alert is None:
             continue
         if not sees_all:
             alert = alert.for_its_organisation()
@@ -164,13 +163,11 @@ class Alerts:
         return self._watcher.look
 
     def note_asked(self, policy: Policy, *, is_denied: bool) -> None:
-        """Count a call that an app asked for."""
         # An unregistered app can have any name, so its organisation counts all of them as one.
         client = policy.client if policy.is_registered else policy.client.org
         self.checks.denials.note(client, int(is_denied), 1, self._clock.now_ms())
 
     def note_charged(self, org_id: str, cost_usd_picos: int, *, is_unsettled: bool) -> None:
-        """Count a charge of an organisation, for a captured call or an unsettled one."""
         part = cost_usd_picos if is_unsettled else 0
         self.checks.unsettled.note(OrgId(org_id), part, cost_usd_picos, self._clock.now_ms())
 

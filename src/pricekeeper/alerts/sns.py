@@ -37,7 +37,6 @@ class Topics:
         self._clients: BoundedCache[str, AwsClient] = BoundedCache(REGIONS_MAX)
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
-        """Publish an alert; raises `DeliveryError` if it is not accepted."""
         topic = channel.address.url
         if topic not in self._guard.topics:  # it was removed from the list
             raise DeliveryError(f"its address {TOPIC_NOT_LISTED}", is_refused=True)

@@ -43,8 +43,6 @@ _OFTEN: Final = {
 
 
 class _Use(NamedTuple):
-    """The charged part of a limit, and a threshold that it has reached."""
-
     charged_usd_picos: int
     limit_usd_picos: int
     threshold_pct: int

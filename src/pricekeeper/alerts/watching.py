@@ -42,10 +42,8 @@ from pricekeeper.tenants import Policy, QuotaScope, Tenants
 from pricekeeper.values import AppId, OrgId
 
 SEEN_MAX: Final = 50_000
-"""Totals that this process has checked and remembers."""
 ACTIVE_MAX: Final = 10_000
 CONCURRENCY: Final = 16
-"""Clients whose settings are read at once."""
 _APP: Final = "#APP#"
 _LABEL: Final = "#LABEL#"
 
@@ -69,7 +67,6 @@ class WatchedSpend(NamedTuple):
             yield from quota_findings(self.policy, label, self.day, cost)
 
     def accounts(self) -> list[Account]:
-        """The accounts of the other labels."""
         others = [label for label in self.policy.model_ordering if label not in self.labels]
         return [Account(self.policy.scope_key, label, self.day) for label in others]
 
@@ -121,7 +118,6 @@ class Watcher:
     async def _read_policies(
         self, org_id: OrgId, app_ids: Sequence[AppId | None]
     ) -> dict[AppId | None, Policy]:
-        """The settings of the clients that exist and can be read."""
         read = partial(find_policy, self._tenants, org_id)
         found = await gather_in_groups(read, app_ids, CONCURRENCY)
         read_now = zip(app_ids, found, strict=True)

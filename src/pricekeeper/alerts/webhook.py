@@ -68,7 +68,6 @@ class HttpSender:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Post a body; raises `DeliveryError` if it is not accepted."""
         async with one_attempt():
             self._guard.check_url(url)
             async with self._open_session().post(

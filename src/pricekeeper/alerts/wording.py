@@ -48,7 +48,6 @@ class Subject(NamedTuple):
         return [shlex.quote(one).replace(".", "'.'") for one in ids]
 
     def command(self, words: str) -> str:
-        """A command about it, to be pasted into a shell."""
         return " ".join(["pricekeeper", words, *self.target])
 
     def change(self, option: str) -> str:
@@ -66,7 +65,6 @@ class Subject(NamedTuple):
         about: dict[str, Any],
         lasts_until_ms: int,
     ) -> Finding:
-        """Something that people should know about it."""
         policy = self.policy
         return Finding(
             kind=kind,

@@ -35,9 +35,7 @@ class Change:
     action: str
     """A noun and a verb, such as ``credentials.revoke``."""
     target: str
-    """The changed thing, such as a client's id."""
     org_id: OrgId | None
-    """The organisation that it concerns; ``None`` for the whole deployment."""
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
 
@@ -54,7 +52,6 @@ class TrailEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A UUIDv7, made for this entry only."""
     chain: str
     seq: int
-    """Its number in the chain, from 1."""
     previous: str
     """The hash of the entry before; empty for the first."""
     previous_expires_at_epoch: int

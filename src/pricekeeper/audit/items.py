@@ -18,14 +18,12 @@ everything else is put once.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import Any, Final
 
 import msgspec
 
 from pricekeeper.audit.entry import Head, TrailEntry, canonical_bytes, head_after
-from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import ITEM_ABSENT, Add, Item, Key, Put, Query, TypedItem, Update, attr
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 
@@ -48,14 +46,9 @@ class ListedEntry(msgspec.Struct, frozen=True):
     action: str
 
 
-def chain_partition(chain: str) -> str:
-    """The partition of a chain's entries."""
-    return f"CHAIN#{chain}"
-
-
 def entry_key(chain: str, seq: int) -> Key:
     """The key of an entry; keys sort by number."""
-    return Key(chain_partition(chain), f"{seq:0{_SEQ_DIGITS}}")
+    return Key(f"CHAIN#{chain}", f"{seq:0{_SEQ_DIGITS}}")
 
 
 def seq_of(item: Item) -> int | None:
@@ -82,11 +75,6 @@ def beginning_key(chain: str) -> Key:
 def beginning_update(chain: str) -> Update:
     """Count that a chain begins, in the transaction of its first entry."""
     return Update(CONFIG, beginning_key(chain), (Add(_BEGUN, 1),))
-
-
-def beginnings_query() -> Query:
-    """Query all chains that were ever begun."""
-    return Query(CONFIG, BEGINNINGS)
 
 
 def times_begun(item: Item | None) -> int:
@@ -165,14 +153,6 @@ def entry_from(item: Item) -> TrailEntry:
         raise TypedItem(AUDIT_TRAIL, item).report_unreadable(f"it is no entry: {error}") from error
 
 
-def readable_entry(item: Item | None) -> TrailEntry | None:
-    """Read an entry; ``None`` if it is absent or unreadable, which is reported."""
-    if item is not None:
-        with contextlib.suppress(UnreadableItemError):
-            return entry_from(item)
-    return None
-
-
 def listed_from(item: Item) -> ListedEntry:
     """Read a line of the timeline."""
     typed = TypedItem(AUDIT_TRAIL, item)
@@ -185,23 +165,9 @@ def listed_from(item: Item) -> ListedEntry:
     )
 
 
-def readable_listed(item: Item | None) -> ListedEntry | None:
-    """Read a line of the timeline; ``None`` if absent or unreadable, which is reported."""
-    if item is not None:
-        with contextlib.suppress(UnreadableItemError):
-            return listed_from(item)
-    return None
-
-
-def heads_query() -> Query:
-    """Query the heads of all chains."""
-    return Query(AUDIT_TRAIL, HEADS)
-
-
 def chain_query(chain: str, *, after: str = "", limit: int, descending: bool = False) -> Query:
     """Query the entries of a chain after that sort key."""
-    pk = chain_partition(chain)
-    return Query(AUDIT_TRAIL, pk, after=after, limit=limit, descending=descending)
+    return Query(AUDIT_TRAIL, f"CHAIN#{chain}", after=after, limit=limit, descending=descending)
 
 
 def timeline_query(

@@ -15,13 +15,12 @@ from pricekeeper.audit import items
 from pricekeeper.audit.entry import TrailEntry, chain_of
 from pricekeeper.audit.items import ListedEntry
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.storage import Page, Store
+from pricekeeper.storage import Page, Store, readable
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.values import OrgId
 from pricekeeper.wire.bounds import AUDIT_CURSOR, PAGE_MAX
 
 LOOKED_AT_MAX: Final = 1_000
-"""Entries that one page looks at."""
 END_MS: Final = (1 << 48) - 1
 """The last moment that an id can contain."""
 
@@ -37,7 +36,6 @@ class TrailCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TrailCursor:
-        """Parse the text of a cursor; raises `InvalidValueError`."""
         found = _CURSOR.fullmatch(text)
         if found is None:
             raise InvalidValueError("after", "must be the `next` of the page before")
@@ -45,7 +43,6 @@ class TrailCursor(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The cursor as the next request states it."""
         return f"{self.id}-{self.seq}"
 
 
@@ -61,7 +58,6 @@ class WantedEntries:
     end_ms: int = END_MS
 
     def fits(self, actor: str, action: str) -> bool:
-        """Whether such an entry is wanted, at any time."""
         return _is_part(self.actor, actor, "/") and _is_part(self.action, action, ".")
 
 
@@ -82,14 +78,13 @@ class TrailReader:
     async def list_org(
         self, org_id: OrgId, wanted: WantedEntries, after: TrailCursor | None, limit: int = PAGE_MAX
     ) -> EntryPage:
-        """List the entries of an organisation, also of a deleted one."""
         chain, found, looked_at = chain_of(org_id), list[TrailEntry](), 0
         behind = "" if after is None else items.entry_key(chain, after.seq).sk or ""
         while True:
             query = items.chain_query(chain, after=behind, limit=PAGE_MAX, descending=True)
             page = await self._store.query(query)
             for item in page.items:
-                seq, entry = items.seq_of(item), items.readable_entry(item)
+                seq, entry = items.seq_of(item), readable(items.entry_from, item)
                 if seq is None:  # not ours; `audit verify` reports it
                     continue
                 looked_at += 1
@@ -118,7 +113,7 @@ class TrailReader:
         while True:
             page = await self._query_timeline(wanted, behind)
             for item in page.items:
-                listed = items.readable_listed(item)
+                listed = readable(items.listed_from, item)
                 looked_at += 1
                 if listed is not None and wanted.fits(listed.actor, listed.action):
                     found += [listed] if chains is None or listed.chain in chains else []
@@ -138,7 +133,8 @@ class TrailReader:
 
     async def _read_listed(self, listed: list[ListedEntry], after: TrailCursor | None) -> EntryPage:
         keys = [(AUDIT_TRAIL, items.entry_key(one.chain, one.seq)) for one in listed]
-        found = map(items.readable_entry, await self._store.batch_get(keys))
+        stored = await self._store.batch_get(keys)
+        found = (readable(items.entry_from, item) for item in stored)
         return EntryPage(tuple(entry for entry in found if entry is not None), after)
 
 

@@ -35,7 +35,7 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.settings import AUDIT_RETENTION_DAYS_DEFAULT
-from pricekeeper.storage import Store, Write
+from pricekeeper.storage import Store, Write, readable
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.telemetry.logs import log_change
 from pricekeeper.values import new_request_id
@@ -150,7 +150,7 @@ class AuditTrail:
             item = await self._store.get(AUDIT_TRAIL, items.entry_key(entry.chain, entry.seq))
         except StoreError as error:
             raise lost from error
-        found = items.readable_entry(item)
+        found = readable(items.entry_from, item)
         return found is not None and found.id == entry.id
 
     async def _pause(self, failures: int) -> None:

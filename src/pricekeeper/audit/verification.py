@@ -26,12 +26,11 @@ from pricekeeper.audit.items import ListedEntry
 from pricekeeper.audit.reading import END_MS
 from pricekeeper.clock import Clock
 from pricekeeper.errors import InvalidValueError, UnreadableItemError
-from pricekeeper.storage import Item, Store, query_items
+from pricekeeper.storage import Item, Query, Store, query_items, readable
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.storage.values import EXPIRY
 
 FINDINGS_MAX: Final = 100
-"""Findings reported for one chain; further ones are counted."""
 _AT_ONCE: Final = 100
 _QUERY_MAX: Final = 1_000
 
@@ -72,7 +71,6 @@ class Comparison:
     """The result of a comparison with an export."""
 
     lines: int
-    """The number of compared lines."""
     findings: list[TrailFinding]
 
 
@@ -84,7 +82,6 @@ class TrailVerifier:
         self._clock = clock
 
     async def verify(self, chain: str | None = None) -> list[ChainReport]:
-        """Verify one chain, or all of them."""
         begun = await self._read_beginnings(chain)  # before the heads, which are never removed
         names = begun.keys() | set(await self._chains(chain))
         reports = {name: await self._verify_chain(name, begun.get(name, 0)) for name in names}
@@ -130,12 +127,14 @@ class TrailVerifier:
     async def _chains(self, chain: str | None) -> list[str]:
         if chain is not None:
             return [chain]
-        return [str(item["SK"]) async for item in query_items(self._store, items.heads_query())]
+        return [
+            str(item["SK"])
+            async for item in query_items(self._store, Query(AUDIT_TRAIL, items.HEADS))
+        ]
 
     async def _read_beginnings(self, chain: str | None) -> dict[str, int]:
-        """How often each chain was begun, or that one."""
         if chain is None:
-            found = query_items(self._store, items.beginnings_query())
+            found = query_items(self._store, Query(CONFIG, items.BEGINNINGS))
             return {str(item["SK"]): items.times_begun(item) async for item in found}
         times = items.times_begun(await self._store.get(CONFIG, items.beginning_key(chain)))
         return {chain: times} if times else {}
@@ -185,7 +184,8 @@ class TrailVerifier:
 
     def _verify_entry(self, item: Item, head: Head, report: ChainReport) -> None:
         """Verify one entry, and its link to the one before."""
-        seq, entry, digest = items.seq_of(item), items.readable_entry(item), hash_of(_body(item))
+        seq, digest = items.seq_of(item), hash_of(_body(item))
+        entry = readable(items.entry_from, item)
         if seq is None:
             found = 0 if entry is None else entry.seq
             report.add(found, f"is under the key {item['SK']!r}, where no entry belongs")
@@ -214,10 +214,11 @@ class TrailVerifier:
 
     async def _verify_listed(self, some: list[Item], report: ChainReport) -> None:
         """Verify that the timeline has these entries."""
-        entries = [entry for entry in map(items.readable_entry, some) if entry is not None]
+        found = (readable(items.entry_from, item) for item in some)
+        entries = [entry for entry in found if entry is not None]
         keys = [(AUDIT_TRAIL, items.listed_key(entry.id)) for entry in entries]
         for entry, item in zip(entries, await self._store.batch_get(keys), strict=True):
-            listed = items.readable_listed(item)
+            listed = readable(items.listed_from, item)
             if listed is None or (listed.chain, listed.seq) != (entry.chain, entry.seq):
                 report.add(entry.seq, "is not in the list of all changes")
 
@@ -225,7 +226,7 @@ class TrailVerifier:
         """Verify that the entries of the timeline exist, also of a removed chain."""
         query = items.timeline_query(0, END_MS, limit=_QUERY_MAX)
         async for item in query_items(self._store, query):
-            listed = items.readable_listed(item)
+            listed = readable(items.listed_from, item)
             if listed is None or only not in (None, listed.chain):
                 continue
             if listed.chain not in reports:
@@ -248,10 +249,7 @@ class TrailVerifier:
 
 def _body(item: Item) -> bytes:
     """The bytes of an entry; empty if it is no text."""
-    try:
-        return items.body_of(item)
-    except UnreadableItemError:
-        return b""
+    return readable(items.body_of, item) or b""
 
 
 @dataclass(frozen=True, slots=True)

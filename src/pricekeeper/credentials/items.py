@@ -11,12 +11,10 @@ The key of a retrieval token is its SHA-256, so a reader of the table can't clai
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pricekeeper.credentials.secret import Secret
-from pricekeeper.errors import UnreadableItemError
 from pricekeeper.storage import (
     ITEM_EXISTS,
     Action,
@@ -31,6 +29,7 @@ from pricekeeper.storage import (
     Update,
     Write,
     attr,
+    readable,
 )
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.tenants import Client, Generation, config_key
@@ -77,19 +76,12 @@ def held(item: Item, now_epoch: int) -> Held:
     An unreadable hash is reported and matches nothing; the other one stays valid.
     """
     typed = TypedItem(CONFIG, item)
-    ends_at_epoch = _readable_or_none(lambda: typed.whole(GRACE_ENDS_AT, None))
+    ends_at_epoch = readable(lambda one: one.whole(GRACE_ENDS_AT, None), typed)
     in_grace = ends_at_epoch is not None and ends_at_epoch > now_epoch
     return Held(
-        _readable_or_none(lambda: typed.text(SECRET_HASH, None)),
-        _readable_or_none(lambda: typed.text(PREVIOUS_HASH, None)) if in_grace else None,
+        readable(lambda one: one.text(SECRET_HASH, None), typed),
+        readable(lambda one: one.text(PREVIOUS_HASH, None), typed) if in_grace else None,
     )
-
-
-def _readable_or_none(read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except UnreadableItemError:
-        return None
 
 
 def retrieval_key(token: Secret) -> str:
@@ -117,10 +109,8 @@ def retrieval_put(key: str, claimable: Claimable, now_epoch: int) -> Put:
     return Put(SECRET_RETRIEVAL_TOKENS, item)
 
 
-def claimable_of(item: Item | None) -> Claimable | None:
-    """The claim of a token; ``None`` if it is unknown, expired or used."""
-    if item is None:
-        return None
+def claimable_of(item: Item) -> Claimable | None:
+    """The claim of a token; ``None`` if it was used."""
     typed = TypedItem(SECRET_RETRIEVAL_TOKENS, item)
     if item.get("used") is not False:
         return None

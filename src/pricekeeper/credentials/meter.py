@@ -29,7 +29,6 @@ class CredentialsMeter:
     """The counts of one instance."""
 
     retrievals_issued: int = counted(_RETRIEVALS, "issued")
-    """Retrieval tokens for new clients and rotations."""
     retrievals_claimed: int = counted(_RETRIEVALS, "claimed")
     retrievals_refused: int = counted(_RETRIEVALS, "refused")
     """Claims with a token that is mistyped, unknown, used, replaced or expired."""
@@ -41,7 +40,6 @@ class CredentialsMeter:
     """Of clients that have logged in here."""
 
     def note_claim(self, client: Client, now_epoch: int, *, ended_tokens: bool) -> None:
-        """Count a claim."""
         self.retrievals_claimed += 1
         self.rotated_out += ended_tokens
         known = self.secret_ages.get(client)

@@ -71,7 +71,6 @@ class Peppers:
         return (self._current, *older)
 
     def hash(self, client_id: str, secret: str) -> str:
-        """The hash of a secret."""
         digest = _digest(self._current, client_id, secret)
         return f"{_SCHEME}${self._current.version}${base64.b64encode(digest).decode()}"
 

@@ -44,7 +44,6 @@ FINGERPRINT_LENGTH: Final = 12
 
 _ORG_BITS: Final = 128
 _ORG_LENGTH: Final = 22
-"""A UUID in base 62."""
 
 _log = structlog.get_logger(__name__)
 

@@ -26,7 +26,6 @@ _CHECKSUM_LENGTH: Final = 6
 _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 Entropy: TypeAlias = Callable[[int], bytes]
-"""Returns that many random bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,8 @@ from pricekeeper.errors import (
     NotFoundError,
     ReasonCode,
     TransactionCancelledError,
-    UnreadableItemError,
 )
-from pricekeeper.storage import ITEM_EXISTS, Item, Key, Set, Store, Update, Write
+from pricekeeper.storage import ITEM_EXISTS, Item, Key, Set, Store, Update, Write, readable
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.tenants import (
     Client,
@@ -163,7 +162,6 @@ class Credentials:
             return await self._authenticate(client, secret)
 
     async def _has_secret(self, client: Client) -> bool:
-        """Whether the client exists and has a secret."""
         try:
             record = await self._tenants.read_record(client)
         except NotFoundError:
@@ -236,10 +234,8 @@ class Credentials:
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
         key = items.retrieval_key(Secret(token))
-        try:
-            claimable = items.claimable_of(await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key)))
-        except UnreadableItemError:  # it was reported
-            claimable = None
+        stored = await self._store.get(SECRET_RETRIEVAL_TOKENS, Key(key))
+        claimable = readable(items.claimable_of, stored)
         if claimable is None:
             raise self._not_claimable("unknown, expired or used")
         return SecretClaim(key, claimable)
@@ -332,7 +328,6 @@ class Credentials:
 
 
 def _claimed(claimable: Claimable, old_ends_at_epoch: int | None) -> Change:
-    """A claim for the audit trail."""
     client = claimable.client
     details = (
         {} if old_ends_at_epoch is None else {"old_secret_expires_at_epoch": old_ends_at_epoch}
@@ -341,7 +336,6 @@ def _claimed(claimable: Claimable, old_ends_at_epoch: int | None) -> Change:
 
 
 def _impossible(secret: str) -> bool:
-    """Whether no client can have this secret."""
     too_long = len(secret.encode("utf-8", "surrogatepass")) > SECRET_BYTES_MAX
     return not secret or too_long or is_mistyped(CLIENT_SECRET, secret)
 

@@ -57,7 +57,6 @@ class DoubtedSecrets:
 
     @asynccontextmanager
     async def wait_for_turn(self, org_id: str) -> AsyncIterator[None]:
-        """Wait for a turn, which lasts for the block."""
         async with self._line.turn(org_id):
             await self._clock.sleep_ms(TURN_MS)
             yield

@@ -68,7 +68,6 @@ class DailyExports:
             _log.warning("kept_usage_not_released", code=error.code, error=str(error))
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
-        """Export what is due at every interval, until cancelled."""
         while True:
             try:
                 await self.settle_keeping()
@@ -78,7 +77,6 @@ class DailyExports:
             await self._clock.sleep_ms(interval_ms)
 
     async def run_once(self) -> list[Manifest]:
-        """Export all days that are due, oldest first."""
         location = self._settings.export_to
         if location is None or not await self._take_lease():
             return []
@@ -173,7 +171,6 @@ class ExportState:
             return
 
     async def keep(self) -> None:
-        """Begin to keep unexported usage."""
         table, key = EXPORT_STATE
         item = await self._store.get(table, key)
         if item is not None and KEPT_FROM in item:
@@ -187,7 +184,6 @@ class ExportState:
             return  # a day was exported meanwhile; the next interval keeps
 
     async def release(self) -> None:
-        """Keep nothing beyond its expiry."""
         table, key = EXPORT_STATE
         item = await self._store.get(table, key)
         if item is not None and KEPT_FROM in item:

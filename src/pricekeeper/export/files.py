@@ -143,7 +143,6 @@ class SortedLines:
         return len(self._run) >= self._run_lines
 
     def spill(self) -> None:
-        """Write the lines in memory to a file."""
         self._files.append(self._write(sorted(self._run)))
         self._run = []
         if len(self._files) >= RUNS_MAX:

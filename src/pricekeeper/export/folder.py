@@ -56,7 +56,6 @@ class FolderDestination:
         await self._run(self._move, written.path, path)
 
     async def put_bytes(self, path: str, content: bytes) -> None:
-        """Write the bytes aside, then move them."""
         await self._run(self._write, path, content)
 
     async def read(self, path: str) -> bytes | None:

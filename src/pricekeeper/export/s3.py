@@ -26,7 +26,6 @@ ATTEMPTS_MAX: Final = 5
 SILENCE_SECS: Final = 60
 """The longest wait for the next byte. The time for a whole file depends on its size."""
 BYTES_MAX: Final = 5 * 2**30
-"""The limit of one PUT."""
 _SHA256: Final = "sha256"
 _NOT_FOUND: Final = 404
 _NEXT_STEPS: Final = {
@@ -59,7 +58,6 @@ class S3Destination:
         return self._scratch.path
 
     async def put_file(self, path: str, written: WrittenFile) -> None:
-        """Send a file of the scratch folder, then delete it."""
         if written.bytes > BYTES_MAX:
             raise ExportError(f"{path} has {written.bytes} bytes, and one PUT carries {BYTES_MAX}")
         with written.path.open("rb") as body:  # a cancellation closes it, which ends the upload

@@ -112,14 +112,12 @@ class Exporter:
         self._totals = TotalsReader(store, clock)
 
     async def is_final(self, day: str) -> bool:
-        """Whether the day is final: no more records are accepted, and all are summed."""
         if self._clock.now_ms() < final_at_ms(day):
             return False
         closed = closed_tick_from(await self._store.get(*CHECKPOINT))
         return closed is not None and closed >= tick_of(final_at_ms(day))
 
     async def plan(self, day: str, org_id: str | None = None) -> ExportPlan:
-        """Find what to export of a day."""
         is_final = await self.is_final(day)
         regions: dict[str, array[int]] = defaultdict(lambda: array("Q"))
         ticks = await self._journal.read_ticks(*ticks_of_day(day))
@@ -141,7 +139,6 @@ class Exporter:
         return await self.export(await self.plan(day, org_id), org_id)
 
     async def export(self, plan: ExportPlan, org_id: str | None = None) -> Manifest:
-        """Write the planned content."""
         org_ids, entries, records = plan.org_ids, list[OrgEntry](), 0
         for number, one in enumerate(org_ids, 1):
             so_far = Progress(plan.day, number, len(org_ids), records)

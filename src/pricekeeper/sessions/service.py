@@ -176,7 +176,6 @@ class Sessions:
         return session if self._judge(session, token) is Verdict.ROTATE else None
 
     async def list_sessions(self, subject: str, token_generation: str) -> tuple[Session, ...]:
-        """The live sessions of a subject, oldest first."""
         page = await self._store.query(slots_query(subject))
         return slots_from(page.items, token_generation).live
 
@@ -291,7 +290,6 @@ def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Sessio
 
 
 def _ended(subject: str, session_id: SessionId) -> Change:
-    """The end of a session for the audit trail."""
     org_id, details = parse_client_id(subject).org_id, {"session_id": str(session_id)}
     return Change("sessions.end", subject, org_id, before=details)
 

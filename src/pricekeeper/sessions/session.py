@@ -92,9 +92,7 @@ class Session(msgspec.Struct, frozen=True):
     token_generation: str
     """The client's token generation when the session was opened."""
     rotation: int
-    """How often its refresh token was replaced."""
     key_id: str
-    """The id of the key of its current refresh token."""
     refresh_hash: str
     previous_hash: str
     """The hash of the replaced refresh token; empty if there was none."""

@@ -25,7 +25,7 @@ from pricekeeper.storage.opening import (
 from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
 from pricekeeper.storage.port import Store, query_items, query_pages, read_items
 from pricekeeper.storage.tables import Key, Table
-from pricekeeper.storage.typed_items import TypedItem
+from pricekeeper.storage.typed_items import TypedItem, readable
 from pricekeeper.storage.values import Item, Value
 
 __all__ = [
@@ -59,5 +59,6 @@ __all__ = [
     "query_pages",
     "read_items",
     "read_leap_ms",
+    "readable",
     "require_format",
 ]

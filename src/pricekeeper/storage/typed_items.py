@@ -11,7 +11,7 @@ Each open `StrangeItems` has its own counts.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
@@ -67,6 +67,7 @@ _ALL_INTEGERS: Final = {int}
 
 _Default = TypeVar("_Default")
 _Kind = TypeVar("_Kind")
+_Stored = TypeVar("_Stored")
 
 
 class TypedItem:
@@ -159,6 +160,16 @@ class TypedItem:
         if default is REQUIRED:
             raise self.report_unreadable(f"{name} is missing")
         return default
+
+
+def readable(read: Callable[[_Stored], _Kind | None], stored: _Stored | None) -> _Kind | None:
+    """Read an item; ``None`` if it is absent, or unreadable, which is reported."""
+    if stored is None:
+        return None
+    try:
+        return read(stored)
+    except UnreadableItemError:
+        return None
 
 
 def _kind(value: Any) -> str:

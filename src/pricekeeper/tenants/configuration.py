@@ -98,7 +98,6 @@ class AlertSettings(Struct, frozen=True):
     anomaly_pct: Annotated[int, Meta(ge=0)] = ANOMALY_PCT_DEFAULT
     """Today's spend, as a percentage of the usual spend."""
     secret_days: Annotated[int, Meta(ge=0)] = SECRET_DAYS_DEFAULT
-    """The age of a secret."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "quota_at_pct", tuple(sorted(set(self.quota_at_pct))))
@@ -148,7 +147,6 @@ _Sessions: TypeAlias = Annotated[int, Meta(ge=SESSION_LIMIT_RANGE[0], le=SESSION
 _OutputCap: TypeAlias = Annotated[int, Meta(ge=OUTPUT_CAP_RANGE[0], le=OUTPUT_CAP_RANGE[1])]
 ShardCount: TypeAlias = Annotated[int, Meta(ge=1, le=SHARD_COUNT_MAX)]
 Quotas: TypeAlias = Mapping[ModelLabel, Annotated[int, Meta(ge=0)]]
-"""Micro-dollars a day by label."""
 RateLimits: TypeAlias = Mapping[str, Mapping[str, RateLimit]]
 """By label, or `ANY_LABEL`, then by the limit's name."""
 

@@ -44,7 +44,6 @@ ATTEMPTS_MAX: Final = 8
 SWEEP_PAGES_MAX: Final = 100
 """For one call: at most ten thousand apps; the others wait for the next one."""
 PAGE_MAX: Final = 100
-"""Apps read with one query."""
 
 MakeChange: TypeAlias = Callable[[Update | None], Awaitable[None]]
 """Makes a change, with an audit entry if it has an author. ``None`` only records it: another

@@ -72,7 +72,6 @@ caller who has read all apps can tell whether that is still valid.
 """
 
 ReadItem: TypeAlias = Callable[[Client], Awaitable[Item]]
-"""Reads the client's own item; raises `NotFoundError`."""
 
 
 def org_partition(client: Client) -> str:

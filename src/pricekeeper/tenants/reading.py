@@ -39,7 +39,6 @@ class ClientRecord:
 
     client: Client
     item: Item = field(repr=False)
-    """The client's own item."""
     org_item: Item = field(repr=False)
     reading: Reading = field(repr=False)
 
@@ -100,7 +99,6 @@ class ClientReader:
         return self.policy_of(await self.read_record(client))
 
     def recall_policy(self, client: Client) -> Policy | None:
-        """Return the cached policy, if there is one; never reads the store."""
         return self._cache.get(client)
 
     async def find_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:

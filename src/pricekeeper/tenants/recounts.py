@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from pricekeeper.client_ids import Client, parse_client_id
-from pricekeeper.errors import InvalidValueError, UnreadableItemError
-from pricekeeper.storage import Condition, Delete, Key, Put, Query, TypedItem, attr
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.storage import Condition, Delete, Key, Put, Query, TypedItem, attr, readable
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import EXPIRY
 from pricekeeper.tenants.configuration import AppSettings, Budget, OrgSettings, QuotaEnforcement
@@ -102,12 +102,12 @@ def recounts_query() -> Query:
 
 def recount_of(item: Mapping[str, Any]) -> Recount | None:
     """Return the recount; an unreadable one is reported, and is ``None``."""
+    return readable(_recount_from, TypedItem(RATE_BUCKETS, item))
+
+
+def _recount_from(typed: TypedItem) -> Recount:
     try:
-        typed = TypedItem(RATE_BUCKETS, item)
-        try:
-            client = parse_client_id(str(item["SK"]))
-        except InvalidValueError as error:
-            raise typed.report_unreadable("its sort key names no client") from error
-        return Recount(client, typed.whole(_DUE), typed.whole(_VISIT), typed.whole(_TRIES))
-    except UnreadableItemError:
-        return None
+        client = parse_client_id(str(typed.item["SK"]))
+    except InvalidValueError as error:
+        raise typed.report_unreadable("its sort key names no client") from error
+    return Recount(client, typed.whole(_DUE), typed.whole(_VISIT), typed.whole(_TRIES))

@@ -60,7 +60,6 @@ class BudgetRule:
         self._reach = Reach.ORG if orgs_set_budgets else Reach.ALL
 
     def require_reach(self, by: Attribution, what: str) -> None:
-        """Raise `NotPermittedError` unless the caller's key may raise budgets."""
         if by.reach < self._reach:
             raise NotPermittedError(
                 f"{what} takes a key for all organisations; "
@@ -128,7 +127,6 @@ class Creation:
     beside: Write
     """Adds an organisation to the index; checks that an app's organisation exists."""
     org: OrgSettings | None = None
-    """The settings of an app's organisation."""
 
 
 class SettingsWriter:
@@ -230,7 +228,6 @@ class SettingsWriter:
             await self._clock.sleep_ms(_BACKOFF.pause_ms(failures, secrets.randbelow))
 
     def new_life(self) -> Life:
-        """Return the life of a client that begins now."""
         now_ms = self._clock.now_ms()
         return Life(
             incarnation=random_name(),

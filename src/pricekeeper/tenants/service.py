@@ -164,7 +164,6 @@ class Tenants(ClientReader):
     async def _update(
         self, client: Client, body: Mapping[str, Any], org: Item, own: Item, by: Attribution
     ) -> Saved | None:
-        """Replace the client's settings; ``None`` if another caller was faster."""
         if client.app_id is None:
             # Only this must be readable: the other settings are replaced.
             shard_count = stored_settings.shard_count_of(own)

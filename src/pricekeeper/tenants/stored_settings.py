@@ -7,7 +7,6 @@ parsed like the body of a PUT, so a patch can do no more than a PUT.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,8 +15,7 @@ import msgspec
 
 from pricekeeper.audit import Change, differences
 from pricekeeper.client_ids import Client
-from pricekeeper.errors import UnreadableItemError
-from pricekeeper.storage import Item, TypedItem
+from pricekeeper.storage import Item, TypedItem, readable
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants.configuration import (
     AppSettings,
@@ -174,9 +172,7 @@ def _kind(client: Client) -> str:
 
 def read_settings(client: Client, item: Item) -> OrgSettings | AppSettings | None:
     """Read a client's settings; ``None`` if they can't be read, which is reported."""
-    with contextlib.suppress(UnreadableItemError):
-        return settings_of(client, item)
-    return None
+    return readable(lambda one: settings_of(client, one), item)
 
 
 def _stated(client: Client, item: Item) -> dict[str, Any] | None:

@@ -149,13 +149,11 @@ class Keys:
 
     @classmethod
     def in_file(cls, path: Path, clock: Clock) -> Self:
-        """The keys of that file, which is created if it is missing."""
         file = KeyFile(path)
         return cls(file.load_or_create(clock.now_ms() // 1000), clock, file)
 
     @property
     def keyring(self) -> Keyring:
-        """All present keys."""
         return self._refresh_if_due()
 
     @property
@@ -165,7 +163,6 @@ class Keys:
         return self._revision
 
     def replace(self, keyring: Keyring) -> None:
-        """Use another keyring."""
         self._keyring = _kept_secret(keyring)
         self._revision += 1
         self.meter.refreshes["new"] += 1
@@ -189,13 +186,11 @@ class Keys:
         return self.signing_key().refresh
 
     def find_refresh_key(self, key_id: str) -> RefreshKey | None:
-        """The refresh key of that name."""
         now_epoch = self._now_epoch()
         key = self._refresh_if_due().refreshing(key_id, now_epoch)
         return key or self._reload_if_changed().refreshing(key_id, now_epoch)
 
     def jwks(self) -> Jwks:
-        """The public keys."""
         return self._refresh_if_due().jwks(self._now_epoch())
 
     def _now_epoch(self) -> int:
@@ -274,7 +269,6 @@ class KeyWatcher:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Read the keyring, and use it if it has changed."""
         try:
             text = await self._read()
             if text != self._known:

@@ -26,7 +26,6 @@ class KeysMeter:
     """Reads of the keyring while the service runs."""
 
     refreshes: Counter[str] = counted(_KEYS, shown=("new", "failed"), factory=Counter)
-    """New keyrings, and failed reads."""
 
 
 @dataclass(slots=True)
@@ -38,9 +37,7 @@ class IdentityMeter:
     issued_outside: int = counted(_TOKENS, "issued_outside_slots")
     """For a client's secret, outside the session slots."""
     refreshed: int = counted(_TOKENS, "refreshed")
-    """For a refresh token."""
     logins_refused: int = counted(_TOKENS, "login_refused")
-    """Wrong secrets."""
     refreshes_refused: int = counted(_TOKENS, "refresh_refused")
     """Invalid refresh tokens, including reused ones."""
     checks_from_memory: int = counted(_CHECKS, "memory")

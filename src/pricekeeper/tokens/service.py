@@ -276,7 +276,6 @@ class Identity:
         )
 
     async def list_sessions(self, client_id: str) -> tuple[Session, ...]:
-        """The client's live sessions, oldest first."""
         policy = await self._read_policy(client_id)
         if policy is None:
             return ()
@@ -302,7 +301,6 @@ class Identity:
         self.meter.clients_ended += 1
 
     def jwks(self) -> Jwks:
-        """The public keys for external verifiers."""
         return self._keys.jwks()
 
     async def _refresh_session(

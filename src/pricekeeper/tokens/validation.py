@@ -40,7 +40,6 @@ from pricekeeper.tokens.meter import IdentityMeter
 
 VALIDITY_AGE_MS_MAX: Final = 29_000
 RECALL_MS: Final = 1_000
-"""With `VALIDITY_AGE_MS_MAX`, changes by other instances are seen within 30 s."""
 VERIFIED_MAX: Final = 20_000
 CHANGED_MAX: Final = 10_000
 
