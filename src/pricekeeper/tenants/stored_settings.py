@@ -172,7 +172,9 @@ def _kind(client: Client) -> str:
 
 def read_settings(client: Client, item: Item) -> OrgSettings | AppSettings | None:
     """Read a client's settings; ``None`` if they can't be read, which is reported."""
-    return readable(lambda one: settings_of(client, one), item)
+    if client.app_id is None:
+        return readable(org_settings, item)
+    return readable(app_settings, item)
 
 
 def _stated(client: Client, item: Item) -> dict[str, Any] | None:
