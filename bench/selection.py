@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
 from engine import start_dynoxide
 from pricekeeper.clock import SystemClock
-from pricekeeper.metering import Counters, Metering, Total, org_day
+from pricekeeper.metering import Counters, Metering, org_day
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import day_expires_at_epoch, total_key, total_put
+from pricekeeper.metering.fold import Fold
+from pricekeeper.metering.items import day_expires_at_epoch, fold_put, total_key
 from pricekeeper.pricing import PriceBook, load_catalogue
 from pricekeeper.selection import Selector
 from pricekeeper.selection.cache import STALENESS_NORMAL_MS_MAX
@@ -104,9 +105,10 @@ class Bench:
         for mine in self.policies:
             day = org_day(mine.timezone, now_ms)
             for label in mine.model_ordering:
-                total = Total.of(Counters(cost_usd_picos=10**12, requests=1), now_ms)
-                account = Account(mine.scope_key, label, day)
-                await self.store.put(total_put(account, total, day_expires_at_epoch(day)))
+                fold = Fold(Counters(cost_usd_picos=10**12, requests=1))
+                _, key = total_key(Account(mine.scope_key, label, day))
+                put = fold_put(key, fold, None, now_ms, day_expires_at_epoch(day))
+                await self.store.put(put)
 
     async def warm(self, mine: Policy) -> None:
         await self.selection.select(mine)

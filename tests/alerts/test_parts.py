@@ -31,7 +31,7 @@ def every_finding(policy: Policy, now_ms: int) -> Iterator[Finding]:
     """One of each kind that is about an organisation or an app."""
     premium, standard = ModelLabel("premium"), ModelLabel("standard")
     spent: dict[str, int] = dict.fromkeys(map(str, policy.model_ordering), 10**30)
-    sticky = StickyState(standard, 1, premium, 1, None)
+    sticky = StickyState(standard, 1, premium, 1, frozenset({premium}))
     past = [PastDay(1, 1)] * 4
     yield from denial_findings(policy, Share(1_000, 1_000, 1_000), now_ms)
     yield from unsettled_findings(policy, Share(10**12, 1_000, 10**12), now_ms)

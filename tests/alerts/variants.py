@@ -172,8 +172,8 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
 CAUGHT_BY = {
     "decided without condition": 7,
     "told after the decision": 7,
-    "failures are swallowed": 13,
-    "seen before it is decided": 45,
+    "failures are swallowed": 140,
+    "seen before it is decided": 5,
     "settled before it is sent": 1,
     "emptied without condition": 99,
     "lease without end": 5,

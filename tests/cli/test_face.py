@@ -38,7 +38,7 @@ COMMANDS = dict(leaves(typer.main.get_command(app)))
 def test_these_are_the_commands() -> None:
     """All that was promised, and nothing by accident."""
     assert {" ".join(path) for path in COMMANDS} == {
-        "serve", "demo", "watch", "apply", "aggregate", "export", "doctor",
+        "serve", "demo", "watch", "adopt", "apply", "aggregate", "export", "doctor",
         "org put", "org set", "org get", "org list", "org delete",
         "app put", "app set", "app get", "app list", "app delete",
         "admin-keys create", "admin-keys list", "admin-keys rotate", "admin-keys delete",
@@ -108,7 +108,7 @@ def test_the_guides_examples_work(cli: Cli) -> None:
     ran = 0
     for line in re.findall(r"^pricekeeper (.*)$", text, re.MULTILINE):
         words = line.partition("  #")[0].replace("'", "").split()
-        if words[0] in ("serve", "demo") or words in (["watch", "$ORG"], TRIES_CHANNELS):
+        if words[0] in ("serve", "demo", "adopt") or words in (["watch", "$ORG"], TRIES_CHANNELS):
             continue  # they have tests of their own
         if words[:2] == ["credentials", "claim"]:
             rotated = cli.ok("credentials", "rotate", exported)

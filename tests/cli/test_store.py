@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import stored_items as written
 from authorizations.conftest import HELD_USD_PICOS, Instance, a_budget
 from cli.conftest import ORG, ORG_FLAGS, Cli, drop_a_table
 from metering.conftest import a_policy
@@ -79,6 +80,29 @@ def test_an_organisation_on_any_store(store: Cli) -> None:
     store.ok("org", "put", ORG, *ORG_FLAGS)
     assert store.ok("org", "get", ORG)["org_name"] == "Acme"
     assert store.ok("aggregate")["failed"] == 0
+
+
+def test_an_organisation_of_another_service_is_adopted(cli: Cli) -> None:
+    """Its settings and spend, once, and the answer says what to do next."""
+    cli.ok("tables", "create")
+    theirs = f"sqlite:///{cli.folder}/theirs.db"
+    scope = f"ORG#{ORG}#APP#web"
+    on_store(theirs, lambda store: store.create_tables())
+    write_items(
+        theirs,
+        written.org_config(ORG),
+        written.app_config(ORG, "api"),
+        written.daily_total(scope, "premium", written.today()),
+    )
+    (first,) = cli.ok("adopt", ORG, "--from", theirs, "--app", "web")["adopted"]
+    assert (first["apps"], first["clients_added"], first["accounts_changed"]) == (2, 2, 1)
+    again = cli("adopt", ORG, "--from", theirs, "--app", "web")
+    assert "0 of 1" in again.out
+    assert "next: stop the other service" in again.out
+    assert cli.ok("org", "get", ORG)["org_name"] == "sample_corp"
+    ours = f"sqlite:///{cli.folder}/demo.db"
+    refused = cli("adopt", ORG, "--from", ours)
+    assert (refused.code, "another file or table prefix" in refused.err) == (2, True)
 
 
 def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli) -> None:

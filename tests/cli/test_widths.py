@@ -35,7 +35,7 @@ KEY_NAME = "the night shift of the platform team, second floor, room 42"
 DECLARATION = "acme.json"
 WIDTHS = ("40", "80", None)
 """In columns; none is a pipe."""
-BY_THEMSELVES = SERVES | {("demo",)}
+BY_THEMSELVES = SERVES | {("demo",), ("adopt",)}
 """Commands that print in another way; they have tests of their own below and elsewhere."""
 
 Words = Callable[[Cli], tuple[str, ...]]

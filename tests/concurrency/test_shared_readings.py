@@ -72,6 +72,20 @@ async def test_much_work_is_rested_from(clock: ManualClock) -> None:
     assert await source.get() == 2
 
 
+async def test_little_work_is_not_rested_from(clock: ManualClock) -> None:
+    """A caller finds what changed before it asked, also while an earlier reading is under way."""
+    source = Source(clock, work_us=6_000)
+    source.gate.clear()
+    asking = [asyncio.create_task(source.get())]
+    for _ in range(4):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        source.readings.outdate("a")
+        asking.append(asyncio.create_task(source.get()))
+    source.gate.set()
+    assert await asyncio.gather(*asking) == [1, 2, 2, 2, 2]
+
+
 async def test_callers_share_what_is_under_way(clock: ManualClock) -> None:
     """Twenty at once are one reading; a failed one is not kept."""
     source = Source(clock)

@@ -11,14 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from attribution import BY
 from http_fixtures import ENVIRONMENT, METRICS_TOKEN, ORG, Api, Tenant, usage
-from metering.other_program import marker_put
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import ManualClock
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.money_metrics import ScopeOwner, Series, SpendMetric, name_series, printable
 from pricekeeper.http.observing import Election
 from pricekeeper.metering import Account, Total, Usage, org_day
-from pricekeeper.metering.items import day_expires_at_epoch, total_put
+from pricekeeper.metering.items import day_expires_at_epoch
 from pricekeeper.metering.spend import Spender
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.storage import Set, Update
@@ -27,6 +26,7 @@ from pricekeeper.tenants import Client, Policy, config_key
 from pricekeeper.values import parse_app_id, parse_org_id
 from scraping import until
 from serving import running_server
+from totals import listed_total_puts
 
 NAME = "pricekeeper_spend_usd_total"
 DAY_MS = 86_400_000
@@ -234,9 +234,9 @@ async def test_a_scope_that_is_none_has_its_own_line(at: Instance) -> None:
     await at.spend(org, 2)
     day = org_day("UTC", at.clock.now_ms())
     account, expires = Account("ORG#nobody", "premium", day), day_expires_at_epoch(day)
-    await at.services.store.put(marker_put(account, 8, expires))
     total = Total(cost_usd_picos=10**12, as_of_ms=1)
-    await at.services.store.put(total_put(account, total, expires))
+    for put in listed_total_puts(account, total, expires):
+        await at.services.store.put(put)
     await at.metric().refresh()
     expected = {("Acme", "", "premium"): 2, ("nobody", "", "premium"): 1}
     assert at.dollars() == pytest.approx(expected, rel=1e-5)

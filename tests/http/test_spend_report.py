@@ -4,16 +4,18 @@ import csv
 import io
 import uuid
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from http_fixtures import KEY, ORG, Tenant
+from memory_store import MemoryStore
+from metering.other_service import SHARDS, OtherService
+from pricekeeper.clock import ManualClock
 from pricekeeper.metering import Account, Total, breakdown
-from pricekeeper.metering.items import day_expires_at_epoch
-from pricekeeper.metering.shards import counter_key
-from pricekeeper.storage import Add, Put, Set, Store, Update
-from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.metering.adopting import UsageAdopter
+from pricekeeper.storage import Store
 from spend_world import DAY_MS, HOUR_MS, START_MS, STORES, World, date_at, moment_at, running_world
 
 SUMS = (
@@ -323,32 +325,23 @@ def test_the_longest_ranges_are_answered(world: World, tenant: Tenant) -> None:
     assert spend(world, "hour", date_at(-29), token=tenant.org_token)["total"]["requests"] == 6
 
 
-async def _count_as_before(store: Store, account: Account, total: Total) -> None:
-    """As another program writes it: a shard and its marker."""
-    expires = day_expires_at_epoch(account.day)
-    marker = f"{account.scope_key}#LABEL#{account.label}#SH#8"
-    index = {"PK": f"ACTIVE#{account.day}", "SK": marker, "expires_at_epoch": expires}
-    await store.put(Put(USAGE_AGG_SHARDED, index))
-    actions = [Add(name, getattr(total, name)) for name in ("requests", "input_tokens")]
-    actions.append(Add("cost_usd_picos", total.cost_usd_picos))
-    await store.update(
-        Update(
-            USAGE_AGG_SHARDED,
-            counter_key(account, 2),
-            (*actions, Set("expires_at_epoch", expires)),
-        )
-    )
+async def _adopt(store: Store, account: Account, total: Total) -> None:
+    """Adopt what another service has counted."""
+    clock = ManualClock(START_MS)
+    other = MemoryStore(clock)
+    await OtherService(other, Random(1)).count(account, total.counters)
+    await UsageAdopter(other, store, clock).adopt(account.scope_key, account.label, SHARDS)
 
 
 @pytest.mark.usefixtures("tenant")
-def test_what_the_version_before_counted_is_in_it(world: World) -> None:
+def test_adopted_usage_is_in_it(world: World) -> None:
     """By day and label, and by app where apps had their own quotas; no hour is known of it."""
     tenant = world.tenant(quota_scope="APP")
     day = date_at(0).replace("-", "")
     total = Total(cost_usd_picos=5_000_000, requests=3, input_tokens=9)
     for scope in (f"ORG#{tenant.org_id}#APP#web", f"ORG#{tenant.org_id}"):
         account = Account(scope, "premium", day)
-        world.on_store(lambda store, account=account: _count_as_before(store, account, total))
+        world.on_store(lambda store, account=account: _adopt(store, account, total))
     world.record(tenant)
     world.aggregate()
     last = date_at(1)

@@ -171,32 +171,6 @@ def test_a_total_that_nobody_can_sum_is_an_honest_error(world: World) -> None:
     world.check_neighbour()
 
 
-def test_a_shard_that_can_not_be_read_makes_its_account_alone_unknown(world: World) -> None:
-    """What is in it is not nothing, so nobody is told a sum without it, until it is mended."""
-    victim, before = world.victim, world.strange(USAGE_AGG_SHARDED)
-    scope = world.scope(victim)
-    shards = [written.shard(scope, "premium", number, world.day) for number in range(8)]
-    world.write(*((table, {**one, "cost_usd_micros": "1250000"}) for table, one in shards))
-    world.spend(victim)  # a record counts, whatever another program has left
-    world.aggregate()  # finds that another program has written shards
-    report = world.aggregate()
-    assert report.failed == 0
-    assert report.unreadable >= 1
-    for path in (
-        f"{victim.app}/model-selection",
-        f"{victim.app}/model-selection?force_check=true",
-        f"{victim.app}/aggregates/today",
-    ):
-        refused = world.api.call("GET", path, token=victim.app_token)
-        assert (refused.status, refused.code) == (503, "STORE_UNAVAILABLE")
-    world.check_reported(USAGE_AGG_SHARDED, before, shards[0][1]["PK"])
-    world.check_neighbour()
-
-    world.write(*((table, {**one, "cost_usd_micros": 0}) for table, one in shards))
-    assert world.aggregate().failed == 0
-    assert world.select(victim).json["recommended_model"]["label"] == "standard"
-
-
 def _getter(table: Table, item: Item) -> Any:
     async def get(store: Store) -> Item | None:
         return await store.get(table, table.key_of(item))
@@ -236,7 +210,8 @@ def test_a_fallback_that_lacks_what_is_not_needed_holds(world: World) -> None:
     world.aggregate()
     sticky = written.sticky_state(world.scope(world.victim), world.day)
     names = ("active_model_index", "previous_model_label", "activated_at_epoch", "reason")
-    world.write(written.without(sticky, *names))
+    table, item = written.without(sticky, *names)
+    world.write((table, {**item, "given_up_model_labels": {"premium"}}))
     chosen = world.select(world.victim).json["recommended_model"]
     assert (chosen["label"], chosen["reason"]) == ("standard", "STICKY_FALLBACK")
     for label in ("standard", "economy"):

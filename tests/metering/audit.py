@@ -15,11 +15,11 @@ from functools import cached_property
 from zoneinfo import ZoneInfo
 
 from metering.conftest import ECONOMY, PREMIUM, STANDARD
+from metering.other_service import in_micros
 from pricekeeper.metering import Outcome, Recorded, Usage
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.facets import HOUR, app_partition
 from pricekeeper.metering.items import account_from, fold_from, spent_query, total_from, total_key
-from pricekeeper.metering.shards import accounts_from, shard_markers_query
 from pricekeeper.storage import Item, Query, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.tenants import Policy
@@ -76,13 +76,19 @@ class Audit:
 
     reported: dict[str, Reported] = field(default_factory=dict)
     _expected: dict[Account, Counters] = field(default_factory=dict)
+    _adopted: dict[Account, Counters] = field(default_factory=dict)
     answers: dict[str, list[Recorded]] = field(default_factory=lambda: defaultdict(list))
 
     def report(self, record: Reported) -> None:
         if self.reported.setdefault(record.id, record) is not record:
             return  # by another process, as it was reported before
-        before = self._expected.get(record.account, Counters())
-        self._expected[record.account] = before + record.counters
+        _add(self._expected, record.account, record.counters)
+
+    def adopt(self, record: Reported) -> Counters:
+        """Another service counts it, in its own precision."""
+        counters = in_micros(record.counters)
+        _add(self._adopted, record.account, counters)
+        return counters
 
     def answer(self, record: Reported, answer: Recorded) -> None:
         self.answers[record.id].append(answer)
@@ -93,7 +99,10 @@ class Audit:
 
     def expected(self) -> dict[Account, Counters]:
         """What each account should have of all that was reported so far."""
-        return dict(self._expected)
+        expected = dict(self._expected)
+        for account, counters in self._adopted.items():
+            _add(expected, account, counters)
+        return expected
 
     async def check(self, store: Store) -> None:
         """Everything reported counts once, on its day, to the pico-dollar; nothing else does."""
@@ -113,19 +122,17 @@ class Audit:
             assert await found_hours(store, record) == expected[record.account], "hours"
 
 
+def _add(sums: dict[Account, Counters], account: Account, counters: Counters) -> None:
+    sums[account] = sums.get(account, Counters()) + counters
+
+
 async def found_totals(store: Store, days: Iterable[str]) -> dict[Account, Counters]:
     """Every total that is there and not empty."""
     found: dict[Account, Counters] = {}
     for day in days:
         spent = await store.query(spent_query(day))
-        sharded = await store.query(shard_markers_query(day))
         assert not spent.after
-        assert not sharded.after
-        accounts = {
-            *filter(None, (account_from(day, item) for item in spent.items)),
-            *accounts_from(day, sharded.items),
-        }
-        for account in accounts:
+        for account in filter(None, (account_from(day, item) for item in spent.items)):
             (total,) = await store.batch_get([total_key(account)])
             if total_from(total).requests:
                 found[account] = total_from(total).counters
@@ -133,13 +140,13 @@ async def found_totals(store: Store, days: Iterable[str]) -> dict[Account, Count
 
 
 async def found_hours(store: Store, record: Reported) -> Counters:
-    """What the hours of the record's app, label and day come to, with what is in shards."""
+    """What the hours of the record's app, label and day come to, with what was adopted."""
     partition = app_partition(
         record.policy.org_id, record.policy.client.app_id, record.usage.model_label
     )
     page = await store.query(Query(DAILY_TOTAL, partition, prefix=f"{HOUR}{record.account.day}#"))
     (total,) = await store.batch_get([total_key(record.account)])
-    return sum((fold_from(item).total for item in page.items), fold_from(total).shards)
+    return sum((fold_from(item).total for item in page.items), fold_from(total).adopted)
 
 
 class Watcher:

@@ -15,17 +15,16 @@ from metering.conftest import (
     a_policy,
     a_usage,
 )
-from metering.other_program import counter_update, marker_put
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day
 from pricekeeper.metering.aggregator import INTERVAL_MS, days_open
-from pricekeeper.metering.counters import Account, Counters, Total
+from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.items import (
     day_expires_at_epoch,
+    spent_put,
     total_from,
     total_key,
-    total_put,
 )
 from pricekeeper.storage import Item, Key, Put, Store, Table
 from pricekeeper.storage.tables import DAILY_TOTAL
@@ -173,41 +172,6 @@ def test_the_days_that_may_change_are_those_of_every_zone() -> None:
     assert len(days) == 4
 
 
-async def test_two_sums_that_do_not_contain_each_other_settle_on_one_that_contains_both(
-    policy: Policy, clock: ShiftedClock, store: Store
-) -> None:
-    """Each of two aggregators saw what the other did not; the later to write reads again."""
-    account = Account(policy.scope_key, PREMIUM, day_of(clock))
-    expires = day_expires_at_epoch(account.day)
-
-    async def count(shard: int, counters: Counters) -> None:
-        await store.update(counter_update(account, shard, counters, clock.now_epoch(), expires))
-
-    await mark(store, clock, policy)
-    await count(0, Counters(cost_usd_picos=10, requests=1))
-    ours = ForgedStore(store)
-
-    async def meanwhile(_: Put) -> None:
-        """The other one saw another shard, and not ours; then both shards are there."""
-        ours.before_put = None
-        await count(1, Counters(cost_usd_picos=1, requests=3))
-        theirs = Total.of(Counters(cost_usd_picos=1, requests=3), clock.now_ms() - 5_000)
-        await store.put(total_put(account, theirs, expires))
-
-    ours.before_put = meanwhile
-    report = await Aggregator(ours, clock).run_once()
-    assert (report.written, report.failed) == (1, 0)
-    assert (await stored(store, policy, account.day)).counters == Counters(11, requests=4)
-
-
-async def mark(store: Store, clock: ShiftedClock, policy: Policy) -> None:
-    """Let the account be known, as a record would."""
-    day = day_of(clock)
-    await store.put(
-        marker_put(Account(policy.scope_key, PREMIUM, day), 8, day_expires_at_epoch(day))
-    )
-
-
 async def test_a_paused_aggregator_moves_no_total_back(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
@@ -318,17 +282,19 @@ async def test_a_run_says_how_late_it_is(
 
 
 async def test_totals_and_records_are_kept_for_the_retention(
-    metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
+    new_metering: MeteringMaker, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
     """90 days after the day has ended everywhere, then they are gone together."""
-    recorded = await metering.record(policy, a_usage())
+    recorded = await new_metering(store, clock).record(policy, a_usage())
     await Aggregator(store, clock).run_once()
     day = recorded.receipt.org_day
     clock.shift_ms += 90 * DAY_MS
+    metering = new_metering(store, clock)
     for live in (True, False):
         totals = await metering.read_totals(policy.scope_key, [PREMIUM], day, live=live)
         assert totals[PREMIUM].requests == 1
     clock.shift_ms += 3 * DAY_MS
+    metering = new_metering(store, clock)  # which shares no reading of a moment ago
     for live in (True, False):
         totals = await metering.read_totals(policy.scope_key, [PREMIUM], day, live=live)
         assert totals[PREMIUM].requests == 0
@@ -406,12 +372,8 @@ async def test_accounts_are_found_page_by_page(
     for first in range(0, 1100, 100):  # an engine on a busy machine has no time for all at once
         await asyncio.gather(
             *(
-                store.put(marker_put(account._replace(label=f"l{n:04}"), 8, expires))
+                store.put(spent_put(account._replace(label=f"l{n:04}"), expires))
                 for n in range(first, first + 100)
             )
         )
-    last = account._replace(label="l1099")
-    await store.update(counter_update(last, 7, Counters(requests=1), clock.now_epoch(), expires))
-    report = await Aggregator(store, clock).run_once()
-    assert (report.accounts, report.written) == (1100, 1)
     assert len(await new_metering(store, clock).read_labels_used("ORG#many", day)) == 1100

@@ -71,29 +71,32 @@ def test_a_part_before_what_was_read_stays_until_it_is_closed() -> None:
     assert (closed.total, closed.parts) == (some(7), {7: some(4)})
 
 
-def test_shards_are_one_part_that_only_grows() -> None:
-    """They are added once, whatever the ticks do; a smaller sum of them changes nothing."""
+def test_what_was_adopted_is_one_part_that_only_grows() -> None:
+    """It is added once, whatever the ticks do; a smaller sum changes nothing."""
     fold = Fold().forward({5: some(1)}, 5, 3)
     assert fold is not None
-    with_shards = fold.with_shards(some(10))
-    assert with_shards is not None
-    assert with_shards.total == some(11)
-    assert with_shards.with_shards(some(10)) is None
-    assert with_shards.with_shards(some(9)) is None
-    more = with_shards.with_shards(some(12))
+    with_adopted = fold.with_adopted(some(10))
+    assert with_adopted is not None
+    assert with_adopted.total == some(11)
+    assert with_adopted.with_adopted(some(10)) is None
+    assert with_adopted.with_adopted(some(9)) is None
+    more = with_adopted.with_adopted(some(12))
     assert more is not None
-    assert (more.total, more.shards) == (some(13), some(12))
+    assert (more.total, more.adopted) == (some(13), some(12))
+    rebuilt = more.rebuilt({5: some(2)}, 5)
+    assert rebuilt is not None
+    assert (rebuilt.total, rebuilt.adopted) == (some(14), some(12))
 
 
 def test_a_total_made_anew_never_goes_back_and_finds_what_was_missed() -> None:
     """A record of a closed tick that arrived late is in it then, once."""
     fold = Fold().forward({5: some(1), 8: some(1)}, 8, 6)
     assert fold is not None
-    late = fold.rebuilt({5: some(2), 8: some(1)}, NOTHING, 6)
+    late = fold.rebuilt({5: some(2), 8: some(1)}, 6)
     assert late is not None
     assert (late.total, late.closed, late.parts) == (some(3), 6, {8: some(1)})
-    assert late.rebuilt({5: some(2), 8: some(1)}, NOTHING, 6) is None
-    less = late.rebuilt({5: some(1)}, NOTHING, 6)
+    assert late.rebuilt({5: some(2), 8: some(1)}, 6) is None
+    less = late.rebuilt({5: some(1)}, 6)
     assert less is not None
     assert less.total == some(3)
 
@@ -123,7 +126,7 @@ def test_however_folds_and_records_alternate_the_total_is_the_sum(steps: Any) ->
         before = fold
         try:
             if what == "rebuild":
-                fold = fold.rebuilt(posted, NOTHING, now - 2) or fold
+                fold = fold.rebuilt(posted, now - 2) or fold
             elif what == "fold" and posted:
                 fold = fold.forward(read, max(posted), now - 2) or fold
                 closed = now - 2
@@ -134,5 +137,5 @@ def test_however_folds_and_records_alternate_the_total_is_the_sum(steps: Any) ->
         stale = (read, max(posted, default=0), now - 2)
         assert fold.total.dominates(before.total)
         assert add_up(posted.values()).dominates(fold.total)
-    fold = fold.rebuilt(posted, NOTHING, now) or fold
+    fold = fold.rebuilt(posted, now) or fold
     assert fold.total == add_up(posted.values())

@@ -1,15 +1,12 @@
 """Folding into totals that others write too: nothing counts twice, and no total goes back."""
 
 import asyncio
-import uuid
-from random import Random
 
 import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
-from metering.conftest import CATALOGUE, COST_USD_PICOS, PREMIUM, STANDARD, a_policy, a_usage
-from metering.other_program import OtherProgram, marker_put
+from metering.conftest import CATALOGUE, PREMIUM, STANDARD, a_policy, a_usage
 from metering.test_aggregator import ForgedStore, account_puts
 from metering.test_posting import QuickClock, clock, memory, metering, new_instance
 from minting import minted
@@ -19,9 +16,8 @@ from pricekeeper.metering import Aggregator, Metering, org_day
 from pricekeeper.metering import aggregator as aggregator_module
 from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.folding import REPAIR_PAUSE_MS
-from pricekeeper.metering.items import day_expires_at_epoch, total_from, total_key, total_put
+from pricekeeper.metering.items import day_expires_at_epoch, total_from, total_key
 from pricekeeper.metering.journal_items import REPAIR, Repair, repair_put, repairs_query
-from pricekeeper.metering.shards import counter_key, counter_keys, counters_from
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Key, Put, Store
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
@@ -34,86 +30,6 @@ __all__ = ["clock", "memory", "metering"]
 async def total_of(store: Store, policy: Policy, day: str) -> Total:
     account = Account(policy.scope_key, PREMIUM, day)
     return total_from(await store.get(*total_key(account)))
-
-
-class OtherAggregator:
-    """An aggregator of another program: it sums shards, and does not read the journal."""
-
-    def __init__(self, store: Store, clock: ManualClock) -> None:
-        self._store = store
-        self._clock = clock
-
-    async def run(self, policy: Policy, day: str) -> None:
-        account = Account(policy.scope_key, PREMIUM, day)
-        shards = counters_from(await self._store.batch_get(counter_keys(account, 8)))
-        stored = total_from(await self._store.get(*total_key(account)))
-        if shards.dominates(stored.counters) and shards != stored.counters:
-            total = Total.of(shards, self._clock.now_ms())
-            item = total_put(account, total, day_expires_at_epoch(day)).item
-            await self._store.put(Put(DAILY_TOTAL, item))
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_another_program_side_by_side(
-    metering: Metering, memory: MemoryStore, clock: QuickClock, policy: Policy, seed: int
-) -> None:
-    """Both count and both sum, in any order: after a run of ours the total is what was counted."""
-    random, day = Random(seed), org_day("UTC", clock.now_ms())
-    older, summing = OtherProgram(memory, clock, random), OtherAggregator(memory, clock)
-    ours = [Aggregator(memory, clock), Aggregator(memory, clock)]
-    count = 0
-    for _ in range(40):
-        clock.advance_ms(random.choice((0, 10, TICK_MS)))
-        what = random.randrange(4)
-        if what == 0:
-            usage = a_usage(str(uuid.UUID(int=random.getrandbits(128), version=4)))
-            await older.record(policy, usage, clock.now_ms(), COST_USD_PICOS)
-            count += 1
-        elif what == 1:
-            await metering.record(policy, a_usage(minted(clock.now_ms(), random)))
-            count += 1
-        elif what == 2:
-            await summing.run(policy, day)
-        else:
-            assert (await random.choice(ours).run_once()).failed == 0
-            total = await total_of(memory, policy, day)
-            assert (total.requests, total.cost_usd_picos) == (count, count * COST_USD_PICOS)
-
-
-@pytest.mark.parametrize("is_own", [True, False])
-@pytest.mark.parametrize("before", [True, False])
-async def test_a_total_without_shards_is_added_to_once(
-    metering: Metering,
-    memory: MemoryStore,
-    clock: QuickClock,
-    policy: Policy,
-    is_own: bool,
-    before: bool,
-) -> None:
-    """Another program's total stands, whenever it came; one of ours has its shards behind it."""
-    day = org_day("UTC", clock.now_ms())
-    account = Account(policy.scope_key, PREMIUM, day)
-    total = Total(cost_usd_picos=10**9, requests=5, as_of_ms=clock.now_ms())
-    item = total_put(account, total, day_expires_at_epoch(day)).item
-    if not is_own:
-        del item["as_of_ms"]
-    seen = []
-    if before:
-        await memory.put(Put(DAILY_TOTAL, item))
-    await metering.record(policy, a_usage(minted(clock.now_ms())))
-    await Aggregator(memory, clock).run_once()
-    if not before:
-        await memory.put(Put(DAILY_TOTAL, item))  # over ours, as that version does
-    await metering.record(policy, a_usage(minted(clock.now_ms())))
-    for _ in range(4):
-        clock.advance_ms(TICK_MS)
-        assert (await Aggregator(memory, clock).run_once()).failed == 0
-        seen.append((await total_of(memory, policy, day)).requests)
-    if is_own:  # nobody knows what it was made of: it does not go back, and nothing counts twice
-        assert set(seen) <= {5, 6, 7}
-        assert len(set(seen)) == 1
-    else:
-        assert seen == [7] * 4
 
 
 async def test_two_aggregators_at_once_are_as_good_as_one() -> None:
@@ -272,13 +188,9 @@ async def test_an_unreadable_account_takes_nobody_along(clock: ManualClock) -> N
     metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
     policy, day = a_policy(), org_day("UTC", clock.now_ms())
     bad, good = (Account(policy.scope_key, label, day) for label in (PREMIUM, STANDARD))
-    foreign = {"input_tokens": 1, "output_tokens": 1, "requests": 1, "cost_usd_micros": 1}
+    no_total = {"input_tokens": 1, "output_tokens": 1, "requests": 1, "cost_usd_micros": 1}
     key = total_key(bad)[1]
-    await store.put(Put(DAILY_TOTAL, {"PK": key.pk, "SK": key.sk, **foreign}))
-    shard = counter_key(bad, 0)
-    junk = {"PK": shard.pk, "SK": shard.sk, "cost_usd_picos": "junk"}
-    await store.put(Put(USAGE_AGG_SHARDED, junk))
-    await store.put(marker_put(bad, 8, day_expires_at_epoch(day)))
+    await store.put(Put(DAILY_TOTAL, {"PK": key.pk, "SK": key.sk, **no_total}))
     for label in (PREMIUM, STANDARD):
         await metering.record(policy, a_usage(minted(clock.now_ms()), model_label=label))
     clock.advance_ms(4 * TICK_MS)  # the run closes what it reads: no later one would find it

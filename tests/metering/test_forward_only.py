@@ -3,11 +3,9 @@
 import asyncio
 
 import pytest
-from msgspec.structs import replace
 
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import CATALOGUE, DAY_MS, PREMIUM, MeteringMaker, a_usage, new_org_id
-from metering.other_program import counter_update, marker_put
 from metering.test_aggregator import ForgedStore, Sleeper, stored
 from pricekeeper.days import date_of, day_start_ms
 from pricekeeper.errors import OutcomeUnknownError
@@ -18,23 +16,20 @@ from pricekeeper.metering import (
     next_midnight_ms,
     org_day,
 )
-from pricekeeper.metering.aggregator import closable_tick
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
 from pricekeeper.metering.items import (
     CHECKPOINT,
     checkpoint_from,
-    checkpoint_update,
     day_expires_at_epoch,
-    total_put,
 )
 from pricekeeper.metering.running import RunningTotals
 from pricekeeper.pricing.items import StatedPrices, price_item
 from pricekeeper.pricing.prices import PriceTable, RateCard
-from pricekeeper.storage import Item, Page, Put, Query, Store, Update
+from pricekeeper.storage import Item, Put, Store, Update
 from pricekeeper.storage.tables import PRICING_CACHE
-from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
 from stores import ShiftedClock
+from totals import listed_total_puts
 
 ACCOUNT = Account("ORG#1", PREMIUM, "20260123")
 
@@ -42,17 +37,6 @@ ACCOUNT = Account("ORG#1", PREMIUM, "20260123")
 def alike(number: int) -> Counters:
     """Every counter is that number."""
     return Counters.of_amounts([number] * len(COUNTER_NAMES))
-
-
-@pytest.mark.parametrize("name", COUNTER_NAMES)
-def test_one_smaller_number_is_enough_to_refuse_a_total(name: str) -> None:
-    """However much larger the others are, and though it was summed later."""
-    there = total_put(ACCOUNT, Total.of(alike(5), 1_000), 0).item
-    for number, goes in ((4, False), (5, True)):
-        summed = replace(alike(9), **{name: number})
-        put = total_put(ACCOUNT, Total.of(summed, 2_000), 0)
-        assert put.condition is not None
-        assert put.condition.holds(there) is goes
 
 
 async def test_a_run_that_began_earlier_does_not_move_the_checkpoint_back(
@@ -219,56 +203,8 @@ async def test_an_organisations_total_is_as_old_as_the_oldest_part_of_it(
     expires = day_expires_at_epoch(day)
     for app, age_ms in (("one", 5_000), ("three", 9_000), ("two", 7_000)):
         account = Account(f"ORG#{org_id}#APP#{app}", PREMIUM, day)
-        await store.put(marker_put(account, 8, expires))
-        await store.put(total_put(account, Total.of(alike(1), now_ms - age_ms), expires))
+        for put in listed_total_puts(account, Total.of(alike(1), now_ms - age_ms), expires):
+            await store.put(put)
     # Of the organisation's own there is nothing, as of never: nobody has aggregated yet.
     found = await metering.read_org_totals(org_id, [], day)
     assert found.total == {PREMIUM: Total.of(alike(3), now_ms - 9_000)}
-
-
-async def test_accounts_are_read_together_up_to_what_one_request_holds(
-    clock: ShiftedClock, store: Store, meter: StoreMeter
-) -> None:
-    """100 keys are one read; with one more, the second account is read by itself."""
-    for reads, counts in ((1, (49, 49)), (2, (49, 50))):
-        clock.shift_ms += 7 * DAY_MS  # no day of the round before is looked at any more
-        day = org_day("UTC", clock.now_ms())
-        expires = day_expires_at_epoch(day)
-        await store.update(checkpoint_update(clock.now_ms(), closable_tick(clock.now_ms())))
-        for number, count in enumerate(counts):
-            account = Account(f"ORG#{number}", PREMIUM, day)
-            await store.put(marker_put(account, count, expires))
-        meter.clear()
-        report = await Aggregator(store, clock).run_once()
-        assert report.accounts == 2
-        assert meter.calls["batch_get"] == reads
-
-
-class SinglePages(FaultyStore):
-    """A store whose pages have one item each."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, Interleaving(0), Faults())
-
-    async def query(self, query: Query, *, consistent: bool = True) -> Page:
-        return await super().query(replace(query, limit=1), consistent=consistent)
-
-
-async def test_two_shard_counts_of_an_account_may_be_on_different_pages(
-    new_metering: MeteringMaker, clock: ShiftedClock, store: Store
-) -> None:
-    """The larger one counts, in whatever order they come."""
-    account = Account(f"ORG#{new_org_id()}", PREMIUM, org_day("UTC", clock.now_ms()))
-    expires = day_expires_at_epoch(account.day)
-    for count in (8, 16, 64):  # by their sort keys 16 comes first, and 8 last
-        await store.put(marker_put(account, count, expires))
-    for shard in (0, 63):
-        one = Counters(requests=1)
-        await store.update(counter_update(account, shard, one, clock.now_epoch(), expires))
-    pages = SinglePages(store)
-    await Aggregator(pages, clock).run_once()
-    for live in (True, False):
-        totals = await new_metering(pages, clock).read_totals(
-            account.scope_key, [PREMIUM], account.day, live=live
-        )
-        assert totals[PREMIUM].requests == 2

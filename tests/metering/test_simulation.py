@@ -3,8 +3,9 @@
 Several instances count for apps in three zones, around the midnight of each. Their wire loses
 requests and replies, delivers late, up to minutes, and their processes die. Their clocks are up to
 two seconds wrong. Clients repeat a third of their records, some ids have their time in them and
-some not, and whatever was not answered is reported again. Another program counts in shards
-beside them. Two aggregators run in between, stopped at any read or write. However it goes, the
+some not, and whatever was not answered is reported again. Another service counts in a store of its
+own, which is adopted again and again. Two aggregators and the adoption are stopped at any read or
+write. However it goes, the
 totals are those of the distinct records.
 """
 
@@ -25,10 +26,10 @@ from faulty_store import Crashed, Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.audit import Audit, Reported, Watcher
 from metering.conftest import LABELS, PREMIUM, a_policy
-from metering.other_program import OtherProgram
+from metering.other_service import SHARDS, OtherService
 from metering.variants import BROKEN, CAUGHT_BY, SEEDING, SOUND, Variant
 from minting import minted
-from pricekeeper.clock import ManualClock
+from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.errors import (
     OutcomeUnknownError,
     PriceKeeperError,
@@ -43,6 +44,7 @@ from pricekeeper.metering import (
     journal,
     journal_items,
 )
+from pricekeeper.metering.adopting import UsageAdopter
 from pricekeeper.metering.journal import FULL_WEIGHT
 from pricekeeper.settings import MEMORY, SqliteLocation
 from pricekeeper.storage import Key, Store, open_store
@@ -104,7 +106,8 @@ class World:
         ]
         self.instances = [self.instance() for _ in range(INSTANCES)]
         self.crowded_ms = clock.now_ms() - self.random.randrange(10_000)
-        self.other_program = OtherProgram(self.wire, self.service_clock(), self.random)
+        self.elsewhere = MemoryStore(clock)
+        self.other_service = OtherService(self.elsewhere, self.random)
         self.crashes = 0
 
     def service_clock(self) -> SkewedClock:
@@ -141,6 +144,8 @@ class World:
     async def client(self) -> None:
         """Report, now and then again, and go on whatever happens."""
         for _ in range(RECORDS):
+            if self.random.random() < 0.1:
+                await self.count_elsewhere()
             known = list(self.audit.reported.values())
             if known and self.random.random() < 0.3:
                 record = self.random.choice(known)
@@ -150,9 +155,6 @@ class World:
             await self.send(record)
 
     async def send(self, record: Reported) -> None:
-        if record.usage.request_id[14] == "4" and self.random.random() < 0.3:
-            await self.send_to_other_program(record)
-            return
         number = self.random.randrange(INSTANCES)
         instance = self.instances[number]
         try:
@@ -166,12 +168,22 @@ class World:
         else:
             self.audit.answer(record, answer)
 
-    async def send_to_other_program(self, record: Reported) -> None:
-        """Another program counts it, in a shard."""
-        with suppress(*_NO_ANSWER):
-            await self.other_program.record(
-                record.policy, record.usage, record.happened_at_ms, record.cost_usd_picos
-            )
+    async def count_elsewhere(self) -> None:
+        """The other service counts a record."""
+        record = self.new_record()
+        await self.other_service.count(record.account, self.audit.adopt(record))
+
+    async def adopt(self, store: Store, clock: Clock) -> None:
+        adopter = UsageAdopter(self.elsewhere, store, clock)
+        for policy in self.policies:
+            for label in LABELS:
+                await adopter.adopt(policy.scope_key, label, SHARDS)
+
+    async def keep_adopting(self) -> None:
+        """Adopt, die, adopt again."""
+        for _ in range(RUNS):
+            with suppress(StoreError, Crashed):
+                await self.adopt(self.torn, self.service_clock())
 
     async def aggregate(self) -> None:
         """Run, die, run again."""
@@ -194,6 +206,7 @@ class World:
         for record in self.audit.unanswered:
             self.audit.answer(record, await survivor.record(record.policy, record.usage))
         await survivor.close()
+        await self.adopt(self.calm, self.clock)
         for _ in range(2):
             report = await self.variant.aggregator(self.calm, self.clock).run_once()
             assert not report.failed, report.errors
@@ -214,6 +227,7 @@ async def simulate(seed: int, variant: Variant, *, written: list[Logged] | None 
             *(world.client() for _ in range(CLIENTS)),
             world.aggregate(),
             world.aggregate(),
+            world.keep_adopting(),
             world.watch(),
         )
         await world.settle()

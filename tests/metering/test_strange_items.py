@@ -13,15 +13,20 @@ import apsw
 import botocore.session
 import pytest
 
-from metering.conftest import COST_USD_PICOS, LABELS, PREMIUM, a_policy, a_usage
-from metering.other_program import marker_put
+from metering.conftest import (
+    COST_USD_PICOS,
+    LABELS,
+    PREMIUM,
+    MeteringMaker,
+    a_policy,
+    a_usage,
+)
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering import Aggregator, Metering, Outcome, org_day
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import day_expires_at_epoch, total_key
+from pricekeeper.metering.items import total_key
 from pricekeeper.metering.journal import private_sort_key
 from pricekeeper.metering.journal_items import page_key
-from pricekeeper.metering.shards import counter_key
 from pricekeeper.settings import DynamoDbLocation, SqliteLocation, StoreLocation
 from pricekeeper.storage import Delete, Key, Put, Store, Table
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
@@ -72,7 +77,7 @@ def damage(location: StoreLocation, table_prefix: str) -> Damage:
     return in_sqlite if isinstance(location, SqliteLocation) else in_dynamodb
 
 
-@pytest.mark.parametrize("kind", ["total", "shard", "page"])
+@pytest.mark.parametrize("kind", ["total", "page"])
 async def test_the_neighbour_is_aggregated_and_read(
     metering: Metering, store: Store, clock: ShiftedClock, damage: Damage, kind: str
 ) -> None:
@@ -83,13 +88,8 @@ async def test_the_neighbour_is_aggregated_and_read(
         await metering.record(policy, a_usage())
     broken, *others = policies
     account = Account(broken.scope_key, PREMIUM, day)
-    await store.put(marker_put(account, 8, day_expires_at_epoch(day)))
     page = page_key(broken.org_id, region_at(clock.now_ms()), 0, private_sort_key(b"strange"))
-    place = {
-        "total": total_key(account),
-        "shard": (USAGE_AGG_SHARDED, counter_key(account, 3)),
-        "page": (USAGE_AGG_SHARDED, page),
-    }[kind]
+    place = total_key(account) if kind == "total" else (USAGE_AGG_SHARDED, page)
     await damage(*place)
 
     with StrangeItems() as strange:
@@ -119,14 +119,14 @@ async def test_the_neighbour_is_aggregated_and_read(
     assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS
 
 
-async def test_a_record_is_counted_beside_a_counter_that_is_none(
-    metering: Metering, policy: Policy, store: Store, clock: ShiftedClock
+async def test_a_record_is_counted_beside_a_page_that_is_none(
+    new_metering: MeteringMaker, policy: Policy, store: Store, clock: ShiftedClock
 ) -> None:
-    """A shard that can't be read keeps no record out, and a sum with it is no answer."""
+    """A page that can't be read keeps no record out, and a live total with it is no answer."""
     account = Account(policy.scope_key, PREMIUM, org_day("UTC", clock.now_ms()))
-    key, other = counter_key(account, 0), a_policy()
-    await store.put(marker_put(account, 8, day_expires_at_epoch(account.day)))
-    await store.put(Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, "requests": "many"}))
+    key = page_key(policy.org_id, region_at(clock.now_ms()), 0, private_sort_key(b"strange"))
+    other, metering = a_policy(), new_metering(store, clock)
+    await store.put(Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, "n": "many"}))
 
     both = await asyncio.gather(
         metering.record(policy, a_usage()), metering.record(other, a_usage())
@@ -136,6 +136,7 @@ async def test_a_record_is_counted_beside_a_counter_that_is_none(
     with pytest.raises(UnreadableItemError):
         await metering.read_totals(policy.scope_key, LABELS, account.day, live=True)
     await store.delete(Delete(USAGE_AGG_SHARDED, key))
+    metering = new_metering(store, clock)  # which shares no reading of a moment ago
     for one in (policy, other):
         totals = await metering.read_totals(one.scope_key, LABELS, account.day, live=True)
         assert totals[PREMIUM].cost_usd_picos == COST_USD_PICOS

@@ -230,5 +230,5 @@ def test_totals_move_forward_through_corrections(events: Any, data: st.DataObjec
         expected += counters
     assert fold.total == expected
     assert all(amount >= 0 for amount in fold.total.amounts)
-    rebuilt = fold.rebuilt(found, NOTHING, 3) or fold
+    rebuilt = fold.rebuilt(found, 3) or fold
     assert rebuilt.total == expected

@@ -18,7 +18,7 @@ from pricekeeper.errors import (
 )
 from pricekeeper.metering import Counters, Metering, Total, org_day
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import day_expires_at_epoch, total_put
+from pricekeeper.metering.items import day_expires_at_epoch
 from pricekeeper.pricing import PICOS_PER_MICRO, PriceBook
 from pricekeeper.pricing.deployment import parse_catalogue
 from pricekeeper.selection import SelectionMeter, Selector
@@ -28,6 +28,7 @@ from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import AppId, ModelLabel, OrgId
 from selection.policies import APP, LABELS
 from stores import location, meter, store, table_prefix
+from totals import total_put
 
 __all__ = ["location", "meter", "store", "table_prefix"]
 

@@ -245,16 +245,6 @@ def test_without_sticky_fallback_the_totals_alone_decide() -> None:
     assert choose(free, CHAIN, {}, ON_ECONOMY).label == PREMIUM
 
 
-def test_a_record_of_the_schema_alone_gives_up_what_comes_before_its_label() -> None:
-    """Whoever wrote it knew positions only."""
-    plain = replace(ON_ECONOMY, given_up=None)
-
-    choice = choose(policy(), CHAIN, {}, plain)
-    assert (choice.label, choice.reason) == (ECONOMY, Reason.STICKY_FALLBACK)
-    assert plain.given_up_in((TURBO, PREMIUM)) == {STANDARD}
-    assert plain.given_up_in((STANDARD, ECONOMY, PREMIUM)) == {STANDARD}
-
-
 # -- quota zero, and labels without a model ------------------------------------------------
 
 
@@ -427,7 +417,7 @@ def test_no_history_leads_back_to_a_label_that_was_given_up(
     state: StickyState | None = None
     for now, spends in history:
         choice = choose(now, LABELS, spends, state)
-        given_up = state.given_up_in(now.model_ordering) if state else frozenset()
+        given_up = state.given_up if state else frozenset[ModelLabel]()
         if state is not None and choice.label in given_up:
             assert now.quotas[choice.label] > state.given_up_at_usd_micros[choice.label]
         if choice.flip is None:

@@ -12,8 +12,6 @@ from pricekeeper.errors import FrozenError, QuotaExceededError, UnknownModelLabe
 from pricekeeper.metering import Metering, Usage
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Reason
-from pricekeeper.storage import Put
-from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, Freeze, QuotaScope
 from selection.conftest import CATALOGUE, NOON_MS, GatedStore, SettableClock, World
 from selection.policies import ECONOMY, PREMIUM, QUOTAS, STANDARD, TURBO, policy
@@ -138,33 +136,6 @@ async def test_without_sticky_fallback_nothing_is_written(world: World, app: Cli
     assert await world.sticky_item(free) == {}
     raised = replace(free, quotas={**QUOTAS, PREMIUM: 1_001})
     assert (await world.instance().select(raised)).label == PREMIUM
-
-
-async def test_a_record_of_another_tool_is_followed(world: World, app: Client) -> None:
-    """The attributes of the schema document are enough."""
-    mine = policy(client=app)
-    await world.store.put(
-        Put(
-            STICKY_STATE,
-            {
-                "PK": mine.scope_key,
-                "SK": "DAY#20300115",
-                "active_model_label": "standard",
-                "active_model_index": 1,
-                "reason": "QUOTA_EXCEEDED",
-                "previous_model_label": "premium",
-                "activated_at_epoch": NOON_MS // 1000,
-                "expires_at_epoch": MIDNIGHT_MS // 1000 + 35 * 86_400,
-            },
-        )
-    )
-    assert (await world.instance().select(mine)).label == STANDARD
-
-    await world.spend(mine, {STANDARD: 500})
-    assert (await world.instance().select(mine)).label == ECONOMY
-    item = await world.sticky_item(mine)
-    assert item["active_model_index"] == 2
-    assert item["given_up_model_labels"] == {"premium", "standard"}
 
 
 # -- scopes --------------------------------------------------------------------------------

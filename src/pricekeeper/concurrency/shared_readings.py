@@ -1,12 +1,14 @@
-"""Shares expensive reads, so that frequent callers cost as little as occasional ones.
+"""Readings that callers share, so that asking often costs little more than asking once.
 
-A result is reused for `reuse_ms` from the moment its read began, unless a change is known; and
-always for `REST_TIMES` as long as the read took. So constant polling takes a bounded part of a
-processor. Callers that come during a read share its result.
+A reading is reused for `reuse_ms` from the moment it began, unless it was outdated since then. One
+that took long is reused for `REST_TIMES` its work in any case, so constant asking takes a bounded
+share of a processor. Callers that ask during a reading share its result. If it was outdated before
+they asked, they wait for the next reading instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -14,22 +16,25 @@ from pricekeeper.concurrency.cache import BoundedCache
 from pricekeeper.concurrency.single_flight import SingleFlight
 
 REST_TIMES: Final = 8
+REST_MS_MIN: Final = 50
+"""A shorter rest is left out: a short reading that was outdated is never reused."""
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
 class Read(NamedTuple, Generic[T]):
-    """A result, and how long it took to read."""
+    """A result, and the processor time that it took."""
 
     result: T
     work_us: int
 
 
 class _Reading(Generic[T]):
-    __slots__ = ("began_ms", "is_outdated", "read")
+    __slots__ = ("began_ms", "is_outdated", "number", "read")
 
-    def __init__(self, began_ms: int) -> None:
+    def __init__(self, number: int, began_ms: int) -> None:
+        self.number = number
         self.began_ms = began_ms
         self.read: Read[T] | None = None
         self.is_outdated = False
@@ -43,30 +48,41 @@ class SharedReadings(Generic[K, T]):
     ) -> None:
         self._monotonic_ms = monotonic_ms
         self._reuse_ms = reuse_ms
+        self._begun = 0
         self._made: BoundedCache[K, _Reading[T]] = BoundedCache(entries_max)
         self._under_way: dict[K, _Reading[T]] = {}
         self._flights: SingleFlight[K, T] = SingleFlight(name)
 
     async def get(self, key: K, read: Callable[[], Coroutine[Any, Any, Read[T]]]) -> T:
-        """The result of a recent read, or of a new one."""
-        known = self._made.get(key)
-        if known is not None and known.read is not None and self._is_fresh(known, known.read):
-            return known.read.result
-        return await self._flights.run(key, lambda: self._make(key, read))
+        """Return a reading that is still fresh, or make one."""
+        begun_before = self._begun
+        while True:  # ends: a reading that begins after this call serves it
+            known = self._made.get(key)
+            if known is not None and known.read is not None and self._is_fresh(known, known.read):
+                return known.read.result
+            under_way = self._under_way.get(key)
+            flight = self._flights.run(key, lambda: self._make(key, read))
+            if under_way is None or not under_way.is_outdated or under_way.number > begun_before:
+                return await flight
+            with contextlib.suppress(Exception):  # the callers of that reading get its error
+                await flight
 
     def outdate(self, key: K) -> None:
-        """Mark the results of a key as outdated by a change."""
+        """Outdate earlier readings of the key: they lack a change."""
         for reading in (self._made.peek(key), self._under_way.get(key)):
             if reading is not None:
                 reading.is_outdated = True
 
     def _is_fresh(self, reading: _Reading[T], read: Read[T]) -> bool:
         rest_ms = read.work_us * REST_TIMES // 1000
+        if rest_ms < REST_MS_MIN:
+            rest_ms = 0
         good_ms = rest_ms if reading.is_outdated else max(self._reuse_ms, rest_ms)
         return self._monotonic_ms() - reading.began_ms < good_ms
 
     async def _make(self, key: K, read: Callable[[], Coroutine[Any, Any, Read[T]]]) -> T:
-        reading = self._under_way[key] = _Reading[T](self._monotonic_ms())
+        self._begun += 1
+        reading = self._under_way[key] = _Reading[T](self._begun, self._monotonic_ms())
         try:
             reading.read = made = await read()
         finally:

@@ -31,7 +31,7 @@ class SingleFlight(Generic[K, T]):
         """The result of the execution under way, or of a new one."""
         # A task of its own: cancelling the caller that started it does not stop it for the others.
         flight = self._flights.get(key)
-        if flight is None:
+        if flight is None or flight.done():
             flight = asyncio.create_task(work(), name=self._name)
             self._flights[key] = flight
             flight.add_done_callback(lambda done: self._end(key, done))

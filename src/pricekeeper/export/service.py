@@ -44,8 +44,8 @@ from pricekeeper.export.manifest import (
     total_row,
 )
 from pricekeeper.metering.counters import NOTHING, Account, Counters
-from pricekeeper.metering.folding import ticks_of_day
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
+from pricekeeper.metering.journal import ticks_of_day
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.totals import TotalsReader
@@ -208,7 +208,7 @@ class Exporter:
         accounts = plan.accounts.get(org_id, [])
         if not accounts:
             return {}
-        found = (await self._totals.read_aggregated(accounts)).require_all()
+        found = (await self._totals.read(accounts)).require_all()
         return {
             account: total.counters for account, total in found.items() if total.counters != NOTHING
         }

@@ -12,8 +12,6 @@ totals, the checkpoint moves past it.
 A lost reply to a write needs no care: a total is put in place of the one that was read, and late
 or twice it is refused. An account that can't be read or written is reported and tried again by the
 next run; the others go on. So it is with an organisation with an unreadable page.
-
-`metering.shards` adds what another program has counted in shards.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ from pricekeeper.metering.items import (
     closed_tick_from,
 )
 from pricekeeper.metering.meter import FoldMeter
-from pricekeeper.metering.shards import ShardSums
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.storage import Store
 from pricekeeper.ticks import tick_of
@@ -89,7 +86,6 @@ class Aggregator:
         self._retention_days = retention_days
         self._random = randomness or random.Random()  # noqa: S311  # spreads runs, no secret
         self._fold_runner = FoldRunner(store, clock, retention_days, look)
-        self._shards = ShardSums(store, clock, retention_days)
 
     @property
     def meter(self) -> FoldMeter:
@@ -132,10 +128,7 @@ class Aggregator:
         since_ms = max(oldest_ms, min(began_ms, oldest_ms if last_ms is None else last_ms))
         tally = Tally()
         closed = closed_tick_from(checkpoint)
-        # The first run that closes a tick lists once what other programs have counted.
-        days = list(days_open(oldest_ms if closed is None else since_ms, began_ms))
-        for day in days:
-            await self._shards.write_totals_of(day, tally)
+        days = list(days_open(since_ms, began_ms))
         is_ahead = closed is not None and closed > closable_tick(began_ms) + 1
         if is_ahead or _is_ahead(last_ms, began_ms):
             closed = await self._rebuild(began_ms, days, tally)

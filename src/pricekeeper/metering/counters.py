@@ -29,6 +29,11 @@ class Account(NamedTuple):
     day: str
 
     @property
+    def org_id(self) -> str:
+        """The organisation that the scope belongs to."""
+        return self.scope_key.split("#", 2)[1]
+
+    @property
     def partition(self) -> str:
         """Where the totals of its scope and label are, whatever the day."""
         return f"{self.scope_key}#LABEL#{self.label}"

@@ -64,6 +64,11 @@ SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
 """What was posted, by total and tick."""
 
 
+def facet_of(account: Account) -> Facet:
+    """Return the facet of an account's total."""
+    return Facet(account.org_id, account.day, account.partition, f"{DAY}{account.day}")
+
+
 def hour_of(epoch_ms: int) -> int:
     """The hour, since the epoch, that a moment belongs to."""
     return epoch_ms // MS_PER_HOUR

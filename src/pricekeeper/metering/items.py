@@ -1,25 +1,21 @@
 """Keys and items of metering, and the codec between them and values.
 
 - DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``: what an account has spent, with what that is
-  made of (`metering.fold`) under ``shards_part``, ``closed``, ``parts`` and ``rev``, and what was
-  taken out of it under ``voided``
+  made of (`metering.fold`) under ``adopted``, ``closed``, ``parts`` and ``rev``, and what
+  corrections took out of it under ``voided``
 - DailyTotal, the same and ``HOUR#...``, ``TAG#...``: the same by hour and tag (`metering.facets`)
 - UsageAggSharded ``AGGREGATOR`` / ``CHECKPOINT``: when the last complete aggregation began, and the
   last tick that it closed
 - UsageAggSharded ``SPENT#{day}`` / ``{scope}#LABEL#{label}``: the account has a total of that day
 - UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: that partition has totals of
-  days (``has_days``), or of hours and tags (``has_hours``)
+  days (``has_days``), of hours and tags (``has_hours``), or adopted usage (``has_adopted``)
 
-Everything of a day expires at one moment, `RETENTION_DAYS` after it has ended everywhere. Counters
-of other programs are in `metering.shards`, the values of tags in `metering.tag_values`.
+All items of a day expire `RETENTION_DAYS` after it has ended in every zone. The values of tags are
+in `metering.tag_values`. ``cost_usd_micros`` of a total is a rounded copy of ``cost_usd_picos``.
 
-A total that another program wrote by the schema document alone has its cost in
-``cost_usd_micros``. In a total that we wrote, that is only a rounded copy of ``cost_usd_picos``.
-Readers use it only if ``cost_usd_picos`` is absent.
-
-What can't be read is never nothing: it raises `UnreadableItemError`. If that is a shard, the
-aggregator says so on the account's total (``shards_unreadable_since_ms``), so that nobody takes the
-total for the whole.
+An item that can't be read raises `UnreadableItemError`; it never counts as nothing. If a page of
+the journal can't be read, the aggregator sets ``lacking_since_ms`` on the totals that may lack it.
+Such a total can't be read either.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -37,11 +33,9 @@ from pricekeeper.days import date_of
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.counters import COUNTER_NAMES, NOTHING, Account, Counters, Total
 from pricekeeper.metering.fold import Fold
-from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.settings import RETENTION_DAYS_DEFAULT
 from pricekeeper.storage import (
     ITEM_ABSENT,
-    Condition,
     Item,
     Key,
     Put,
@@ -57,7 +51,7 @@ from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
 RETENTION_DAYS: Final = RETENTION_DAYS_DEFAULT
 CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
 
-Holds: TypeAlias = Literal["has_days", "has_hours"]
+Holds: TypeAlias = Literal["has_days", "has_hours", "has_adopted"]
 """Which totals a partition holds."""
 _EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
@@ -67,7 +61,7 @@ _DAYS_REMEMBERED_MAX: Final = 4_096
 _REV: Final = "rev"
 _CLOSED: Final = "closed"
 _PARTS: Final = "parts"
-_SHARDS_PART: Final = "shards_part"
+_ADOPTED: Final = "adopted"
 _NO_PARTS: Final = msgspec.json.encode({})
 _VOIDED: Final = "voided"
 _Amounts = tuple[int, int, int, int, int, int, int]
@@ -81,9 +75,8 @@ _AWAITED: Final = "awaited_since_ms"
 _COST_MICROS: Final = "cost_usd_micros"
 _COST_PICOS: Final = "cost_usd_picos"
 _AS_OF: Final = "as_of_ms"
-_SHARDS_UNREADABLE: Final = "shards_unreadable_since_ms"
-_IN_EVERY_TOTAL: Final = ("input_tokens", "output_tokens", "requests")
-"""What the schema document has in each total. The other counters are ours, and may be absent."""
+_LACKING: Final = "lacking_since_ms"
+_REQUIRED: Final = (*COUNTER_NAMES, _REV)
 _ACCOUNT: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})")
 
 
@@ -135,6 +128,7 @@ class Partition(NamedTuple):
     label: str
     has_days: bool = True
     has_hours: bool = True
+    has_adopted: bool = False
 
     @property
     def pk(self) -> str:
@@ -147,8 +141,7 @@ def partition_from(item: Item) -> Partition | None:
     named = _named_in(item)
     if named is None:
         return None
-    holds = [item.get(name) is True for name in ("has_days", "has_hours")]
-    return Partition(*named, *(holds if any(holds) else (True, True)))
+    return Partition(*named, *(item.get(name) is True for name in get_args(Holds)))
 
 
 def total_key(account: Account) -> tuple[Table, Key]:
@@ -167,24 +160,6 @@ def _total_item(key: Key, total: Total, expires_at_epoch: int) -> Item:
     }
 
 
-def _goes_forward(total: Total) -> Condition:
-    """Every number is compared, not the times alone: two sums need not contain each other."""
-    forward: Condition = _at_most(_AS_OF, total.as_of_ms)
-    for name, amount in zip(COUNTER_NAMES, total.amounts, strict=True):
-        forward &= _at_most(name, amount)
-    # Of another program's total there is only the cost that ours show.
-    picos_say = attr(_COST_PICOS).exists()
-    return forward & (picos_say | _at_most(_COST_MICROS, total.cost_usd_micros))
-
-
-def total_put(account: Account, total: Total, expires_at_epoch: int) -> Put:
-    """Write a total that is the sum of shards alone, unless that would take anything back."""
-    _, key = total_key(account)
-    item = _total_item(key, total, expires_at_epoch)
-    alone = attr(_REV).absent()
-    return Put(DAILY_TOTAL, item, ITEM_ABSENT | (_goes_forward(total) & alone))
-
-
 def fold_put(
     key: Key,
     fold: Fold,
@@ -192,11 +167,11 @@ def fold_put(
     as_of_ms: int,
     expires_at_epoch: int,
     *,
-    with_shards: bool = False,
+    is_whole: bool = False,
 ) -> Put:
-    """Write a total and what it is made of, in place of what was read.
+    """Write a total and its parts, on condition that the stored one is still the one read.
 
-    ``with_shards``: its shards have all been read just now.
+    ``is_whole``: it was made from all records, so it lacks nothing any more.
     """
     total = Total.of(fold.total, as_of_ms)
     item = _total_item(key, total, expires_at_epoch)
@@ -206,18 +181,15 @@ def fold_put(
         item[_PARTS] = msgspec.json.encode(
             {str(tick): _part_of(part) for tick, part in fold.parts.items()}
         )
-    if fold.shards != NOTHING:
-        item[_SHARDS_PART] = msgspec.json.encode(fold.shards.amounts)
+    if fold.adopted != NOTHING:
+        item[_ADOPTED] = msgspec.json.encode(fold.adopted.amounts)
     if fold.total.voided is not UNSET:
         item[_VOIDED] = msgspec.json.encode(fold.total.voided.amounts)
     if stored is None:
         return Put(DAILY_TOTAL, item, ITEM_ABSENT)
-    if _SHARDS_UNREADABLE in stored and not with_shards:
-        item[_SHARDS_UNREADABLE] = stored[_SHARDS_UNREADABLE]
-    if _REV in stored:
-        return Put(DAILY_TOTAL, item, attr(_REV).eq(stored[_REV]))
-    counted = Total.of(fold.total.with_voided, as_of_ms)
-    return Put(DAILY_TOTAL, item, attr(_REV).absent() & _goes_forward(counted))
+    if _LACKING in stored and not is_whole:
+        item[_LACKING] = stored[_LACKING]
+    return Put(DAILY_TOTAL, item, attr(_REV).eq(stored[_REV]))
 
 
 def _part_of(part: Counters) -> list[int]:
@@ -232,32 +204,22 @@ def _part_from(amounts: list[int]) -> Counters:
     return msgspec.structs.replace(part, voided=Counters.of_amounts(amounts[size:]))
 
 
-def has_fold(item: Mapping[str, Any] | None) -> bool:
-    """Whether the total says what it is made of."""
-    return item is not None and _REV in item
-
-
 def fold_from(item: Mapping[str, Any] | None) -> Fold:
-    """The total and what it is made of; one that does not say is all shards.
-
-    Raises `UnreadableItemError` if it can't be read.
-    """
+    """The total and its parts. Raises `UnreadableItemError` if they can't be read."""
     if item is None:
         return Fold()
     total = total_so_far(item).counters
-    if _REV not in item:
-        return Fold(total, shards=total)
     typed = TypedItem(DAILY_TOTAL, item)
     try:
         parts = _decode_parts(item.get(_PARTS, _NO_PARTS))
-        shards = _decode_amounts(item[_SHARDS_PART]) if _SHARDS_PART in item else ()
+        adopted = _decode_amounts(item[_ADOPTED]) if _ADOPTED in item else ()
         if _VOIDED in item:
             total = msgspec.structs.replace(total, voided=Counters(*_decode_amounts(item[_VOIDED])))
     except (msgspec.MsgspecError, TypeError) as error:
         raise typed.report_unreadable(f"what it is made of can't be read: {error}") from error
     return Fold(
         total,
-        Counters(*shards),
+        Counters(*adopted),
         typed.whole(_CLOSED),
         {int(tick): _part_from(part) for tick, part in parts.items()},
         typed.whole(_REV, least=0),
@@ -271,58 +233,32 @@ def total_from(item: Mapping[str, Any] | None) -> Total:
     """
     if item is None:
         return Total()
-    if lacks_shards(item):
-        raise TypedItem(DAILY_TOTAL, item).report_unreadable("a shard of it can't be read")
-    return _total(item)
+    if lacks_records(item):
+        raise TypedItem(DAILY_TOTAL, item).report_unreadable("records of it can't be read")
+    return total_so_far(item)
 
 
 def total_so_far(item: Mapping[str, Any] | None) -> Total:
-    """As `total_from`, also where shards could not be read: what the total has in it at least."""
-    if item is None or (lacks_shards(item) and not {_COST_PICOS, _COST_MICROS} & item.keys()):
+    """As `total_from`, also of a total that lacks records: at least this much was counted."""
+    if item is None:
         return Total()
-    return _total(item)
-
-
-def _total(item: Mapping[str, Any]) -> Total:
     typed = TypedItem(DAILY_TOTAL, item)
     counts = typed.wholes(COUNTER_NAMES)
-    for name in _IN_EVERY_TOTAL:
+    for name in _REQUIRED:
         if name not in item:
-            typed.whole(name)  # which says that it is missing
-    if _COST_PICOS not in item:
-        counts[0] = typed.whole(_COST_MICROS, least=0) * PICOS_PER_MICRO
-    as_of_ms = typed.whole(_AS_OF, None, least=0)
-    if as_of_ms is None:
-        as_of_ms = typed.whole("updated_at_epoch", 0, least=0) * 1000
-    return Total.of(Counters.of_amounts(counts), as_of_ms)
+            typed.whole(name)  # which reports that it is missing
+    return Total.of(Counters.of_amounts(counts), typed.whole(_AS_OF, least=0))
 
 
-def is_own_total(item: Mapping[str, Any] | None) -> bool:
-    """Whether there is a total that an aggregator of ours has written."""
-    return item is not None and _AS_OF in item
+def lacks_records(item: Mapping[str, Any] | None) -> bool:
+    """Whether the total is marked: some of its records could not be read."""
+    return item is not None and _LACKING in item
 
 
-def lacks_shards(item: Mapping[str, Any] | None) -> bool:
-    """Whether the total says that some of its shards could not be read."""
-    return item is not None and _SHARDS_UNREADABLE in item
-
-
-def shards_unreadable_update(account: Account, now_ms: int, expires_at_epoch: int) -> Update:
-    """Say on the account's total that it does not have all shards in it, since when.
-
-    The next total that has all of them replaces the item, and so takes this away.
-    """
-    _, key = total_key(account)
-    return Update(
-        DAILY_TOTAL,
-        key,
-        (Set(_SHARDS_UNREADABLE, now_ms), Set("expires_at_epoch", expires_at_epoch)),
-        attr(_SHARDS_UNREADABLE).absent(),
-    )
-
-
-def _at_most(name: str, most: int) -> Condition:
-    return attr(name).absent() | attr(name).le(most)
+def lacking_update(account: Account, now_ms: int) -> Update:
+    """Mark an account's total as lacking records; a total made from all of them has no mark."""
+    is_unmarked = attr(_REV).exists() & attr(_LACKING).absent()
+    return Update(*total_key(account), (Set(_LACKING, now_ms),), is_unmarked)
 
 
 def checkpoint_update(began_ms: int, closed_tick: int) -> Update:

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.days import date_of
+from pricekeeper.days import MS_PER_DAY, date_of
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.ledger.position import SHEET, authorization_id_of
 from pricekeeper.metering.counters import NOTHING, Counters
@@ -56,6 +56,7 @@ _TERMS_BYTES: Final = 12
 _PRIVATE, _VOID_NOTE = "x", "v"
 """What the sort keys of a private page and a void note start with: no digits, and no sheet."""
 _ERROR, _ESTIMATED = 1, 2
+_ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -68,9 +69,10 @@ def lanes_of(shard_count: int) -> int:
     return max(1, shard_count // SHARDS_PER_LANE)
 
 
-def shards_at_most(lanes: int) -> int:
-    """How many shards an organisation of so many lanes can have."""
-    return (lanes + 1) * SHARDS_PER_LANE - 1
+def ticks_of_day(day: str) -> tuple[int, int]:
+    """Return the first and last tick in which a record of that day can be posted, in any zone."""
+    start = tick_of((date_of(day) - date_of("19700101")).days * MS_PER_DAY)
+    return start - _ONE_DAY_TICKS, start + 4 * _ONE_DAY_TICKS
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):

@@ -82,7 +82,7 @@ class KnownTotals:
         self._stale = {}
         asked_at_ms = self._clock.monotonic_ms()
         try:
-            readings = await self._reader.read_aggregated(accounts, consistent=False)
+            readings = await self._reader.read(accounts, consistent=False)
         except StoreError:
             return  # answers go without, or with an older one; the next record asks again
         for account, total in readings.totals.items():

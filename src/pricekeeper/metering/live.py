@@ -1,23 +1,22 @@
-"""What was posted in ticks that are not closed, by total: the live part of what was spent.
+"""Live sums: what was posted in open ticks, by total and tick.
 
-A total has the ticks in it that were folded. To have everything, the records of the ticks since are
-summed as the next fold would. They are many: an organisation of 500 records a second has posted a
-hundred thousand since the last tick that is closed. So what was read is remembered, and only what
-can have changed is read again:
+A stored total contains the ticks that were folded. The live total also needs the records of later
+ticks, summed as the next fold would sum them. An organisation with 500 records a second has a
+hundred thousand of them, so a reading is remembered and only what may have changed is read again:
 
-- A record that is acknowledged after a reading began was sent at most `in_flight_ms` before that:
-  no request is answered later. So it is in a region that was marked in a tick since then, and the
-  other regions are as they were.
-- What is written on a page stays, and makes it longer. A page of the same weight and length is not
-  parsed again.
+- No record is acknowledged more than `in_flight_ms` after it was sent. So a record that was
+  acknowledged after a reading began is in a region that was marked in a tick since then; the other
+  regions have not changed.
+- Pages only grow. A page of the same weight and length is not parsed again.
 
-So a reading has everything that was acknowledged before it began, as exactly as a fold has it.
+So a reading has everything that was acknowledged before it began, exactly as a fold would have it.
 
-Callers share readings (`concurrency.shared_readings`): within `REUSE_MS`, unless this process has
-counted more for their organisations since.
+Callers share readings (`concurrency.shared_readings`) for `REUSE_MS`. A caller never gets a reading
+that lacks what this process counted before the call, unless the reading was so long that it is
+reused to save the processor.
 
-Bounds: `READINGS_MAX` readings are remembered, and `PAGES_MAX` pages of all organisations together;
-beyond that the organisation that was read longest ago is forgotten, and read whole the next time.
+Bounds: `READINGS_MAX` shared readings, and `PAGES_MAX` remembered pages of all organisations; the
+organisation that was read longest ago is evicted first, and read whole the next time.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import Read, SharedReadings, gather_in_groups
+from pricekeeper.concurrency import Read, SharedReadings, error_copy, gather_in_groups
 from pricekeeper.days import MS_PER_DAY
-from pricekeeper.errors import UnreadableItemError
+from pricekeeper.errors import StoreError, UnreadableItemError
 from pricekeeper.metering.aggregation_report import Tally
-from pricekeeper.metering.counters import NOTHING, Counters
-from pricekeeper.metering.facets import Facet, Facets, SumsByFacet
+from pricekeeper.metering.counters import NOTHING, Account, Counters
+from pricekeeper.metering.facets import Facet, Facets, SumsByFacet, facet_of
+from pricekeeper.metering.fold import Sums
 from pricekeeper.metering.items import CHECKPOINT, closed_tick_from
 from pricekeeper.metering.journal import records_on, weight_on
 from pricekeeper.metering.journal_items import PostedRegion
@@ -45,58 +45,64 @@ from pricekeeper.ticks import tick_of
 
 REUSE_MS: Final = 1_000
 PAGE_US: Final = 12
-"""What it takes to look at a page that has not changed, on a slow machine."""
+"""Time to check a page that has not changed, on a slow machine."""
 RECORD_US: Final = 12
-"""What it takes to count a record."""
+"""Time to count a record."""
 READINGS_MAX: Final = 256
 PAGES_MAX: Final = 100_000
 BEFORE_ANY_FOLD_MS: Final = 2 * MS_PER_DAY
-"""How far back is looked where nothing was ever folded."""
+"""How far back to read if nothing was ever folded."""
 PAGES_A_TURN: Final = 64
-"""Pages that are looked at before other requests get their turn."""
-_EVERYBODY: Final = ""
+"""Pages checked before other requests get a turn."""
+_ALL: Final = ""
 _FACETS_MAX: Final = 10_000
 
 
 class LiveReading(NamedTuple):
-    """What was posted in open ticks, by organisation, total and tick."""
+    """The counters posted in open ticks, by organisation, total and tick."""
 
     found: Mapping[str, SumsByFacet]
     as_of_ms: int
-    """Everything that was acknowledged before is in it, but for organisations that are lacking."""
-    lacking: frozenset[str] = frozenset()
-    """The organisations of which something can't be read."""
+    """Everything acknowledged before is in it, except for the ``lacking`` organisations."""
+    lacking: Mapping[str, StoreError] = {}
+    """The organisations with an unreadable item, and the error."""
+
+    def sums_of(self, account: Account) -> Sums:
+        """Return what was posted for the account; raise if its organisation is lacking."""
+        if (error := self.lacking.get(account.org_id)) is not None:
+            raise error_copy(error)
+        return self.found.get(account.org_id, {}).get(facet_of(account), {})
 
 
 class _Page(NamedTuple):
-    """A page as it was read."""
+    """A page at its last reading."""
 
     state: tuple[int, int]
-    """Its weight and the bytes written on it: a place that was taken gets its record later."""
+    """Its weight and its bytes: a place that was taken gets its record later."""
     sums: dict[tuple[tuple[Facet, ...], int], Counters]
-    """What its records add to the totals that they count in, by tick."""
+    """The counters of its records, by their totals and tick."""
 
 
 class _Tail:
-    """The open ticks of one organisation, as far as they were read."""
+    """The open ticks of one organisation, as last read."""
 
     def __init__(self, org_id: str) -> None:
         self.org_id = org_id
         self.began_ms = 0
-        """When it was last read, in wall time."""
+        """The start of the last reading, in wall time."""
         self.regions: dict[int, set[PostedRegion]] = {}
-        """Where something was posted, by tick."""
+        """The regions posted into, by tick."""
         self._lanes: dict[tuple[str, int], dict[str, _Page]] = {}
         self._facets = Facets(org_id)
         self.sums: SumsByFacet = {}
         self.pages = 0
         self.work_us = 0
-        """What it has taken so far."""
+        """Processor time of all readings."""
         self.lock = asyncio.Lock()
         """Two readings at once would change the same sums."""
 
     def close(self, closed: int) -> None:
-        """Forget ticks that are closed, and regions in which nothing else was posted."""
+        """Forget closed ticks, and regions without open ones."""
         self.regions = {tick: some for tick, some in self.regions.items() if tick > closed}
         kept = {one.region for some in self.regions.values() for one in some}
         for lane in [lane for lane in self._lanes if lane[0] not in kept]:
@@ -110,7 +116,7 @@ class _Tail:
             self._facets = Facets(self.org_id)  # it remembers every hour and tag that it saw
 
     def to_read(self, since_tick: int) -> set[tuple[PostedRegion, int]]:
-        """The lanes in which something may be new: posted into since then, or never read."""
+        """Return the lanes with possible changes: posted into since then, or never read."""
         return {
             (posting._replace(lanes=1), lane)
             for tick, some in self.regions.items()
@@ -120,11 +126,11 @@ class _Tail:
         }
 
     def begin_lane(self, region: str, lane: int) -> None:
-        """Note that a lane is being read."""
+        """Note that a lane is read from now on."""
         self._lanes.setdefault((region, lane), {})
 
     def take(self, region: str, lane: int, item: Item, closed: int) -> None:
-        """Count a page as it is now, in place of what it was."""
+        """Count a page instead of its earlier state."""
         pages, name, state = self._lanes[region, lane], str(item["SK"]), _state_of(item)
         known = pages.get(name)
         self.work_us += PAGE_US
@@ -149,7 +155,7 @@ class _Tail:
 
 
 class LiveSums:
-    """Reads what was posted in open ticks, for everybody who wants to know."""
+    """Reads what was posted in open ticks."""
 
     def __init__(
         self, store: Store, clock: Clock, *, retention_days: int, in_flight_ms: int
@@ -164,29 +170,29 @@ class LiveSums:
             "pricekeeper-live", clock.monotonic_ms, entries_max=READINGS_MAX, reuse_ms=REUSE_MS
         )
         self._tails: dict[str, _Tail] = {}
-        """Those read longest ago are first."""
+        """The longest unread first."""
 
     async def read(self, org_ids: Collection[str], tag_key: str | None = None) -> LiveReading:
-        """What these organisations have posted in open ticks, at most a moment ago.
+        """Return what these organisations have posted in open ticks, at most a second ago.
 
-        ``tag_key`` is the tag whose values are of interest: they get their headings.
+        With ``tag_key``, values of that tag get the headings that a fold would give them.
         """
-        key = next(iter(org_ids)) if len(org_ids) == 1 else _EVERYBODY
+        key = next(iter(org_ids)) if len(org_ids) == 1 else _ALL
         reading = await self._readings.get(key, lambda: self._read_anew(key))
         if tag_key is None:
             return reading
         return await self._register_values(reading, org_ids, tag_key)
 
     def note_counted(self, org_id: str) -> None:
-        """This process has counted something for the organisation: older readings lack it."""
-        for key in (org_id, _EVERYBODY):
+        """Outdate readings: this process has counted something for the organisation."""
+        for key in (org_id, _ALL):
             self._readings.outdate(key)
 
     async def _register_values(
         self, reading: LiveReading, org_ids: Collection[str], tag_key: str
     ) -> LiveReading:
-        """Give values of the tag their headings, as a fold does, for these organisations."""
-        found, lacking = dict[str, SumsByFacet](), set(reading.lacking)
+        """Give values of the tag the headings that a fold would give them."""
+        found, lacking = dict[str, SumsByFacet](), dict(reading.lacking)
         for org_id in reading.found.keys() & set(org_ids):
             tally, sums = Tally(), reading.found[org_id]
             wanted = {
@@ -195,9 +201,9 @@ class LiveSums:
                 if facet.tag is None or facet.tag.key == tag_key
             }
             found[org_id] = await self._tag_values.register_values(wanted, tally)
-            if tally.failed:
-                lacking.add(org_id)
-        return LiveReading(found, reading.as_of_ms, frozenset(lacking))
+            if tally.unreadable:
+                lacking[org_id] = UnreadableItemError(f"the values of tag {tag_key} can't be read")
+        return LiveReading(found, reading.as_of_ms, lacking)
 
     async def _read_anew(self, key: str) -> Read[LiveReading]:
         now_ms = self._clock.now_ms()
@@ -205,32 +211,35 @@ class LiveSums:
         if closed is None:
             closed = tick_of(max(0, now_ms - BEFORE_ANY_FOLD_MS))
         found: dict[str, SumsByFacet] = {}
-        lacking: set[str] = set()
+        lacking: dict[str, StoreError] = {}
         work_us = 0
         for tail in await self._find_tails(key, closed, now_ms):
             before_us = tail.work_us
             try:
                 found[tail.org_id] = await self._read_tail(tail, closed, now_ms)
-            except UnreadableItemError:  # reported; it concerns that organisation alone
-                lacking.add(tail.org_id)
+            except UnreadableItemError as error:  # it concerns that organisation alone
+                lacking[tail.org_id] = error
             work_us += tail.work_us - before_us
         self._forget_oldest()
-        return Read(LiveReading(found, now_ms, frozenset(lacking)), work_us)
+        return Read(LiveReading(found, now_ms, lacking), work_us)
 
     async def _find_tails(self, key: str, closed: int, now_ms: int) -> list[_Tail]:
-        """The organisations that have posted in open ticks, each with where it has."""
+        """Find the organisations that have posted in open ticks, and their regions."""
         ticks = await self._journal.read_ticks(closed + 1, tick_of(now_ms) + 1)
-        for tick in ticks:
-            for posting in await self._journal.read_postings([tick], key):
+        by_tick = await gather_in_groups(
+            lambda tick: self._journal.read_postings([tick], key), ticks, CONCURRENCY
+        )
+        for tick, postings in zip(ticks, by_tick, strict=True):
+            for posting in postings:
                 tail = self._tails.pop(posting.org_id, None) or _Tail(posting.org_id)
                 tail.regions.setdefault(tick, set()).add(posting)
                 self._tails[posting.org_id] = tail  # now it is the last
-        if key == _EVERYBODY:
+        if key == _ALL:
             return list(self._tails.values())
         return [self._tails[key]] if key in self._tails else []
 
     async def _read_tail(self, tail: _Tail, closed: int, now_ms: int) -> SumsByFacet:
-        """Read what may be new of an organisation; returns all that is open."""
+        """Read what may be new of an organisation; return all open ticks."""
         async with tail.lock:
             since_tick = tick_of(max(0, tail.began_ms - self._in_flight_ms))
             tail.close(closed)
@@ -238,7 +247,7 @@ class LiveSums:
             try:
                 await gather_in_groups(partial(self._read_lane, tail, closed), lanes, CONCURRENCY)
             except BaseException:
-                # Nobody knows what of it was read.
+                # It is unknown which lanes were read.
                 if self._tails.get(tail.org_id) is tail:
                     del self._tails[tail.org_id]
                 raise
@@ -256,7 +265,7 @@ class LiveSums:
                 await asyncio.sleep(0)
 
     def _forget_oldest(self) -> None:
-        """Forget those that have nothing open, and make room if there are too many pages."""
+        """Forget organisations without open ticks, then the oldest until the pages fit."""
         for org_id in [one for one, tail in self._tails.items() if not tail.regions]:
             del self._tails[org_id]
         pages = sum(tail.pages for tail in self._tails.values())
@@ -265,5 +274,5 @@ class LiveSums:
 
 
 def _state_of(item: Item) -> tuple[int, int]:
-    """What changes whenever something is written on a page."""
+    """Return a value that each write on a page changes."""
     return weight_on(item), sum(len(one) for one in item.values() if isinstance(one, bytes))

@@ -147,7 +147,7 @@ class RangeReader:
         ``label`` narrows it to one label, ``tag_value`` to one value of the grouping's tag.
         ``live`` is what was posted since; it must have been read before.
         """
-        if live is None or not live.lacking.isdisjoint(org_ids):
+        if live is None or not live.lacking.keys().isdisjoint(org_ids):
             as_of_ms = await self.read_complete_ms()
         else:
             as_of_ms = live.as_of_ms
@@ -214,10 +214,7 @@ class RangeReader:
         breakdown: Breakdown,
         unfolded: Unfolded,
     ) -> None:
-        """Add totals by hour; if hours are not asked for, also totals that are known by day alone.
-
-        Another program has counted the latter in shards.
-        """
+        """Add totals by hour and, unless hours are asked for, adopted usage, which has no hour."""
         hours = _Hours(unfolded.org_id, span, breakdown)
 
         async def read(partition: Partition) -> None:
@@ -225,11 +222,11 @@ class RangeReader:
                 for prefix in hours.prefixes:
                     async for item in self._items(partition, *_bounds(prefix, span)):
                         hours.add(partition, str(item["SK"]), unfolded.with_posted(item))
-            if partition.has_days and not hours.are_told:
+            if partition.has_adopted and not hours.are_told:
                 async for item in self._items(
                     partition, f"{DAY}{span.first_day}", f"{DAY}{span.last_day}"
                 ):
-                    hours.add_shards(partition, item)
+                    hours.add_adopted(partition, item)
 
         await gather_in_groups(read, list(partitions), CONCURRENCY)
         for left in unfolded.hours_left(span.first_day, span.last_day, breakdown.grouping.tag_key):
@@ -268,14 +265,13 @@ class _Hours:
         else:
             self._breakdown.add_tagged(cell, tag.value, counters)
 
-    def add_shards(self, partition: Partition, item: Item) -> None:
-        """Add what of a day is known by no hour."""
-        total_from(item)  # raises if it can't be read, or does not have everything
-        shards = fold_from(item).shards
-        if shards != NOTHING:
+    def add_adopted(self, partition: Partition, item: Item) -> None:
+        """Add adopted usage of a day."""
+        adopted = fold_from(item).adopted
+        if adopted != NOTHING:
             day = str(item["SK"]).removeprefix(DAY)
             cell = Cell(self._org_id, _app_of(partition), partition.label, day)
-            self._breakdown.add(cell, shards)
+            self._breakdown.add(cell, adopted)
 
 
 def _bounds(prefix: str, span: DayRange) -> tuple[str, str]:

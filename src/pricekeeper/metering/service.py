@@ -43,7 +43,6 @@ from pricekeeper.metering.preparing import Preparer
 from pricekeeper.metering.quota_uses import QuotaUses
 from pricekeeper.metering.receipt import Receipt
 from pricekeeper.metering.recorded import Outcome, Recorded, Refused
-from pricekeeper.metering.shared_sums import SharedSums
 from pricekeeper.metering.submission import (
     Posted,
     RecordOnSheet,
@@ -91,7 +90,6 @@ class Metering:
         """
         self._clock = clock
         self._reader = TotalsReader(store, clock)
-        self._shared_sums = SharedSums(self._reader, clock)
         self._totals = KnownTotals(self._reader, clock)
         self.live = LiveSums(store, clock, retention_days=retention_days, in_flight_ms=in_flight_ms)
         """What was posted since the totals were made."""
@@ -229,22 +227,13 @@ class Metering:
     async def read_totals(
         self, scope_key: str, labels: Iterable[str], day: str, *, live: bool = False
     ) -> dict[ModelLabel, Total]:
-        """What a scope has spent on each label: one read, of the totals as last aggregated.
-
-        ``live`` adds what was posted since.
-        """
-        return await self._reader.read_scope(scope_key, labels, day, live=live)
-
-    async def read_shared_totals(
-        self, scope_key: str, labels: Iterable[str], day: str
-    ) -> dict[ModelLabel, Total]:
-        """As `read_totals` with ``live``, from a sum that callers share, at most a second old.
-
-        What this process has counted is in it, see `pricekeeper.metering.shared_sums`.
-        """
-        nothing = Total(as_of_ms=self._clock.now_ms())
-        sums = await self._shared_sums.read_totals(scope_key, day)
-        return {label: sums.get(label, nothing) for label in map(ModelLabel, labels)}
+        """Read a scope's totals by label: as last aggregated, or ``live``."""
+        accounts = [Account(scope_key, label, day) for label in labels]
+        if not accounts:
+            return {}
+        posted = await self.live.read([accounts[0].org_id]) if live else None
+        totals = (await self._reader.read(accounts, live=posted)).require_all()
+        return {ModelLabel(account.label): totals[account] for account in accounts}
 
     def known_spend_usd_micros(self, account: Account) -> int | None:
         """What this process knows an account to have spent at least; ``None`` if nothing."""
@@ -260,11 +249,9 @@ class Metering:
         """
         return (await self._reader.sum_unreadable(unreadable)).require_all()
 
-    async def read_org_totals(
-        self, org_id: OrgId, labels: Iterable[str], day: str, *, live: bool = False
-    ) -> OrgTotals:
-        """What an organisation and its apps have spent, also on labels that were not asked for."""
-        return await self._reader.read_org(org_id, labels, day, live=live)
+    async def read_org_totals(self, org_id: OrgId, labels: Iterable[str], day: str) -> OrgTotals:
+        """Read the totals of an organisation and its apps, also on labels not asked for."""
+        return await self._reader.read_org(org_id, labels, day)
 
     async def read_labels_used(self, scope_key: str, day: str) -> frozenset[ModelLabel]:
         """The labels that a scope has usage on, whether they are in anybody's ordering or not."""
@@ -317,7 +304,7 @@ class Metering:
     def note_voided(self, sums: Mapping[Account, Counters]) -> None:
         """Let the totals of this process know what a correction has taken out."""
         for account, counters in sums.items():
-            self._shared_sums.note_counted(account.scope_key)
+            self.live.note_counted(account.org_id)
             self._totals.count(account, counters)
 
     async def close(self) -> None:
@@ -465,7 +452,6 @@ class Metering:
     def _note_counted(self, submissions: Sequence[Submission]) -> None:
         """Let everybody here know of records of one organisation that count from now on."""
         for account, counters in sum_by_account(submissions).items():
-            self._shared_sums.note_counted(account.scope_key)
             self._totals.count(account, counters)
         self.live.note_counted(submissions[0].org_id)
         self._on_counted(submissions)

@@ -27,8 +27,6 @@ from pricekeeper.metering.items import (
     spent_query,
     total_key,
 )
-from pricekeeper.metering.shards import accounts_from, shard_markers_query
-from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Store, query_pages
 
 SPENDERS_MAX: Final = 20_000
@@ -102,8 +100,6 @@ class MonthSpend:
         async for page in query_pages(self._store, spent_query(day)):
             accounts = (account_from(day, item) for item in page.items)
             await self._add_totals(list(filter(None, accounts)), sums)
-        async for page in query_pages(self._store, shard_markers_query(day)):
-            await self._add_totals(list(accounts_from(day, page.items)), sums)
         return sums
 
     async def _add_totals(self, accounts: list[Account], sums: PicosBySpender) -> None:
@@ -130,10 +126,8 @@ def _cost_picos(item: Mapping[str, Any] | None) -> int | None:
     """What a total says; ``None`` if it can't be made out. Nothing was aggregated yet: 0."""
     if item is None:
         return 0
-    picos, micros = item.get("cost_usd_picos"), item.get("cost_usd_micros")
-    if isinstance(picos, int):
-        return picos
-    return micros * PICOS_PER_MICRO if isinstance(micros, int) else None
+    picos = item.get("cost_usd_picos")
+    return picos if isinstance(picos, int) else None
 
 
 def _days_between(first: str, last: str) -> Iterator[str]:

@@ -106,18 +106,16 @@ class Comeback:
 
 @dataclass(frozen=True, slots=True)
 class StickyState:
-    """The recorded fallback of a scope today.
-
-    ``given_up`` is ``None`` in a record by the schema document.
-    """
+    """The fallback that is recorded for a scope today."""
 
     active_label: ModelLabel
     active_index: int
     previous_label: ModelLabel
     activated_at_epoch: int
-    given_up: frozenset[ModelLabel] | None
+    given_up: frozenset[ModelLabel]
+    """The labels that were given up today, also those not in the order."""
     given_up_at_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
-    """The quota that each had spent; a record by the schema document has none."""
+    """The quota that each of them had spent; unknown for those that `pricekeeper adopt` copied."""
     comebacks: Mapping[ModelLabel, Comeback] = field(default_factory=dict)
     """The last recorded one of each label."""
     comeback_version: int = 0
@@ -127,17 +125,9 @@ class StickyState:
         """The labels that may not be used before midnight, unless their quotas are raised."""
         return frozenset(
             label
-            for label in self.given_up_in(policy.model_ordering)
+            for label in self.given_up
             if policy.quotas.get(label, 0) <= self.given_up_at_usd_micros.get(label, _UNKNOWN_QUOTA)
         )
-
-    def given_up_in(self, ordering: Sequence[ModelLabel]) -> frozenset[ModelLabel]:
-        """The labels that were given up today, including those not in the order."""
-        if self.given_up is not None:
-            return self.given_up
-        known = self.active_label in ordering
-        before = ordering[: ordering.index(self.active_label)] if known else ()
-        return frozenset((*before, self.previous_label))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +296,7 @@ def _new_flip(
     # different orders count on from each other, so that no new flip is refused as an old one.
     index = position if state is None else max(position, state.active_index + 1)
     previous = exceeded[0] if state is None else _in_force(exceeded, state)
-    given_up = frozenset[ModelLabel]() if state is None else state.given_up_in(ordering)
+    given_up = frozenset[ModelLabel]() if state is None else state.given_up
     quotas = {label: policy.quotas.get(label, 0) for label in exceeded}
     return StickyFlip(ordering[position], index, previous, given_up.union(exceeded), quotas)
 

@@ -10,11 +10,8 @@
   client. ``override_incarnation`` is the life of that client: after it is deleted and created
   again, the override is void. ``override_version`` counts the commands that set and cleared it.
 
-An item of the schema document with the reason ``MANUAL_OVERRIDE`` is an override, too, in the
-attributes of the fallback. It counts in every life of its client.
-
-Neither write touches the other's attributes, so an override and a flip that race both survive. The
-day is in the key: the next day starts without either.
+Neither write touches the other's attributes, so an override and a flip that race both survive.
+The day is in the key: the next day starts without either.
 
 In Activity, ``FLIPS#{org}`` / ``{day}#{app}`` marks that something may have changed there; without
 an app it is about the organisation itself.
@@ -36,9 +33,21 @@ from pricekeeper.activity.event import decode_flip
 from pricekeeper.activity.event import encode as encode_event
 from pricekeeper.days import date_of
 from pricekeeper.selection.fallback import Comeback, Override, Reason, StickyFlip, StickyState
-from pricekeeper.storage import Action, Add, Key, Put, Query, Remove, Set, TypedItem, Update, attr
+from pricekeeper.storage import (
+    ITEM_ABSENT,
+    Action,
+    Add,
+    Key,
+    Put,
+    Query,
+    Remove,
+    Set,
+    TypedItem,
+    Update,
+    attr,
+)
 from pricekeeper.storage.tables import ACTIVITY, STICKY_STATE
-from pricekeeper.tenants import Client
+from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
 
 KEPT_DAYS: Final = 35
@@ -82,16 +91,15 @@ def sticky_state(item: Mapping[str, Any] | None) -> StickyState | None:
     if item is None:
         return None
     typed = TypedItem(STICKY_STATE, item)
-    if _LABEL not in item or _is_override(item):
+    if _LABEL not in item:
         return None
-    given_up = typed.texts(_GIVEN_UP, None)
     label = ModelLabel(typed.text(_LABEL))
     return StickyState(
         active_label=label,
         active_index=typed.whole(_INDEX, 0),
         previous_label=ModelLabel(typed.text(_PREVIOUS, "")),
         activated_at_epoch=typed.whole(_ACTIVATED, 0),
-        given_up=None if given_up is None else frozenset(map(ModelLabel, given_up)),
+        given_up=frozenset(map(ModelLabel, typed.texts(_GIVEN_UP, ()))),
         given_up_at_usd_micros={
             ModelLabel(name.removeprefix(_GIVEN_UP_QUOTA)): typed.whole(name)
             for name in item
@@ -123,14 +131,33 @@ def override(client: Client, incarnation: str, item: Mapping[str, Any] | None) -
             return None
         label = ModelLabel(typed.text(_OVERRIDE))
         return Override(client, label, typed.whole(_OVERRIDE_ACTIVATED, 0))
-    if _LABEL in item and _is_override(item):
-        return Override(client, ModelLabel(typed.text(_LABEL)), typed.whole(_ACTIVATED, 0))
     return None
 
 
-def _is_override(item: Mapping[str, Any]) -> bool:
-    """Whether the label in the item is an operator's override and not a fallback."""
-    return item.get(_REASON) == Reason.MANUAL_OVERRIDE.value
+def adopted_put(item: Mapping[str, Any], policy: Policy, ends_at_ms: int) -> Put:
+    """Store a sticky state of the schema document in our form, unless there is one already.
+
+    The document stores an override as a fallback with the reason ``MANUAL_OVERRIDE``. Labels that
+    were given up are those before its index in the ordering.
+    """
+    typed = TypedItem(STICKY_STATE, item)
+    label, activated = typed.text(_LABEL), typed.whole(_ACTIVATED, 0)
+    made: dict[str, Any] = {
+        "PK": item["PK"],
+        "SK": item["SK"],
+        "expires_at_epoch": -(-ends_at_ms // 1000) + KEPT_DAYS * _SECS_PER_DAY,
+    }
+    if typed.text(_REASON, "") == Reason.MANUAL_OVERRIDE.value:
+        made |= {_OVERRIDE: label, _OVERRIDE_ACTIVATED: activated, _OVERRIDE_VERSION: 1}
+        made[_OVERRIDE_INCARNATION] = policy.incarnation
+        return Put(STICKY_STATE, made, ITEM_ABSENT)
+    ordering, previous = policy.model_ordering, typed.text(_PREVIOUS, "")
+    index = ordering.index(ModelLabel(label)) if label in ordering else typed.whole(_INDEX, 0)
+    made |= {_LABEL: label, _INDEX: index, _PREVIOUS: previous, _ACTIVATED: activated}
+    made[_REASON] = Reason.QUOTA_EXCEEDED.value
+    if given_up := frozenset(filter(None, (*ordering[:index], previous))):
+        made[_GIVEN_UP] = given_up
+    return Put(STICKY_STATE, made, ITEM_ABSENT)
 
 
 def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
@@ -157,10 +184,7 @@ def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
             *noted,
             _expiry(entry),
         ),
-        attr(_LABEL).absent()
-        | attr(_INDEX).absent()
-        | attr(_INDEX).lt(flip.index)
-        | attr(_REASON).eq(Reason.MANUAL_OVERRIDE.value),
+        attr(_LABEL).absent() | attr(_INDEX).absent() | attr(_INDEX).lt(flip.index),
     )
 
 
@@ -212,10 +236,8 @@ def override_update(
 
 
 def clear_update(key: Key, item: Mapping[str, Any] | None, entry: activity.Flip) -> Update:
-    """Remove the item's override, unless a newer command came first."""
-    gone = [_OVERRIDE, _OVERRIDE_ACTIVATED, _OVERRIDE_INCARNATION]
-    if item is not None and _is_override(item):
-        gone += [_LABEL, _INDEX, _REASON, _PREVIOUS, _ACTIVATED]
+    """The write that removes the item's override, unless there was a newer command."""
+    gone = (_OVERRIDE, _OVERRIDE_ACTIVATED, _OVERRIDE_INCARNATION)
     return _command(key, override_version(item), entry, *map(Remove, gone))
 
 

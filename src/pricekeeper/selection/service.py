@@ -1,10 +1,10 @@
 """Selects the model that a client should call now.
 
 A decision that is not cached costs one `batch_get`: the override and fallback items of the
-organisation and the app, and the totals of the ordering's labels, read consistently. (The price
-book reads the day's prices: one `get` a minute and model.) A cached decision costs nothing, see
-`pricekeeper.selection.cache`. ``force_check`` sums the counters instead of reading totals; callers
-that ask for that within a second share one sum.
+organisation and the app, and the totals of the ordering's labels, read together and consistently.
+(The price book reads the day's prices: one `get` a minute and model.) A cached decision costs
+nothing, see `pricekeeper.selection.cache`. ``force_check`` adds what was posted since the totals
+were made. Callers that ask for that within a second share one reading of the journal.
 
 **A lost flip is harmless.** Totals never shrink within a day, so an instance that finds a label
 exceeded recommends another one whether or not the flip is recorded. The record stops other
@@ -15,8 +15,9 @@ instances from going back, even after a quota was raised:
 - If the store can't take it, the decision holds, and the next decision tries again.
 
 **Reading fails closed.** Without the spends there is no recommendation: the store's error is
-raised. An unreadable total is replaced by the sum of its shards; without these,
-`UnreadableItemError` is raised to the clients of that scope. It never counts as a spend of zero.
+raised. A total that can't be read is replaced by the sum of its records; if there are none,
+`UnreadableItemError` is raised to the clients of that scope. What can't be read never counts as a
+spend of zero.
 """
 
 from __future__ import annotations
@@ -42,14 +43,12 @@ from pricekeeper.errors import (
 from pricekeeper.metering import (
     Account,
     Metering,
-    Readings,
     day_start_ms,
     next_midnight_ms,
     org_day,
     total_keys,
     totals_from,
 )
-from pricekeeper.metering.counters import NOTHING
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import items
 from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache
@@ -142,9 +141,8 @@ class Selector:
     async def assess(self, policy: Policy, *, force_check: bool = False) -> Decision:
         """The same, but also returns a decision without a model, also for frozen clients.
 
-        ``force_check`` sums the counters, and uses no decision that is cached or was started before
-        the call. The sum is at most a second old, and contains everything that this process has
-        counted.
+        ``force_check`` uses live totals, and no decision that is cached or was started before the
+        call. The totals are at most a second old, and contain all that this process has counted.
         """
         if force_check:
             return await self._forced.run(policy, lambda: self._decide(policy, live=True))
@@ -260,7 +258,7 @@ class Selector:
     async def _decide(self, policy: Policy, *, live: bool) -> Decision:
         reading = self._cache.reading()
         moment = self._moment(policy)
-        found = await (self._sum(policy, moment) if live else self._read(policy, moment))
+        found = await self._read(policy, moment, live=live)
         choice = await self._choose_and_record(policy, moment, found)
         model = prices = None
         if choice.label is not None:
@@ -291,44 +289,20 @@ class Selector:
         starts_at_ms = day_start_ms(policy.timezone, day)
         return _Moment(now_ms, day, starts_at_ms, next_midnight_ms(policy.timezone, now_ms))
 
-    async def _read(self, policy: Policy, moment: _Moment) -> _Findings:
-        """Read the state items and the totals in one call."""
-        states, readings = await self._read_items(policy, moment)
-        totals = dict(readings.totals)
-        if readings.unreadable:
-            totals |= await self._metering.sum_unreadable(readings.unreadable)
-        spends = {ModelLabel(of.label): total.cost_usd_micros for of, total in totals.items()}
-        return _findings(policy, moment.day, states, spends)
-
-    async def _sum(self, policy: Policy, moment: _Moment) -> _Findings:
-        """The same with sums of the counters instead of the totals.
-
-        An account may have only a total, written by another program, so a spend is never less than
-        the total. If a total can't be read, there must be a sum.
-        """
-        sums = await self._metering.read_shared_totals(
-            policy.scope_key, policy.model_ordering, moment.day
-        )
-        states, readings = await self._read_items(policy, moment)
-        for account, error in readings.unreadable.items():
-            if sums[ModelLabel(account.label)].counters == NOTHING:
-                raise error
-        spends = {label: sums[label].cost_usd_micros for label in policy.model_ordering}
-        for account, total in readings.totals.items():
-            label = ModelLabel(account.label)
-            spends[label] = max(spends[label], total.cost_usd_micros)
-        return _findings(policy, moment.day, states, spends)
-
-    async def _read_items(
-        self, policy: Policy, moment: _Moment
-    ) -> tuple[list[Item | None], Readings]:
-        """Read the state items of `_lives`, and the totals of the ordering."""
+    async def _read(self, policy: Policy, moment: _Moment, *, live: bool) -> _Findings:
+        """Read the state items and the totals in one call; ``live`` adds what was posted since."""
+        posted = await self._metering.live.read([policy.org_id]) if live else None
         keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         accounts = [Account(policy.scope_key, label, moment.day) for label in policy.model_ordering]
         found = await self._store.batch_get(
             [*((STICKY_STATE, key) for key in keys), *total_keys(accounts)]
         )
-        return found[: len(keys)], totals_from(accounts, found[len(keys) :])
+        readings = totals_from(accounts, found[len(keys) :], posted)
+        totals = dict(readings.totals)
+        if readings.unreadable:
+            totals |= await self._metering.sum_unreadable(readings.unreadable)
+        spends = {ModelLabel(of.label): total.cost_usd_micros for of, total in totals.items()}
+        return _findings(policy, moment.day, found[: len(keys)], spends)
 
     async def _choose_and_record(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
         """Choose a label and record the flip or comeback, again if another instance was first."""

@@ -1,4 +1,4 @@
-"""Sums that callers share: how many are made, and what is in them."""
+"""Callers share readings of open ticks: how many are made, and what is in them."""
 
 import asyncio
 
@@ -7,9 +7,9 @@ import pytest
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
 from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.metering import Metering, org_day, shared_sums
+from pricekeeper.metering import Metering, live, org_day
 from pricekeeper.metering.journal_items import TICKS
-from pricekeeper.metering.shared_sums import REUSE_MS
+from pricekeeper.metering.live import REUSE_MS
 from pricekeeper.storage import Page, Query, Store
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
@@ -65,7 +65,7 @@ def metering(new_metering: MeteringMaker, reads: HeldReads, clock: SteppedClock)
 
 async def requests(metering: Metering, policy: Policy, clock: SteppedClock) -> int:
     day = org_day(policy.timezone, clock.now_ms())
-    totals = await metering.read_shared_totals(policy.scope_key, LABELS, day)
+    totals = await metering.read_totals(policy.scope_key, LABELS, day, live=True)
     return sum(total.requests for total in totals.values())
 
 
@@ -142,28 +142,17 @@ async def test_a_sum_that_fails_is_told_to_all_and_not_kept(
     assert reads.begun == 2
 
 
-async def test_a_new_day_is_summed_anew(
-    metering: Metering, reads: HeldReads, policy: Policy, clock: SteppedClock
-) -> None:
-    """A sum of yesterday is none of today's."""
-    await metering.record(policy, a_usage())
-    assert await requests(metering, policy, clock) == 1
-    clock.shift_ms += 24 * 3_600_000
-    assert await requests(metering, policy, clock) == 0
-    assert reads.begun == 2
-
-
 @pytest.fixture
-def three_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have three scopes remembered at most."""
-    monkeypatch.setattr(shared_sums, "SCOPES_MAX", 3)
+def three_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most three readings are remembered."""
+    monkeypatch.setattr(live, "READINGS_MAX", 3)
 
 
-@pytest.mark.usefixtures("three_scopes")
-async def test_so_many_scopes_are_remembered_and_the_oldest_goes_first(
+@pytest.mark.usefixtures("three_readings")
+async def test_so_many_readings_are_remembered_and_the_oldest_goes_first(
     metering: Metering, reads: HeldReads, clock: SteppedClock
 ) -> None:
-    """One that asks for many scopes takes no more than the oldest away from others."""
+    """A caller that asks for many organisations evicts only the oldest."""
     policies = [a_policy() for _ in range(4)]
     for policy in policies:
         await requests(metering, policy, clock)
@@ -177,9 +166,9 @@ async def test_so_many_scopes_are_remembered_and_the_oldest_goes_first(
 async def test_a_sum_costs_what_it_did(
     metering: Metering, policy: Policy, clock: SteppedClock, meter: StoreMeter
 ) -> None:
-    """Queries for ticks, regions, records, totals and shards, and one read of the totals."""
+    """The checkpoint; queries for ticks, regions and records; and one read of the totals."""
     await metering.record(policy, a_usage())
     await metering.record(policy, a_usage(model_label=STANDARD))
     meter.clear()
     await requests(metering, policy, clock)
-    assert meter.calls == {"get": 1, "query": 5, "batch_get": 1}
+    assert meter.calls == {"get": 1, "query": 3, "batch_get": 1}

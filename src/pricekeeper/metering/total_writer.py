@@ -1,0 +1,93 @@
+"""Writes totals, and lists each one before it is written, so that readers can find it.
+
+An item ``SPENT#{day}`` names each account with a total of that day, an item ``ACCOUNTS#{org}`` each
+partition with totals. Both live as long as the totals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import Final
+
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.errors import ConditionFailedError
+from pricekeeper.metering.counters import Account
+from pricekeeper.metering.facets import Facet
+from pricekeeper.metering.fold import Fold
+from pricekeeper.metering.items import (
+    Holds,
+    account_update,
+    day_expires_at_epoch,
+    fold_put,
+    lacking_update,
+    spent_put,
+    total_so_far,
+)
+from pricekeeper.storage import Item, Store
+from pricekeeper.storage.tables import DAILY_TOTAL
+
+PARTITIONS_MAX: Final = 50_000
+"""Remembered partitions; a forgotten one is listed again."""
+
+
+class TotalWriter:
+    """Reads and writes totals."""
+
+    def __init__(self, store: Store, clock: Clock, retention_days: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention_days = retention_days
+        self._listed: BoundedCache[tuple[str, str, Holds], bool] = BoundedCache(PARTITIONS_MAX)
+
+    async def read(self, facets: Collection[Facet]) -> dict[Facet, Item | None]:
+        """Read the stored totals, consistently."""
+        stored = await self._store.batch_get([(DAILY_TOTAL, facet.key) for facet in facets])
+        return dict(zip(facets, stored, strict=True))
+
+    async def put(
+        self,
+        facet: Facet,
+        fold: Fold,
+        stored: Item | None,
+        as_of_ms: int,
+        *,
+        is_whole: bool = False,
+    ) -> None:
+        """Write a total in place of the one that was read.
+
+        ``is_whole``: it was made from all records. Raises `ConditionFailedError` if another writer
+        was first.
+        """
+        if stored is None:
+            await self.list(facet)
+        else:
+            as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
+        expires = day_expires_at_epoch(facet.day, self._retention_days)
+        await self._store.put(
+            fold_put(facet.key, fold, stored, as_of_ms, expires, is_whole=is_whole)
+        )
+
+    async def list(self, facet: Facet) -> None:
+        """List a total that is about to be written."""
+        account = facet.account
+        if account is not None:
+            expires = day_expires_at_epoch(facet.day, self._retention_days)
+            await self._store.put(spent_put(account, expires))
+        holds: Holds = "has_hours" if account is None else "has_days"
+        await self.list_partition(facet.org_id, facet.pk, facet.day, holds)
+
+    async def list_partition(self, org_id: str, partition: str, day: str, holds: Holds) -> None:
+        """List a partition: once for each day and kind of total."""
+        if (partition, day, holds) in self._listed:
+            return
+        expires = day_expires_at_epoch(day, self._retention_days)
+        with contextlib.suppress(ConditionFailedError):  # it is listed for longer already
+            await self._store.update(account_update(org_id, partition, holds, expires))
+        self._listed.put((partition, day, holds), True)  # noqa: FBT003
+
+    async def mark_lacking(self, account: Account) -> None:
+        """Mark the account's total, if there is one, as lacking records."""
+        with contextlib.suppress(ConditionFailedError):  # there is none, or it is marked
+            await self._store.update(lacking_update(account, self._clock.now_ms()))
