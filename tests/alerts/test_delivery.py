@@ -20,6 +20,7 @@ from pricekeeper.alerts import ChannelKind, ChannelRequest, DeliveryState, items
 from pricekeeper.alerts.alert import DEPLOYMENT
 from pricekeeper.alerts.delivery import BACKOFF, GIVE_UP_MS, LEASE_MS, SLOTS
 from pricekeeper.alerts.items import OUTBOX, Receiver
+from pricekeeper.errors import ConditionFailedError
 from pricekeeper.storage import Query
 from pricekeeper.storage.tables import ALERTS
 from selection.conftest import SettableClock
@@ -75,6 +76,19 @@ async def test_an_hour_of_a_failing_webhook_delays_and_loses_nothing(
     assert len({one.headers["webhook-timestamp"] for one in endpoint.requests}) == failing + 1
     assert await states(org) == [DeliveryState.DELIVERED]
     assert await outbox(instance) == []
+
+
+async def test_a_queue_with_a_waiting_alert_is_not_removed(
+    org: Org, instance: Instance, endpoint: Endpoint
+) -> None:
+    """An instance that found it empty removes it a moment too late."""
+    await org.add_channel(endpoint.url)
+    await cross(org, instance)
+    (waiting,) = await outbox(instance)
+    with pytest.raises(ConditionFailedError):
+        await instance.store.delete(items.emptied_delete(items.waiting_from(waiting).receiver))
+    await instance.deliver()
+    assert len(endpoint.accepted) == 1
 
 
 async def test_what_could_not_be_delivered_in_a_day_is_given_up_loudly(

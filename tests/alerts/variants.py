@@ -20,7 +20,7 @@ from pricekeeper.alerts.watching import Watcher
 from pricekeeper.errors import StoreError
 from pricekeeper.metering.counters import Counters
 from pricekeeper.metering.facets import Facet
-from pricekeeper.storage import Delete, Write
+from pricekeeper.storage import Write
 from pricekeeper.values import new_request_id
 
 Patch = pytest.MonkeyPatch
@@ -108,16 +108,6 @@ def settled_before_it_is_sent(patch: Patch) -> None:
     patch.setattr(Courier, "_send", send)
 
 
-def emptied_without_condition(patch: Patch) -> None:
-    """A channel is taken from the outbox although something has come meanwhile."""
-    real = items.emptied_delete
-
-    def emptied(receiver: Receiver) -> Delete:
-        return msgspec.structs.replace(real(receiver), condition=None)
-
-    patch.setattr(items, "emptied_delete", emptied)
-
-
 def lease_without_end(patch: Patch) -> None:
     """Whoever dies with a lease keeps it."""
     patch.setattr(delivery, "LEASE_MS", 10**12)
@@ -163,7 +153,6 @@ BROKEN: dict[str, Callable[[Patch], None]] = {
         failures_are_swallowed,
         seen_before_it_is_decided,
         settled_before_it_is_sent,
-        emptied_without_condition,
         lease_without_end,
         another_key_for_each_attempt,
         windows_share_an_identity,
@@ -175,7 +164,6 @@ CAUGHT_BY = {
     "failures are swallowed": 140,
     "seen before it is decided": 5,
     "settled before it is sent": 1,
-    "emptied without condition": 99,
     "lease without end": 5,
     "another key for each attempt": 1,
     "windows share an identity": 1,
