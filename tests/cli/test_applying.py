@@ -11,7 +11,6 @@ import yaml
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
 from cli.terminals import CTRL_C, in_a_terminal
-from pricekeeper.cli.local import LocalAdmin
 from pricekeeper.client import Admin, ReplyLostError
 from pricekeeper.errors import OutcomeUnknownError
 
@@ -312,15 +311,14 @@ class TestFailing:
 
     def fail(self, method: str, error: Exception, *, done: bool = False) -> None:
         """Let a call fail wherever the command works, perhaps after it was done."""
-        for admin in (LocalAdmin, Admin):
-            real = getattr(admin, method)
+        real = getattr(Admin, method)
 
-            async def failing(self: Any, *given: Any, real: Any = real) -> Any:
-                if done:
-                    await real(self, *given)
-                raise error
+        async def failing(self: Any, *given: Any) -> Any:
+            if done:
+                await real(self, *given)
+            raise error
 
-            self.monkeypatch.setattr(admin, method, failing)
+        self.monkeypatch.setattr(Admin, method, failing)
 
     def test_a_failure_says_what_was_done_and_what_was_not(self, place: Cli) -> None:
         """A label that the service does not have; the next run goes on from there."""

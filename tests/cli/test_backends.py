@@ -1,29 +1,39 @@
 """Every command that can work on a service or on the store does the same in both."""
 
-import inspect
 import re
+from pathlib import Path
 
 import pytest
 
 from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
-from pricekeeper.cli.local import LocalAdmin, LocalKeeper
-from pricekeeper.client import Admin, Api
+from pricekeeper.cli.clients import client_of
+from pricekeeper.cli.local import open_local
+from pricekeeper.errors import RequestRefusedError
+from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.usecases.table import USE_CASES
+from pricekeeper.wire.operations import OPERATIONS
 
 CHAT = f"org-{ORG}-app-chat"
 
 
-@pytest.mark.parametrize(
-    ("local", "remote"), [(LocalAdmin, Admin), (LocalKeeper, Api)], ids=["admin", "keeper"]
-)
-def test_what_the_store_offers_is_called_as_a_service_is(local: type, remote: type) -> None:
-    """The same names, parameters and defaults: a command need not know what it works on."""
-    for name, method in inspect.getmembers(local, inspect.isfunction):
-        if not name.startswith("_"):
-            given = inspect.signature(method).parameters
-            wanted = inspect.signature(getattr(remote, name)).parameters
-            assert [(one.name, one.kind, one.default) for one in given.values()] == [
-                (one.name, one.kind, one.default) for one in wanted.values()
-            ]
+def test_the_store_does_what_an_administrator_asks_of_a_service() -> None:
+    """Every operation has a use case, but for what is about HTTP, tokens or a running service."""
+    without = {one.name for one in OPERATIONS if one.name not in USE_CASES}
+    assert without == {
+        *("recordUsage", "recordUsageBatch", "selectModel", "acquire"),
+        *("authorize", "captureAuthorizations"),
+        *("issueToken", "refreshToken", "issueAwsCredentials", "revokeToken", "introspectToken"),
+        *("jwks", "serverMetadata", "streamEvents", "getPage", "getAsset"),
+        *("healthz", "readyz", "metrics", "openapi", "documentation"),
+    }
+
+
+async def test_what_takes_a_service_is_refused_on_the_store(tmp_path: Path) -> None:
+    """With what to do instead."""
+    settings = Settings(SqliteLocation(MEMORY), data_dir=tmp_path)
+    async with open_local(settings, may_create=True) as backend:
+        with pytest.raises(RequestRefusedError, match="--url"):
+            await backend.reader(client_of(ORG, "chat")).select()
 
 
 def test_an_organisation_from_flags(anywhere: Cli) -> None:

@@ -16,11 +16,12 @@ from rich.text import Text
 from cli.conftest import ORG, ORG_FLAGS, Cli
 from cli.test_widths import APP, MORE_RUNS, RUNS, filled, shown
 from pricekeeper import cli as cli_package
-from pricekeeper.cli import clients, local
+from pricekeeper.cli import clients
 from pricekeeper.cli.command import print_json
-from pricekeeper.cli.local import plain
+from pricekeeper.cli.local import LocalTransport
 from pricekeeper.cli.settings_input import settings_file
 from pricekeeper.cli.terminal import harmless, is_harmless, make_console
+from pricekeeper.client import Request
 from pricekeeper.values import settings_tag
 
 __all__ = ["filled"]  # the fixture
@@ -54,7 +55,12 @@ def tag_of_spoiled(answer: dict[str, Any]) -> str:
 @pytest.fixture
 def spoiled(filled: Cli) -> Cli:
     """A store whose every answer is evil where it can be."""
-    filled.monkeypatch.setattr(local, "plain", lambda answer: spoil(plain(answer)))
+    send = LocalTransport.send
+
+    async def send_spoiled(self: LocalTransport, request: Request) -> Any:
+        return spoil(await send(self, request))
+
+    filled.monkeypatch.setattr(LocalTransport, "send", send_spoiled)
     filled.monkeypatch.setattr(clients, "settings_tag", tag_of_spoiled)
     filled.monkeypatch.setenv("PRICEKEEPER_PROVISIONING_KEY", "a-key-of-thirty-two-characters--")
     return filled

@@ -145,7 +145,7 @@ class Failing:
         keeper = self._local.reader(client)
         usage = keeper.usage
 
-        async def fail_or_ask(**more: Any) -> dict[str, Any]:
+        async def fail_or_ask(**more: Any) -> Any:
             error, self.error = self.error, None
             if error is not None:
                 raise error

@@ -7,6 +7,17 @@ from typing import Any, Self
 
 from pricekeeper.clock import ManualClock
 
+USAGE = {
+    "request_id": "r",
+    "status": "accepted",
+    "cost_usd_micros": 1,
+    "pricing_version": "v",
+    "shard_id": 0,
+    "org_day": "20260123",
+    "daily_total": None,
+    "price_estimated": False,
+}
+"""The answer to a usage record."""
 LOST = "the request arrives, and the connection is closed"
 
 
@@ -106,7 +117,11 @@ class TokenService(ScriptedService):
             return self.logins.pop(0) if self.logins else self._token()
         token = headers["Authorization"].removeprefix("Bearer ")
         self.used.append(token)
-        return self.refusal if token in self.dead else Reply(body={"resources": {}})
+        return (
+            self.refusal
+            if token in self.dead
+            else Reply(body={"resources": {}, "org_resources": {}})
+        )
 
     def _token(self) -> Reply:
         self.issued.append(f"at-{len(self.issued)}")

@@ -1,23 +1,28 @@
 """Authorizations from an app's side: asked for once, settled once, and a denial that explains."""
 
 import json
+from typing import Any
 
 import pytest
 
 from client.conftest import APP, APP_BODY, ORG_BODY, Acme
-from client.scripted import LOST, HastyClock, Reply, ScriptedService
+from client.scripted import LOST, USAGE, HastyClock, Reply, ScriptedService
 from client.test_transport import TOKEN, keeper_of
 from pricekeeper.client import Api, DeniedError, MissingError, RejectedError
 
 WORST_USD_MICROS = (1_000 * 4_400_000 + 500 * 22_000_000) // 1_000_000
 COST_USD_MICROS = (1_000 * 4_400_000 + 100 * 22_000_000) // 1_000_000
 MONTHLY = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 40_000}
-GRANT = {
+GRANT: dict[str, Any] = {
     "authorization_id": "a",
+    "status": "authorized",
     "model": {"label": "premium", "bedrock_model_id": "m", "reason": "NORMAL", "description": ""},
     "held_usd_micros": 1,
     "max_output_tokens": 1,
     "expires_at": "2026-01-23T15:30:45Z",
+    "budgets": [],
+    "limits": {},
+    "considered": [],
 }
 
 
@@ -131,23 +136,31 @@ async def test_a_lost_reply_is_asked_for_again_under_the_same_id() -> None:
 
 
 def total(mode: str) -> Reply:
-    body = {
-        "request_id": "r",
-        "status": "accepted",
-        "cost_usd_micros": 1,
-        "org_day": "20260123",
-        "daily_total": {"mode": mode},
-    }
-    return Reply(202, body)
+    daily = {"cost_usd_micros": 1, "requests": 1, "quota_pct": 1, "mode": mode, "as_of": ""}
+    return Reply(202, {**USAGE, "daily_total": daily})
 
 
 def selection(mode: str) -> Reply:
+    model = {**GRANT["model"], "burn_down_factor_permille": 1000}
+    quota = {"scope": "APP", "mode": mode, "current_model": "premium", "quota_pct": 1}
+    spent = {"spend_usd_micros": 1, "quota_usd_micros": 1}
     return Reply(
         200,
         {
-            "recommended_model": {"label": "premium", "bedrock_model_id": "m", "reason": "NORMAL"},
-            "client_guidance": {"explanation": "", "cache_duration_secs": 300},
-            "quota_status": {"mode": mode},
+            "recommended_model": model,
+            "quota_status": {
+                **quota,
+                **spent,
+                "sticky_fallback_active": False,
+                "models_status": {},
+            },
+            "pricing": {},
+            "client_guidance": {
+                "check_frequency": "",
+                "explanation": "",
+                "cache_duration_secs": 300,
+            },
+            **dict.fromkeys(("checked_at", "org_day", "org_local_time", "resets_at"), ""),
         },
     )
 

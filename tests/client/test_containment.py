@@ -1,5 +1,7 @@
 """The client on both sides of a containment: what an administrator does, and what an app meets."""
 
+from typing import Any
+
 import pytest
 
 from client.conftest import APP, Acme
@@ -10,6 +12,7 @@ from pricekeeper.client import (
     DeniedError,
     ForbiddenError,
     MissingError,
+    Request,
 )
 
 REASON = "its secret has leaked"
@@ -88,13 +91,24 @@ async def test_limits_are_reset(acme: Acme, api: Api) -> None:
     await api.acquire("premium", {"rpm": 3})
 
 
+ANSWER = {
+    "client_id": "c",
+    "status": "revoked",
+    "secrets": "ALL",
+    "labels": [],
+    "frozen": {"reason": REASON, "at": "", "scope": "ORG"},
+}
+"""It fits all of these operations."""
+
+
 async def test_of_all_steps_freezing_alone_is_sent_again_by_itself() -> None:
     """Twice is once; whether to repeat the others, a person decides who has looked."""
     sent: dict[str, bool] = {}
 
     class Note:
-        async def send(self, request: object) -> None:
-            sent[f"{request.method} {request.path.rpartition('/')[2]}"] = request.repeatable  # type: ignore[attr-defined]
+        async def send(self, request: Request) -> Any:
+            sent[f"{request.method} {request.path.rpartition('/')[2]}"] = request.repeatable
+            return ANSWER
 
         async def close(self) -> None:
             pass

@@ -234,8 +234,8 @@ class TestGivingUp:
     ) -> None:
         """The service may have granted it."""
         of = Authorization.of
-        monkeypatch.setattr(Authorization, "of", lambda answer: of({**answer, "model": {}}))
-        with pytest.raises(KeyError):
+        monkeypatch.setattr(Authorization, "of", lambda answer: of(answer.model))
+        with pytest.raises(AttributeError):
             await keeper.authorize(1_000, 500)
         assert await keeper.flush() == 0
         assert await money_of(api) == Money(0, 0)

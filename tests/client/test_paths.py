@@ -22,6 +22,15 @@ RECORD = "22222222-2222-4222-8222-222222222222"
 SOURCE = Path(pricekeeper.__file__).parent
 PRINTED = {SOURCE / "cli" / "demo_org.py"}
 """What writes an address for AWS SDKs on the screen, and sends nothing."""
+VOIDED = {
+    "request_id": RECORD,
+    "status": "voided",
+    "correction_id": "",
+    "voided_at": "",
+    "app_id": None,
+    "model_label": "premium",
+    "cost_usd_micros": 1,
+}
 HOSTILE = (
     "../credentials/revoke?",
     "..%2Fcredentials%2Frevoke",
@@ -76,7 +85,7 @@ async def normalising_proxy(port: int) -> AsyncIterator[str]:
 async def test_no_id_turns_a_request_into_another(hostile: str) -> None:
     """Behind a normalising proxy this one would revoke the organisation's credentials."""
     async with (
-        ScriptedService(*[Reply()] * 9) as service,
+        ScriptedService(*[Reply(body=VOIDED)] * 9) as service,
         normalising_proxy(int(service.url.rpartition(":")[2])) as url,
         Admin(url, "key") as admin,
     ):

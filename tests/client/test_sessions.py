@@ -34,7 +34,7 @@ async def test_a_token_that_was_ended_leads_to_one_quiet_login(
     async with acme.admin() as admin:
         await admin.end_sessions(acme.org_id, APP, reason=REASON)
     answers = await asyncio.gather(*(keeper.limits() for _ in range(10)))
-    assert [set(one) for one in answers] == [{"resources", "org_resources"}] * 10
+    assert [set(one.resources) for one in answers] == [{"premium", "standard"}] * 10
     assert keeper.engine.api.tokens is not None
     assert keeper.engine.api.tokens.logins == 2
 

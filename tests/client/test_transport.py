@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from client.scripted import LOST, HastyClock, Reply, ScriptedService
+from client.scripted import LOST, USAGE, HastyClock, Reply, ScriptedService
 from free_port import free_port
 from pricekeeper.client import (
     Admin,
@@ -38,7 +38,7 @@ LIMITED = Reply(
 )
 RECORDED = Reply(
     202,
-    {"request_id": "r", "status": "accepted", "cost_usd_micros": 1, "org_day": "20260123"},
+    USAGE,
 )
 
 
@@ -203,9 +203,13 @@ def test_what_is_no_url_is_told_at_once(url: str) -> None:
 
 async def test_every_page_of_a_list_is_read() -> None:
     """Until there is no next one."""
-    pages = [Reply(body={"orgs": [{"n": 1}], "next": "a b"}), Reply(body={"orgs": [{"n": 2}]})]
+    keys = [
+        {"key_id": n, "name": "x", "role": "ADMIN", "created_at": "", "created_by": ""}
+        for n in "12"
+    ]
+    pages = [Reply(body={"keys": keys[:1], "next": "a b"}), Reply(body={"keys": keys[1:]})]
     async with ScriptedService(*pages) as service, Admin(service.url, "key") as admin:
-        found = await admin.list_orgs()
+        found = await admin.list_admin_keys()
 
-    assert found == [{"n": 1}, {"n": 2}]
-    assert service.lines[1] == "GET /api/v1/orgs?after=a+b"
+    assert [one.key_id for one in found] == ["1", "2"]
+    assert service.lines[1] == "GET /api/v1/admin-keys?after=a+b"

@@ -7,8 +7,10 @@ import inspect
 from typing import TYPE_CHECKING, Any, assert_type
 
 import pytest
+from msgspec import UnsetType
 
 from pricekeeper.client import (
+    Admin,
     AsyncPriceKeeper,
     Authorization,
     Lease,
@@ -16,6 +18,8 @@ from pricekeeper.client import (
     Selection,
     Settled,
 )
+from pricekeeper.wire.authorizations import BudgetList
+from pricekeeper.wire.provisioning import AppAnswer
 
 if TYPE_CHECKING:
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
         assert_type(keeper.acquire("premium", {"rpm": 1}), Lease)
         assert_type(keeper.void("id", reason="why"), None)
         assert_type(keeper.flush(), int)
-        assert_type(keeper.budgets(), dict[str, Any])
+        assert_type(keeper.budgets(), BudgetList)
         keeper.authorize("1_000", 500)  # type: ignore[arg-type]
         keeper.authorize(1_000)  # type: ignore[call-arg]
         keeper.authorize(1_000, 500, modle="auto")  # type: ignore[call-arg]
@@ -40,6 +44,23 @@ if TYPE_CHECKING:
         assert_type(await keeper.select(force_check=True), Selection)
         await keeper.authorize("1_000", 500)  # type: ignore[arg-type]
         await keeper.usage_records(labels="premium")  # type: ignore[call-arg]
+
+    async def what_a_program_reads_of_answers(keeper: PriceKeeper, admin: Admin) -> None:
+        """Every field of an answer has its type; a name that is not there is an error."""
+        assert_type(keeper.budgets().budgets[0].remaining_usd_micros, int)
+        assert_type(keeper.usage().models["premium"].quota_pct, float)
+        assert_type(keeper.limits().resources["premium"]["rpm"].remaining, int)
+        assert_type(keeper.usage_records().records[0].tags, dict[str, str])
+        assert_type(keeper.authorization("id").cost_usd_micros, int | UnsetType)
+        assert_type(keeper.acquire("premium", {"rpm": 1}).limits["rpm"].resets_at, str)
+        assert_type((await admin.get_org("id")).configuration.quotas, dict[str, int])
+        assert_type((await admin.list_apps("id"))[0].inherited_fields, list[str])
+        assert_type(await admin.put_app("id", "chat", {}), AppAnswer)
+        assert_type((await admin.freeze("id", reason="why")).frozen.at, str)
+        assert_type((await admin.spend("a", "b")).total.cost_usd_micros, int)
+        assert_type(await admin.delete_org("id"), None)
+        assert keeper.budgets().budget  # type: ignore[attr-defined]
+        assert (await admin.claim("token")).secret  # type: ignore[attr-defined]
 
 
 def methods(kind: type) -> dict[str, Any]:

@@ -320,7 +320,7 @@ def test_a_range_that_ends_before_it_begins_is_told_as_that(world: World, tenant
 
 
 def test_the_longest_ranges_are_answered(world: World, tenant: Tenant) -> None:
-    """400 days, and 31 where hours are told apart."""
+    """400 days, and 31 with groups by hour."""
     assert spend(world, "day", date_at(-398), token=tenant.org_token)["total"]["requests"] == 6
     assert spend(world, "hour", date_at(-29), token=tenant.org_token)["total"]["requests"] == 6
 

@@ -18,7 +18,7 @@ export interface AggregateAnswer {
   apps?: Record<string, Int>;
 }
 
-/** An alert as it was sent, and what became of it. */
+/** An alert in the form that was sent, and its deliveries. */
 export interface AlertAnswer {
   id: string;
   kind: "AGGREGATOR_LAG" | "ANOMALY" | "BUDGET" | "DENIALS" | "EXHAUSTED" | "FALLBACK" | "PRICE" | "QUOTA" | "SECRET_AGE" | "UNSETTLED";
@@ -35,7 +35,7 @@ export interface AlertAnswer {
   deliveries: DeliveryAnswer[];
 }
 
-/** Alerts, the newest first, and where to go on; a page may be empty and have a next. */
+/** Alerts, the newest first; a page may be empty and have a next. */
 export interface AlertList {
   alerts: AlertAnswer[];
   next?: string;
@@ -50,7 +50,7 @@ export interface AlertsBody {
   secret_days?: Int | null;
 }
 
-/** Budgets of many clients: an organisation's, then those of its apps, then the next one's.
+/** Budgets of an organisation, of its apps, and of the next organisation.
 
     A page may be empty and have a next. */
 export interface AllBudgets {
@@ -74,13 +74,13 @@ export interface AppAnswer {
   frozen?: Frozen;
 }
 
-/** Apps, and where to go on. */
+/** A page of apps. */
 export interface AppList {
   apps: AppAnswer[];
   next?: string;
 }
 
-/** A change that somebody made, written with the change itself. */
+/** A change, written in the same transaction as the change itself. */
 export interface AuditEntry {
   id: string;
   at: string;
@@ -102,7 +102,7 @@ export interface AuditList {
   next?: string;
 }
 
-/** An authorization, and what has become of it. */
+/** An authorization and its present state. */
 export interface AuthorizationAnswer {
   authorization_id: string;
   status: "captured" | "open" | "unsettled" | "voided";
@@ -120,13 +120,13 @@ export interface AuthorizationAnswer {
   void_reason?: string;
 }
 
-/** Authorizations that are open or unsettled, the newest first, and where to go on. */
+/** Authorizations that are open or unsettled, the newest first. */
 export interface AuthorizationList {
   authorizations: AuthorizationAnswer[];
   next?: string;
 }
 
-/** What AWS SDKs read from a container credentials endpoint. */
+/** The form that AWS SDKs read from a container credentials endpoint. */
 export interface AwsCredentialsAnswer {
   AccessKeyId: string;
   SecretAccessKey: string;
@@ -145,7 +145,7 @@ export interface BudgetBody {
   alert_at_pct?: Int[] | null;
 }
 
-/** A budget, and whose it is. */
+/** A budget and its owner. */
 export interface ClientBudget {
   name: string;
   scope: "APP" | "ORG";
@@ -167,7 +167,7 @@ export interface ClientBudget {
   app_name?: string;
 }
 
-/** What is in force, inherited or not; the budgets are the client's own. */
+/** The settings in force, inherited or not; the budgets are the client's own. */
 export interface Configuration {
   timezone: string;
   quota_scope: string;
@@ -187,14 +187,14 @@ export interface Configuration {
   max_output_tokens_cap: Int | null;
 }
 
-/** A label that was looked at, and why it was passed over. */
+/** A label that was considered, and why it was skipped. */
 export interface ConsideredLabel {
   label: string;
   outcome: "CHOSEN" | "SKIPPED";
   because?: string;
 }
 
-/** What became of an alert at a channel. */
+/** The delivery of an alert to a channel. */
 export interface DeliveryAnswer {
   channel: string;
   state: "delivered" | "given_up" | "pending" | "unsent";
@@ -215,13 +215,13 @@ export interface DenialAnswer {
   example: Record<string, unknown>;
 }
 
-/** Denials, the newest minute first, and where to go on. A page may be empty and have a next. */
+/** Denials, the newest minute first. A page may be empty and have a next. */
 export interface DenialList {
   denials: DenialAnswer[];
   next?: string;
 }
 
-/** A flip or an override: from here on another label is recommended, until the day ends. */
+/** A flip or an override: another label is recommended until the day ends. */
 export interface FlipAnswer {
   org_id: string;
   at: string;
@@ -233,13 +233,13 @@ export interface FlipAnswer {
   until: string;
 }
 
-/** Flips and overrides, the newest first, and where to go on. */
+/** Flips and overrides, the newest first. */
 export interface FlipList {
   flips: FlipAnswer[];
   next?: string;
 }
 
-/** Where one window will end. What is null is not known. */
+/** The forecast of one window. An unknown value is null. */
 export interface ForecastAnswer {
   kind: "BUDGET" | "QUOTA" | "TOTAL";
   scope: "APP" | "ORG";
@@ -261,39 +261,39 @@ export interface ForecastAnswer {
   tag?: Record<string, string>;
 }
 
-/** A forecast for every budget that applies, and for all that is spent today and this month. */
+/** A forecast for every budget that applies, and for the total of today and of this month. */
 export interface ForecastList {
   forecasts: ForecastAnswer[];
 }
 
-/** Why, since when, and whether it is the whole organisation or the app alone. */
+/** The reason, the time, and whether the organisation or only the app is frozen. */
 export interface Frozen {
   reason: string;
   at: string;
   scope: "APP" | "ORG";
 }
 
-/** A label whose quota was spent, and how much of it was. */
+/** A label whose quota was spent, and the amounts. */
 export interface GivenUpLabel {
   label: string;
   spend_usd_micros: Int;
   quota_usd_micros: Int;
 }
 
-/** The buckets that an acquire of this app takes from: by resource, then by limit. */
+/** The buckets that an acquire of this app takes from, by resource and limit. */
 export interface LimitList {
   resources: Record<string, Record<string, LimitState>>;
   org_resources: Record<string, Record<string, LimitState>>;
 }
 
-/** One limit after the call. What remains is below zero where there is a debt. */
+/** A limit after the call. What remains is below zero in debt. */
 export interface LimitState {
   remaining: Int;
   capacity: Int;
   resets_at: string;
 }
 
-/** What the credential that came is, and what it may see. */
+/** The credential of the request, and what it may see. */
 export interface Me {
   kind: "ADMIN_KEY" | "CLIENT" | "DEPLOYMENT_KEY" | "ORG_KEY";
   role?: string;
@@ -341,7 +341,7 @@ export interface OrgAnswer {
   frozen?: Frozen;
 }
 
-/** Organisations, and where to go on. */
+/** A page of organisations. */
 export interface OrgList {
   orgs: OrgAnswer[];
   next?: string;
@@ -404,7 +404,7 @@ export interface SpendAnswer {
   as_of: string | null;
 }
 
-/** What was spent. Micro-dollars are whole; what is below one is counted and not shown. */
+/** Spend and usage. Micro-dollars are rounded down; fractions are counted. */
 export interface SpendSum {
   cost_usd_micros: Int;
   input_tokens: Int;
@@ -417,13 +417,13 @@ export interface SpendSum {
   unsettled_usd_micros: Int;
 }
 
-/** Usage records, the newest first, and where to go on. A page may be empty and have a next. */
+/** Usage records, the newest first. A page may be empty and have a next. */
 export interface UsageList {
   records: UsageRecord[];
   next?: string;
 }
 
-/** One usage record as it was counted, or a correction that takes one out. */
+/** A usage record, or a correction that removes one from the totals. */
 export interface UsageRecord {
   request_id: string;
   app_id: string | null;

@@ -12,13 +12,22 @@ from rich.text import Text
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalApp, OrgArgument, client_of
 from pricekeeper.cli.command import Output, Reason, backend_command, either_command
-from pricekeeper.cli.drawing import Section, claim_hint, done, minute, moment, table, to_paste
+from pricekeeper.cli.drawing import (
+    Section,
+    claim_hint,
+    done,
+    minute,
+    moment,
+    plain,
+    table,
+    to_paste,
+)
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.options import HOW_TO_HIDE, argument, option, read_secret
 from pricekeeper.settings import RETRIEVAL_TOKEN
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
-    from pricekeeper.cli.backends import AnyAdmin, AnyKeeper
+    from pricekeeper.client import Admin, Api
     from pricekeeper.tenants import Client
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
@@ -48,7 +57,7 @@ async def rotate(
 
     [dim]pricekeeper credentials rotate $ORG chat --grace-hours 48[/dim]
     """
-    answer = await backend.admin.rotate(org, app, grace_period_hours=grace_hours)
+    answer = plain(await backend.admin.rotate(org, app, grace_period_hours=grace_hours))
     heading = Text(f"{answer['client_id']}: a new secret is waiting")
     return Output(answer, Section(heading, *claim_hint(answer["secret_retrieval"])))
 
@@ -76,7 +85,7 @@ async def claim(
         "a retrieval token works once, for ten minutes; "
         "'pricekeeper credentials rotate' makes another"
     ):
-        answer = await backend.admin.claim(wanted)
+        answer = plain(await backend.admin.claim(wanted))
     parts = [
         Text("shown now and never again:", "dim"),
         to_paste(f"export PRICEKEEPER_CLIENT_ID={answer['client_id']}"),
@@ -106,7 +115,7 @@ async def provisioning_key(
         await backend.admin.withdraw_provisioning_key(org)
         answer = {"org_id": org, "status": "withdrawn"}
         return Output(answer, done(f"{org} has no provisioning key of its own"))
-    answer = await backend.admin.issue_provisioning_key(org)
+    answer = plain(await backend.admin.issue_provisioning_key(org))
     parts = [
         Text("shown now and never again:", "dim"),
         to_paste(f"export PRICEKEEPER_PROVISIONING_KEY={answer['provisioning_key']}"),
@@ -139,7 +148,9 @@ async def revoke(
 
     [dim]pricekeeper credentials revoke $ORG chat --reason "found on GitHub"[/dim]
     """
-    answer = await backend.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
+    answer = plain(
+        await backend.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
+    )
     if previous:
         picture = done(f"{answer['client_id']}: sessions, and the secret before, have ended")
     else:
@@ -158,7 +169,7 @@ async def freeze(
 
     [dim]pricekeeper freeze $ORG chat --reason "its secret has leaked"[/dim]
     """
-    answer = await backend.admin.freeze(org, app, reason=reason)
+    answer = plain(await backend.admin.freeze(org, app, reason=reason))
     return Output(answer, done(f"{answer['client_id']} is frozen", _unfreeze(org, app)))
 
 
@@ -188,7 +199,7 @@ async def set_override(
 
     [dim]pricekeeper override set $ORG premium chat[/dim]
     """
-    answer = await backend.admin.set_override(org, app, model_label=label)
+    answer = plain(await backend.admin.set_override(org, app, model_label=label))
     until = moment(answer["expires_at"])
     return Output(answer, done(f"{app or org} uses {label} until {until}"))
 
@@ -222,9 +233,9 @@ async def list_sessions(
     """
     wanted = _one_client(org, app, client)
     if client is None:
-        answer = await backend.keeper(wanted, itself=True).sessions()
+        answer = plain(await backend.keeper(wanted, itself=True).sessions())
     else:
-        answer = await backend.admin.list_sessions(wanted.org_id, wanted.app_id)
+        answer = plain(await backend.admin.list_sessions(wanted.org_id, wanted.app_id))
     rows = table("session", "since (UTC)", "last used", "from", "with", wraps=["with"])
     for session in answer["sessions"]:
         mine = " (this command)" if session["current"] else ""
@@ -274,14 +285,14 @@ async def end_session(
     return Output({"status": "ended", "session_id": session}, done(message))
 
 
-async def _end_as_admin(admin: AnyAdmin, client: Client, session: str | None, reason: str) -> None:
+async def _end_as_admin(admin: Admin, client: Client, session: str | None, reason: str) -> None:
     if session is None:
         await admin.end_sessions(client.org_id, client.app_id, reason=reason)
     else:
         await admin.end_session(client.org_id, client.app_id, session_id=session, reason=reason)
 
 
-async def _end_as_client(keeper: AnyKeeper, session: str | None) -> None:
+async def _end_as_client(keeper: Api, session: str | None) -> None:
     if session is None:
         await keeper.end_sessions()
     else:

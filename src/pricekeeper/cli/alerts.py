@@ -12,7 +12,7 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Output, backend_command
-from pricekeeper.cli.drawing import Section, done, minute, moment, table
+from pricekeeper.cli.drawing import Section, done, minute, moment, plain, table
 from pricekeeper.cli.exits import hint_if_missing
 from pricekeeper.cli.options import HOW_TO_HIDE, argument, option, read_secret
 from pricekeeper.cli.terminal import harmless
@@ -42,7 +42,7 @@ async def list_alerts(
 
     [dim]pricekeeper alerts list --state given_up[/dim]
     """
-    answer = await backend.admin.alerts(org, kind=kind, state=state, after=after)
+    answer = plain(await backend.admin.alerts(org, kind=kind, state=state, after=after))
     rows = table("when (UTC)", "", "what", "alert", wraps=["what"])
     for one in answer["alerts"]:
         rows.add_row(
@@ -61,7 +61,7 @@ async def list_channels(backend: Backend, *, org: OrgOption = None) -> Output:
 
     [dim]pricekeeper alerts channels --org $ORG[/dim]
     """
-    answer = await backend.admin.alert_channels(org)
+    answer = plain(await backend.admin.alert_channels(org))
     rows = table("channel", "kind", "where", "what", "since (UTC)")
     for one in answer["channels"]:
         kinds = ", ".join(one["kinds"]) or "everything"
@@ -106,7 +106,7 @@ async def set_channel(
 
     [dim]pricekeeper alerts set ops --org $ORG --kinds BUDGET,QUOTA[/dim]
     """
-    found = await backend.admin.alert_channels(org)
+    found = plain(await backend.admin.alert_channels(org))
     before: Mapping[str, Any] = next(
         (one for one in found["channels"] if one["channel"] == name), {}
     )
@@ -117,7 +117,7 @@ async def set_channel(
     body["kinds"] = (
         before.get("kinds", []) if kinds is None else [part.upper() for part in _split(kinds)]
     )
-    answer = await backend.admin.put_alert_channel(org, name, body)
+    answer = plain(await backend.admin.put_alert_channel(org, name, body))
     where = f" --org {org}" if org else ""
     text = f"{name} {answer['status']}: {harmless(answer['address'])}"
     return Output(answer, done(text, f"try it: pricekeeper alerts test{where} --channel {name}"))
@@ -149,10 +149,10 @@ async def try_channels(
     """
     names = [channel]
     if channel is None:
-        found = await backend.admin.alert_channels(org)
+        found = plain(await backend.admin.alert_channels(org))
         names = [one["channel"] for one in found["channels"]]
     with hint_if_missing(_HINT):
-        tried = [await backend.admin.test_alert_channel(org, str(name)) for name in names]
+        tried = [plain(await backend.admin.test_alert_channel(org, str(name))) for name in names]
     answer = {"channels": tried}
     if not tried:
         hint = "there is no channel to try; 'pricekeeper alerts set' makes one"

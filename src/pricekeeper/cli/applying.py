@@ -24,13 +24,13 @@ from pricekeeper.cli.differences import (
     lines_in_force,
     lines_of,
 )
-from pricekeeper.cli.drawing import Section
+from pricekeeper.cli.drawing import Section, plain
 from pricekeeper.cli.options import argument, option
 from pricekeeper.cli.terminal import harmless
 from pricekeeper.errors import ConflictError, PriceKeeperError
 
 if TYPE_CHECKING:
-    from pricekeeper.cli.backends import AnyAdmin
+    from pricekeeper.client import Admin
 
 
 top = typer.Typer()
@@ -105,25 +105,25 @@ async def apply(
     return Proposal(picture, question, lambda backend: _carry_out(backend.admin, plan))
 
 
-async def _make_plan(admin: AnyAdmin, declarations: Declarations) -> ApplyPlan:
+async def _make_plan(admin: Admin, declarations: Declarations) -> ApplyPlan:
     steps: list[PlanStep] = []
     undeclared: list[Mapping[str, str]] = []
     for org in declarations.orgs:
         org_id = org.client.org_id
-        current = await exits.unless_missing(admin.get_org(org_id))
-        listed = [] if current is None else await admin.list_apps(org_id)
+        current = plain(await exits.unless_missing(admin.get_org(org_id)))
+        listed = [] if current is None else plain(await admin.list_apps(org_id))
         there = {app["app_id"]: app for app in listed}
         steps.append(plan_step(org.client, current, org.client))
         steps += [plan_step(app, there.pop(str(app.app_id), None), org.client) for app in org.apps]
         undeclared += [{"org_id": org_id, "app_id": app_id} for app_id in there]
     if declarations.are_of_a_folder:
         known = {org.client.org_id for org in declarations.orgs}
-        found = [org["org_id"] for org in await admin.list_orgs()]
+        found = [org["org_id"] for org in plain(await admin.list_orgs())]
         undeclared += [{"org_id": org_id} for org_id in found if org_id not in known]
     return ApplyPlan(tuple(steps), tuple(undeclared))
 
 
-async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Output:
+async def _carry_out(admin: Admin, plan: ApplyPlan) -> Output:
     """Do one step after the other; the first that fails is the last that is tried."""
     outcomes: list[dict[str, Any]] = []
     failure: PriceKeeperError | None = None
@@ -144,7 +144,7 @@ async def _carry_out(admin: AnyAdmin, plan: ApplyPlan) -> Output:
     return Output(answer, picture, exits.OK if failure is None else exits.FAILED)
 
 
-async def _do(admin: AnyAdmin, step: PlanStep) -> None:
+async def _do(admin: Admin, step: PlanStep) -> None:
     """Create what is not there; of what is there, change what differs and nothing else."""
     client = step.declared
     if client.app_id is None:

@@ -15,7 +15,7 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalOrg
 from pricekeeper.cli.command import Output, backend_command, store_command
-from pricekeeper.cli.drawing import Section, done, moment, table
+from pricekeeper.cli.drawing import Section, done, moment, plain, table
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.opening import open_local_store, store_name
 from pricekeeper.cli.options import option
@@ -67,8 +67,10 @@ async def list_audit(
     entries = list[dict[str, Any]]()
     for _ in range(PAGES_MAX):
         some = str(min(100, limit - len(entries)))
-        found = await backend.admin.audit(
-            {**query, "limit": some, **({} if after is None else {"after": after})}
+        found = plain(
+            await backend.admin.audit(
+                {**query, "limit": some, **({} if after is None else {"after": after})}
+            )
         )
         entries += found["entries"]
         after = found.get("next")

@@ -21,6 +21,7 @@ from pricekeeper.cli.drawing import (
     minute,
     moment,
     pct_bar,
+    plain,
     table,
     usd,
 )
@@ -55,7 +56,9 @@ async def list_authorizations(
     """
     if status is not None and status not in _UNFINISHED:
         raise MisusedError("--status is open or unsettled")
-    answer = await backend.reader(client_of(org, app)).authorizations(status=status, after=after)
+    answer = plain(
+        await backend.reader(client_of(org, app)).authorizations(status=status, after=after)
+    )
     rows = table(
         "authorization", "", "model", "held", "since (UTC)", "until", "tags",
         numbers=["held"], wraps=["tags"],
@@ -87,7 +90,7 @@ async def show_authorization(
     [dim]pricekeeper authorizations show $ORG chat 01928f7c-12ab-8c3d-8e4f-0123456789ab[/dim]
     """
     with hint_if_missing(_HINT):
-        answer = await backend.reader(client_of(org, app)).authorization(authorization_id)
+        answer = plain(await backend.reader(client_of(org, app)).authorization(authorization_id))
     return Output(answer, _one(answer))
 
 
@@ -123,7 +126,7 @@ async def revoke_authorization(
 
     [dim]pricekeeper authorizations revoke $ORG $ID --reason "its job was stopped"[/dim]
     """
-    answer = await backend.admin.void_authorization(org, authorization_id, reason=reason)
+    answer = plain(await backend.admin.void_authorization(org, authorization_id, reason=reason))
     whose = f"it was {answer['client_id']}'s"
     return Output(answer, done(f"{answer['authorization_id']} holds nothing any more", whose))
 
@@ -137,7 +140,7 @@ async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = No
 
     [dim]pricekeeper budgets $ORG chat[/dim]
     """
-    answer = await backend.reader(client_of(org, app)).budgets()
+    answer = plain(await backend.reader(client_of(org, app)).budgets())
     if not answer["budgets"]:
         hint = "no budgets; see 'pricekeeper org put --help', --budget and --strict"
         return Output(answer, Text(f"{app or org} has {hint}"))

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from pricekeeper.cli.exits import MisusedError, RefusedError
 from pricekeeper.client_ids import Client
@@ -27,11 +27,7 @@ from pricekeeper.settings import (
 )
 
 if TYPE_CHECKING:  # a command that only explains itself imports none of this
-    from pricekeeper.cli.local import LocalAdmin, LocalKeeper
     from pricekeeper.client import Admin, Api
-
-    AnyAdmin: TypeAlias = Admin | LocalAdmin
-    AnyKeeper: TypeAlias = Api | LocalKeeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +83,15 @@ class Backend(Protocol):
     """Where a command works."""
 
     @property
-    def admin(self) -> AnyAdmin:
+    def admin(self) -> Admin:
         """Provisioning."""
         ...
 
-    def keeper(self, client: Client, *, itself: bool = False) -> AnyKeeper:
+    def keeper(self, client: Client, *, itself: bool = False) -> Api:
         """What concerns one client; ``itself`` if its organisation can't act for it."""
         ...
 
-    def reader(self, client: Client) -> AnyKeeper:
+    def reader(self, client: Client) -> Api:
         """A look at one client's data, which a provisioning key opens as well."""
         ...
 

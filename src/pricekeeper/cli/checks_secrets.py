@@ -11,6 +11,7 @@ from pricekeeper.bootstrap import HOW_TO_MAKE_A_ROOT
 from pricekeeper.bootstrap.secrets import KEY_FILE, open_keys, read_peppers
 from pricekeeper.cli.demo_org import DEMO_KEY
 from pricekeeper.cli.doctor import OTHERS, Checked, Level
+from pricekeeper.cli.drawing import plain
 from pricekeeper.cli.opening import is_missing_file
 from pricekeeper.client import Admin
 from pricekeeper.clock import Clock
@@ -172,7 +173,7 @@ async def read_served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: C
     for org in orgs:
         ages.note(org["client_id"], _created_at_epoch(org))
     for org in orgs[:ORGS_ASKED_MAX]:
-        for app in await admin.list_apps(org["org_id"]):
+        for app in plain(await admin.list_apps(org["org_id"])):
             ages.note(app["client_id"], _created_at_epoch(app))
     return ages
 

@@ -14,6 +14,7 @@ from pricekeeper.cli.backends import Where
 from pricekeeper.cli.checks import SKEW_MS_MAX, clock_check, secrets_check
 from pricekeeper.cli.checks_secrets import read_served_secrets
 from pricekeeper.cli.doctor import Checked
+from pricekeeper.cli.drawing import plain
 from pricekeeper.client import Admin, Api, ServiceError
 from pricekeeper.clock import SystemClock
 from pricekeeper.errors import PriceKeeperError
@@ -71,7 +72,7 @@ async def _check_key(target: Where, url: str) -> AsyncIterator[Checked]:
         return
     try:
         async with Admin(url, key) as admin:
-            found = await admin.list_orgs()
+            found = plain(await admin.list_orgs())
             yield Checked("provisioning key", "OK", f"accepted; {len(found)} organisations")
             yield secrets_check(await read_served_secrets(admin, found, SystemClock()))
     except ServiceError as error:

@@ -20,6 +20,7 @@ from pricekeeper.cli.drawing import (
     budgets,
     claim_hint,
     frozen_since,
+    plain,
     rate_limits,
     table,
     to_paste,
@@ -68,7 +69,7 @@ async def put_org(
     [dim]pricekeeper org put $ORG --file org.yaml --budget monthly=MONTH:200 --strict[/dim]
     """
     body = settings_body(file, flags.fields())
-    answer = await backend.admin.put_org(str(uuid.uuid4()) if org == NEW else org, body)
+    answer = plain(await backend.admin.put_org(str(uuid.uuid4()) if org == NEW else org, body))
     return Output(answer, _picture(answer))
 
 
@@ -80,7 +81,7 @@ async def get_org(backend: Backend, org: OrgArgument, *, yaml: YamlOption = Fals
 
     [dim]pricekeeper org get $ORG --yaml > org.yaml[/dim]
     """
-    answer = await backend.admin.get_org(org)
+    answer = plain(await backend.admin.get_org(org))
     return Output(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
 
 
@@ -90,7 +91,7 @@ async def list_orgs(backend: Backend) -> Output:
 
     [dim]pricekeeper org list --json | jq -r '.[].org_id'[/dim]
     """
-    found = await backend.admin.list_orgs()
+    found = plain(await backend.admin.list_orgs())
     frozen = _frozen_columns(found)
     rows = table(
         "organisation",
@@ -146,7 +147,7 @@ async def put_app(
     [dim]pricekeeper app put $ORG chat --name Chat --order standard,economy
     --rate-limit '*:rpm=60/1m'[/dim]
     """
-    answer = await backend.admin.put_app(org, app, settings_body(file, flags.fields()))
+    answer = plain(await backend.admin.put_app(org, app, settings_body(file, flags.fields())))
     return Output(answer, _picture(answer))
 
 
@@ -158,7 +159,7 @@ async def get_app(
 
     [dim]pricekeeper app get $ORG chat[/dim]
     """
-    answer = await backend.admin.get_app(org, app)
+    answer = plain(await backend.admin.get_app(org, app))
     return Output(answer, to_paste(settings_file(answer)) if yaml else _picture(answer))
 
 
@@ -168,7 +169,7 @@ async def list_apps(backend: Backend, org: OrgArgument) -> Output:
 
     [dim]pricekeeper app list $ORG[/dim]
     """
-    found = await backend.admin.list_apps(org)
+    found = plain(await backend.admin.list_apps(org))
     frozen = _frozen_columns(found)
     rows = table(
         "app",
@@ -297,7 +298,7 @@ async def set_app(
     [dim]pricekeeper app set $ORG chat --budget daily=DAY:5 --no-budget hourly --unset quotas[/dim]
     """
     admin, given = backend.admin, flags.fields()
-    before = await admin.get_app(org, app)
+    before = plain(await admin.get_app(org, app))
     if (flags.quota or removals.quotas) and before["configuration"]["quota_scope"] == "ORG":
         raise MisusedError(
             "--quota: the apps of this organisation spend from its quotas, and their own do not "
@@ -311,23 +312,23 @@ async def set_app(
 
 
 async def _change(
-    read: Callable[[], Awaitable[Json]],
-    patch: Callable[[Json, str], Awaitable[Json]],
+    read: Callable[[], Awaitable[Any]],
+    patch: Callable[[Json, str], Awaitable[Any]],
 ) -> tuple[Json, Json]:
     """Change settings as they are: if others change them meanwhile, they are read again.
 
     A list of budgets is replaced as a whole, so what another has added must not be missing in it.
     Returns the settings before and after.
     """
-    before, attempts = await read(), 1
+    before, attempts = plain(await read()), 1
     while True:
         tag = settings_tag(before)
         try:
-            return before, await patch(before, tag)
+            return before, plain(await patch(before, tag))
         except PriceKeeperError as error:
             if error.code != ConflictError.code or attempts == ATTEMPTS_MAX:
                 raise
-            before, attempts = await read(), attempts + 1
+            before, attempts = plain(await read()), attempts + 1
             if settings_tag(before) == tag:  # it is refused for another reason
                 raise
 

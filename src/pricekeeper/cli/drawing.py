@@ -36,6 +36,13 @@ WINDOWS: Final = {"HOUR": "an hour", "DAY": "a day", "WEEK": "a week", "MONTH": 
 STATUS_STYLES: Final[Mapping[str, str]] = {"NORMAL": "green", "TIGHT": "yellow", "EXCEEDED": "red"}
 
 
+def plain(answer: Any) -> Any:
+    """An answer as the JSON that commands draw and print."""
+    import msgspec  # noqa: PLC0415  # --help needs none
+
+    return msgspec.to_builtins(answer)
+
+
 def pct_bar(pct: float, style: str, width: int = BAR_WIDTH) -> ProgressBar:
     """A bar that is full from 100 on."""
     return ProgressBar(

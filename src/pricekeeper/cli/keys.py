@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Output, backend_command, store_command
-from pricekeeper.cli.drawing import Facts, Section, done, minute, moment, table, to_paste
+from pricekeeper.cli.drawing import Facts, Section, done, minute, moment, plain, table, to_paste
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.options import argument, option
 from pricekeeper.clock import SystemClock
@@ -64,8 +64,8 @@ async def create(
         raise MisusedError("say --days or --expires-at, not both")
     if days is not None:
         expires_at = (datetime.now(UTC) + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    answer = await backend.admin.create_admin_key(
-        name, role=role, org_ids=org, expires_at=expires_at
+    answer = plain(
+        await backend.admin.create_admin_key(name, role=role, org_ids=org, expires_at=expires_at)
     )
     return Output(answer, _issued(answer))
 
@@ -76,7 +76,7 @@ async def list_keys(backend: Backend) -> Output:
 
     [dim]pricekeeper admin-keys list[/dim]
     """
-    found = await backend.admin.list_admin_keys()
+    found = plain(await backend.admin.list_admin_keys())
     rows = table("key id", "name", "role", "covers", "expires (UTC)", "last used", "by")
     for key in found:
         rows.add_row(
@@ -106,7 +106,7 @@ async def rotate(
     [dim]pricekeeper admin-keys rotate 0RkYpZs9QbTd --grace-hours 48 --json > key.json[/dim]
     """
     with hint_if_missing(_WHICH):
-        answer = await backend.admin.rotate_admin_key(key_id, grace_period_hours=grace_hours)
+        answer = plain(await backend.admin.rotate_admin_key(key_id, grace_period_hours=grace_hours))
     return Output(answer, _issued(answer))
 
 
@@ -128,7 +128,7 @@ async def whoami(backend: Backend) -> Output:
 
     [dim]pricekeeper admin-keys whoami --url https://keeper.example.com[/dim]
     """
-    answer = await backend.admin.me()
+    answer = plain(await backend.admin.me())
     shown = {name: str(value) for name, value in answer.items() if name != "org_ids"}
     return Output(answer, Facts({**shown, "covers": _covers(answer)}))
 

@@ -20,6 +20,7 @@ from pricekeeper.cli.drawing import (
     minute,
     moment,
     pct_bar,
+    plain,
     table,
     usd,
 )
@@ -54,7 +55,7 @@ async def show_spend(
 
     [dim]pricekeeper spend --from 2026-01-23 --group-by app,tag:team --csv > spend.csv[/dim]
     """
-    answer = await backend.admin.spend(first, last or first, group_by)
+    answer = plain(await backend.admin.spend(first, last or first, group_by))
     names = group_by.split(",") if group_by else []
     if csv:
         return Output(answer, _csv(answer, names))
@@ -83,8 +84,8 @@ async def list_usage(
     """
     keeper = backend.reader(client_of(org, app))
     for _ in range(PAGES_MAX):
-        answer = await keeper.usage_records(
-            first=first, last=last, label=label, tag=tag, after=after
+        answer = plain(
+            await keeper.usage_records(first=first, last=last, label=label, tag=tag, after=after)
         )
         after = answer.get("next")
         if answer["records"] or after is None:
@@ -102,7 +103,7 @@ async def void_usage(
 
     [dim]pricekeeper usage void $ORG 01928f7c-12ab-7c3d-8e4f-0123456789ab --reason "a test"[/dim]
     """
-    answer = await backend.admin.void_usage(org, request_id, reason=reason)
+    answer = plain(await backend.admin.void_usage(org, request_id, reason=reason))
     after = f"its correction is {answer['correction_id']}"
     return Output(answer, done(f"{answer['request_id']} counts no more", after))
 
@@ -191,7 +192,7 @@ async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = N
 
     [dim]pricekeeper forecast $ORG chat[/dim]
     """
-    answer = await backend.reader(client_of(org, app)).forecast()
+    answer = plain(await backend.reader(client_of(org, app)).forecast())
     rows = table(
         "what", "of", "a", "spent", "expected", "between", "limit", "spent at (UTC)", "from",
         numbers=["spent", "expected", "between", "limit"], wraps=["what", "from"],

@@ -22,6 +22,7 @@ from pricekeeper.cli.drawing import (
     minute,
     moment,
     pct_bar,
+    plain,
     table,
     usd,
 )
@@ -29,7 +30,7 @@ from pricekeeper.cli.exits import MisusedError, unless_missing
 from pricekeeper.cli.options import option
 
 if TYPE_CHECKING:
-    from pricekeeper.cli.backends import AnyAdmin
+    from pricekeeper.client import Admin
 
 
 usage = typer.Typer(no_args_is_help=True, help="What was spent.")
@@ -82,12 +83,12 @@ async def show_usage(
     if first is None:
         if last is not None:
             raise MisusedError("--to needs --from")
-        answer = await keeper.usage()
+        answer = plain(await keeper.usage())
         return Output(answer, _day(answer))
     if last is None or last == first:
-        answer = await keeper.usage(first.date())
+        answer = plain(await keeper.usage(first.date()))
         return Output(answer, _day(answer))
-    answer = await keeper.usage_between(first.date(), last.date())
+    answer = plain(await keeper.usage_between(first.date(), last.date()))
     return Output(answer, _days(answer, first.date(), last.date()))
 
 
@@ -97,7 +98,7 @@ async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> O
 
     [dim]pricekeeper limits show $ORG chat[/dim]
     """
-    answer = await backend.reader(client_of(org, app)).limits()
+    answer = plain(await backend.reader(client_of(org, app)).limits())
     rows = table(
         "model", "limit", "of whom", "left", "of", "", "full again (UTC)", numbers=["left", "of"]
     )
@@ -126,7 +127,7 @@ async def reset_limits(
 
     [dim]pricekeeper limits reset $ORG chat --reason "in debt after a wrong adjustment"[/dim]
     """
-    answer = await backend.admin.reset_limits(org, app, reason=reason)
+    answer = plain(await backend.admin.reset_limits(org, app, reason=reason))
     return Output(answer, _reset(answer))
 
 
@@ -214,13 +215,13 @@ async def read_overview(backend: Backend, limit: int, after: str | None) -> dict
 
 
 async def _read_orgs(
-    admin: AnyAdmin, limit: int, after: str | None
+    admin: Admin, limit: int, after: str | None
 ) -> tuple[list[dict[str, Any]], str | None]:
     found: list[dict[str, Any]] = []
     for _ in range(_EMPTY_PAGES_MAX):
         wanted = min(_PAGE_MAX, limit - len(found))
         orgs, after = await admin.page_orgs(after=after, limit=wanted)
-        found += orgs
+        found += plain(orgs)
         if after is None or len(found) >= limit:
             break
     return found, after
@@ -234,7 +235,7 @@ async def _read_org(backend: Backend, org: Mapping[str, Any]) -> dict[str, Any] 
         return None
     apps: list[dict[str, Any]] = []
     if day["quota_scope"] == "APP":
-        for app in await backend.admin.list_apps(org_id):
+        for app in plain(await backend.admin.list_apps(org_id)):
             app_day = await _read_day(backend, org_id, app["app_id"])
             if app_day is not None:
                 names = {"app_id": app["app_id"], "app_name": app["app_name"]}
@@ -253,7 +254,9 @@ async def _read_day(
     backend: Backend, org_id: str, app_id: str | None = None
 ) -> dict[str, Any] | None:
     keeper = backend.reader(client_of(org_id, app_id))
-    return await unless_missing(keeper.usage(waits_for_limit=True))
+    found: dict[str, Any] | None
+    found = plain(await unless_missing(keeper.usage(waits_for_limit=True)))
+    return found
 
 
 def _totals(day: Mapping[str, Any]) -> dict[str, Any]:

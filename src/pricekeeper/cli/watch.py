@@ -23,14 +23,14 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OrgArgument, client_of
 from pricekeeper.cli.command import Json, Output, either_command, show
-from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, Listing, pct_bar, table, usd
+from pricekeeper.cli.drawing import FULL_PCT, STATUS_STYLES, Listing, pct_bar, plain, table, usd
 from pricekeeper.cli.options import option
 from pricekeeper.cli.terminal import harmless, make_console
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import PriceKeeperError
 
 if TYPE_CHECKING:
-    from pricekeeper.cli.backends import AnyKeeper
+    from pricekeeper.client import Api
 
 
 top = typer.Typer()
@@ -93,9 +93,9 @@ async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> Asy
         del events[:-EVENTS_SHOWN]
 
 
-async def _read(keeper: AnyKeeper) -> dict[str, Any]:
+async def _read(keeper: Api) -> dict[str, Any]:
     """The organisation's day; in ``apps`` those of its apps, each with its limits."""
-    day, apps = await keeper.usage(waits_for_limit=True), {}
+    day, apps = plain(await keeper.usage(waits_for_limit=True)), {}
     for app_id in sorted(day.get("apps", ())):
         app = await exits.unless_missing(_read_app(keeper.of_app(app_id)))
         if app is not None:  # else it has spent, and was deleted
@@ -103,9 +103,9 @@ async def _read(keeper: AnyKeeper) -> dict[str, Any]:
     return {**day, "apps": apps}
 
 
-async def _read_app(keeper: AnyKeeper) -> dict[str, Any]:
-    day = await keeper.usage(waits_for_limit=True)
-    return {**day, "limits": (await keeper.limits())["resources"]}
+async def _read_app(keeper: Api) -> dict[str, Any]:
+    day = plain(await keeper.usage(waits_for_limit=True))
+    return {**day, "limits": plain(await keeper.limits())["resources"]}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], now: datetime) -> Iterator[Event]:

@@ -1,10 +1,8 @@
-"""The calls of the REST contract, on the event loop of whoever makes them.
+"""The operations of an app or organisation, on the caller's event loop.
 
-`PriceKeeper` and `AsyncPriceKeeper` stand on this; the command line uses it as it is.
-
-What an app sends all day may be sent again when a reply is lost, and is: usage has its request
-id, a lease and its adjustments have theirs, an authorization has its own, and asking changes
-nothing.
+`PriceKeeper` and `AsyncPriceKeeper` are built on this. A request of an app is sent again if its
+reply is lost: usage, leases, adjustments and authorizations have their ids, so nothing happens
+twice.
 """
 
 from __future__ import annotations
@@ -13,32 +11,37 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
-from pricekeeper.client.answers import Authorization, Captured, Lease, Recorded, Selection
+from pricekeeper.client.answers import Authorization, Selection
+from pricekeeper.client.asking import Asking
 from pricekeeper.client.errors import DeniedError
 from pricekeeper.client.fields import AuthorizeFields, UsageFields
 from pricekeeper.client.tokens import OutsideTokens, Tokens
-from pricekeeper.client.transport import (
-    TIMEOUT_SECS,
-    HttpTransport,
-    Request,
-    RequestPath,
-    Transport,
-    Wire,
-    path_of,
-)
+from pricekeeper.client.transport import TIMEOUT_SECS, HttpTransport, Transport, Wire
 from pricekeeper.client_ids import Client, parse_client_id
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import InvalidValueError, SettingsError
 from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, URL
 from pricekeeper.values import new_request_id, parse_app_id
+from pricekeeper.wire import operations as ops
+from pricekeeper.wire.authorizations import (
+    AuthorizationAnswer,
+    AuthorizationList,
+    BudgetList,
+    CapturedAnswer,
+    CapturesAnswer,
+)
+from pricekeeper.wire.operation import Operation, Pair
+from pricekeeper.wire.provisioning import SessionList
+from pricekeeper.wire.runtime import Acquired, BatchAnswer, LimitList, UsageAnswer
+from pricekeeper.wire.spend import AggregateAnswer, AggregateRange, ForecastList, UsageList
 
+A = TypeVar("A")
 ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
-_SESSIONS: Final = path_of("auth", "sessions")
 
 
-class Api:
+class Api(Asking):
     """One client of the service: an app, or an organisation, which may act for its apps.
 
     ``app_id`` names the app that an organisation acts for. ``outside_slots`` takes tokens that
@@ -92,7 +95,7 @@ class Api:
         self._keep_until_ms = 0
 
     async def select(self, *, force_check: bool = False) -> Selection:
-        """The model to call now, asked anew when the last answer has had its time.
+        """The model to call now; the last answer is used for as long as it says.
 
         ``force_check`` sums the counters now. `QuotaSpentError` if there is no model today,
         `ClientFrozenError` if an administrator has frozen the app.
@@ -100,13 +103,13 @@ class Api:
         now_ms = self._clock.monotonic_ms()
         if self._selected is not None and now_ms < self._keep_until_ms and not force_check:
             return self._selected
-        query = {"force_check": "true"} if force_check else {}
-        selected = Selection.of(await self._get("model-selection", query=query))
+        query = {"force_check": "true" if force_check else None}
+        selected = Selection.of(await self._of_client(ops.SELECT_MODEL, query=query))
         self._selected, self._keep_until_ms = selected, now_ms + selected.keep_secs * 1000
         return selected
 
     def new_request_id(self) -> str:
-        """An id for one call's usage, with its time in it: that makes it cheap to count."""
+        """An id for one call's usage. It contains the time, which makes recording cheaper."""
         return new_request_id(self._clock.now_ms())
 
     async def record(
@@ -117,7 +120,7 @@ class Api:
         *,
         request_id: str | None = None,
         **more: Unpack[UsageFields],
-    ) -> Recorded:
+    ) -> UsageAnswer:
         """Count what one call used, once: the same ``request_id`` again gets the same answer."""
         body = {
             "request_id": request_id or self.new_request_id(),
@@ -126,35 +129,34 @@ class Api:
             "output_tokens": output_tokens,
             **more,
         }
-        recorded = Recorded.of(await self._report("usage", body=body))
+        recorded = await self._report(ops.RECORD_USAGE, body)
         self._note_quota(model_label, recorded)
         return recorded
 
-    async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    async def record_many(self, records: Sequence[Mapping[str, Any]]) -> BatchAnswer:
         """Count up to 100 records, each with its ``request_id``; each is judged by itself."""
-        answer = await self._report("usage", "batch", body={"requests": list(records)})
-        self._selected = None  # the answer does not say how the quotas stand
+        answer = await self._report(ops.RECORD_BATCH, {"requests": list(records)})
+        self._selected = None  # the answer does not contain the state of the quotas
         return answer
 
     async def acquire(
         self, resource: str, consume: Mapping[str, int], *, lease_id: str | None = None
-    ) -> Lease:
+    ) -> Acquired:
         """Take from the buckets of a label, all or nothing; `RateLimitedError` says when."""
         named = lease_id or str(uuid.uuid4())
         body = {"resource": resource, "consume": dict(consume), "lease_id": named}
-        answer = await self._post("limits", "acquire", body=body)
-        return Lease(answer["lease_id"], answer["limits"])
+        return await self._of_client(ops.ACQUIRE, body=body)
 
     async def adjust(
         self, lease_id: str, delta: Mapping[str, int], *, adjustment_id: str | None = None
     ) -> None:
-        """Settle a lease to what was really used; the same adjustment applies once."""
+        """Settle a lease to what was really used; each adjustment applies once."""
         body = {"adjustment_id": adjustment_id or str(uuid.uuid4()), "delta": dict(delta)}
-        await self._post("leases", lease_id, "adjust", body=body)
+        await self._of_client(ops.ADJUST, {"lease_id": lease_id}, body=body)
 
     async def release(self, lease_id: str) -> None:
-        """Give everything back that a lease holds."""
-        await self._post("leases", lease_id, "release")
+        """Return everything that a lease holds."""
+        await self._of_client(ops.RELEASE, {"lease_id": lease_id})
 
     async def authorize(
         self,
@@ -166,9 +168,9 @@ class Api:
         dry_run: bool = False,
         **more: Unpack[AuthorizeFields],
     ) -> Authorization:
-        """Ask whether a call may be made, with which model, and hold the most that it can cost.
+        """Ask whether a call may be made and with which model, and hold its maximum cost.
 
-        ``input_tokens`` is an upper bound of the whole prompt. `DeniedError` names everything that
+        ``input_tokens`` is an upper bound of the whole prompt. `DeniedError` lists everything that
         denies the call. The same ``authorization_id`` again is the same grant.
         """
         body = {
@@ -181,13 +183,13 @@ class Api:
             body["dry_run"] = True
         else:
             body["authorization_id"] = authorization_id or self.new_request_id()
-        return Authorization.of(await self._post("authorizations", body=body))
+        return Authorization.of(await self._of_client(ops.AUTHORIZE, body=body))
 
     async def label_of(self, model: str) -> str | None:
-        """The label of a Bedrock model id, in whatever spelling; ``None`` if nobody says it.
+        """The label of a Bedrock model id in any spelling; ``None`` if it is not known.
 
-        `RejectedError` if the service knows no such model. It asks what an authorization would be,
-        which holds nothing; a denial names the label, too.
+        `RejectedError` if the service knows no such model. It tries an authorization, which holds
+        nothing; a denial also names the label.
         """
         try:
             return (await self.authorize(1, 1, model=model, dry_run=True)).label
@@ -200,70 +202,68 @@ class Api:
         input_tokens: int,
         output_tokens: int,
         **more: Unpack[UsageFields],
-    ) -> Captured:
-        """Count what an authorized call used, once, and release what was held for it."""
+    ) -> CapturedAnswer:
+        """Count what an authorized call used, once, and release its hold."""
         body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
-        captured = Captured.of(
-            await self._report("authorizations", authorization_id, "capture", body=body)
-        )
+        captured = await self._report(ops.CAPTURE, body, authorization_id)
         self._note_quota(None, captured)
         return captured
 
-    async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Capture up to 100 calls, each with its ``authorization_id``, and judged by itself."""
-        answer = await self._report("captures", body={"captures": list(captures)})
-        self._selected = None  # the answer does not say how the quotas stand
+    async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> CapturesAnswer:
+        """Capture up to 100 calls, each with its ``authorization_id``; each is judged by itself."""
+        answer = await self._report(ops.CAPTURE_MANY, {"captures": list(captures)})
+        self._selected = None  # the answer does not contain the state of the quotas
         return answer
 
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
-        """Give everything back that an authorization holds: the model was never reached."""
-        body = {} if reason is None else {"reason": reason}
-        await self._report("authorizations", authorization_id, "void", body=body)
+        """Return everything that an authorization holds: the model was never reached."""
+        await self._report(ops.VOID, {} if reason is None else {"reason": reason}, authorization_id)
 
-    async def extend(self, authorization_id: str, hold_secs: int) -> dict[str, Any]:
+    async def extend(self, authorization_id: str, hold_secs: int) -> AuthorizationAnswer:
         """Hold an authorization for so long from now, if that is longer."""
-        body = {"hold_secs": hold_secs}
-        return await self._post("authorizations", authorization_id, "extend", body=body)
+        named = {"authorization_id": authorization_id}
+        return await self._of_client(ops.EXTEND, named, body={"hold_secs": hold_secs})
 
-    async def authorization(self, authorization_id: str) -> dict[str, Any]:
-        """An authorization, and what has become of it."""
-        return await self._get("authorizations", authorization_id)
+    async def authorization(self, authorization_id: str) -> AuthorizationAnswer:
+        """An authorization and its present state."""
+        named = {"authorization_id": authorization_id}
+        return await self._of_client(ops.GET_AUTHORIZATION, named)
 
     async def authorizations(
         self, *, status: str | None = None, after: str | None = None
-    ) -> dict[str, Any]:
+    ) -> AuthorizationList:
         """A page of the authorizations that are open or unsettled, the newest first."""
         query = {"status": status, "after": after}
-        given = {name: value for name, value in query.items() if value is not None}
-        return await self._get("authorizations", query=given)
+        return await self._of_client(ops.LIST_AUTHORIZATIONS, query=query)
 
-    async def budgets(self) -> dict[str, Any]:
+    async def budgets(self) -> BudgetList:
         """Every budget that applies, and what is left of it."""
-        return await self._get("budgets")
+        return await self._of_client(ops.LIST_BUDGETS)
 
-    async def forecast(self) -> dict[str, Any]:
+    async def forecast(self) -> ForecastList:
         """Where every budget that applies will end, and when it will be spent."""
-        return await self._get("forecast")
+        return await self._of_client(ops.GET_FORECAST)
 
-    async def limits(self) -> dict[str, Any]:
-        """How the app's buckets stand."""
-        return await self._get("limits")
+    async def limits(self) -> LimitList:
+        """The state of the app's buckets."""
+        return await self._of_client(ops.LIST_LIMITS)
 
     async def usage(
         self, day: date | None = None, *, waits_for_limit: bool = False
-    ) -> dict[str, Any]:
-        """What a day came to; today, if none is named. An organisation's is of all its apps.
+    ) -> AggregateAnswer:
+        """The totals of a day, today by default; an organisation's include all of its apps.
 
-        ``waits_for_limit`` is for who reads many: a 429 is waited out, a few times.
+        With ``waits_for_limit`` a 429 is waited out, a few times: for a caller that reads many.
         """
-        named = "today" if day is None else day.isoformat()
-        path = path_of(*self._base, "aggregates", named)
-        return await self._send("GET", path, waits_for_limit=waits_for_limit)
+        if day is None:
+            return await self._of_client(ops.READ_TODAY, waits_for_limit=waits_for_limit)
+        named = {"date": day.isoformat()}
+        return await self._of_client(ops.READ_DAY, named, waits_for_limit=waits_for_limit)
 
-    async def usage_between(self, first: date, last: date) -> dict[str, Any]:
-        """What each day of a range came to, both ends included."""
+    async def usage_between(self, first: date, last: date) -> AggregateRange:
+        """The totals of each day of a range, both ends included."""
         query = {"from": first.isoformat(), "to": last.isoformat()}
-        return await self._get("aggregates", query=query)
+        return await self._of_client(ops.READ_RANGE, query=query)
 
     async def usage_records(
         self,
@@ -273,47 +273,36 @@ class Api:
         label: str | None = None,
         tag: str | None = None,
         after: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> UsageList:
         """A page of single usage records, the newest first; it may be empty and have a next.
 
-        ``tag`` is ``KEY:VALUE``, or ``KEY:`` for records that have no such tag or an empty one.
+        ``tag`` is ``KEY:VALUE``, or ``KEY:`` for records without the tag or with an empty value.
         """
         query = {"from": first, "to": last, "label": label, "tag": tag, "after": after}
         query["app_id"] = self._client.app_id
-        given = {name: value for name, value in query.items() if value is not None}
-        path = path_of("api", "v1", "orgs", self._client.org_id, "usage")
-        return await self._send("GET", path, given)
+        return await self._ask(ops.LIST_USAGE, {"org_id": self._client.org_id}, query=query)
 
-    async def sessions(self) -> dict[str, Any]:
+    async def sessions(self) -> SessionList:
         """The live sessions of the client whose credentials these are."""
-        return await self._send("GET", _SESSIONS)
+        return await self._ask(ops.LIST_OWN_SESSIONS, {})
 
     async def end_session(self, session_id: str) -> None:
         """End one of its sessions."""
-        await self._send("DELETE", path_of("auth", "sessions", session_id))
+        await self._ask(ops.END_OWN_SESSION, {"session_id": session_id})
 
     async def end_sessions(self) -> None:
-        """End every session and every token of the client, this one's too."""
-        await self._send("DELETE", _SESSIONS)
+        """End every session and every token of the client, including this one's."""
+        await self._ask(ops.END_OWN_SESSIONS, {})
 
     def of_app(self, app_id: str) -> Api:
         """An app of this organisation, over the same connections: it need not be closed."""
         return Api.over(self._transport, Client(self._client.org_id, parse_app_id(app_id)))
 
-    async def close(self) -> None:
-        """End the session and let go of the connections."""
-        await self._transport.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def _note_quota(self, label: str | None, recorded: Recorded) -> None:
+    def _note_quota(self, label: str | None, recorded: UsageAnswer) -> None:
         """Forget the selection if a quota that it was made by has become tight, or is spent.
 
-        One that was tight already stays for its time, which is short: else every call would ask.
+        One that was tight already is kept for its time, which is short: otherwise every call would
+        ask.
         """
         selected = self._selected
         if selected is None or label not in (None, selected.label):
@@ -321,38 +310,26 @@ class Api:
         if recorded.mode == "EXCEEDED" or (recorded.mode == "TIGHT" and selected.mode == "NORMAL"):
             self._selected = None
 
-    async def _get(self, *path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        return await self._send("GET", path_of(*self._base, *path), query)
-
-    async def _post(self, *path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return await self._send("POST", path_of(*self._base, *path), body=body)
-
-    async def _report(self, *path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Post what was used: also if the service limits us, it is to arrive."""
-        whole = path_of(*self._base, *path)
-        return await self._send("POST", whole, body=body, waits_for_limit=True)
-
-    async def _send(
+    async def _of_client(
         self,
-        method: str,
-        path: RequestPath,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        *,
-        waits_for_limit: bool = False,
-    ) -> dict[str, Any]:
-        request = Request(
-            method,
-            path,
-            query or {},
-            body,
-            repeatable=method != "DELETE",
-            waits_for_limit=waits_for_limit,
-        )
-        answer: dict[str, Any] | None = await self._transport.send(request)
-        return answer or {}
+        stated: Operation[A] | Pair[A, A],
+        parameters: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> A:
+        """Ask for an operation of this client."""
+        org_id, app_id = self._client
+        named = {"org_id": str(org_id), **(parameters or {})}
+        if isinstance(stated, Pair):
+            stated = stated.wide if app_id is None else stated.narrow
+        elif app_id is None:
+            raise InvalidValueError("app_id", "is needed: use of_app(), or the app's credentials")
+        if app_id is not None:
+            named["app_id"] = app_id
+        return await self._ask(stated, named, **more)
 
-    @property
-    def _base(self) -> tuple[str, ...]:
-        org = ("api", "v1", "orgs", self._client.org_id)
-        return org if self._client.app_id is None else (*org, "apps", self._client.app_id)
+    async def _report(
+        self, operation: Operation[A], body: Mapping[str, Any], authorization_id: str | None = None
+    ) -> A:
+        """Report usage; a 429 is waited out, so that the report arrives."""
+        named = {} if authorization_id is None else {"authorization_id": authorization_id}
+        return await self._of_client(operation, named, body=body, waits_for_limit=True)

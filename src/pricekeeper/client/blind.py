@@ -74,8 +74,8 @@ class BlindCalls:
         """Note what an authorization says about the model and the budgets."""
         if authorization.reason == AS_ASKED and is_model_id(model):
             self._labels.put(model, authorization.label)
-        if self._snapshot is not None:
-            self._snapshot = self._snapshot.after(authorization.answer.get("budgets", ()))
+        if self._snapshot is not None and authorization.answer is not None:
+            self._snapshot = self._snapshot.after(authorization.answer.budgets)
 
     def note_told(self, entries: Sequence[SpoolEntry]) -> None:
         self._told.update(one.id for one in entries if one.id in self._untold)
@@ -168,7 +168,6 @@ class BlindCalls:
             held_usd_micros=0,
             max_output_tokens=max_output_tokens,
             expires_at="",
-            answer={},
             is_blind=True,
         )
 

@@ -8,11 +8,14 @@ one machine share it, so that a program that crashes and restarts does not get a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from pricekeeper.bedrock import AUTO
+from pricekeeper.wire.authorizations import BudgetAfter, BudgetAnswer, BudgetList
+from pricekeeper.wire.runtime import SelectionAnswer
+from pricekeeper.wire.spend import AggregateAnswer
 
 _PER_MILLION: Final = 1_000_000
 _INPUT_PRICES: Final = (
@@ -38,26 +41,24 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, selection: Mapping[str, Any], totals: Mapping[str, Any], budgets: Mapping[str, Any]
+        cls, selection: SelectionAnswer, totals: AggregateAnswer, budgets: BudgetList
     ) -> Snapshot:
         """From the answers about the selected model, the day's totals and the budgets."""
-        model, pricing = selection["recommended_model"], selection["pricing"]
-        labels = {one["bedrock_model_id"]: label for label, one in totals.get("models", {}).items()}
-        labels[model["bedrock_model_id"]] = model["label"]
-        others = {f"quota-{label}" for label in labels.values()} - {f"quota-{model['label']}"}
+        model, pricing = selection.recommended_model, selection.pricing
+        labels = {one.bedrock_model_id: label for label, one in totals.models.items()}
+        labels[model.bedrock_model_id] = model.label
+        others = {f"quota-{label}" for label in labels.values()} - {f"quota-{model.label}"}
         hard = [
-            one
-            for one in budgets["budgets"]
-            if one["enforcement"] == "HARD" and one["name"] not in others
+            one for one in budgets.budgets if one.enforcement == "HARD" and one.name not in others
         ]
         return cls(
-            label=model["label"],
-            model_id=model["bedrock_model_id"],
+            label=model.label,
+            model_id=model.bedrock_model_id,
             input_price_usd_micros_per_1m=max(pricing.get(name) or 0 for name in _INPUT_PRICES),
             output_price_usd_micros_per_1m=pricing["output_price_usd_micros_per_1m"],
             labels=labels,
             hard=frozenset(_name(one) for one in hard),
-            remaining_usd_micros=min((one["remaining_usd_micros"] for one in hard), default=None),
+            remaining_usd_micros=min((one.remaining_usd_micros for one in hard), default=None),
         )
 
     def find(self, model: str) -> tuple[str, str] | None:
@@ -78,12 +79,12 @@ class Snapshot(msgspec.Struct, frozen=True):
         cost += output_tokens * self.output_price_usd_micros_per_1m
         return -(-cost // _PER_MILLION)
 
-    def after(self, budgets: Sequence[Mapping[str, Any]]) -> Snapshot:
+    def after(self, budgets: Sequence[BudgetAfter]) -> Snapshot:
         """The snapshot after an authorization that states what is left. It never grows.
 
         The next snapshot shows what others release.
         """
-        left = [one["remaining_usd_micros"] for one in budgets if _name(one) in self.hard]
+        left = [one.remaining_usd_micros for one in budgets if _name(one) in self.hard]
         return self if not left else self.with_at_most(min(left))
 
     def with_at_most(self, remaining_usd_micros: int) -> Snapshot:
@@ -102,8 +103,8 @@ def is_model_id(model: str) -> bool:
     return model != AUTO and ("." in model or ":" in model)
 
 
-def _name(budget: Mapping[str, Any]) -> str:
-    return f"{budget['scope']} {budget['name']}"
+def _name(budget: BudgetAfter | BudgetAnswer) -> str:
+    return f"{budget.scope} {budget.name}"
 
 
 HOUR_MS: Final = 3_600_000

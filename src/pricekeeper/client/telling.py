@@ -50,16 +50,16 @@ LABELS_MAX: Final = 256
 """Labels of model ids that are known; then the oldest is forgotten."""
 
 Results: TypeAlias = Sequence[Mapping[str, Any]]
-Send: TypeAlias = Callable[[Sequence[SpoolEntry]], Awaitable[Mapping[str, Any]]]
+Send: TypeAlias = Callable[[Sequence[SpoolEntry]], Awaitable[Any]]
 _log = logging.getLogger("pricekeeper")
 
 
 class Reports(Protocol):
     """The operations of `client.api.Api` that are used here."""
 
-    async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> dict[str, Any]: ...
+    async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> Any: ...
 
-    async def record_many(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]: ...
+    async def record_many(self, records: Sequence[Mapping[str, Any]]) -> Any: ...
 
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None: ...
 
@@ -224,12 +224,12 @@ class Teller:
             self._asked_at_ms = None
         return later
 
-    async def _send_captures(self, entries: Sequence[SpoolEntry]) -> Mapping[str, Any]:
+    async def _send_captures(self, entries: Sequence[SpoolEntry]) -> Any:
         return await self._reports.capture_many(
             [{"authorization_id": one.id, **one.body} for one in entries]
         )
 
-    async def _send_records(self, entries: Sequence[SpoolEntry]) -> Mapping[str, Any]:
+    async def _send_records(self, entries: Sequence[SpoolEntry]) -> Any:
         return await self._reports.record_many([self._record_of(one) for one in entries])
 
     def _record_of(self, entry: SpoolEntry) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from pricekeeper.client.errors import (
 from pricekeeper.clock import Clock
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.version import __version__
+from pricekeeper.wire.operation import Operation
 
 TIMEOUT_SECS: Final = 10
 ATTEMPTS_MAX: Final = 3
@@ -65,6 +66,10 @@ class Request(msgspec.Struct, frozen=True):
     """Whether to send it again after a 429, as after a 503. Reports of usage must not be lost."""
     headers: Mapping[str, str] = {}
     """In addition to the caller's headers."""
+    operation: Operation[Any] | None = None
+    """The entry of the table of operations, if it has one."""
+    parameters: Mapping[str, str] = {}
+    """The parameters in the operation's path."""
 
 
 class Transport(Protocol):

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 import structlog
 
 from pricekeeper.client import Admin, AsyncPriceKeeper, PriceKeeper
@@ -137,7 +138,9 @@ class Service:
 
     def _list(self, name: str, read: Callable[..., Awaitable[Any]]) -> list[dict[str, Any]]:
         flush_keepers(self.url)
-        return self._wait(read_every_page(lambda after: read(after=after), name))
+        reading = read_every_page(lambda after: read(after=after), lambda page: page[name])
+        found: list[dict[str, Any]] = msgspec.to_builtins(self._wait(reading))
+        return found
 
     def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"clock": self.clock, "spool_dir": self._folder / "spool", **options}

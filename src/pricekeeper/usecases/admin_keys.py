@@ -1,4 +1,4 @@
-"""Named keys of administrators, and what a credential may see."""
+"""Keys of administrators, and what a credential may see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pricekeeper.wire.values import LAST_EPOCH, parse_timestamp, rfc3339
 async def create_key(
     services: Services, body: wire.AdminKeyBody, by: Attribution
 ) -> wire.IssuedAdminKey:
-    """Make a key; it is shown in this answer and never again."""
+    """Create a key; only this answer shows it."""
     name = without_secret("name", parse_key_name(body.name))
     expires_at_epoch = None
     if body.expires_at is not None:
@@ -33,7 +33,7 @@ async def create_key(
 async def list_keys(
     services: Services, within: Coverage, after: str | None, limit: int
 ) -> wire.AdminKeyList:
-    """Read a page of the keys that cover nothing which the caller does not."""
+    """Read a page of the keys that cover no more than the caller."""
     page = await services.admin_keys.list_keys(within, after, limit)
     return wire.AdminKeyList([_shown(key) for key in page.keys], page.after or UNSET)
 
@@ -41,17 +41,17 @@ async def list_keys(
 async def rotate_key(
     services: Services, key_id: str, body: wire.RotateKeyBody, by: Attribution
 ) -> wire.IssuedAdminKey:
-    """Give a key another text; the one in use counts until the grace ends."""
+    """Give a key a new text; the old one works until the grace period ends."""
     return _issued(await services.admin_keys.rotate(key_id, body.grace_period_hours, by))
 
 
 async def delete_key(services: Services, key_id: str, by: Attribution) -> None:
-    """End a key for good."""
+    """Delete a key."""
     await services.admin_keys.delete(key_id, by)
 
 
 def key_answer(authority: Authority) -> wire.Me:
-    """What a key is, and what it may see."""
+    """Describe a key and what it may see."""
     named: dict[str, Any] = {}
     if authority.key_id is not None:
         named = {"key_id": authority.key_id, "name": authority.name}
@@ -65,7 +65,7 @@ def key_answer(authority: Authority) -> wire.Me:
 
 
 def client_answer(principal: Principal) -> wire.Me:
-    """Which client an access token speaks for."""
+    """Describe the client of an access token."""
     more = {} if principal.app_id is None else {"app_id": principal.app_id}
     return wire.Me(
         "CLIENT",
@@ -79,7 +79,7 @@ def client_answer(principal: Principal) -> wire.Me:
 async def _read_coverage(
     services: Services, org_ids: list[str] | None, by: Attribution
 ) -> Coverage:
-    """The organisations that are named; what the caller does not cover does not exist."""
+    """The named organisations; one that the caller does not cover counts as absent."""
     if org_ids is None:
         return ALL_ORGS
     wanted = {parse_org_id(org_id, "org_ids"): None for org_id in org_ids}
@@ -93,7 +93,7 @@ async def _read_coverage(
 
 
 def _future_epoch(text: str, now_ms: int) -> int:
-    """The second at which a key ends."""
+    """The second at which a key expires."""
     epoch = min(parse_timestamp(text, "expires_at") // 1000, LAST_EPOCH)
     if epoch <= now_ms // 1000:
         raise InvalidValueError("expires_at", "must be in the future")

@@ -1,7 +1,4 @@
-"""What a day, or a range of days, came to.
-
-Each answer comes with the moment up to which it is complete.
-"""
+"""The totals of a day or of a range of days, each with the time up to which they are complete."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ DAYS_MAX: Final = 92
 async def read_day(
     services: Services, policy: Policy, day: date
 ) -> tuple[wire.AggregateAnswer, int]:
-    """What a day has come to so far; a past day without data has zeros."""
+    """Read the totals of a day so far; a past day without data has zeros."""
     if day > today(services, policy):
         raise InvalidValueError("date", "is in the future")
     return await _read_day(services, policy, day, await _read_quotas(services, policy))
@@ -38,7 +35,7 @@ async def read_day(
 async def read_range(
     services: Services, policy: Policy, first: date, last: date
 ) -> tuple[wire.AggregateRange, int]:
-    """What each day of a range came to, the earliest first."""
+    """Read the totals of each day of a range, the earliest first."""
     if last > today(services, policy):
         raise InvalidValueError("to", "is in the future")
     if not timedelta(0) <= last - first < timedelta(days=DAYS_MAX):
@@ -80,7 +77,7 @@ def parse_range(query: Mapping[str, str]) -> tuple[date, date]:
 
 
 def today(services: Services, policy: Policy) -> date:
-    """The present day of the organisation's calendar."""
+    """Today in the organisation's time zone."""
     day = org_day(policy.timezone, services.clock.now_ms())
     return date(int(day[:4]), int(day[4:6]), int(day[6:]))
 
@@ -88,9 +85,9 @@ def today(services: Services, policy: Policy) -> date:
 async def _read_day(
     services: Services, policy: Policy, day: date, quotas: Mapping[ModelLabel, int]
 ) -> tuple[wire.AggregateAnswer, int]:
-    """The answer for a day, and the moment up to which it is complete.
+    """The totals of a day, and the time up to which they are complete.
 
-    Before the first aggregation that is the day's beginning: nothing had been counted by then.
+    Before the first aggregation that is the start of the day.
     """
     name, metering = day_of(day), services.metering
     if policy.app_id is None:
@@ -108,7 +105,7 @@ async def _answer(
     quotas: Mapping[ModelLabel, int],
     found: OrgTotals,
 ) -> tuple[wire.AggregateAnswer, int]:
-    """What a day came to, from what was found of it."""
+    """Make the answer for a day from its totals."""
     name, totals, more = day_of(day), found.total, dict[str, Any]()
     if policy.app_id is not None:
         more["app_id"] = str(policy.app_id)
@@ -171,9 +168,9 @@ def _models(
 
 
 async def _read_quotas(services: Services, policy: Policy) -> Mapping[ModelLabel, int]:
-    """What may be spent a day: where each app has its own quotas, all of them together.
+    """Read the daily quotas; with quotas per app, their sums.
 
-    Raises `UnreadableItemError` if those of an app can't be read: a sum without them is too low.
+    Raises `UnreadableItemError` if those of an app can't be read: the sum would be too low.
     """
     if policy.app_id is not None or policy.quota_scope is not QuotaScope.APP:
         return policy.quotas

@@ -1,4 +1,4 @@
-"""Alerts that there were, and the channels that they go to."""
+"""Alerts and their channels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pricekeeper.wire.values import rfc3339
 
 
 class AlertsRequest(NamedTuple):
-    """Which alerts are asked for."""
+    """A query for alerts."""
 
     org_id: OrgId | None = None
     kind: AlertKind | None = None
@@ -37,7 +37,7 @@ class AlertsRequest(NamedTuple):
 
 
 def parse_request(query: Mapping[str, str]) -> AlertsRequest:
-    """What the query asks for; every mistake is told."""
+    """Parse a query; every mistake is listed."""
     parsers: dict[str, Callable[[str], Any]] = {
         "org_id": parse_org_id,
         "after": _parse_cursor,
@@ -58,9 +58,9 @@ def _parse_cursor(text: str) -> str:
 async def list_alerts(
     services: Services, request: AlertsRequest, coverage: Coverage
 ) -> wire.AlertList:
-    """Read a page of alerts, of one organisation or of all that somebody covers.
+    """Read a page of alerts, of one organisation or of all covered ones.
 
-    Who does not cover all organisations does not see the deployment's channels, nor its alerts.
+    The deployment's own alerts and channels are shown only to a key for all organisations.
     """
     org_id, owner = request.org_id or coverage.one, None
     if org_id is not None:
@@ -91,7 +91,7 @@ async def put_channel(
 async def delete_channel(
     services: Services, org_id: OrgId | None, name: str, by: Attribution
 ) -> None:
-    """Remove a channel; what waits for it is given up."""
+    """Remove a channel; alerts that wait for it are dropped."""
     owner = await services.alerts.channels.find_owner(org_id)
     await services.alerts.channels.remove(owner, name, by)
 
@@ -99,7 +99,7 @@ async def delete_channel(
 async def try_channel(
     services: Services, org_id: OrgId | None, name: str, by: Attribution
 ) -> wire.TrialAnswer:
-    """Send a test through a channel, and say what came of it."""
+    """Send a test through a channel, and report the outcome."""
     owner = await services.alerts.channels.find_owner(org_id)
     trial = await services.alerts.try_channel(owner, name, by)
     if trial.error is None:

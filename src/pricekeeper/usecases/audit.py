@@ -1,4 +1,4 @@
-"""The audit trail: who changed what, when, from where and why."""
+"""The audit trail: changes with their actor, time, address and reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ONE_DAY: Final = timedelta(days=1)
 
 
 class EntriesRequest(NamedTuple):
-    """Which entries are asked for. A date at the end is included, a moment is not."""
+    """A query for entries. A date at the end is included, a time is not."""
 
     org_id: OrgId | None = None
     wanted: WantedEntries = WantedEntries()
@@ -34,7 +34,7 @@ class EntriesRequest(NamedTuple):
 
 
 def parse_request(query: Mapping[str, str]) -> EntriesRequest:
-    """What the query asks for; every mistake is told. Dates are days in UTC."""
+    """Parse a query; every mistake is listed. Dates are days in UTC."""
     parsers: dict[str, Callable[[str], Any]] = {
         "org_id": parse_org_id,
         "actor": _parse_filter,
@@ -60,9 +60,9 @@ def parse_request(query: Mapping[str, str]) -> EntriesRequest:
 async def list_entries(
     services: Services, request: EntriesRequest, coverage: Coverage
 ) -> wire.AuditList:
-    """Read a page of entries, the newest first, of those organisations that somebody covers.
+    """Read a page of entries of the covered organisations, the newest first.
 
-    What concerns no single organisation is shown to who covers all of them.
+    Entries that concern no single organisation are shown only to a key for all of them.
     """
     reader, org_id = TrailReader(services.store), request.org_id
     if org_id is not None and org_id not in coverage:
@@ -105,7 +105,7 @@ def _parse_filter(text: str) -> str:
 
 
 def _parse_end(text: str, *, includes_day: bool = False) -> int:
-    """The moment, in milliseconds; of a date, when it begins, or when it is over."""
+    """The time in milliseconds; of a date, its start or its end."""
     try:
         if "T" in text:
             at_ms = parse_timestamp(text)
@@ -118,5 +118,5 @@ def _parse_end(text: str, *, includes_day: bool = False) -> int:
 
 
 def _clamp(at_ms: int) -> int:
-    """The nearest moment that an entry can have."""
+    """The nearest time that an entry can have."""
     return min(max(0, at_ms), END_MS)

@@ -1,7 +1,7 @@
-"""One decision before a call, one settlement after it: as they are asked for, and as they are told.
+"""Authorizations: requests, settlements and answers.
 
-Money is told in whole micro-dollars, rounded so that it never looks better than it is: what was
-spent, is held or is needed up, what remains down.
+Money is rounded pessimistically to whole micro-dollars: spent, held and needed amounts up,
+remaining amounts down.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 async def authorize(
     services: Services, policy: Policy, body: wire.AuthorizeBody
 ) -> tuple[wire.AuthorizedAnswer, bool]:
-    """Authorize a call; also says whether that is a new grant."""
+    """Authorize a call; also returns whether the grant is new."""
     try:
         request = msgspec.convert(body, AuthorizationRequest, from_attributes=True)
         authorized = await services.authorizations.authorize(policy, request)
@@ -59,7 +59,7 @@ async def authorize(
 async def capture(
     services: Services, policy: Policy, authorization_id: str, body: wire.CaptureBody
 ) -> wire.CapturedAnswer:
-    """Count what the call used, and release what was held for it."""
+    """Count the usage of a call, and release its hold."""
     usage = make_usage(body, "", "")  # the authorization has its id and its label
     captured = await services.authorizations.capture(policy, _id(authorization_id), usage)
     recorded, receipt = captured.recorded, captured.recorded.receipt
@@ -80,9 +80,9 @@ async def capture(
 async def capture_each(
     services: Services, policy: Policy, captures: Sequence[wire.CaptureOne]
 ) -> list[wire.CapturedAnswer | PriceKeeperError]:
-    """Capture up to a hundred calls at once, each for itself; the answers are in their order.
+    """Capture up to 100 calls concurrently; the answers are in the order of the captures.
 
-    Captures of the same authorization follow each other, so that the later ones are duplicates.
+    Captures of the same authorization run in sequence, so that the later ones are duplicates.
     """
 
     async def capture_one(number: int) -> wire.CapturedAnswer | PriceKeeperError:
@@ -98,7 +98,7 @@ async def capture_each(
 async def void(
     services: Services, policy: Policy, authorization_id: str, reason: str | None
 ) -> None:
-    """Give everything back: the model was never reached."""
+    """Return the hold of a call: the model was never reached."""
     if reason is not None:
         without_secret("reason", parse_reason(reason))
     await services.authorizations.void(policy, _id(authorization_id), reason)
@@ -107,7 +107,7 @@ async def void(
 async def extend(
     services: Services, policy: Policy, authorization_id: str, hold_secs: int
 ) -> wire.AuthorizationAnswer:
-    """Hold it for so long from now, if that is longer."""
+    """Hold an authorization for so long from now, if that is longer."""
     extended = await services.authorizations.extend(policy, _id(authorization_id), hold_secs)
     return authorization_answer(extended)
 
@@ -132,7 +132,7 @@ async def list_unfinished(
 
 
 def authorization_answer(authorization: Authorization) -> wire.AuthorizationAnswer:
-    """An authorization as it is told."""
+    """Describe an authorization."""
     grant, settlement = authorization.grant, authorization.settlement
     answer = wire.AuthorizationAnswer(
         authorization_id=authorization.shown_id,
@@ -163,7 +163,7 @@ def authorization_answer(authorization: Authorization) -> wire.AuthorizationAnsw
 
 
 def considered_labels(considered: Iterable[tuple[str, str]]) -> list[wire.ConsideredLabel]:
-    """The labels that were looked at, each with why it was passed over, or nothing."""
+    """Describe the labels that were considered, each with why it was skipped, if it was."""
     return [
         wire.ConsideredLabel(label, "SKIPPED", because)
         if because
@@ -173,7 +173,7 @@ def considered_labels(considered: Iterable[tuple[str, str]]) -> list[wire.Consid
 
 
 def micros_up(usd_picos: int) -> int:
-    """Whole micro-dollars, of what was spent, is held or is needed."""
+    """Whole micro-dollars, rounded up: for spent, held and needed amounts."""
     return -(-usd_picos // PICOS_PER_MICRO)
 
 
@@ -232,7 +232,7 @@ def _state(status: str) -> State:
 
 
 def _id(text: str, field: str = "authorization_id") -> str:
-    """The id, if it is written as one: nothing else is looked for."""
+    """Return the id; raises `InvalidValueError` if it is not a UUID."""
     if not _UUID.fullmatch(text):
         raise InvalidValueError(
             field, "must be a UUID such as 01928f7c-12ab-7c3d-8e4f-0123456789ab"

@@ -1,4 +1,4 @@
-"""How budgets stand: those that apply to a client, and those of everybody that a caller covers."""
+"""Budgets with their balances: of one client, or of every client that a caller covers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from pricekeeper.wire import authorizations as wire
 from pricekeeper.wire.values import rfc3339
 
 VALUES_MAX: Final = 100
-"""Values that are shown of a budget for each value of a tag."""
+"""Values shown of a budget per value of a tag."""
 ITEMS_MAX: Final = 1_000
-"""Items that are looked at for them: those of values that were used in earlier windows count."""
+"""Items read for these, including values of earlier windows."""
 ROWS_MAX: Final = 100
-"""Once a page of everybody's budgets has so many, it ends with the clients that were read."""
+"""A page of all budgets ends after the client that reaches this number."""
 CLIENTS_MAX: Final = 64
-"""Clients that one such page looks at, whether they have budgets or not."""
+"""Clients that one such page reads, with or without budgets."""
 CONCURRENCY: Final = 8
-"""Clients whose budgets are read at once."""
+"""Clients whose budgets are read concurrently."""
 LISTED_MAX: Final = 32
-"""Organisations, or apps of one, that are read at once."""
+"""Organisations, or apps of one, per read."""
 _SCOPES: Final = (Scope.ORG, Scope.APP)
 
 
@@ -42,14 +42,14 @@ async def list_budgets(services: Services, policy: Policy) -> wire.BudgetList:
 
 
 class BudgetCursor(NamedTuple):
-    """Behind whose budgets to go on: an organisation's own, or those of one of its apps."""
+    """The last client of the previous page: an organisation or one of its apps."""
 
     org_id: OrgId
     app_id: AppId | None = None
 
     @classmethod
     def parse(cls, text: str) -> BudgetCursor:
-        """The cursor that `text` is."""
+        """Parse the text of a cursor; raises `InvalidValueError`."""
         org_id, slash, app_id = text.partition("/")
         try:
             return cls(parse_org_id(org_id), parse_app_id(app_id) if slash else None)
@@ -58,7 +58,7 @@ class BudgetCursor(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The cursor as the next request brings it along."""
+        """The cursor as text, for the next request."""
         return self.org_id if self.app_id is None else f"{self.org_id}/{self.app_id}"
 
 
@@ -67,8 +67,7 @@ async def list_all_budgets(
 ) -> wire.AllBudgets:
     """Read a page of the budgets of every client that the viewer covers.
 
-    An app sees every budget that applies to it. Whoever sees more than that sees each budget once,
-    with whom it belongs to.
+    An app sees every budget that applies to it. Other viewers see each budget once, with its owner.
     """
     org_id = viewer.coverage.one
     if org_id is not None and viewer.app_id is not None:
@@ -88,7 +87,7 @@ async def list_all_budgets(
 
 
 async def _take(policies: AsyncIterator[Policy], count: int) -> AsyncIterator[Policy]:
-    """The first of them."""
+    """The first policies."""
     async for policy in policies:
         yield policy
         count -= 1
@@ -104,7 +103,7 @@ async def _read_own_budgets(services: Services, policy: Policy) -> list[wire.Cli
 async def _read_policies(
     services: Services, viewer: Viewer, after: BudgetCursor | None
 ) -> AsyncIterator[Policy]:
-    """The settings of organisations, each with its apps, in order, behind that one of them."""
+    """The policies after this client: organisations in order, each followed by its apps."""
     if after is not None:
         if after.org_id not in viewer.coverage:
             raise NotFoundError("org")
@@ -121,7 +120,7 @@ async def _read_policies(
 async def _read_apps(
     services: Services, org_id: OrgId, behind: AppId | None
 ) -> AsyncIterator[Policy]:
-    """The apps of an organisation; of one that was deleted meanwhile, none."""
+    """The apps of an organisation; none if it was deleted meanwhile."""
     list_apps = partial(services.tenants.list_apps, org_id, limit=LISTED_MAX)
     with contextlib.suppress(NotFoundError):
         async for page in read_pages(list_apps, behind):
@@ -130,7 +129,7 @@ async def _read_apps(
 
 
 def _owned(policy: Policy, budgets: Iterable[wire.BudgetAnswer]) -> list[wire.ClientBudget]:
-    """The budgets, with whose they are."""
+    """The budgets with their owner."""
     whose: dict[str, Any] = {"org_id": policy.org_id, "org_name": policy.org_name}
     if policy.app_id is not None:
         whose |= {"app_id": policy.app_id, "app_name": policy.app_name or policy.app_id}

@@ -1,9 +1,9 @@
-"""What an administrator does to a client whose secret has leaked.
+"""Containment: what an administrator does to a client whose secret has leaked.
 
-Each step is for one client, an organisation or one of its apps, and raises `NotFoundError` if there
-is no such client. After a lost reply (`OutcomeUnknownError`) the same again is safe. ``by`` says
-who asks, from where, and why as they have written it: that is in the entry of the audit trail which
-the change is made with. A reason is shown and stored, so it is refused if it looks like a secret.
+Each step is for one client, an organisation or an app, and raises `NotFoundError` if there is no
+such client. A step can be repeated after a lost reply (`OutcomeUnknownError`). ``by`` is written to
+the audit trail with the change. Its reason is stored and shown, so it is refused if it looks like a
+secret.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pricekeeper.wire.values import rfc3339
 async def revoke_credentials(
     services: Services, client: Client, secrets: str, by: Attribution
 ) -> wire.CredentialsRevoked:
-    """Stop a client's secrets, sessions and tokens at once; a rotation gives it a secret again."""
+    """Revoke a client's secrets, sessions and tokens at once; rotate to give it a new secret."""
     previous_only = secrets == "PREVIOUS"
     await services.credentials.revoke_now(client, _checked(by), previous_only=previous_only)
     return wire.CredentialsRevoked(client.client_id, "revoked", secrets)
@@ -45,7 +45,7 @@ async def list_sessions(services: Services, client: Client) -> SessionList:
 async def end_sessions(
     services: Services, client: Client, by: Attribution, session_id: str | None = None
 ) -> None:
-    """End one session of a client, or every one and all of its tokens; its secret goes on."""
+    """End one session of a client, or all sessions and tokens; its secret keeps working."""
     by = _checked(by)
     if session_id is None:
         await services.identity.end_all_sessions(client.client_id, by)
@@ -55,7 +55,10 @@ async def end_sessions(
 
 
 async def freeze(services: Services, client: Client, by: Attribution) -> wire.FreezeAnswer:
-    """Refuse models and tokens to a client, or to an organisation and its apps; usage counts on."""
+    """Refuse models and tokens to a client, or to an organisation and its apps.
+
+    Usage is still counted.
+    """
     frozen = await services.tenants.freeze(client, _checked(by))
     return wire.FreezeAnswer(client.client_id, frozen_answer(frozen))
 
@@ -66,10 +69,9 @@ async def unfreeze(services: Services, client: Client, by: Attribution) -> None:
 
 
 async def reset_limits(services: Services, client: Client, by: Attribution) -> wire.LimitsReset:
-    """Fill the token buckets of a client: of an app, or of an organisation without its apps.
+    """Fill the token buckets of an app, or of an organisation without those of its apps.
 
-    An organisation's are those that all of its apps share. The buckets of each app are the app's:
-    they are reset by naming the app, registered or not.
+    An organisation's buckets are shared by its apps. The app need not be registered.
     """
     by = _checked(by)
     policy = await services.tenants.read_policy(client)
@@ -86,9 +88,9 @@ async def reset_limits(services: Services, client: Client, by: Attribution) -> w
 async def void_usage(
     services: Services, client: Client, request_id: str, by: Attribution
 ) -> wire.UsageVoided:
-    """Take a usage record out of its totals and budgets, by a correction; both stay visible.
+    """Remove a usage record from its totals and budgets by a correction; both stay visible.
 
-    That gives money back to budgets, so it takes a key that may raise them.
+    This returns money to budgets, so it takes a key that may raise them.
     """
     by = _checked(by)
     services.tenants.budget_rule.require_reach(by, "voiding a usage record")
@@ -111,7 +113,7 @@ async def void_usage(
 async def void_authorization(
     services: Services, client: Client, authorization_id: str, by: Attribution
 ) -> wire.AuthorizationVoided:
-    """Give back what any client of the organisation was granted: the call is not to be made."""
+    """Return what any client of the organisation was granted: the call is not to be made."""
     by, rule = _checked(by), services.tenants.budget_rule
     org = await services.tenants.read_policy(client)
     voided = await services.authorizations.void_for_admin(org, authorization_id, by, rule)
@@ -119,7 +121,7 @@ async def void_authorization(
 
 
 def _checked(by: Attribution) -> Attribution:
-    """The same with a reason that people can be shown, if there is one."""
+    """Refuse a reason that is not printable or looks like a secret."""
     if by.reason is None:
         return by
     return replace(by, reason=without_secret("reason", parse_reason(by.reason)))

@@ -9,11 +9,11 @@ from typing import Final
 
 MEDIA_TYPE: Final = "text/csv"
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""The beginnings of a formula in a spreadsheet."""
 
 
 def csv_text(names: Sequence[str], rows: Sequence[Mapping[str, str | int]]) -> str:
-    """A line of names, and a line for each row. Lines end as RFC 4180 has it."""
+    """Write a line of names and a line per row, with the line ends of RFC 4180."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\r\n")
     writer.writerow([_cell(name) for name in names])
@@ -22,7 +22,7 @@ def csv_text(names: Sequence[str], rows: Sequence[Mapping[str, str | int]]) -> s
 
 
 def _cell(value: str | int) -> str | int:
-    """The value; text that would be a formula begins with an apostrophe."""
+    """The value, with an apostrophe before text that would be a formula."""
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return value

@@ -1,4 +1,4 @@
-"""Denials, listed: of an organisation, or of everybody that somebody covers."""
+"""Lists denials of an organisation, or of every client that a caller covers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pricekeeper.wire import activity as wire
 from pricekeeper.wire.values import rfc3339
 
 _ZONE_OF_ALL: Final = "UTC"
-"""By which a date is understood that concerns more than one organisation."""
+"""The time zone of a date that concerns several organisations."""
 
 
 class DenialsRequest(NamedTuple):
-    """Which denials are asked for. A date is included, an instant at the end is not."""
+    """A query for denials. A date at the end is included, a time is not."""
 
     first: End | None = None
     last: End | None = None
@@ -32,7 +32,7 @@ class DenialsRequest(NamedTuple):
 
 
 def parse_request(query: Mapping[str, str]) -> DenialsRequest:
-    """What the query asks for; every mistake is told."""
+    """Parse a query; every mistake is listed."""
     parsers: dict[str, Callable[[str], Any]] = {
         "from": parse_end,
         "to": parse_end,
@@ -56,7 +56,7 @@ async def list_denials(
 async def list_all_denials(
     services: Services, viewer: Viewer, request: DenialsRequest
 ) -> wire.DenialList:
-    """Read a page of the denials of everybody that the viewer covers, the newest first."""
+    """Read a page of the denials of every client that the viewer covers, the newest first."""
     org_id = viewer.coverage.one
     if org_id is not None:
         policy = await services.tenants.find_policy(org_id, viewer.app_id)
@@ -69,7 +69,7 @@ async def list_all_denials(
 
 
 def _bounds_ms(services: Services, request: DenialsRequest, zone: str) -> tuple[int, int]:
-    """The first and the last millisecond; nothing is older than what is kept."""
+    """The first and the last millisecond, within the time that denials are kept."""
     now_ms = services.clock.now_ms()
     oldest_ms = now_ms - KEPT_DAYS * MS_PER_DAY
     bounds = bounds_ms(request.first, request.last, zone, (oldest_ms, now_ms + MS_PER_DAY))

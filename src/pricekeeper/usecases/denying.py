@@ -1,4 +1,4 @@
-"""What a caller is told that was denied something, and its noting."""
+"""Explains denials to callers, and notes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pricekeeper.tenants import Policy
 from pricekeeper.wire.values import rfc3339
 
 API_SCOPE: Final = "API"
-"""Whose limit it is if neither an app's nor an organisation's: one of the service's own."""
+"""The scope of a limit of the API itself."""
 MODEL_LENGTH_MAX: Final = 256
 DENIALS: Final = (
     errors.AuthorizationDeniedError,
@@ -21,12 +21,12 @@ DENIALS: Final = (
     errors.QuotaExceededError,
     errors.RateLimitExceededError,
 )
-"""What says that a call was denied something."""
+"""Errors that are denials."""
 
 
 @contextmanager
 def noting(services: Services, policy: Policy, kind: DeniedKind, model: str) -> Iterator[None]:
-    """Note a denial that is raised in this block, with what its caller is told."""
+    """Note a denial that is raised in this block."""
     try:
         yield
     except DENIALS as error:
@@ -42,7 +42,7 @@ def note_denial(
     tags: Mapping[str, str] | None,
     error: errors.PriceKeeperError,
 ) -> None:
-    """Note a denial, with what its caller is told."""
+    """Note a denial with its explanation."""
     why = {"client_id": policy.client_id, "detail": str(error), **explain(error)}
     if tags:
         why["tags"] = dict(tags)
@@ -60,13 +60,13 @@ def note_denial(
 
 
 def explain(error: errors.PriceKeeperError) -> dict[str, Any]:
-    """What a caller is told of a denial beside its code; of any other error, nothing."""
+    """Explain a denial; empty for any other error."""
     explaining = _EXPLAINING.get(type(error))
     return {} if explaining is None else explaining(error)
 
 
 def code_of(error: errors.PriceKeeperError) -> str:
-    """The code of a denial in the contract: money, speed, or an administrator."""
+    """The code of a denial: money, speed, or an administrator."""
     if not isinstance(error, errors.AuthorizationDeniedError):
         return error.code
     kind = errors.RateLimitExceededError if error.by_speed else errors.QuotaExceededError
@@ -74,7 +74,7 @@ def code_of(error: errors.PriceKeeperError) -> str:
 
 
 def _obstacles(error: errors.PriceKeeperError) -> Iterator[str]:
-    """What denies, so that two denials by the same are known as such."""
+    """The obstacles, which identify equal denials."""
     if isinstance(error, errors.AuthorizationDeniedError):
         for one in error.denied_by:
             yield f"{one.kind}/{one.scope}/{one.name}/{one.label or ''}"
@@ -125,7 +125,7 @@ def _explain_authorization(error: errors.AuthorizationDeniedError) -> dict[str, 
 
 
 def _denied_by(one: errors.DeniedBy) -> dict[str, Any]:
-    """Money in micro-dollars: what is needed rounded up, what remains rounded down."""
+    """Money is in micro-dollars: needed rounded up, remaining rounded down."""
     when: dict[str, Any] = {"never": True}
     if one.retry_after_ms is not None:
         when = {"retry_after_ms": one.retry_after_ms}

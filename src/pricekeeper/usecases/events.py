@@ -1,4 +1,4 @@
-"""What happened, as it is told to those who watch."""
+"""The events of the stream, as a viewer may see them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ EVENTS: Final[dict[str, type[Response]]] = {
     "alert": wire.AlertEvent,
     RESET: wire.ResetEvent,
 }
-"""Every event by its name, and what it tells."""
+"""The type of each event by its name."""
 
 
 def audience_of(viewer: Viewer) -> str:
-    """The feed in which everything is that the viewer may see."""
+    """The feed that contains everything that the viewer may see."""
     return viewer.coverage.one or ALL
 
 
 def tell(event: values.Event, viewer: Viewer) -> tuple[str, Response] | None:
-    """The name of an event and what it tells the viewer; ``None`` if that is nothing."""
+    """The name and body of an event for the viewer; ``None`` if the viewer may not see it."""
     if not _is_covered(event, viewer.coverage):
         return None
     seen: values.Event | None = event
@@ -46,7 +46,7 @@ def tell(event: values.Event, viewer: Viewer) -> tuple[str, Response] | None:
 
 
 def _is_covered(event: values.Event, coverage: Coverage) -> bool:
-    """Whether the event is of an organisation that is covered, or of a deployment that is."""
+    """Whether the coverage includes the event's organisation, or the deployment."""
     return coverage.is_all if event.org_id is None else OrgId(event.org_id) in coverage
 
 
@@ -73,7 +73,7 @@ def _response(event: values.Event) -> Response:
 
 
 def _spend(event: values.CountedSpend) -> wire.SpendEvent:
-    """Micro-dollars are whole, as a record tells them."""
+    """Micro-dollars are rounded down, like those of a record."""
     rows = [
         wire.SpendEventRow(
             row.app_id,

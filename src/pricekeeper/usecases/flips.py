@@ -1,4 +1,4 @@
-"""Flips: which labels were given up or set by hand, when, why and until when."""
+"""Lists flips: labels that were given up or set by hand, with time, reason and end."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from pricekeeper.wire import activity as wire
 from pricekeeper.wire.values import rfc3339
 
 FLIPS_MAX: Final = 100
-"""Once a page of an app has so many flips, it ends with the day."""
+"""A page of an app ends with the day that reaches this number."""
 _CURSOR: Final = re.compile(r"([0-9]{8})-([A-Za-z0-9._-]{0,64})")
 
 
 class FlipsRequest(NamedTuple):
-    """Which flips are asked for. A date is included, an instant at the end is not."""
+    """A query for flips. A date at the end is included, a time is not."""
 
     first: End | None = None
     last: End | None = None
     after: str | None = None
-    """The day of the last one on the page before, ``#``, and the app if it is of one."""
+    """The day of the last flip of the previous page, ``#``, and its app, if it has one."""
 
 
 def parse_request(query: Mapping[str, str]) -> FlipsRequest:
-    """What the query asks for; every mistake is told."""
+    """Parse a query; every mistake is listed."""
     parsers: dict[str, Callable[[str], Any]] = {
         "from": parse_end,
         "to": parse_end,
@@ -53,8 +53,7 @@ def _parse_cursor(text: str) -> str:
 async def list_flips(services: Services, policy: Policy, request: FlipsRequest) -> wire.FlipList:
     """Read a page of the flips and overrides that concern a client, the newest first.
 
-    For an organisation these are its own and those of its apps; for an app its own, and those of
-    the organisation as a whole.
+    An organisation's include those of its apps, an app's those of the whole organisation.
     """
     now_ms, zone = services.clock.now_ms(), policy.timezone
     kept = now_ms - KEPT_DAYS * MS_PER_DAY, now_ms + MS_PER_DAY
@@ -73,7 +72,7 @@ async def list_flips(services: Services, policy: Policy, request: FlipsRequest) 
 
 
 def _page_of(flips: list[Flip], zone: str, before: str) -> FlipPage:
-    """The flips of the last days before that one: whole days, until there are enough."""
+    """The flips of the last days before this day: whole days, until there are enough."""
     shown: list[Flip] = []
     last = ""
     for day, some in groupby(flips, key=lambda flip: org_day(zone, flip.at_ms)):
@@ -87,7 +86,7 @@ def _page_of(flips: list[Flip], zone: str, before: str) -> FlipPage:
 
 
 def flip_answer(flip: Flip) -> wire.FlipAnswer:
-    """A flip as it is told."""
+    """Describe a flip."""
     return wire.FlipAnswer(
         org_id=flip.org_id,
         at=rfc3339(flip.at_ms),

@@ -1,4 +1,4 @@
-"""Where the budgets of a client will end, and when they will be spent."""
+"""Forecasts the end of the budgets of a client, and when they will be spent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_HOURS: Final = Hourly({}, 0)
 
 
 class _Subject(NamedTuple):
-    """A window that is to be forecast, in pico-dollars, and what the answer says of it."""
+    """A window to forecast, in pico-dollars, and the fields of its answer."""
 
     span: Span
     spent: int
@@ -58,7 +58,7 @@ async def list_forecasts(services: Services, policy: Policy) -> wire.ForecastLis
 
 
 async def _read_month(services: Services, policy: Policy, now_ms: int) -> dict[str, int]:
-    """What was spent on each day of this month, in pico-dollars."""
+    """Read the spend of each day of this month, in pico-dollars."""
     month = window_at(Window.MONTH, policy.timezone, now_ms)
     days = DayRange(org_day(policy.timezone, month.starts_at_ms), org_day(policy.timezone, now_ms))
     reader = RangeReader(services.store, services.clock)
@@ -136,5 +136,5 @@ def _answer(subject: _Subject, made: Forecast) -> wire.ForecastAnswer:
 
 
 def _micros(usd_picos: int | None) -> int | None:
-    """Rounded up, as what was spent is: a forecast is never below it."""
+    """Rounded up like spent amounts, so that a forecast is never below them."""
     return None if usd_picos is None else micros_up(usd_picos)

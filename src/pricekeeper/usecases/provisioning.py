@@ -1,4 +1,4 @@
-"""Organisations, apps, their secrets and overrides: what an administrator sets up."""
+"""Organisations, apps, their secrets and overrides."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ async def patch_client(
     by: Attribution,
     expected_tag: str | None = None,
 ) -> Answer:
-    """Change some settings: null restores an organisation's default, and an app inherits again.
+    """Change some settings; null restores an organisation's default, or lets an app inherit.
 
-    With ``expected_tag``, a header ``If-Match``, only if the settings have one of its tags.
+    With ``expected_tag``, a header ``If-Match``, only if the settings have one of its ETags.
     """
     saved = await services.tenants.patch(client, patch, by, _check(expected_tag))
     changed = Provisioned(created=False, policy=saved.policy, retrieval=None)
@@ -52,14 +52,14 @@ async def patch_client(
 
 
 async def read_client(services: Services, client: Client) -> Answer:
-    """Read the settings of an organisation or app; of an app, also which are inherited."""
+    """Read the settings of an organisation or app; an app's say which are inherited."""
     return _answer(await services.tenants.get(client))
 
 
 async def list_orgs(
     services: Services, coverage: Coverage, after: OrgId | None, limit: int
 ) -> wire.OrgList:
-    """Read a page of the organisations that are covered."""
+    """Read a page of the covered organisations."""
     page = await services.tenants.list_orgs(after, limit, among=coverage.org_ids)
     return wire.OrgList([_org(policy) for policy in page.policies], page.after or UNSET)
 
@@ -75,7 +75,7 @@ async def list_apps(
 async def issue_provisioning_key(
     services: Services, org_id: OrgId, by: Attribution
 ) -> wire.ProvisioningKey:
-    """Give an organisation a provisioning key of its own, which replaces the one it had."""
+    """Give an organisation a provisioning key of its own, which replaces the previous one."""
     key = await services.provisioning_keys.issue(org_id, by)
     return wire.ProvisioningKey(org_id, key.reveal())
 
@@ -83,7 +83,7 @@ async def issue_provisioning_key(
 async def rotate(
     services: Services, client: Client, body: wire.RotateBody, by: Attribution
 ) -> wire.Rotated:
-    """Let a new secret be claimed; the old one works until then, and for the grace after."""
+    """Let a new secret be claimed; the old one works until then, and for the grace period after."""
     rotation = await services.credentials.rotate(client, body.grace_period_hours, by)
     retrieval = _retrieval(rotation.retrieval)
     return wire.Rotated(rotation.client_id, retrieval, rotation.grace_period_hours)
@@ -95,7 +95,7 @@ async def claim(services: Services, token: str, by: Attribution) -> wire.Claimed
 
 
 async def complete_claim(services: Services, claim: SecretClaim, by: Attribution) -> wire.Claimed:
-    """Turn a retrieval token that was found into the secret, once."""
+    """Exchange a retrieval token that was found for the secret, once."""
     claimed = await services.credentials.complete_claim(claim, by)
     more = {}
     if claimed.old_secret_expires_at_epoch is not None:
@@ -106,7 +106,7 @@ async def complete_claim(services: Services, claim: SecretClaim, by: Attribution
 async def put_override(
     services: Services, client: Client, body: wire.OverrideBody, by: Attribution
 ) -> wire.OverrideAnswer:
-    """Have one label used until the end of the organisation's day, whatever was spent."""
+    """Use one label until the end of the organisation's day, regardless of quotas."""
     policy = await services.tenants.get(client)
     label = parse_model_label(body.model_label)
     override = await services.selection.set_override(policy, label, by)
@@ -181,7 +181,7 @@ def _alerts(alerts: AlertSettings) -> AlertsBody:
 
 
 def _budget(budget: Budget) -> BudgetBody:
-    """The budget as it can be put again: what holds for all labels names none of them."""
+    """The budget in the form of a request; a budget for all labels names none."""
     return BudgetBody(
         name=budget.name,
         window=budget.window.value,
@@ -200,12 +200,12 @@ def _retrieval(retrieval: Retrieval) -> wire.SecretRetrieval:
 
 
 def frozen_answer(freeze: Freeze) -> wire.Frozen:
-    """The freeze as answers show it."""
+    """Describe a freeze."""
     return wire.Frozen(freeze.reason, rfc3339(freeze.frozen_at_epoch * 1000), freeze.scope)
 
 
 def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
-    """What an answer says beyond the settings: times, and after a change what came of it."""
+    """The fields of an answer beside the settings: times, and the outcome of a change."""
     more: dict[str, Any] = {
         "created_at": rfc3339(policy.created_at_epoch * 1000),
         "updated_at": rfc3339(policy.updated_at_epoch * 1000),

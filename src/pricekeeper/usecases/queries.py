@@ -1,4 +1,4 @@
-"""What callers say in text: the fields of a query, the two ends of a range, a reason to show."""
+"""Parses the query strings and reasons of callers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def parse_each(
     *,
     required: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The fields of a query, ``None`` for one that is not there; every mistake is told.
+    """Parse the fields of a query, ``None`` for an absent one; every mistake is listed.
 
-    ``check`` looks at what could be parsed as a whole. Of what is ``required``, it is told what it
-    has to be.
+    ``check`` gets the fields that could be parsed. ``required`` describes the required fields.
     """
     found, mistakes = dict[str, Any](), list[FieldError]()
     for name, parse in parsers.items():
@@ -50,7 +49,7 @@ def parse_each(
 
 
 def parse_choice(kind: type[_Choice]) -> Callable[[str], _Choice]:
-    """What parses the name of one of these."""
+    """A parser for the names of an enumeration."""
 
     def parse(text: str) -> _Choice:
         if text not in set(kind):
@@ -61,14 +60,14 @@ def parse_choice(kind: type[_Choice]) -> Callable[[str], _Choice]:
 
 
 def parse_date(text: str) -> date:
-    """A day as yyyy-mm-dd; raises `ValueError` for anything else that could be one."""
+    """Parse a day, yyyy-mm-dd; raises `ValueError`."""
     if not _YYYY_MM_DD.fullmatch(text):
         raise ValueError(text)
     return date.fromisoformat(text)
 
 
 def parse_end(text: str) -> End:
-    """An end of a range: a day, or a full hour."""
+    """Parse an end of a range: a day or a full hour."""
     try:
         if "T" not in text:
             return parse_date(text)
@@ -81,14 +80,14 @@ def parse_end(text: str) -> End:
 
 
 def parse_limit(text: str, most: int) -> int:
-    """How many entries a page has at most."""
+    """Parse the number of entries per page."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
         raise InvalidValueError("limit", f"must be from 1 to {most}")
     return int(text)
 
 
 def parse_tag(text: str) -> tuple[str, str]:
-    """``team:red`` is what has that value, ``team:`` what has no such tag, or an empty one."""
+    """Parse ``team:red``, or ``team:`` for a missing tag or an empty value."""
     key, colon, value = text.partition(":")
     if not key or not colon:
         raise InvalidValueError("tag", "must be KEY:VALUE, or KEY: for what does not have it")
@@ -96,7 +95,7 @@ def parse_tag(text: str) -> tuple[str, str]:
 
 
 def without_secret(field: str, text: str) -> str:
-    """The text, which people will be shown; raises if it looks as if a secret were in it."""
+    """Return a text that people will see; raises if it looks as if it contained a secret."""
     if contains_secret(text):
         raise InvalidValueError(field, "has something in it that looks like a secret")
     return text
@@ -105,9 +104,9 @@ def without_secret(field: str, text: str) -> str:
 def bounds_ms(
     first: End | None, last: End | None, zone: str, otherwise: tuple[int, int]
 ) -> tuple[int, int]:
-    """The first and the last millisecond of a range; an end that is not given is the other one.
+    """The first and the last millisecond of a range, with defaults for the ends.
 
-    A date is included, an instant at the end is not. Raises if the range is none.
+    A date at the end is included, a time is not. Raises if the range is empty.
     """
     first_ms, last_ms = otherwise
     if first is not None:

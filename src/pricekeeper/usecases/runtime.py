@@ -1,4 +1,4 @@
-"""What an app asks all day: what a call used, which model to call, and how fast it may go."""
+"""Usage records, model selection and rate limits of apps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PRICE_NAMES: Final = ("input", "output", "cache_read", "cache_write_5m", "cache
 async def record_usage(
     services: Services, policy: Policy, body: wire.UsageBody
 ) -> wire.UsageAnswer:
-    """Count what one model call used, exactly once."""
+    """Count the usage of one model call, exactly once."""
     return recorded_answer(
         await services.authorizations.recording.record(policy, usage_of(body)), policy
     )
@@ -53,7 +53,7 @@ async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) ->
                 parents=_parents(policy),
                 limits=_limits(policy),
                 lease_id=body.lease_id or uuid.uuid4(),
-            ).obtain(undo=body.lease_id is None)  # nobody could ask for it by its name
+            ).obtain(undo=body.lease_id is None)  # without a name it can't be asked for
         except RateLimitExceededError as denied:
             services.alerts.note_asked(policy, is_denied=True)
             raise RateLimitExceededError(
@@ -77,7 +77,7 @@ async def select(services: Services, policy: Policy, *, force_check: bool) -> De
 async def adjust(
     services: Services, policy: Policy, lease_id: str, body: wire.AdjustBody
 ) -> wire.Adjusted:
-    """Settle a lease to what was really used; the same adjustment applies once."""
+    """Settle a lease to the real use; each adjustment applies once."""
     held = await services.limiter.adjust(
         policy.bucket_entity, lease_id, body.delta, adjustment_id=body.adjustment_id
     )
@@ -85,10 +85,7 @@ async def adjust(
 
 
 async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
-    """Read how the buckets stand that a client takes from, without taking anything.
-
-    An acquire takes from its organisation's buckets, too: a debt there denies it as its own does.
-    """
+    """Read the state of the buckets that a client takes from, its organisation's included."""
     source, entities = _limits(policy), (policy.bucket_entity, *_parents(policy))
     buckets = [
         (entity, str(label))
@@ -105,12 +102,12 @@ async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
 
 
 def usage_of(body: wire.UsageBody) -> Usage:
-    """The record as it is counted."""
+    """The record of a body."""
     return make_usage(body, body.request_id, body.model_label)
 
 
 def make_usage(body: wire.UsedBody, request_id: str, model_label: str) -> Usage:
-    """What a body says was used, under that id and label."""
+    """The usage in a body, with an id and a label."""
     return Usage(
         request_id=request_id,
         model_label=model_label,
@@ -130,7 +127,7 @@ def make_usage(body: wire.UsedBody, request_id: str, model_label: str) -> Usage:
 
 
 def recorded_answer(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
-    """What was counted, as it is told."""
+    """Describe counted usage."""
     receipt = recorded.receipt
     return wire.UsageAnswer(
         request_id=recorded.request_id,
@@ -145,7 +142,7 @@ def recorded_answer(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
 
 
 def daily_total_answer(recorded: Recorded, policy: Policy) -> wire.DailyTotalAnswer | None:
-    """What is known of the day that a record counts in, as it is told."""
+    """Describe the day of a record, if its total is known."""
     receipt, total = recorded.receipt, recorded.daily_total
     if total is None:
         return None
@@ -170,7 +167,7 @@ def _daily_total_answer(
     timezone: str,
     org_day: str,
 ) -> wire.DailyTotalAnswer:
-    """The total of a day as it is told; all records of one commit are told the same."""
+    """Describe the total of a day; all records of one commit share it."""
     spend_usd_micros, _ = split_micros(cost_usd_picos)
     percent, mode = quota_use(spend_usd_micros, quota_usd_micros, tight_pct)
     # Before the first aggregation: when the day began, nothing had been counted.
@@ -181,13 +178,13 @@ def _daily_total_answer(
 def quota_use(
     spend_usd_micros: int, quota_usd_micros: int, tight_pct: int
 ) -> tuple[float, QuotaStatus]:
-    """How much of a quota is spent, in percent with two decimals, and what that means."""
+    """The spent share of a quota, in percent with two decimals, and its status."""
     hundredths = quota_pct_hundredths(spend_usd_micros, quota_usd_micros)
     return hundredths / 100, quota_status(spend_usd_micros, quota_usd_micros, tight_pct)
 
 
 def selection_answer(decision: Decision) -> wire.SelectionAnswer:
-    """The decision as it is told: the model to call now, and why."""
+    """Describe a decision: the model to call now, and why."""
     policy, choice, model, prices = (
         decision.policy,
         decision.choice,
@@ -247,7 +244,7 @@ def _pricing(prices: Prices) -> dict[str, Any]:
 
 
 def _limits(policy: Policy) -> LimitsSource:
-    """The limits of the app's buckets, and of its organisation's."""
+    """The limits of the buckets of the app and of its organisation."""
 
     def source(entity: str, resource: str) -> Sequence[Limit]:
         own = entity == policy.bucket_entity
@@ -261,12 +258,12 @@ def _parents(policy: Policy) -> Sequence[str]:
 
 
 def _scoped(violation: Violation, policy: Policy) -> Violation:
-    """The violation with the name of the client whose bucket it is, and whether that is the app."""
+    """The violation with the client that owns the bucket, and its scope."""
     if violation.entity == policy.bucket_entity:
         return replace(violation, entity=policy.client_id, scope="APP")
     return replace(violation, entity=policy.client.org.client_id, scope="ORG")
 
 
 def limit_state(status: LimitStatus) -> wire.LimitState:
-    """The state of a limit, as it is told."""
+    """Describe the state of a limit."""
     return wire.LimitState(status.remaining, status.limit.capacity, rfc3339(status.full_at_ms))

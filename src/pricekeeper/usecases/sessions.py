@@ -1,4 +1,4 @@
-"""The live sessions of a client, as the client itself sees them."""
+"""The live sessions of a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def list_sessions(services: Services, client: Client, current_id: str = ""
 
 
 def session_list(sessions: Sequence[Session], limit: int, current_id: str = "") -> SessionList:
-    """Live sessions as they are shown."""
+    """Describe live sessions."""
     answers = [
         SessionAnswer(
             session_id=str(session.id),

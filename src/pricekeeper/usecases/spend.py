@@ -1,4 +1,4 @@
-"""What was spent in a range, broken down by whatever is asked for."""
+"""Spend in a range, broken down by the groups of a query."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SUM_FIELDS: Final = wire.SpendSum.__struct_fields__
 _HOURS_PER_DAY: Final = 24
 _ONE_DAY: Final = timedelta(days=1)
 _FIRST_ZONE: Final = "Pacific/Kiritimati"
-"""Where a day begins before it does anywhere else."""
+"""The time zone where a day begins first."""
 _LAST_ZONE: Final = "Etc/GMT+12"
-"""Where it ends after it has ended everywhere else."""
+"""The time zone where it ends last."""
 _LATE_MS: Final = 2 * MS_PER_DAY
-"""A record may be a day late, and its total a while behind."""
+"""A record may be a day late, and its total later."""
 
 
 class Viewer(NamedTuple):
-    """Whose spend may be seen: one app's, or that of some organisations or all."""
+    """Whose data may be seen: one app's, or that of the covered organisations."""
 
     coverage: Coverage = ALL_ORGS
     app_id: AppId | None = None
@@ -46,7 +46,7 @@ class Viewer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What is held, and what is charged and unsettled."""
+    """Amounts that are held, and charged without settlement."""
 
     held_usd_picos: int
     unsettled_usd_picos: int
@@ -62,7 +62,7 @@ _NOT_EXPOSED: Final = Exposure(0, 0)
 
 
 class Filter(NamedTuple):
-    """What alone is counted. An empty value of a tag is what does not have it."""
+    """A filter. An empty value of a tag selects usage without the tag."""
 
     org_id: OrgId | None = None
     app_id: AppId | None = None
@@ -71,19 +71,19 @@ class Filter(NamedTuple):
 
 
 class SpendRequest(NamedTuple):
-    """What is asked for. Dates are included on both ends; the last instant is not."""
+    """A query for spend. Dates are included at both ends; a time at the end is not."""
 
     first: End
     last: End
     grouping: Grouping
-    """Its tag key is the filter's, too, if that has one."""
+    """Its tag key is the filter's, if that has one."""
     wanted: Filter = Filter()
     is_live: bool = True
-    """Whether what was posted since the last aggregation is in it, if the range has now in it."""
+    """Whether to add usage since the last aggregation, if the range includes now."""
 
 
 def parse_request(query: Mapping[str, str]) -> SpendRequest:
-    """What the query asks for; every mistake is told."""
+    """Parse a query; every mistake is listed."""
     parsers: dict[str, Callable[[str], Any]] = {
         "from": parse_end,
         "to": parse_end,
@@ -111,7 +111,7 @@ def parse_request(query: Mapping[str, str]) -> SpendRequest:
 
 
 def _parse_tag(text: str) -> tuple[str, str]:
-    """A tag that totals are kept by: one at a time."""
+    """Parse a tag that totals can be kept by."""
     tag = parse_tag(text)
     if "#" in tag[0]:
         raise InvalidValueError("tag", "names a tag with #, which can't be a tag key")
@@ -125,15 +125,12 @@ def _parse_live(text: str) -> bool:
 
 
 def _has_now(span: DayRange, now_ms: int) -> bool:
-    """Whether something that was posted just now can be in the range: a record may be a day late.
-
-    The last aggregation may have been a while ago, too; then it is the same.
-    """
+    """Whether the range can contain new usage: a record, or the last aggregation, may be late."""
     return span.last_day >= org_day(_LAST_ZONE, now_ms - _LATE_MS)
 
 
 def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
-    """Whose spend is left. What the viewer may not see is not there."""
+    """Narrow a viewer by a filter; what the viewer may not see is absent."""
     coverage = viewer.coverage
     if wanted.org_id is not None:
         if wanted.org_id not in coverage:
@@ -149,7 +146,7 @@ def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
 async def read_spend(
     services: Services, viewer: Viewer, request: SpendRequest
 ) -> tuple[wire.SpendAnswer, int]:
-    """What the viewer may see of the spend, and the moment up to which that is complete."""
+    """Read the spend that the viewer may see, and the time up to which it is complete."""
     zone, own_app_id, wanted = _FIRST_ZONE, viewer.app_id, request.wanted
     viewer = _narrow(viewer, wanted)
     org_id = viewer.coverage.one
@@ -195,7 +192,7 @@ async def _read_exposures(
     span: DayRange,
     request: SpendRequest,
 ) -> dict[tuple[str, ...], Exposure]:
-    """What authorizations of that time hold now, and what is charged for those unsettled."""
+    """Read the holds and unsettled charges of authorizations of that time, by group."""
     grouping, wanted = request.grouping, request.wanted
     found: dict[tuple[str, ...], Exposure] = {}
     # Days of organisations begin and end at most a day from those of UTC.
@@ -224,12 +221,12 @@ async def _read_exposures(
 
 
 def span_of(request: SpendRequest, zone: str, now_ms: int) -> DayRange:
-    """The days and hours that are asked for. Raises for a range that is none, or too long."""
+    """The days and hours of a query. Raises for an empty range or one that is too long."""
     first, last = request.first, request.last
     days_max = HOURLY_DAYS_MAX if request.grouping.has_hours else DAYS_MAX
     too_long = f"must be at most {days_max} days up to `to`"
     if request.grouping.has_hours:
-        too_long += " where hours are told apart"
+        too_long += " with groups by hour"
     if isinstance(first, date) and isinstance(last, date):
         if last > date_of(org_day(zone, now_ms)):
             raise InvalidValueError("to", "is in the future")

@@ -95,8 +95,8 @@ async def _void(ask: Ask) -> None:
 async def _me(ask: Ask) -> Any:
     if ask.principal is not None:
         return admin_keys.client_answer(ask.principal)
-    if ask.authority is None:  # pragma: no cover - the gate has let nobody else in
-        raise LookupError("nobody asks")
+    if ask.authority is None:  # pragma: no cover - refused at the gate
+        raise LookupError("this operation is opened without credentials")
     return admin_keys.key_answer(ask.authority)
 
 

@@ -1,4 +1,4 @@
-"""Single usage records, as they were counted."""
+"""Lists single usage records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pricekeeper.wire import spend as wire
 from pricekeeper.wire.values import rfc3339
 
 KEPT_DAYS: Final = 92
-"""How far back a list begins if nobody says: records are forgotten by then."""
+"""The default start of a list; records are kept for so long."""
 _MARGIN_MS: Final = 600_000
-"""For clocks that disagree, and for what was sent a while before it was acknowledged."""
+"""For clocks that disagree, and for records acknowledged some time after they were sent."""
 
 
 class RecordsRequest(NamedTuple):
-    """Which records are asked for. A date is included, an instant at the end is not."""
+    """A query for records. A date at the end is included, a time is not."""
 
     first: End | None = None
     last: End | None = None
@@ -39,7 +39,7 @@ class RecordsRequest(NamedTuple):
 
 
 def parse_request(query: Mapping[str, str]) -> RecordsRequest:
-    """What the query asks for; every mistake is told."""
+    """Parse a query; every mistake is listed."""
     parsers: dict[str, Callable[[str], Any]] = {
         "from": parse_end,
         "to": parse_end,
@@ -96,6 +96,6 @@ def _answer(record: Record, voided: VoidNote | None) -> wire.UsageRecord:
 
 
 def _micros(cost_usd_picos: int) -> int:
-    """Whole micro-dollars; a correction takes back what its record shows."""
+    """Whole micro-dollars; a correction is the negative of its record."""
     micros = split_micros(abs(cost_usd_picos))[0]
     return -micros if cost_usd_picos < 0 else micros

@@ -1,4 +1,4 @@
-"""What happened: the events of a stream, denials and flips."""
+"""Events of the stream, denials and flips."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MissedReason = Literal["TOO_LATE", "TOO_MUCH"]
 Why = Annotated[
     dict[str, Any],
     Meta(
-        description="What the caller was told: `detail`, and by its code `denied_by` and "
-        "`considered`, `violations`, `models`, or who has frozen it; also its `client_id` and "
-        "`tags`. `left_out` names what was too large to be kept.",
+        description="The answer to the caller: `detail`, and by its code `denied_by` and "
+        "`considered`, `violations`, `models`, or the freeze; also its `client_id` and `tags`. "
+        "`left_out` names fields that were too large to keep.",
         examples=[
             {
                 "client_id": "org-7c9e6679-7425-40de-944b-e07fc1f90ae7-app-web",
@@ -43,13 +43,13 @@ DenialKind = Annotated[
     str,
     Meta(
         description="AUTHORIZATION, GATEWAY, LIMITS (an acquire) or SELECTION. `other` is the rest "
-        "of a minute with more than can be told apart; it has no example."
+        "of a minute with too many different denials; it has no example."
     ),
 ]
 
 
 class SpendEventRow(Response, frozen=True):
-    """What an app has used of a label since the event before."""
+    """The usage of an app and label since the previous event."""
 
     app_id: str | None
     model_label: str
@@ -79,7 +79,7 @@ class SpendEventRecord(Response, frozen=True):
 
 
 class SpendEvent(Response, frozen=True):
-    """`spend`: usage was counted. The last records are there; `more` were counted besides."""
+    """`spend`: usage was counted. It has the last records; `more` is the number of others."""
 
     org_id: str
     at: str
@@ -89,7 +89,7 @@ class SpendEvent(Response, frozen=True):
 
 
 class DeniedEvent(Response, frozen=True):
-    """`denied`: so many calls were denied for the same reasons; `example` is the first of them."""
+    """`denied`: calls that were denied for the same reasons; `example` is the first."""
 
     org_id: str
     at: str
@@ -102,7 +102,7 @@ class DeniedEvent(Response, frozen=True):
 
 
 class GivenUpLabel(Response, frozen=True):
-    """A label whose quota was spent, and how much of it was."""
+    """A label whose quota was spent, and the amounts."""
 
     label: str
     spend_usd_micros: int
@@ -110,26 +110,26 @@ class GivenUpLabel(Response, frozen=True):
 
 
 class FlipAnswer(Response, frozen=True):
-    """A flip or an override: from here on another label is recommended, until the day ends."""
+    """A flip or an override: another label is recommended until the day ends."""
 
     org_id: str
     at: str
     app_id: str | None
-    """Whose quotas or override it is; null is the whole organisation."""
+    """The app of the quotas or override; null is the whole organisation."""
     reason: FlipReason
     from_label: str | None
     to_label: str | None
-    """Null after an override was cleared: the quotas decide again."""
+    """Null after an override was cleared: quotas decide again."""
     given_up: list[GivenUpLabel]
     until: str
 
 
 class FlipEvent(FlipAnswer, frozen=True):
-    """`flip`: another label is recommended from now on."""
+    """`flip`: another label is recommended now."""
 
 
 class AuthorizationEventRow(Response, frozen=True):
-    """How many authorizations of an app and a label became what, since the event before."""
+    """Changes of authorizations of an app and label since the previous event, by outcome."""
 
     app_id: str | None
     model_label: str
@@ -138,13 +138,13 @@ class AuthorizationEventRow(Response, frozen=True):
     voided: int
     unsettled: int
     held_usd_micros: int
-    """What those that were authorized hold."""
+    """Holds of the newly authorized."""
     unsettled_usd_micros: int
-    """What is charged for those that nobody has settled in time."""
+    """Charged for those that expired without settlement."""
 
 
 class AuthorizationEventEntry(Response, frozen=True, omit_defaults=True):
-    """An authorization as it became, and the decision that it came from."""
+    """A changed authorization, and the decision that granted it."""
 
     authorization_id: str
     app_id: str | None
@@ -157,7 +157,7 @@ class AuthorizationEventEntry(Response, frozen=True, omit_defaults=True):
 
 
 class AuthorizationEvent(Response, frozen=True):
-    """`authorization`: some were granted or settled. The last are there; `more` changed besides."""
+    """`authorization`: some were granted or settled. It has the last; `more` counts the others."""
 
     org_id: str
     at: str
@@ -167,19 +167,19 @@ class AuthorizationEvent(Response, frozen=True):
 
 
 class AlertEvent(Response, frozen=True):
-    """`alert`: somebody is told something. `alert` is what `GET /api/v1/alerts` lists, as sent."""
+    """`alert`: an alert was decided, in the form that `GET /api/v1/alerts` lists."""
 
     org_id: str | None
-    """Null: it is about the deployment."""
+    """Null for an alert about the deployment."""
     at: str
     app_id: str | None
     alert: dict[str, Any]
 
 
 class ResetEvent(Response, frozen=True):
-    """`reset`: something may be missing here; read anew what is shown, and go on.
+    """`reset`: events may be missing; reload the data that is shown.
 
-    `TOO_LATE`: what followed the given id is gone. `TOO_MUCH`: more has happened than is told.
+    `TOO_LATE`: the events after the given id are gone. `TOO_MUCH`: there were too many events.
     """
 
     reason: MissedReason
@@ -192,7 +192,7 @@ class DenialAnswer(Response, frozen=True):
     app_id: str | None
     kind: DenialKind
     model: str
-    """As it was asked for: `auto`, a label, or an id of Bedrock's."""
+    """As the caller asked: `auto`, a label, or a Bedrock model id."""
     code: str
     count: int
     first_at: str
@@ -201,14 +201,14 @@ class DenialAnswer(Response, frozen=True):
 
 
 class DenialList(Response, frozen=True, omit_defaults=True):
-    """Denials, the newest minute first, and where to go on. A page may be empty and have a next."""
+    """Denials, the newest minute first. A page may be empty and have a next."""
 
     denials: list[DenialAnswer]
     next: str | UnsetType = UNSET
 
 
 class FlipList(Response, frozen=True, omit_defaults=True):
-    """Flips and overrides, the newest first, and where to go on."""
+    """Flips and overrides, the newest first."""
 
     flips: list[FlipAnswer]
     next: str | UnsetType = UNSET

@@ -22,14 +22,14 @@ KeyName = Annotated[
         min_length=1,
         max_length=KEY_NAME_LENGTH_MAX,
         pattern=r"\S",
-        description="Whose key it is, for people: printable characters without a slash.",
+        description="The owner, for people: printable characters without a slash.",
         examples=["night shift"],
     ),
 ]
 
 
 class AdminKeyBody(RequestBody, frozen=True):
-    """A key to be made."""
+    """A key to create."""
 
     name: KeyName
     role: RoleName
@@ -39,7 +39,7 @@ class AdminKeyBody(RequestBody, frozen=True):
             Meta(
                 min_length=1,
                 max_length=KEY_ORGS_MAX,
-                description="The organisations that it covers; without it all, also later ones.",
+                description="The organisations that it covers; if left out, all, later ones too.",
             ),
         ]
         | None
@@ -47,20 +47,20 @@ class AdminKeyBody(RequestBody, frozen=True):
     expires_at: (
         Annotated[
             Timestamp,
-            Meta(description="When it stops counting; without it, when the key that asks does."),
+            Meta(description="When it expires; with the key that asks, if left out."),
         ]
         | None
     ) = None
 
 
 class RotateKeyBody(RequestBody, frozen=True):
-    """How long the text that is in use counts beside the new one."""
+    """How long the old text works beside the new one."""
 
     grace_period_hours: Annotated[int, Meta(ge=0, le=GRACE_HOURS_MAX)]
 
 
 class IssuedAdminKey(Response, frozen=True, omit_defaults=True):
-    """A key: shown now and never again."""
+    """A key; only this answer shows its text."""
 
     key_id: str
     name: str
@@ -73,7 +73,7 @@ class IssuedAdminKey(Response, frozen=True, omit_defaults=True):
 
 
 class AdminKeyAnswer(Response, frozen=True, omit_defaults=True):
-    """A key, without its text. Without `org_ids` it covers all organisations."""
+    """A key without its text. Without `org_ids` it covers all organisations."""
 
     key_id: str
     name: str
@@ -88,42 +88,42 @@ class AdminKeyAnswer(Response, frozen=True, omit_defaults=True):
 
 
 class AdminKeyList(Response, frozen=True, omit_defaults=True):
-    """Keys, the oldest first, and where to go on."""
+    """Keys, the oldest first."""
 
     keys: list[AdminKeyAnswer]
     next: str | UnsetType = UNSET
 
 
 class Me(Response, frozen=True, omit_defaults=True):
-    """What the credential that came is, and what it may see."""
+    """The credential of the request, and what it may see."""
 
     kind: Literal["DEPLOYMENT_KEY", "ADMIN_KEY", "ORG_KEY", "CLIENT"]
     role: str | UnsetType = UNSET
-    """Of a key."""
+    """Of a key only."""
     org_ids: list[str] | UnsetType = UNSET
-    """The organisations that it covers; without it, all."""
+    """The organisations that it covers; all, if left out."""
     key_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
-    """Of an access token, as are the next two."""
+    """Of an access token only, like the next two."""
     app_id: str | UnsetType = UNSET
     scope: str | UnsetType = UNSET
 
 
 Side = Annotated[
     dict[str, Any],
-    Meta(description="What differs, and no secret; a value beyond 8 KiB is told by its hash."),
+    Meta(description="The fields that differ, without secrets; a value above 8 KiB is a hash."),
 ]
 
 
 class AuditEntry(Response, frozen=True):
-    """A change that somebody made, written with the change itself."""
+    """A change, written in the same transaction as the change itself."""
 
     id: str
     at: str
     actor: str
-    """Which key it was, by its fingerprint, or which user of the command line."""
+    """The key, by name or fingerprint, or the user of the command line."""
     address: str
     action: str
     target: str
@@ -131,7 +131,7 @@ class AuditEntry(Response, frozen=True):
     seq: int
     """Its number in the chain of its organisation, or of the deployment."""
     org_id: str | UnsetType = UNSET
-    """Left out of what concerns no single organisation."""
+    """Left out if the change concerns no single organisation."""
     reason: str | UnsetType = UNSET
     before: Side | UnsetType = UNSET
     after: Side | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""Alerts, and the channels that they go to."""
+"""Alerts and their channels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ StateName = Literal["pending", "delivered", "given_up", "unsent"]
 
 
 class DeliveryAnswer(Response, frozen=True, omit_defaults=True):
-    """What became of an alert at a channel."""
+    """The delivery of an alert to a channel."""
 
     channel: str
     state: StateName
@@ -40,7 +40,7 @@ class DeliveryAnswer(Response, frozen=True, omit_defaults=True):
 
 
 class AlertAnswer(Response, frozen=True):
-    """An alert as it was sent, and what became of it."""
+    """An alert in the form that was sent, and its deliveries."""
 
     id: str
     kind: KindName
@@ -48,7 +48,9 @@ class AlertAnswer(Response, frozen=True):
     title: str
     text: str
     next: str
-    about: Annotated[dict[str, Any], Meta(description="The facts; each kind of alert has its own.")]
+    about: Annotated[
+        dict[str, Any], Meta(description="The facts; each kind of alert has other fields.")
+    ]
     org_id: str | None
     org_name: str | None
     app_id: str | None
@@ -58,16 +60,16 @@ class AlertAnswer(Response, frozen=True):
 
 
 class AlertList(Response, frozen=True, omit_defaults=True):
-    """Alerts, the newest first, and where to go on; a page may be empty and have a next."""
+    """Alerts, the newest first; a page may be empty and have a next."""
 
     alerts: list[AlertAnswer]
     next: str | UnsetType = UNSET
 
 
 class ChannelBody(RequestBody, frozen=True):
-    """Where alerts go, and which; of a channel that there is, what is left out stays as it is.
+    """A channel for alerts; fields of an existing channel that are left out stay unchanged.
 
-    If `url` names another server (scheme, host or port), `secret` and `user` are said again.
+    If `url` names another server (scheme, host or port), send `secret` and `user` again.
     """
 
     kind: Literal["WEBHOOK", "SLACK", "SNS", "EMAIL"]
@@ -77,9 +79,9 @@ class ChannelBody(RequestBody, frozen=True):
             Meta(
                 min_length=1,
                 max_length=URL_LENGTH_MAX,
-                description="Where alerts are posted to: https, in the public internet; the ARN "
-                "of a topic; or the mail server (smtps://, or smtp:// for STARTTLS). "
-                "It is sealed, and never shown again.",
+                description="Where alerts are posted: an https URL in the public internet, the ARN "
+                "of a topic, or the mail server (smtps://, or smtp:// for STARTTLS). "
+                "It is encrypted, and never shown again.",
                 examples=["https://hooks.example.com/alerts"],
             ),
         ]
@@ -90,18 +92,20 @@ class ChannelBody(RequestBody, frozen=True):
             str,
             Meta(
                 max_length=CHANNEL_SECRET_LENGTHS[1],
-                description="What alerts are signed with, 16 characters at least; or the password "
-                "at the mail server. It is sealed, and never shown again.",
+                description="Signs alerts, 16 characters at least; or the password at the mail "
+                "server. It is encrypted, and never shown again.",
             ),
         ]
         | None
     ) = None
     user: (
-        Annotated[str, Meta(max_length=256, description="Who logs in at the mail server.")] | None
+        Annotated[str, Meta(max_length=256, description="The user at the mail server.")] | None
     ) = None
-    sender: Annotated[Mailbox, Meta(description="Who mails are from.")] | None = None
+    sender: Annotated[Mailbox, Meta(description="The sender of mails.")] | None = None
     recipients: (
-        Annotated[list[Mailbox], Meta(max_length=RECIPIENTS_MAX, description="Who gets mails.")]
+        Annotated[
+            list[Mailbox], Meta(max_length=RECIPIENTS_MAX, description="The recipients of mails.")
+        ]
         | None
     ) = None
     kinds: Annotated[list[KindName], Meta(max_length=64, description="All kinds if empty.")] = (
@@ -121,13 +125,13 @@ class ChannelAnswer(Response, frozen=True, omit_defaults=True):
 
 
 class ChannelList(Response, frozen=True):
-    """The channels of an organisation or of the deployment, by name."""
+    """The channels of an organisation or of the deployment, in the order of names."""
 
     channels: list[ChannelAnswer]
 
 
 class TrialAnswer(Response, frozen=True, omit_defaults=True):
-    """What came of a test that was sent through a channel."""
+    """The outcome of a test that was sent through a channel."""
 
     channel: str
     outcome: Literal["delivered", "failed"]

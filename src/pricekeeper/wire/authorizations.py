@@ -1,7 +1,7 @@
-"""Authorizations, their settlements, and the budgets that they are held against.
+"""Authorizations, their settlements, and budgets.
 
-Money in these answers is rounded so that it never looks better than it is: what was spent, is held
-or is needed is rounded up to whole micro-dollars, what remains is rounded down.
+Money is rounded pessimistically to whole micro-dollars: spent, held and needed amounts up,
+remaining amounts down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HoldSecs = Annotated[
     Meta(
         ge=HOLD_SECS_RANGE[0],
         le=HOLD_SECS_RANGE[1],
-        description="For how long it is held, unless it is settled before.",
+        description="How long the hold lasts, unless it is settled before.",
     ),
 ]
 ModelName = Annotated[
@@ -46,7 +46,7 @@ Use = Annotated[
     Meta(
         min_length=1,
         max_length=128,
-        description="A unit of the deployment file, or how it begins.",
+        description="A unit of the deployment file, or its beginning.",
         examples=["guardrail", "tool_call:nova_grounding"],
     ),
 ]
@@ -58,17 +58,17 @@ class AuthorizeBody(RequestBody, frozen=True):
     input_tokens: Annotated[Tokens, Meta(description="An upper bound of the whole prompt.")]
     max_output_tokens: Tokens
     authorization_id: Uuid | None = None
-    """The same request under the same id is the same grant."""
+    """The same request with the same id is the same grant."""
     model: ModelName = "auto"
     fallback: bool | None = None
-    """Whether a label further down may be taken; by default for `auto` alone."""
+    """Whether a label further down may be used; by default only for `auto`."""
     cache_write: Literal["none", "5m", "1h"] = "none"
     service_tier: ServiceTier | None = None
     batch: bool = False
     uses: Annotated[list[Use], Meta(max_length=USES_MAX)] = field(default_factory=list)
-    """What Bedrock bills beside tokens. Refused if the deployment file has no price for it."""
+    """Billed units beside tokens. Refused if the deployment file has no price for one."""
     window_tokens: Tokens = 0
-    """The window that the call asks for, if a beta opens a longer one."""
+    """The context window that the call asks for, if a beta opens a longer one."""
     consume: Annotated[dict[LimitName, Tokens], Meta(max_length=CONSUME_MAX)] | None = None
     tags: Tags = field(default_factory=dict)
     allow_lower_max_output: bool = False
@@ -87,9 +87,9 @@ class AuthorizedModel(Response, frozen=True):
 
 
 class BudgetAfter(Response, frozen=True):
-    """A budget that the call is held against, as it is with the hold. Below zero is beyond it.
+    """A budget with the hold of the call included. What remains is below zero if overdrawn.
 
-    What is charged for authorizations that nobody has settled is among what was spent.
+    Charges for authorizations that expired without settlement count as spent.
     """
 
     name: str
@@ -103,7 +103,7 @@ class BudgetAfter(Response, frozen=True):
 
 
 class ConsideredLabel(Response, frozen=True, omit_defaults=True):
-    """A label that was looked at, and why it was passed over."""
+    """A label that was considered, and why it was skipped."""
 
     label: str
     outcome: Literal["CHOSEN", "SKIPPED"]
@@ -114,10 +114,10 @@ GrantStatus = Literal["authorized", "captured", "voided", "unsettled"]
 
 
 class AuthorizedAnswer(Response, frozen=True, omit_defaults=True):
-    """The grant. `status` is what became of it, for one that is settled already."""
+    """The grant. `status` is its present state, for one that is settled already."""
 
     authorization_id: str | None
-    """By which it is settled; null, if it was only tried."""
+    """Settles it; null after a dry run."""
     status: GrantStatus
     model: AuthorizedModel
     held_usd_micros: int
@@ -130,7 +130,7 @@ class AuthorizedAnswer(Response, frozen=True, omit_defaults=True):
 
 
 class CaptureBody(UsedBody, frozen=True):
-    """What the call used, in the words of a usage record; id and label are the authorization's."""
+    """The usage of the call, like a usage record without id and label."""
 
 
 class CaptureOne(CaptureBody, frozen=True, kw_only=True):
@@ -146,16 +146,16 @@ class CapturesBody(RequestBody, frozen=True):
 
 
 class CapturedAnswer(UsageAnswer, frozen=True):
-    """What was counted, and what had been held for it."""
+    """The counted usage, and its hold."""
 
     status: Literal["captured", "duplicate"]
     held_usd_micros: int
     overrun_usd_micros: int
-    """By how much the call cost more than was held for it."""
+    """By how much the call cost more than its hold."""
 
 
 class CaptureResult(Response, frozen=True, omit_defaults=True):
-    """What became of one capture."""
+    """The outcome of one capture."""
 
     authorization_id: str | None
     status: Literal["captured", "duplicate", "failed"]
@@ -167,7 +167,7 @@ class CaptureResult(Response, frozen=True, omit_defaults=True):
 
 
 class CapturesAnswer(Response, frozen=True):
-    """What became of each capture, in order."""
+    """The outcome of each capture, in order."""
 
     captured: int
     duplicates: int
@@ -176,19 +176,19 @@ class CapturesAnswer(Response, frozen=True):
 
 
 class VoidBody(RequestBody, frozen=True):
-    """Why the model was never reached, if anybody wants to know."""
+    """Why the model was never reached."""
 
     reason: Reason | None = None
 
 
 class ExtendBody(RequestBody, frozen=True):
-    """For how long from now it is to be held."""
+    """How long the hold lasts from now."""
 
     hold_secs: HoldSecs
 
 
 class AuthorizationAnswer(Response, frozen=True, omit_defaults=True):
-    """An authorization, and what has become of it."""
+    """An authorization and its present state."""
 
     authorization_id: str
     status: Literal["open", "captured", "voided", "unsettled"]
@@ -208,14 +208,14 @@ class AuthorizationAnswer(Response, frozen=True, omit_defaults=True):
 
 
 class AuthorizationList(Response, frozen=True, omit_defaults=True):
-    """Authorizations that are open or unsettled, the newest first, and where to go on."""
+    """Authorizations that are open or unsettled, the newest first."""
 
     authorizations: list[AuthorizationAnswer]
     next: str | UnsetType = UNSET
 
 
 class BudgetAnswer(Response, frozen=True, omit_defaults=True):
-    """A budget in its present window. What remains is below zero where it was overdrawn."""
+    """A budget in its present window. What remains is below zero if it is overdrawn."""
 
     name: str
     scope: Literal["ORG", "APP"]
@@ -230,32 +230,32 @@ class BudgetAnswer(Response, frozen=True, omit_defaults=True):
     window_started_at: str
     resets_at: str
     label: str | UnsetType = UNSET
-    """Of a quota."""
+    """Of a quota only."""
     tag: dict[str, str] | UnsetType = UNSET
-    """Of a budget for each value of a tag: the tag, and the value."""
+    """Of a budget per value of a tag only: the tag and the value."""
 
 
 class BudgetList(Response, frozen=True):
-    """Every budget that applies, strict quotas among them.
+    """Every budget that applies, including strict quotas.
 
-    Of a budget for each value of a tag, up to 100 values that were used in its window.
+    Of a budget per value of a tag, up to 100 values that were used in its window.
     """
 
     budgets: list[BudgetAnswer]
 
 
 class ClientBudget(BudgetAnswer, frozen=True, omit_defaults=True, kw_only=True):
-    """A budget, and whose it is."""
+    """A budget and its owner."""
 
     org_id: str
     org_name: str
     app_id: str | UnsetType = UNSET
-    """Whose own it is; nothing, if all apps of the organisation count."""
+    """Left out of an organisation's budget."""
     app_name: str | UnsetType = UNSET
 
 
 class AllBudgets(Response, frozen=True, omit_defaults=True):
-    """Budgets of many clients: an organisation's, then those of its apps, then the next one's.
+    """Budgets of an organisation, of its apps, and of the next organisation.
 
     A page may be empty and have a next.
     """

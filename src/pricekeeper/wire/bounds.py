@@ -1,4 +1,4 @@
-"""Bounds and defaults of what requests may say. The features that enforce them import them too."""
+"""Bounds and defaults of request fields; the features that enforce them import them too."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CONSUME_MAX: Final = 16
 HOLD_SECS_RANGE: Final = (10, 3_600)
 HOLD_SECS_DEFAULT: Final = 900
 GRACE_HOURS_MAX: Final = 168
-"""How long a secret or a key may work beside its successor."""
+"""The longest time that a secret or key works beside its successor."""
 
 KEY_NAME_LENGTH_MAX: Final = 64
 KEY_ORGS_MAX: Final = 100
-"""How many organisations an admin key names at most; one that covers more covers all."""
+"""Organisations of an admin key; one that covers more covers all."""
 
 CHANNEL_NAME: Final = "^[a-z0-9][a-z0-9-]{0,31}$"
 CHANNEL_SECRET_LENGTHS: Final = (16, 256)
@@ -31,7 +31,7 @@ MAILBOX_LENGTH_MAX: Final = 254
 URL_LENGTH_MAX: Final = 2_048
 
 NAME_LENGTH_MAX: Final = 200
-"""Of an organisation's or an app's name."""
+"""Of the name of an organisation or app."""
 ORDERING_LENGTH_MAX: Final = 64
 QUOTA_USD_MICROS_MAX: Final = 10**15
 SHARD_COUNT_DEFAULT: Final = 8
@@ -43,7 +43,7 @@ REFRESH_TIGHT_SECS_DEFAULT: Final = 60
 SESSION_LIMIT_RANGE: Final = (1, 100)
 SESSION_LIMIT_DEFAULT: Final = 5
 OUTPUT_CAP_RANGE: Final = (1, 100_000_000)
-"""The longest answer that a deployment file can state for a model is as long."""
+"""The upper bound is also that of a deployment file."""
 
 TAG_KEYS_MAX: Final = 4
 TAG_KEY_LENGTH_MAX: Final = 64

@@ -1,4 +1,4 @@
-"""What HTTP alone has on the wire: OAuth's tokens and keys, problems, health."""
+"""OAuth tokens and keys, problems, and health."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pricekeeper.wire.values import RequestBody, Response, ShortText
 
 
 class TokenBody(RequestBody, frozen=True):
-    """The client, or HTTP Basic carries it; and a refresh token, if that is to be exchanged."""
+    """The client, unless HTTP Basic carries it, and the refresh token to exchange, if any."""
 
     grant_type: Annotated[
         str, Meta(extra_json_schema={"enum": ["client_credentials", "refresh_token"]})
@@ -22,7 +22,7 @@ class TokenBody(RequestBody, frozen=True):
 
 
 class RefreshBody(RequestBody, frozen=True):
-    """A refresh token; and the client it was made for, unless HTTP Basic carries that."""
+    """A refresh token and its client, unless HTTP Basic carries that."""
 
     grant_type: Annotated[str, Meta(extra_json_schema={"const": "refresh_token"})]
     refresh_token: Annotated[str, Meta(max_length=4096)]
@@ -32,7 +32,7 @@ class RefreshBody(RequestBody, frozen=True):
 
 
 class RevokeBody(RequestBody, frozen=True):
-    """A token of one's own; the client may be named here or by HTTP Basic or Bearer."""
+    """A token of the caller's own; the client may be named here, by HTTP Basic or by Bearer."""
 
     token: Annotated[str, Meta(max_length=8192)]
     token_type_hint: ShortText = ""
@@ -53,7 +53,7 @@ class TokenAnswer(Response, frozen=True):
 
 
 class AwsCredentialsAnswer(Response, frozen=True, rename="pascal"):
-    """What AWS SDKs read from a container credentials endpoint."""
+    """The form that AWS SDKs read from a container credentials endpoint."""
 
     access_key_id: Annotated[str, Meta(pattern="^[A-Z0-9]{16,128}$")]
     secret_access_key: str
@@ -62,11 +62,11 @@ class AwsCredentialsAnswer(Response, frozen=True, rename="pascal"):
 
 
 class Empty(Response, frozen=True):
-    """Nothing to say."""
+    """An empty object."""
 
 
 class Claims(Response, frozen=True, omit_defaults=True):
-    """RFC 7662: what a token says, if it counts."""
+    """RFC 7662: the claims of a token, if it is valid."""
 
     active: bool
     iss: str | UnsetType = UNSET
@@ -125,7 +125,7 @@ class ProblemBody(Response, frozen=True):
     errors: list[Mistake] | UnsetType = UNSET
     details: dict[str, Any] | UnsetType = UNSET
     outcome: Literal["OUTCOME_UNKNOWN", "NOT_APPLIED"] | UnsetType = UNSET
-    """Of a 503: whether the request may have been applied all the same, where that is known."""
+    """Of a 503: whether the request may have been applied, where that is known."""
 
 
 class OAuthError(Response, frozen=True):
@@ -136,7 +136,7 @@ class OAuthError(Response, frozen=True):
 
 
 class Health(Response, frozen=True, omit_defaults=True):
-    """A word about the process, and why it is not ready if it is not."""
+    """The state of the process, and why it is not ready."""
 
     status: str
     reason: str | None = None

@@ -136,7 +136,7 @@ ACQUIRE: Final = _app(
 )  # fmt: skip
 ADJUST: Final = _app(
     "adjustLease", f"POST {APP}/leases/{{lease_id}}/adjust", runtime.Adjusted,
-    "Settle a lease to what was really used; each adjustment applies once.",
+    "Settle a lease to the real use; each adjustment applies once.",
     body=runtime.AdjustBody, limit="limits", problems=(409,),
 )  # fmt: skip
 RELEASE: Final = _app(
@@ -339,7 +339,7 @@ ROTATE: Final = _of_client(
 )  # fmt: skip
 PUT_OVERRIDE: Final = _of_client(
     OPERATOR, "put{}Override", "PUT {}/model-override", provisioning.OverrideAnswer,
-    "Use one label until the end of the organisation's day, whatever was spent.",
+    "Use one label until the end of the organisation's day, regardless of quotas.",
     body=provisioning.OverrideBody, query=(queries.REASON,),
 )  # fmt: skip
 DELETE_OVERRIDE: Final = _of_client(

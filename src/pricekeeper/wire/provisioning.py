@@ -39,7 +39,7 @@ class SecretRetrieval(Response, frozen=True):
 
 
 class Configuration(Response, frozen=True):
-    """What is in force, inherited or not; the budgets are the client's own."""
+    """The settings in force, inherited or not; the budgets are the client's own."""
 
     timezone: str
     quota_scope: str
@@ -60,7 +60,7 @@ class Configuration(Response, frozen=True):
 
 
 class Frozen(Response, frozen=True):
-    """Why, since when, and whether it is the whole organisation or the app alone."""
+    """The reason, the time, and whether the organisation or only the app is frozen."""
 
     reason: str
     at: str
@@ -68,7 +68,7 @@ class Frozen(Response, frozen=True):
 
 
 class ClientAnswer(Response, frozen=True, omit_defaults=True, kw_only=True):
-    """What is told of organisations and apps alike, behind what they are."""
+    """Fields of both organisations and apps."""
 
     status: str | UnsetType = UNSET
     secret_retrieval: SecretRetrieval | UnsetType = UNSET
@@ -99,27 +99,27 @@ class AppAnswer(ClientAnswer, frozen=True, omit_defaults=True):
 
 
 class OrgList(Response, frozen=True, omit_defaults=True):
-    """Organisations, and where to go on."""
+    """A page of organisations."""
 
     orgs: list[OrgAnswer]
     next: str | UnsetType = UNSET
 
 
 class AppList(Response, frozen=True, omit_defaults=True):
-    """Apps, and where to go on."""
+    """A page of apps."""
 
     apps: list[AppAnswer]
     next: str | UnsetType = UNSET
 
 
 class RotateBody(RequestBody, frozen=True):
-    """How long the old secret lives on once the new one has been claimed."""
+    """How long the old secret works after the new one was claimed."""
 
     grace_period_hours: Annotated[int, Meta(ge=0, le=GRACE_HOURS_MAX)]
 
 
 class Rotated(Response, frozen=True):
-    """The way to the new secret."""
+    """How to get the new secret."""
 
     client_id: str
     secret_retrieval: SecretRetrieval
@@ -133,7 +133,7 @@ class ClaimBody(RequestBody, frozen=True):
 
 
 class Claimed(Response, frozen=True, omit_defaults=True):
-    """The secret: shown now and never again."""
+    """The secret; only this answer shows it."""
 
     client_id: str
     client_secret: str
@@ -141,7 +141,7 @@ class Claimed(Response, frozen=True, omit_defaults=True):
 
 
 class ProvisioningKey(Response, frozen=True):
-    """The organisation's own key: shown now and never again."""
+    """The organisation's own key; only this answer shows it."""
 
     org_id: str
     provisioning_key: str
@@ -167,27 +167,27 @@ Reason = Annotated[
         pattern=r"\S",
         min_length=1,
         max_length=REASON_LENGTH_MAX,
-        description="Why, for people: printable characters, and no secret in them.",
+        description="Why, for people: printable characters without a secret.",
         examples=["found in a public repository"],
     ),
 ]
 
 
 class ReasonBody(RequestBody, frozen=True):
-    """Why it is done."""
+    """The reason of a change."""
 
     reason: Reason
 
 
 class RevokeCredentialsBody(RequestBody, frozen=True):
-    """Why, and which: all secrets, or the one before, whose grace still runs."""
+    """The reason, and which secrets: all, or only the old one in its grace period."""
 
     reason: Reason
     secrets: Literal["ALL", "PREVIOUS"] = "ALL"
 
 
 class CredentialsRevoked(Response, frozen=True):
-    """The client whose secrets and tokens have stopped working."""
+    """The client whose secrets and tokens were revoked."""
 
     client_id: str
     status: str
@@ -202,14 +202,14 @@ class FreezeAnswer(Response, frozen=True):
 
 
 class LimitsReset(Response, frozen=True):
-    """The labels that had a bucket, which is full now. Where none is listed, all were full."""
+    """The labels whose buckets were filled. If none is listed, all were full."""
 
     client_id: str
     labels: list[str]
 
 
 class UsageVoided(Response, frozen=True):
-    """The record that no longer counts, and the correction that says so. Both are listed."""
+    """The voided record and its correction. Both stay listed."""
 
     request_id: str
     status: str
@@ -218,11 +218,11 @@ class UsageVoided(Response, frozen=True):
     app_id: str | None
     model_label: str
     cost_usd_micros: int
-    """What was taken out."""
+    """The amount that was removed."""
 
 
 class AuthorizationVoided(Response, frozen=True):
-    """The authorization that holds nothing any more, and whose it was."""
+    """The voided authorization and its client."""
 
     authorization_id: str
     status: str

@@ -95,7 +95,7 @@ SPEND: Final = (
     ),
     Parameter(
         "live",
-        "Whether to add what was counted since the last aggregation, if the range includes now; "
+        "Whether to add usage since the last aggregation, if the range includes now; "
         "true by default. Everything before `as_of` is included in any case.",
         {"type": "boolean"},
     ),

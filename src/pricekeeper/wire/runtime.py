@@ -1,4 +1,4 @@
-"""What an app sends and hears all day: usage, selection, limits."""
+"""Usage, model selection and rate limits of apps."""
 
 from __future__ import annotations
 
@@ -21,14 +21,19 @@ from pricekeeper.wire.values import (
 )
 
 ModelId = Annotated[
-    str, Meta(min_length=1, max_length=2048, description="What was called; it must be the label's.")
+    str,
+    Meta(
+        min_length=1,
+        max_length=2048,
+        description="The model that was called; it must be the label's.",
+    ),
 ]
 ServiceTier = Annotated[
     str,
     Meta(
         pattern="^[A-Za-z0-9._-]{1,32}$",
-        description="The tier that served the call, as Bedrock's response says. One without "
-        "prices is counted at the highest that the model has, and marked price_estimated.",
+        description="The tier that served the call, from Bedrock's response. A tier without "
+        "prices is charged at the model's highest, and marked price_estimated.",
         examples=["default", "priority", "flex", "reserved"],
     ),
 ]
@@ -40,14 +45,14 @@ Tags = Annotated[
     ],
     Meta(
         max_length=TAGS_MAX + 1,  # with our own mark, `BLIND_TAG`
-        description="Kept with the record: at most 16 of your own. A name and a value have at most "
-        "256 bytes in UTF-8.",
+        description="Stored with the record: at most 16. A name and a value have at most 256 "
+        "bytes in UTF-8.",
     ),
 ]
 
 
 class UsedBody(RequestBody, frozen=True, kw_only=True):
-    """What one model call used, behind which call that is."""
+    """The usage of one model call."""
 
     input_tokens: Tokens
     output_tokens: Tokens
@@ -64,7 +69,7 @@ class UsedBody(RequestBody, frozen=True, kw_only=True):
 
 
 class UsageBody(UsedBody, frozen=True):
-    """What one model call used."""
+    """A usage record: the usage of one model call, its id and its label."""
 
     request_id: Uuid
     model_label: Label
@@ -77,7 +82,7 @@ class BatchBody(RequestBody, frozen=True):
 
 
 class DailyTotalAnswer(Response, frozen=True):
-    """Today's sum for this label, as far as it is known here."""
+    """Today's total of this label, as of the last aggregation."""
 
     cost_usd_micros: int
     requests: int
@@ -87,7 +92,7 @@ class DailyTotalAnswer(Response, frozen=True):
 
 
 class UsageAnswer(Response, frozen=True):
-    """What was counted."""
+    """The counted usage."""
 
     request_id: str
     status: str
@@ -97,11 +102,21 @@ class UsageAnswer(Response, frozen=True):
     org_day: str
     daily_total: DailyTotalAnswer | None
     price_estimated: bool
-    """Whether what was served has no prices, so that the highest of the model were taken."""
+    """Whether the tier has no prices, so that the model's highest were used."""
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether an earlier submission counts, and this one does not."""
+        return self.status == "duplicate"
+
+    @property
+    def mode(self) -> str:
+        """The mode of the label's quota: ``NORMAL``, ``TIGHT``, ``EXCEEDED``; empty if unknown."""
+        return "" if self.daily_total is None else self.daily_total.mode
 
 
 class BatchResult(Response, frozen=True, omit_defaults=True):
-    """What became of one record."""
+    """The outcome of one record."""
 
     request_id: str | None
     status: str
@@ -112,7 +127,7 @@ class BatchResult(Response, frozen=True, omit_defaults=True):
 
 
 class BatchAnswer(Response, frozen=True):
-    """What became of each record, in order."""
+    """The outcome of each record, in order."""
 
     accepted: int
     duplicates: int
@@ -132,7 +147,7 @@ class RecommendedModel(Response, frozen=True):
 
 
 class ModelStatus(Response, frozen=True):
-    """How far a label's quota is used up."""
+    """The use of a label's quota."""
 
     spend_usd_micros: int
     quota_usd_micros: int
@@ -141,7 +156,7 @@ class ModelStatus(Response, frozen=True):
 
 
 class QuotaStatus(Response, frozen=True):
-    """The quotas that were looked at."""
+    """The quotas that decided."""
 
     scope: str
     mode: str
@@ -175,7 +190,7 @@ class SelectionAnswer(Response, frozen=True):
 
 
 class AcquireBody(RequestBody, frozen=True):
-    """What to take from the buckets of a label."""
+    """The amounts to take from the buckets of a label."""
 
     resource: Label
     consume: Annotated[dict[LimitName, Amount], Meta(min_length=1, max_length=16)]
@@ -183,7 +198,7 @@ class AcquireBody(RequestBody, frozen=True):
 
 
 class LimitState(Response, frozen=True):
-    """One limit after the call. What remains is below zero where there is a debt."""
+    """A limit after the call. What remains is below zero in debt."""
 
     remaining: int
     capacity: int
@@ -199,27 +214,29 @@ class Acquired(Response, frozen=True):
     burn_down_factor_permille: int
     """For settling the lease: what Bedrock's throttling counts for each output token."""
 
+    @property
+    def id(self) -> str:
+        """The id of the lease."""
+        return self.lease_id
+
 
 class AdjustBody(RequestBody, frozen=True):
-    """What was really used, as the difference to what was taken."""
+    """The difference between the real use and the amounts taken."""
 
     adjustment_id: Uuid
     delta: Annotated[dict[LimitName, Delta], Meta(min_length=1, max_length=16)]
 
 
 class Adjusted(Response, frozen=True):
-    """The lease that was adjusted, and what it holds now.
-
-    That is less than was asked for if a bucket could not bear all of it: a debt has a bound.
-    """
+    """The adjusted lease and what it holds now: less than asked if a debt is at its bound."""
 
     lease_id: str
     held: dict[str, int]
 
 
 class LimitList(Response, frozen=True):
-    """The buckets that an acquire of this app takes from: by resource, then by limit."""
+    """The buckets that an acquire of this app takes from, by resource and limit."""
 
     resources: dict[str, dict[str, LimitState]]
     org_resources: dict[str, dict[str, LimitState]]
-    """Those of its organisation, which it shares with the other apps."""
+    """Those of its organisation, shared with the other apps."""

@@ -77,7 +77,24 @@ LimitName = Annotated[str, Meta(extra_json_schema={"pattern": LIMIT_NAME})]
 TagKey = Annotated[str, _with_message(NO_TAG_KEY, extra_json_schema={"pattern": TAG_KEY})]
 
 
-class RateLimitBody(Struct, frozen=True, forbid_unknown_fields=True):
+class Readable(Struct, frozen=True):
+    """A value whose fields can be read by their names in JSON, too; those left out are absent."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__struct_fields__ and getattr(self, str(name)) is not UNSET
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field of that name, if it is there."""
+        found = getattr(self, name, UNSET)
+        return default if found is UNSET else found
+
+
+class RateLimitBody(Readable, frozen=True, forbid_unknown_fields=True):
     """A token bucket, which fills within ten years."""
 
     capacity: Amount
@@ -166,7 +183,7 @@ SecretDays = Annotated[
 ]
 
 
-class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
+class AlertsBody(Readable, frozen=True, forbid_unknown_fields=True):
     """The thresholds of the organisation's alerts; null counts as left out."""
 
     quota_at_pct: QuotaThresholds | None = field(
@@ -178,7 +195,7 @@ class AlertsBody(Struct, frozen=True, forbid_unknown_fields=True):
     secret_days: SecretDays | None = bounds.SECRET_DAYS_DEFAULT
 
 
-class BudgetBody(Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetBody(Readable, frozen=True, forbid_unknown_fields=True):
     """A limit on spend in each window of the organisation's calendar; null counts as left out."""
 
     name: Annotated[

@@ -52,7 +52,7 @@ class AggregateRange(Response, frozen=True, omit_defaults=True):
 
 
 class SpendSum(Response, frozen=True):
-    """What was spent. Micro-dollars are whole; what is below one is counted and not shown."""
+    """Spend and usage. Micro-dollars are rounded down; fractions are counted."""
 
     cost_usd_micros: int
     input_tokens: int
@@ -68,8 +68,8 @@ class SpendSum(Response, frozen=True):
 SpendRow = Annotated[
     dict[str, str | int],
     Meta(
-        description="What the row is of, under the names of `group_by`, and then the same fields "
-        "as `total`. What has no such tag, and an app that is not known, is an empty text.",
+        description="The values of `group_by` under their names, then the same fields as "
+        "`total`. A missing tag and an unknown app are empty texts.",
         examples=[{"app": "web", "tag:team": "red", "cost_usd_micros": 12, "requests": 3}],
     ),
 ]
@@ -81,11 +81,11 @@ class SpendAnswer(Response, frozen=True):
     rows: list[SpendRow]
     total: SpendSum
     as_of: str | None
-    """Everything that was acknowledged before is in it; null, if nothing was aggregated yet."""
+    """Everything acknowledged before this time is included; null before the first aggregation."""
 
 
 class UsageRecord(Response, frozen=True, omit_defaults=True):
-    """One usage record as it was counted, or a correction that takes one out."""
+    """A usage record, or a correction that removes one from the totals."""
 
     request_id: str
     app_id: str | None
@@ -106,59 +106,61 @@ class UsageRecord(Response, frozen=True, omit_defaults=True):
     status: Literal["OK", "ERROR"]
     voids: Annotated[
         str | UnsetType,
-        Meta(description="Of a correction, whose amounts are negative: the record it takes out."),
+        Meta(
+            description="Of a correction, whose amounts are negative: the record that it removes."
+        ),
     ] = UNSET
     voided_at: Annotated[
-        str | UnsetType, Meta(description="Of a voided record: since when it does not count.")
+        str | UnsetType, Meta(description="Of a voided record: when it was voided.")
     ] = UNSET
     correction_id: Annotated[
-        str | UnsetType, Meta(description="Of a voided record: the correction that takes it out.")
+        str | UnsetType, Meta(description="Of a voided record: the correction that removes it.")
     ] = UNSET
 
 
 class UsageList(Response, frozen=True, omit_defaults=True):
-    """Usage records, the newest first, and where to go on. A page may be empty and have a next."""
+    """Usage records, the newest first. A page may be empty and have a next."""
 
     records: list[UsageRecord]
     next: str | UnsetType = UNSET
 
 
 class ForecastAnswer(Response, frozen=True, omit_defaults=True):
-    """Where one window will end. What is null is not known."""
+    """The forecast of one window. An unknown value is null."""
 
     kind: Literal["BUDGET", "QUOTA", "TOTAL"]
-    """`TOTAL` is everything that is spent in the window, whatever the budgets."""
+    """`TOTAL` is all spend of the window, whether a budget counts it or not."""
     scope: Literal["ORG", "APP"]
     window: Literal["HOUR", "DAY", "WEEK", "MONTH"]
     window_started_at: str
     resets_at: str
     spent_usd_micros: int
-    """Until now, with what is charged for calls that nobody has settled."""
+    """Until now, including charges for calls that expired without settlement."""
     expected_usd_micros: int | None
     """At the end of the window."""
     low_usd_micros: int | None
-    """It ends between this and `high_usd_micros` in four cases of five."""
+    """The end is between this and `high_usd_micros` in 80 % of cases."""
     high_usd_micros: int | None
     straight_line_usd_micros: int | None
-    """Where it would end if it went on as it began."""
+    """The end at the average rate so far."""
     method: Literal["PROFILE", "STRAIGHT_LINE", "NONE"]
-    """What is expected comes from the weekdays and hours that were recorded, from a straight line
-    where they are too few, or from nothing."""
+    """`PROFILE` uses recorded weekdays and hours, `STRAIGHT_LINE` the average rate if they are too
+    few."""
     history_hours: int
-    """Recorded hours that it was made from."""
+    """Recorded hours behind the forecast."""
     name: str | UnsetType = UNSET
     limit_usd_micros: int | UnsetType = UNSET
     spent_at: str | UnsetType = UNSET
-    """When the limit is expected to be spent, if that is in this window."""
+    """When the limit is expected to be spent, if within this window."""
     spent_at_earliest: str | UnsetType = UNSET
     """When it would be spent if the window ended at `high_usd_micros`."""
     label: str | UnsetType = UNSET
-    """Of a quota."""
+    """Of a quota only."""
     tag: dict[str, str] | UnsetType = UNSET
-    """Of a budget for each value of a tag: the tag, and the value."""
+    """Of a budget per value of a tag only: the tag and the value."""
 
 
 class ForecastList(Response, frozen=True):
-    """A forecast for every budget that applies, and for all that is spent today and this month."""
+    """A forecast for every budget that applies, and for the total of today and of this month."""
 
     forecasts: list[ForecastAnswer]

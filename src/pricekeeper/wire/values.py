@@ -1,4 +1,4 @@
-"""What every part of the contract shares: values with their rules, and moments as text."""
+"""Values with their rules that all parts of the API share, and times as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from pricekeeper import showing
 from pricekeeper.errors import InvalidValueError
-from pricekeeper.wire.settings import LABEL, LIMIT_NAME
+from pricekeeper.wire.settings import LABEL, LIMIT_NAME, Readable
 
 Tokens = Annotated[int, Meta(ge=0, le=10**9)]
 Uuid = Annotated[
@@ -40,11 +40,11 @@ Timestamp = Annotated[
 
 
 class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a caller sends: an unknown field is a mistake, not a wish."""
+    """A request body; an unknown field is refused."""
 
 
-class Response(msgspec.Struct, frozen=True):
-    """What we send back."""
+class Response(Readable, frozen=True):
+    """What the service sends back."""
 
 
 def parse_timestamp(text: str, field: str = "timestamp") -> int:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from pricekeeper.cli.demo.clock import FastClock
 from pricekeeper.cli.demo.traffic import (
@@ -43,6 +43,7 @@ from pricekeeper.days import dashed
 from pricekeeper.errors import OverloadedError
 from pricekeeper.metering import org_day
 from pricekeeper.values import new_request_id
+from pricekeeper.wire.provisioning import AppAnswer, OrgAnswer
 
 CALLS_AT_ONCE: Final = 12
 DENIALS_MAX: Final = 20
@@ -128,7 +129,7 @@ class Company:
                 for pod in pods.running:  # in turn, so that it is known which is the oldest
                     await pod.select()
 
-    async def _claimed(self, admin: Admin, created: Mapping[str, Any]) -> Callable[[], Api]:
+    async def _claimed(self, admin: Admin, created: OrgAnswer | AppAnswer) -> Callable[[], Api]:
         """Claim the secret of a new client: what starts a process of it."""
         claimed = await admin.claim(created["secret_retrieval"]["token"])
         credentials = claimed["client_id"], claimed["client_secret"]
