@@ -28,11 +28,11 @@ from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.ledger import Decision, Draft, Ledger, filing, log, recounting
 from pricekeeper.ledger import items as ledger_items
 from pricekeeper.ledger.book import Book
-from pricekeeper.ledger.command import AnyCommand
+from pricekeeper.ledger.draft import AnyCommand
 from pricekeeper.ledger.filing import Filer
 from pricekeeper.ledger.log import OrgLog
-from pricekeeper.ledger.posting import OpenAccount, PostRecords
 from pricekeeper.ledger.recounting import Recounts
+from pricekeeper.ledger.service import OpenAccount, PostRecords
 from pricekeeper.ledger.sheet import ACCOUNTS
 from pricekeeper.ledger.worker import Worker
 from pricekeeper.metering import Metering, journal_items

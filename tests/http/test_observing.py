@@ -19,7 +19,8 @@ from pricekeeper.http import metrics as metrics_module
 from pricekeeper.http.limits import ApiLimits
 from pricekeeper.http.metrics import Metrics
 from pricekeeper.http.observing import Observer
-from pricekeeper.metering import AggregationReport, Usage, quota_uses
+from pricekeeper.metering import AggregationReport, Usage
+from pricekeeper.metering import meter as metering_meter
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.storage import Put
 from pricekeeper.storage.sqlite.store import SqliteStore
@@ -196,7 +197,7 @@ async def test_an_app_that_only_reports_has_its_quotas_shown(at: Instance) -> No
 
 async def test_only_so_many_scopes_are_shown(at: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first thousand: a line for each of a million tenants would help nobody."""
-    monkeypatch.setattr(quota_uses, "SCOPES_MAX", 3)
+    monkeypatch.setattr(metering_meter, "SCOPES_MAX", 3)
     policies = [await at.org() for _ in range(5)]
     for policy in (*policies, policies[0]):
         await at.services.selection.assess(policy)

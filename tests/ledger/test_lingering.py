@@ -13,11 +13,9 @@ from ledger.conftest import ACCOUNT, ITEM, a_log, used
 from memory_store import MemoryStore
 from pricekeeper.budgets import Balance
 from pricekeeper.clock import ManualClock
-from pricekeeper.ledger.command import Command, Decision
-from pricekeeper.ledger.draft import Draft
+from pricekeeper.ledger.draft import Command, Decision, Draft
 from pricekeeper.ledger.log import OrgLog
-from pricekeeper.ledger.pace import Pace
-from pricekeeper.ledger.worker import COMMANDS_MAX, LINGER_MS, Worker
+from pricekeeper.ledger.worker import COMMANDS_MAX, LINGER_MS, Pace, Worker
 from quick_loop import TimelessLoop, run
 
 

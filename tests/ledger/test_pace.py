@@ -2,7 +2,7 @@
 
 from random import Random
 
-from pricekeeper.ledger.pace import PAUSE_MS_MAX, Pace
+from pricekeeper.ledger.worker import PAUSE_MS_MAX, Pace
 
 
 def test_whoever_has_written_leaves_the_others_time_for_as_many_sheets_as_they_write() -> None:

@@ -22,7 +22,7 @@ from pricekeeper.metering.items import (
     checkpoint_from,
     day_expires_at_epoch,
 )
-from pricekeeper.metering.running import RunningTotals
+from pricekeeper.metering.known_totals import RunningTotals
 from pricekeeper.pricing.items import StatedPrices, price_item
 from pricekeeper.pricing.prices import PriceTable, RateCard
 from pricekeeper.storage import Item, Put, Store, Update

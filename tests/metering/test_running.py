@@ -1,7 +1,7 @@
 """Today's total as one process knows it: what was read, and what it counted since."""
 
 from pricekeeper.metering.counters import Account, Counters, Total
-from pricekeeper.metering.running import ACCOUNTS_MAX, SLICE_MS, SLICES_MAX, RunningTotals
+from pricekeeper.metering.known_totals import ACCOUNTS_MAX, SLICE_MS, SLICES_MAX, RunningTotals
 
 ACCOUNT = Account("ORG#1", "premium", "20260123")
 ONE = Counters(cost_usd_picos=7, requests=1)

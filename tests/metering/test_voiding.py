@@ -16,7 +16,7 @@ from minting import minted
 from pricekeeper.clock import ManualClock
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.fold import Behind, Fold
-from pricekeeper.metering.journal_listing import JournalListing, RecordFilter, RecordPage
+from pricekeeper.metering.journal_reading import JournalListing, RecordFilter, RecordPage
 from pricekeeper.settings import MEMORY, Settings, SqliteLocation
 from pricekeeper.ticks import TICK_MS, tick_of
 

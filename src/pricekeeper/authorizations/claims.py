@@ -33,7 +33,7 @@ from pricekeeper.errors import (
     StoreError,
 )
 from pricekeeper.ledger import Draft
-from pricekeeper.ledger.command import AnyCommand
+from pricekeeper.ledger.draft import AnyCommand
 from pricekeeper.ledger.position import Position, authorization_id_of, sheets_between
 from pricekeeper.metering.journal import (
     ID_DIGITS,

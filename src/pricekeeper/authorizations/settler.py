@@ -35,8 +35,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.errors import NotFoundError, OutcomeUnknownError
 from pricekeeper.ledger import Command, Decision, Draft, Ledger
 from pricekeeper.ledger.book import Book
-from pricekeeper.ledger.command import AnyCommand, Send
-from pricekeeper.ledger.draft import Tell
+from pricekeeper.ledger.draft import AnyCommand, Send, Tell
 from pricekeeper.metering import RecordOnSheet, Submission
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.posting import Poster, is_late

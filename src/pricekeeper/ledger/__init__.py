@@ -1,9 +1,7 @@
 """Every account's balance, and the one log of an organisation by which all of them change."""
 
-from pricekeeper.ledger.command import Command, Decision
-from pricekeeper.ledger.draft import Draft
-from pricekeeper.ledger.posting import AccountNotOpenError
-from pricekeeper.ledger.service import Ledger
+from pricekeeper.ledger.draft import Command, Decision, Draft
+from pricekeeper.ledger.service import AccountNotOpenError, Ledger
 
 __all__ = [
     "AccountNotOpenError",

@@ -37,8 +37,7 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.ledger.book import KEYS_MAX, Book, OpenAccounts
-from pricekeeper.ledger.command import Send
-from pricekeeper.ledger.draft import NONCE_BYTES, Draft
+from pricekeeper.ledger.draft import NONCE_BYTES, Draft, Send
 from pricekeeper.ledger.filing import Filer
 from pricekeeper.ledger.items import (
     first_chapter,

@@ -33,8 +33,7 @@ from pricekeeper.budgets import (
 from pricekeeper.budgets.items import spend
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError
-from pricekeeper.ledger.command import Command, Decision
-from pricekeeper.ledger.draft import Draft
+from pricekeeper.ledger.draft import Command, Decision, Draft
 from pricekeeper.ledger.service import AccountKey, Ledger, Measure
 from pricekeeper.storage import Delete, Key, Put, Store, query_items
 from pricekeeper.tenants import Client, Policy, Tenants

@@ -23,16 +23,15 @@ from random import Random
 from typing import Final, TypeAlias, TypeVar
 
 from pricekeeper.budgets import AccountMemory, Balance, BudgetAccount
-from pricekeeper.budgets.items import partition_query
+from pricekeeper.budgets.items import partition_query, spend
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import BoundedCache, SingleFlight
+from pricekeeper.errors import CancellationReason, TransactionCancelledError
 from pricekeeper.ledger.book import Book, OpenAccounts
-from pricekeeper.ledger.command import AnyCommand, Command, Send
+from pricekeeper.ledger.draft import AnyCommand, Command, Decision, Draft, Send
 from pricekeeper.ledger.log import SHEETS_MAX, OrgLog
 from pricekeeper.ledger.meter import LedgerMeter
-from pricekeeper.ledger.pace import Pace
-from pricekeeper.ledger.posting import Debits, OpenAccount, PostRecords
-from pricekeeper.ledger.worker import Worker
+from pricekeeper.ledger.worker import Pace, Worker
 from pricekeeper.storage import Key, Store, Write, query_items
 
 LOGS_MAX: Final = 5_000
@@ -230,3 +229,60 @@ class Ledger:
             spent = (await self._measure([account]))[account]
             await self.carry_out(account.org_id, OpenAccount(account, spent))
         self._open.put((account.key, account.id), True)  # noqa: FBT003
+
+
+Debits: TypeAlias = Sequence[tuple[Collection[BudgetAccount], int]]
+"""Accounts, and what is spent from each of them, in pico-dollars."""
+
+
+class AccountNotOpenError(Exception):
+    """An account was to be spent from that is not open; open it, and try again."""
+
+
+class OpenAccount(Command[None]):
+    """Opens an account with what was spent in its window before, unless it is open."""
+
+    result = None
+
+    def __init__(self, account: BudgetAccount, spent_usd_picos: int) -> None:
+        self.keys = (account.key,)
+        self._account = account
+        self._spent_usd_picos = spent_usd_picos
+
+    def decide(self, draft: Draft) -> Decision:
+        """Open it with what was measured: nobody spends from it before it is open."""
+        account = self._account
+        if draft.balance(account.key, account.id) is not None:
+            self.answer(None)
+            return Decision.ANSWERED
+        draft.open(account.key, account.id, spend(self._spent_usd_picos))
+        return Decision.WRITES
+
+
+class PostRecords(Command[None]):
+    """Spends from accounts in the transaction that applies some operations."""
+
+    result = None
+
+    def __init__(
+        self, debits: Debits, operations: Sequence[Write], send: Send | None = None
+    ) -> None:
+        self.keys = dict.fromkeys(account.key for accounts, _ in debits for account in accounts)
+        self.operations = operations
+        self.send = send
+        self._debits = debits
+
+    def decide(self, draft: Draft) -> Decision:
+        """Whatever the budgets have left, it is spent: it was used."""
+        for accounts, _ in self._debits:
+            for account in accounts:
+                if draft.balance(account.key, account.id) is None:
+                    self.fail(AccountNotOpenError(account.name))
+                    return Decision.ANSWERED
+        for accounts, picos in self._debits:
+            for account in accounts:
+                draft.add(account.key, account.id, spend(picos))
+        return Decision.WRITES
+
+    def note_refused(self, reasons: Sequence[CancellationReason]) -> None:
+        self.fail(TransactionCancelledError(reasons))

@@ -9,15 +9,13 @@ from pricekeeper.metering.admission import GROUP_RECORDS, BatchPlaces
 from pricekeeper.metering.aggregation_report import AggregationReport
 from pricekeeper.metering.aggregator import Aggregator
 from pricekeeper.metering.counters import Account, Counters, Total
-from pricekeeper.metering.receipt import Receipt
-from pricekeeper.metering.recorded import Outcome, Recorded, Refused
+from pricekeeper.metering.journal_reading import WindowSpend
+from pricekeeper.metering.receipt import Outcome, Receipt, Recorded, Refused
 from pricekeeper.metering.service import Metering
-from pricekeeper.metering.submission import RecordOnSheet, Submission
+from pricekeeper.metering.submission import RecordOnSheet, RecordUnderWay, Submission
 from pricekeeper.metering.totals import Readings, total_keys, totals_from
 from pricekeeper.metering.usage import Usage, UsageStatus
 from pricekeeper.metering.voiding import Voider
-from pricekeeper.metering.waiting import RecordUnderWay
-from pricekeeper.metering.window_spend import WindowSpend
 
 __all__ = [
     "GROUP_RECORDS",

@@ -7,12 +7,16 @@ it holds everything that was acknowledged before the reading began.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+import re
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from heapq import nlargest
+from typing import Final, NamedTuple
 
+from pricekeeper.budgets import BudgetAccount
+from pricekeeper.clock import Clock
 from pricekeeper.concurrency import gather_in_groups, in_groups
-from pricekeeper.errors import UnreadableItemError
+from pricekeeper.errors import InvalidValueError, UnreadableItemError
 from pricekeeper.metering.journal import Record, is_void_note, records_on
 from pricekeeper.metering.journal_items import (
     PostedRegion,
@@ -25,8 +29,10 @@ from pricekeeper.metering.journal_items import (
     ticks_query,
     void_note_from,
 )
+from pricekeeper.metering.usage import AHEAD_MS_MAX
 from pricekeeper.storage import Item, Page, Store, query_items, query_pages, read_items
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.ticks import tick_of
 
 CONCURRENCY: Final = 8
 """Queries of one reader under way."""
@@ -120,3 +126,159 @@ class JournalReader:
 
     async def _read_markers(self, org_id: str, tick: int) -> list[Item]:
         return await read_items(self._store, tick_markers_query(tick, org_id))
+
+
+PAGE_MAX: Final = 100
+TICKS_MAX: Final = 128
+"""Ticks that one page looks at: a little more than two hours, if somebody posts all the time."""
+RECORDS_MAX: Final = 20_000
+"""Once a page has looked at so many records, it ends with the tick."""
+
+_CURSOR: Final = re.compile(r"([0-9a-f]{8})(?:-([0-9a-f]{12})-([0-9a-f-]{36}))?")
+
+
+class Cursor(NamedTuple):
+    """After which record to go on; without one, after the whole tick."""
+
+    tick: int
+    sent_at_ms: int = -1
+    request_id: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """The cursor that `text` is."""
+        found = _CURSOR.fullmatch(text)
+        if found is None:
+            raise InvalidValueError("after", "must be the `next` of the page before")
+        tick = int(found[1], 16)
+        return cls(tick) if found[2] is None else cls(tick, int(found[2], 16), found[3])
+
+    @property
+    def text(self) -> str:
+        """The cursor as the next request brings it along."""
+        tick = f"{self.tick:08x}"
+        return f"{tick}-{self.sent_at_ms:012x}-{self.request_id}" if self.request_id else tick
+
+
+class RecordFilter(NamedTuple):
+    """Which records are wanted. All ends are included."""
+
+    first_ms: int
+    last_ms: int
+    app_id: str | None = None
+    label: str | None = None
+    tag: tuple[str, str] | None = None
+    """A tag that the record has with that value. An empty one is no tag, as in the totals."""
+
+    def has(self, record: Record) -> bool:
+        """Whether the record is one of them."""
+        terms = record.terms
+        entry = record.entry  # a correction is listed when it was made
+        at_ms = entry.sent_at_ms if entry.voids else entry.happened_at_ms
+        if not self.first_ms <= at_ms <= self.last_ms:
+            return False
+        if self.app_id is not None and terms.app_id != self.app_id:
+            return False
+        if self.label is not None and terms.label != self.label:
+            return False
+        if self.tag is None:
+            return True
+        key, value = self.tag
+        return dict(terms.tags).get(key, "") == value
+
+
+class RecordPage(NamedTuple):
+    """Some records, and where to go on; ``None`` at the end."""
+
+    records: list[Record]
+    after: Cursor | None
+    voided: Mapping[str, VoidNote]
+    """Of these and maybe of others of their regions: those that are voided."""
+
+
+class JournalListing:
+    """Reads records of one organisation, page by page."""
+
+    def __init__(self, store: Store) -> None:
+        self._reader = JournalReader(store)
+
+    async def read_page(
+        self, org_id: str, ticks: tuple[int, int], wanted: RecordFilter, after: Cursor | None
+    ) -> RecordPage:
+        """The next records that were posted in these ticks, both ends included."""
+        first, last = ticks
+        if after is not None:
+            last = min(last, after.tick if after.request_id else after.tick - 1)
+        looked_at = await self._reader.read_newest_ticks(first, last, TICKS_MAX)
+        found: list[Record] = []
+        voided: dict[str, VoidNote] = {}
+        records_read = 0
+        for some in in_groups(looked_at, CONCURRENCY):
+            for tick, postings in zip(
+                some, await self._reader.read_postings_by_tick(some, org_id), strict=True
+            ):
+                read, fitting = await self._read_tick(tick, postings, wanted, after, voided)
+                found += fitting
+                records_read += read
+                if len(found) > PAGE_MAX:
+                    return RecordPage(found[:PAGE_MAX], _cursor(found[PAGE_MAX - 1]), voided)
+                if len(found) == PAGE_MAX or records_read >= RECORDS_MAX:
+                    return RecordPage(found, Cursor(tick), voided)
+        is_end = len(looked_at) < TICKS_MAX
+        return RecordPage(found, None if is_end else Cursor(looked_at[-1]), voided)
+
+    async def _read_tick(
+        self,
+        tick: int,
+        postings: list[PostedRegion],
+        wanted: RecordFilter,
+        after: Cursor | None,
+        voided: dict[str, VoidNote],
+    ) -> tuple[int, list[Record]]:
+        """How many records were looked at, and those that are wanted, the newest first."""
+        read, found = 0, list[Record]()
+        async for record in self._reader.read_records(postings, voided=voided):
+            read += 1
+            if record.entry.tick == tick and wanted.has(record) and _is_behind(record, after):
+                found.append(record)
+                if len(found) > 2 * PAGE_MAX:  # no more than a page and one are ever wanted
+                    found = nlargest(PAGE_MAX + 1, found, key=_cursor)
+        return read, nlargest(PAGE_MAX + 1, found, key=_cursor)
+
+
+def _cursor(record: Record) -> Cursor:
+    return Cursor(record.entry.tick, record.entry.sent_at_ms, record.request_id)
+
+
+def _is_behind(record: Record, after: Cursor | None) -> bool:
+    return after is None or not after.request_id or _cursor(record) < after
+
+
+class WindowSpend:
+    """Sums records by account."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._clock = clock
+        self._reader = JournalReader(store)
+
+    async def read_spend(self, accounts: Sequence[BudgetAccount]) -> dict[BudgetAccount, int]:
+        """What the records of the journal add up to in each account, in pico-dollars."""
+        sums = dict.fromkeys(accounts, 0)
+        for org_id in dict.fromkeys(account.org_id for account in accounts):
+            mine = [account for account in accounts if account.org_id == org_id]
+            started_ms = min(account.span.starts_at_ms for account in mine)
+            postings = await self.find_postings(org_id, started_ms)
+            async for record in self._reader.read_records(postings):
+                terms, entry = record.terms, record.entry
+                tags, at_ms = dict(terms.tags), entry.happened_at_ms
+                for account in mine:
+                    if account.counts(terms.app_id, terms.label, tags, at_ms):
+                        sums[account] += entry.cost_usd_picos
+        return sums
+
+    async def find_postings(self, org_id: str, since_ms: int) -> list[PostedRegion]:
+        """Where records are that happened since then; one may be posted minutes before it."""
+        first = tick_of(since_ms - AHEAD_MS_MAX)
+        last = tick_of(self._clock.now_ms() + AHEAD_MS_MAX)
+        ticks = await self._reader.read_ticks(first, last)
+        return await self._reader.read_postings(ticks, org_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
+import structlog
 
 from pricekeeper.budgets import BudgetAccount
 from pricekeeper.clock import Clock
@@ -19,7 +20,6 @@ from pricekeeper.days import date_of, day_start_ms, next_midnight_ms, org_day
 from pricekeeper.errors import RequestIdReusedError, UnpricedUsageError
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.estimates import EstimateWarnings
 from pricekeeper.metering.journal import (
     Address,
     StoredTerms,
@@ -263,3 +263,32 @@ def _check_tokens(model: Model, usage: Usage) -> TokenUsage:
         model.require(usage.bedrock_model_id)
     check_plausible(model, tokens)
     return tokens
+
+
+QUIET_MS: Final = 60_000
+
+_log = structlog.get_logger(__name__)
+
+
+class EstimateWarnings:
+    """Warns of estimated prices, and not too often."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._warned_at_ms: dict[str, int] = {}
+
+    def warn(self, policy: Policy, usage: Usage) -> None:
+        """Say that this usage has no price of its own, unless its label's was just said."""
+        now_ms = self._clock.monotonic_ms()
+        warned_at_ms = self._warned_at_ms.get(usage.model_label)
+        if warned_at_ms is not None and now_ms - warned_at_ms < QUIET_MS:
+            return
+        self._warned_at_ms[usage.model_label] = now_ms
+        _log.warning(
+            "price_estimated",
+            label=usage.model_label,
+            service_tier=usage.service_tier or "batch",
+            org_id=policy.org_id,
+            app_id=policy.app_id,
+            advice="add the prices of this tier to the deployment file",
+        )

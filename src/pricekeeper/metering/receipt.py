@@ -8,12 +8,16 @@ tells a committer whose reply was lost whether the receipt it meets is its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.metering.counters import Account
+from pricekeeper.errors import PriceKeeperError
+from pricekeeper.metering.counters import Account, Total
 from pricekeeper.metering.usage import RECEIPT_LIFE_SECS, names_authorization
+from pricekeeper.pricing import split_micros
 from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Table, TypedItem, attr
 from pricekeeper.storage.tables import REQUEST_DEDUP
 
@@ -103,3 +107,44 @@ def receipt_taken_for(item: Mapping[str, Any]) -> str | None:
 def receipt_from(item: Mapping[str, Any]) -> Receipt:
     """The receipt of an item; raises `UnreadableItemError` if it is none."""
     return TypedItem(REQUEST_DEDUP, item).convert(Receipt)
+
+
+class Outcome(StrEnum):
+    """Whether this submission counted the record, or an earlier one had."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """A record that counts, under its receipt.
+
+    ``daily_total`` is what its scope has spent on its label on its day, as far as this
+    process knows; ``None`` if no total could be read. Never a reason to fail the record.
+    """
+
+    request_id: str
+    outcome: Outcome
+    receipt: Receipt
+    daily_total: Total | None
+
+    @property
+    def cost_usd_micros(self) -> int:
+        """What it costs, in whole micro-dollars, for showing."""
+        return split_micros(self.receipt.cost_usd_picos)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record of a batch that was not counted; after `OutcomeUnknownError` it may have been."""
+
+    request_id: str
+    error: PriceKeeperError
+
+    @property
+    def code(self) -> str:
+        return self.error.code
+
+    @property
+    def detail(self) -> str:
+        return str(self.error)

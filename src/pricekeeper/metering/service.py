@@ -38,21 +38,26 @@ from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.journal import address_of, lanes_of
 from pricekeeper.metering.known_totals import KnownTotals
 from pricekeeper.metering.live import LiveSums
+from pricekeeper.metering.meter import QuotaUses
 from pricekeeper.metering.posting import Poster, TakenPlace
 from pricekeeper.metering.preparing import Preparer
-from pricekeeper.metering.quota_uses import QuotaUses
-from pricekeeper.metering.receipt import Receipt
-from pricekeeper.metering.recorded import Outcome, Recorded, Refused
+from pricekeeper.metering.receipt import (
+    Outcome,
+    Receipt,
+    Recorded,
+    Refused,
+)
 from pricekeeper.metering.submission import (
+    Outcomes,
     Posted,
     RecordOnSheet,
+    RecordUnderWay,
     Submission,
     Waiter,
     sum_by_account,
 )
 from pricekeeper.metering.totals import OrgTotals, TotalsReader
 from pricekeeper.metering.usage import Usage, checked, fingerprint
-from pricekeeper.metering.waiting import Outcomes, RecordUnderWay
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy

@@ -11,7 +11,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.metering.journal import Record
 from pricekeeper.metering.journal_items import VoidNote
-from pricekeeper.metering.journal_listing import Cursor, JournalListing, RecordFilter
+from pricekeeper.metering.journal_reading import Cursor, JournalListing, RecordFilter
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.pricing import split_micros
 from pricekeeper.tenants import Policy
