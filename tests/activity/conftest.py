@@ -17,7 +17,7 @@ __all__ = ["ORG"]
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """It stands at a full minute of today: an engine removes what has expired by its own clock."""
+    """Starts at a full minute of today: an engine removes expired items by its own clock."""
     return ManualClock(SystemClock().now_ms() // 60_000 * 60_000)
 
 

@@ -1,4 +1,4 @@
-"""Something that happens, for tests of how it is told."""
+"""Events for tests."""
 
 from typing import Any
 

@@ -58,7 +58,7 @@ def test_of_many_records_the_last_are_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_denials_for_the_same_reasons_are_one() -> None:
-    """With what the first was told."""
+    """With the example of the first one."""
     news = OrgNews()
     for number in range(5):
         news.note_denial(denial(number, why={"detail": f"no {number}"}))
@@ -85,7 +85,6 @@ def test_authorizations_are_counted_by_what_became_of_them() -> None:
 
 @pytest.mark.parametrize("kind", ["counted", "line", "denial", "flip", "alert"])
 def test_what_has_no_room_is_missing_and_said_to_be(kind: str) -> None:
-    """No organisation takes more memory than its share, whatever it does."""
     news = OrgNews()
     for number in range(buffer.ROWS_MAX + 1):
         name = f"app-{number}"
@@ -106,7 +105,7 @@ def test_what_has_no_room_is_missing_and_said_to_be(kind: str) -> None:
 
 
 def test_organisations_have_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes later is left out, and everybody who watches is told to look."""
+    """Later organisations are left out, and readers have to look for themselves."""
     monkeypatch.setattr(buffer, "ORGS_MAX", 1)
     noted = EventBuffer()
     first, second = noted.of(ORG), noted.of(OTHER_ORG)
@@ -149,5 +148,5 @@ def test_an_app_is_told_of_itself_alone() -> None:
     assert isinstance(spend, CountedSpend)
     assert (authorizations.more, spend.more) == (0, 0)
     assert (len(authorizations.rows), len(spend.rows)) == (1, 1)
-    nobody = [seen_by_app(event, "other") for event in news.events(ORG, 0)]
-    assert [event for event in nobody if event is not None] == [flip(app_id=None)]
+    other = [seen_by_app(event, "other") for event in news.events(ORG, 0)]
+    assert [event for event in other if event is not None] == [flip(app_id=None)]

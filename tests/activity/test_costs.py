@@ -37,7 +37,7 @@ class Costs:
         self._meter = meter
 
     def units(self) -> tuple[float, float]:
-        """What was written and read since the last time."""
+        """The writes and reads since the last call."""
         written = sum(self._meter.write_half_units.values()) / 2
         read = sum(self._meter.read_half_units.values()) / 2
         self._meter.clear()
@@ -66,7 +66,7 @@ async def test_events_that_nobody_watches(costs: Costs) -> None:
 
 
 async def test_events_of_an_organisation_that_is_watched(costs: Costs) -> None:
-    """One item, whatever happened meanwhile: small, if it is of one app."""
+    """One item, small if it is of one app."""
     await costs.activity.feed.watch(ORG)
     note_counted(costs.activity.feed, ORG, counted())
     await costs.activity.flush()

@@ -1,4 +1,4 @@
-"""Denials are combined by minute, written behind the answers, and bounded whatever happens."""
+"""Denials are combined by minute, written behind the answers, and bounded."""
 
 import pytest
 

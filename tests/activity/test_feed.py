@@ -1,4 +1,4 @@
-"""The feed: numbered without gaps by whoever writes, on every store; written if it is watched."""
+"""Feeds: numbered without gaps by all writers, on every store, and written only if watched."""
 
 import asyncio
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ async def test_nothing_is_written_that_nobody_watches(
 
 
 async def test_each_audience_is_told_its_own(store: Store, clock: ManualClock) -> None:
-    """An organisation what happened in it, whoever sees all of them everything."""
+    """An organisation sees its own events, the feed of all sees everything."""
     feed = Feed(store, clock)
     for audience in (ORG, ALL):
         await feed.watch(audience)
@@ -80,7 +80,7 @@ async def test_what_is_about_the_deployment_is_told_to_whoever_sees_all(
 
 
 async def test_numbers_have_no_gap_whoever_writes(store: Store, clock: ManualClock) -> None:
-    """Ten processes at once: each is told, each once."""
+    """Ten processes at once: each event arrives once."""
     writers = [Feed(store, clock) for _ in range(10)]
     begun = await writers[0].watch(ORG)
     for turn in range(3):
@@ -94,7 +94,7 @@ async def test_numbers_have_no_gap_whoever_writes(store: Store, clock: ManualClo
 
 
 async def test_a_feed_goes_on_while_it_is_watched(store: Store, clock: ManualClock) -> None:
-    """Whoever watches next, or again, continues its numbers."""
+    """The next watcher continues its numbers."""
     feed = Feed(store, clock)
     begun = await feed.watch(ORG)
     for second in range(4):
@@ -107,7 +107,7 @@ async def test_a_feed_goes_on_while_it_is_watched(store: Store, clock: ManualClo
 async def test_a_feed_that_nobody_watched_goes_on_behind_a_gap(
     store: Store, clock: ManualClock
 ) -> None:
-    """So that whoever watched before knows; and no writer goes on where it was."""
+    """So that earlier watchers see the gap, and no writer continues the old numbers."""
     feed = Feed(store, clock)
     await feed.watch(ORG)
     note_counted(feed, ORG, counted("before"))
@@ -128,7 +128,6 @@ async def test_a_feed_that_nobody_watched_goes_on_behind_a_gap(
 async def test_what_has_no_room_is_said_to_be_missing(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An item stays small, whatever happens."""
     monkeypatch.setattr(feeds, "BYTES_MAX", 300)
     feed = Feed(store, clock)
     await feed.watch(ALL)
@@ -184,8 +183,8 @@ async def test_through_every_failure_each_moment_is_told_once_or_said_to_be_miss
 ) -> None:
     """Lost requests and replies, copies that come late, crashes: numbers without gap, no repeats.
 
-    What a process noted is told exactly once; unless it was killed, or an item of it that comes
-    later says that something is missing.
+    Every noted event arrives exactly once, unless its process was killed, or a later item is
+    marked as incomplete.
     """
     clock = ManualClock()
     inner, turns = MemoryStore(clock), Interleaving(seed)

@@ -29,7 +29,7 @@ def told(*numbered: tuple[str, str]) -> list[Arrived]:
 
 
 async def test_moments_are_told_once_and_in_order() -> None:
-    """Also those that come twice, by what was read when it joined."""
+    """Also items that arrive twice because of the read at joining."""
     one = listener()
     for item in (
         moment(9, "z"),
@@ -87,14 +87,13 @@ async def test_a_gap_is_told() -> None:
 
 
 async def test_a_moment_that_was_told_in_part_and_is_gone_is_a_gap() -> None:
-    """What was left of it is missing."""
+    """The rest of it is missing."""
     one = Listener(FeedPosition(10, 1), Counter())
     one.put(moment(11, "a"))
     assert (await one.read())[0] == Missed(FeedPosition(11, 0), "TOO_LATE")
 
 
 async def test_a_position_that_is_gone_is_told_first() -> None:
-    """Then it goes on with what comes."""
     one = listener(20)
     one.put(moment(21, "a"))
     one.begin(FeedPosition(3), None)
@@ -103,7 +102,7 @@ async def test_a_position_that_is_gone_is_told_first() -> None:
 
 
 async def test_who_does_not_keep_up_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits is bounded; what was resumed counts on top."""
+    """The queue is bounded; resumed items come on top."""
     monkeypatch.setattr(listening, "WAITING_MAX", 3)
     one = listener()
     for number in range(11, 15):
@@ -132,6 +131,5 @@ async def test_silence_is_told_only_if_nothing_waits() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "1.", ".1", "1.x", "-1", "1" * 17, "1.2.3", "१"])
 def test_a_position_that_is_none_is_refused(text: str) -> None:
-    """Whatever it is."""
     with pytest.raises(InvalidValueError):
         FeedPosition.parse(text)

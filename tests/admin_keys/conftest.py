@@ -15,7 +15,7 @@ from tokens.conftest import MovableClock
 
 __all__ = ["location", "meter", "store", "table_prefix"]
 
-BY = Attribution("cli/somebody", "local", "request-1", authority=DEPLOYMENT)
+BY = Attribution("cli/tester", "local", "request-1", authority=DEPLOYMENT)
 
 
 def keys_of(store: Store, clock: Clock, *peppers: Pepper) -> AdminKeys:

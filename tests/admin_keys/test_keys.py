@@ -37,7 +37,7 @@ async def ids_of(keys: AdminKeys, within: Coverage = ALL_ORGS) -> list[str]:
 
 class TestOneKey:
     async def test_it_is_recognised_and_says_what_it_may_do(self, here: AdminKeys) -> None:
-        """By its text alone, whichever organisation is asked for."""
+        """By its text alone, for every requested organisation."""
         org_id = new_org_id()
         issued = await create(here, role=Role.OPERATOR, coverage=only(org_id))
         shown = await here.find(issued.text.reveal())
@@ -71,7 +71,7 @@ class TestOneKey:
     async def test_a_well_formed_text_that_nobody_issued_opens_nothing(
         self, here: AdminKeys, there: AdminKeys
     ) -> None:
-        """The checksum is no secret; whoever knows the id still has 256 bits to guess."""
+        """The checksum is no secret, and the id leaves 256 bits to guess."""
         issued = await create(here)
         other = await there.rotate(issued.key.key_id, 0, BY)
         assert await there.find(issued.text.reveal()) is None
@@ -138,7 +138,7 @@ class TestTheEnd:
     async def test_a_rotation_without_grace(
         self, here: AdminKeys, there: AdminKeys, clock: MovableClock
     ) -> None:
-        """The new text counts everywhere at once; whoever comes with it ends the old one there."""
+        """The new text is valid everywhere at once; its first use ends the old one there."""
         issued = await create(here)
         assert await counts(there, issued)
         fresh = await here.rotate(issued.key.key_id, 0, BY)
@@ -233,7 +233,7 @@ class TestRotation:
     async def test_one_whose_answer_was_lost_is_made_again_without_harm(
         self, here: AdminKeys
     ) -> None:
-        """The text in use goes on; the one that nobody saw is the one that ends."""
+        """The text in use stays valid; the unseen one ends."""
         in_use = await create(here)
         assert await counts(here, in_use)
         lost = await here.rotate(in_use.key.key_id, 24, BY)
@@ -333,7 +333,7 @@ class TestUse:
     async def test_a_store_that_can_not_be_read_lets_nobody_in(
         self, store: Store, here: AdminKeys, clock: MovableClock
     ) -> None:
-        """Neither yes nor no: the error goes to whoever asks, who answers 503."""
+        """The caller gets the error, and answers 503."""
         issued, turns = await create(here), Interleaving(1)
         keys = keys_of(FaultyStore(store, turns, Faults(refused_pct=100)), clock)
         (told,) = await turns.run(counts(keys, issued))
@@ -341,8 +341,6 @@ class TestUse:
 
 
 class TestGiving:
-    """Nobody gives more than they have."""
-
     async def test_a_key_of_some_organisations_gives_keys_of_these(self, here: AdminKeys) -> None:
         """And of no others, nor of all."""
         mine, other = new_org_id(), new_org_id()
@@ -392,7 +390,7 @@ class TestRoots:
     async def test_they_are_admins_of_everything(
         self, store: Store, here: AdminKeys, clock: MovableClock
     ) -> None:
-        """Expired ones among them: they say that somebody could administer once."""
+        """Expired ones included."""
         before = {key.key_id for key in await list_roots(store)}
         await create(here, role=Role.OPERATOR)
         await create(here, coverage=only(new_org_id()))

@@ -1,4 +1,4 @@
-"""A lost reply: what was made is recognised, and where nobody can know, nobody is lied to."""
+"""After a lost reply a change is recognised, or its outcome is reported as unknown."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any

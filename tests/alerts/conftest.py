@@ -150,7 +150,7 @@ async def add_deployment_channel(instance: Instance, url: str, name: str = "plat
 
 @pytest.fixture
 def table_prefix() -> str:
-    """Tables of each test's own: whoever delivers looks at everything that is there."""
+    """Each test has its own tables, because a courier serves all queues."""
     return f"alerts-{uuid.uuid4().hex[:8]}-"
 
 

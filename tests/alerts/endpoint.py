@@ -57,7 +57,7 @@ class Endpoint:
         return [one for one in self.requests if 200 <= one.status < 300]
 
     def alerts(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What was accepted, each alert once."""
+        """The accepted alerts, each once."""
         found = {one.id: one.json for one in self.accepted}
         return [one for one in found.values() if kind in (None, one["kind"])]
 

@@ -87,7 +87,7 @@ class MailServer:
                 for number, one in enumerate(told, 1):
                     await say(f"250{' ' if number == len(told) else '-'}{one}")
             elif word == "STARTTLS" and self.trust is not None:
-                await say("220 go on" + self.before_tls)
+                await say("220 ready" + self.before_tls)
                 await writer.start_tls(self.trust)
             elif word.startswith("AUTH"):
                 if word == "AUTH LOGIN":
@@ -107,7 +107,7 @@ class MailServer:
                 recipients.append(line[9:-1])
                 await say("250 ok")
             elif word == "DATA":
-                await say("354 go on")
+                await say("354 ready")
                 content = (await reader.readuntil(b"\r\n.\r\n")).removesuffix(b".\r\n")
                 lines = content.split(b"\r\n")
                 stuffed = [one[1:] if one.startswith(b".") else one for one in lines]

@@ -22,7 +22,7 @@ _BYTES = 8
 
 
 class SharedClock(SystemClock):
-    """The machine's clocks, and what a file says they are ahead; whoever sleeps follows it."""
+    """The machine's clocks plus an offset from a file; sleeps follow it."""
 
     __slots__ = ("_ahead",)
 
@@ -50,7 +50,7 @@ class SharedClock(SystemClock):
 
 
 def make_clock(folder: Path) -> SharedClock:
-    """A clock that goes right until somebody moves it."""
+    """A clock that runs normally until it is moved."""
     (folder / CLOCK).write_bytes(bytes(_BYTES))
     return SharedClock(folder)
 

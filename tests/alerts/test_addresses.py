@@ -1,4 +1,4 @@
-"""Nobody makes the service call what is inside of its own network, by whatever spelling."""
+"""The service calls no address inside its own network, in any spelling."""
 
 import asyncio
 import socket
@@ -95,7 +95,7 @@ def test_what_is_beside_a_special_block_is_public(block: str) -> None:
 
 @pytest.mark.parametrize("address", INSIDE)
 def test_addresses_that_are_not_public_are_refused(address: str) -> None:
-    """As an address and in a URL; one that stands for such an address, too."""
+    """As an address and in a URL, also one that maps to such an address."""
     assert not PUBLIC.permits(ip_address(address))
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(InvalidValueError, match="public address"):
@@ -104,7 +104,6 @@ def test_addresses_that_are_not_public_are_refused(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "93.184.216.34"])
 def test_public_addresses_are_allowed(address: str) -> None:
-    """What anybody may call, we may."""
     assert PUBLIC.permits(ip_address(address))
     host = f"[{address}]" if ":" in address else address
     PUBLIC.check_url(f"https://{host}:8443/hook?token=1")
@@ -161,7 +160,7 @@ def test_what_is_no_address_for_a_webhook_is_refused(url: str) -> None:
     ],
 )
 def test_names_of_this_machine_are_refused_at_once(host: str) -> None:
-    """By whatever name; they are for who allows loopback."""
+    """By every name, unless loopback is allowed."""
     with pytest.raises(InvalidValueError, match="public address"):
         PUBLIC.check_url(f"https://{host}:8443/hook")
     with pytest.raises(InvalidValueError, match="public address"):
@@ -230,7 +229,7 @@ async def test_a_name_is_looked_at_when_it_is_resolved(name: str) -> None:
 async def test_no_connection_is_made_to_what_is_not_allowed(
     name: str, guard: Guard, told: str
 ) -> None:
-    """A real listener on loopback sees nobody: by the text, or by what a name stands for."""
+    """A real listener on loopback gets no connection, by the text or the resolved address."""
     came = []
 
     async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Anomalies: what is far above the usual is told, and what days differ by is not."""
+"""Anomalies: spend far above the usual alerts, and ordinary variation does not."""
 
 import json
 from collections.abc import Iterator
@@ -36,8 +36,6 @@ def day(by_then: int, whole: int | None = None) -> PastDay:
 
 
 class TestRule:
-    """In whole numbers, as it is stated."""
-
     def test_the_usual_is_the_second_largest_of_three_days_at_least(self) -> None:
         assert usual_day([None, day(3), day(1), day(2)]) == day(2)
         assert usual_day([day(9), day(3, 4), day(1, 8), day(2)]) == day(3, 8)
@@ -63,7 +61,6 @@ class TestRule:
 
     @given(past=st.lists(SPENDS, min_size=4, max_size=4), spike=SPENDS)
     def test_one_bad_day_is_not_usual(self, past: list[int], spike: int) -> None:
-        """Whatever was spent on it."""
         spiked = [*sorted(past)[:-1], max(past) + spike]
         assert usual_day(list(map(day, spiked))) == usual_day(list(map(day, past)))
 
@@ -115,8 +112,8 @@ def alarms(history: list[list[int]]) -> list[tuple[int, int]]:
 
 
 FALSE_MAX = {"office": 5, "flat": 5, "nightly": 5, "holidays": 5, "growing": 20, "bursts": 70}
-"""Of a thousand days; those that grow by a tenth each week or have hours of eight times as much
-are told more often. `docs/alerts.md` says it in these words."""
+"""False alarms in a thousand days, as in `docs/alerts.md`; more where spend grows by a tenth each
+week, or some hours cost eight times as much."""
 
 
 @pytest.mark.parametrize("kind", FALSE_MAX)
@@ -132,7 +129,7 @@ def test_companies_that_go_about_their_business_are_left_in_peace(kind: str) -> 
 @pytest.mark.parametrize("kind", FALSE_MAX)
 @pytest.mark.parametrize(("times", "hours_max"), [(20, 4), (8, 14)])
 def test_a_runaway_is_told_within_hours(kind: str, times: int, hours_max: int) -> None:
-    """From ten o'clock on everything costs so many times as much: nine of ten are told in time."""
+    """Everything costs so many times as much from ten o'clock: nine of ten days alert in time."""
     told = []
     for seed in range(20):
         history = list(hours_of(kind, 29, Random(f"{kind}{seed}")))
@@ -144,7 +141,7 @@ def test_a_runaway_is_told_within_hours(kind: str, times: int, hours_max: int) -
 
 
 async def test_from_recorded_hours(org: Org, instance: Instance, clock: SettableClock) -> None:
-    """Four weeks of Tuesdays, and one that is another: told once, by whoever looks first."""
+    """Four weeks of Tuesdays, and a different one: one alert, by the first instance."""
     for _ in range(WEEKS):
         await org.spend(95)
         await instance.aggregate()
@@ -175,7 +172,6 @@ async def test_from_recorded_hours(org: Org, instance: Instance, clock: Settable
 async def test_a_new_organisation_has_nothing_usual_yet(
     org: Org, instance: Instance, clock: SettableClock
 ) -> None:
-    """Nobody knows what is usual before the fourth week."""
     for week in range(3):
         await org.spend(100 * 4**week)
         await instance.aggregate()

@@ -57,7 +57,7 @@ async def test_what_is_secret_is_sealed_where_it_rests(org: Org, instance: Insta
 
 
 async def test_what_is_copied_to_another_owner_opens_nothing(org: Org, instance: Instance) -> None:
-    """Somebody who can write into the store does not get our calls to go elsewhere."""
+    """An attacker who can write to the store can't redirect our calls."""
     channels, owner = instance.alerts.channels, await org.owner()
     await channels.put(owner, "ops", request(), BY)
     mine = await stored(instance.store, owner)
@@ -72,7 +72,7 @@ async def test_what_is_copied_to_another_owner_opens_nothing(org: Org, instance:
 async def test_another_pepper_opens_nothing_and_no_pepper_finds_them(
     org: Org, instance: Instance, clock: SettableClock
 ) -> None:
-    """Whoever decides needs no pepper; whoever delivers does."""
+    """Deciding needs no pepper; delivering does."""
     owner = await org.owner()
     await instance.alerts.channels.put(owner, "ops", request(), BY)
     other = Peppers(Pepper("v1", b"x" * 32))
@@ -123,7 +123,7 @@ async def test_their_number_is_bounded_by_construction(org: Org, instance: Insta
 async def test_channels_belong_to_one_life(
     org: Org, instance: Instance, endpoint: Endpoint
 ) -> None:
-    """An organisation that was made anew has none, and the old life can't set any."""
+    """A recreated organisation has none, and the old life can't set any."""
     channels, owner = instance.alerts.channels, await org.owner()
     await channels.put(owner, "ops", request(), BY)
     await instance.tenants.delete_org(org.id, BY)
@@ -228,7 +228,7 @@ async def test_another_server_is_not_given_the_secret_of_the_first(
     ],
 )
 def test_the_same_server_keeps_them(kind: ChannelKind, url: str) -> None:
-    """However it is spelled, and whatever the path is."""
+    """In every spelling and with every path."""
     before = ChannelAddress(**FIRST[kind])
     after = address_of(ChannelRequest(kind, url=url), before, Guard())
     assert after == msgspec.structs.replace(before, url=url)
@@ -259,7 +259,7 @@ def test_a_login_can_be_dropped_with_the_server() -> None:
         (ChannelKind.EMAIL, {**MAIL, "url": "smtps://smtp.example.com/path"}, "url"),
         (ChannelKind.EMAIL, {**MAIL, "user": ""}, "user"),
         (ChannelKind.EMAIL, {**MAIL, "secret": "two\r\nlines"}, "secret"),
-        (ChannelKind.EMAIL, {**MAIL, "sender": "nobody"}, "sender"),
+        (ChannelKind.EMAIL, {**MAIL, "sender": "no-address"}, "sender"),
         (ChannelKind.EMAIL, {**MAIL, "recipients": ()}, "recipients"),
         (ChannelKind.EMAIL, {**MAIL, "recipients": ("a@b.de",) * 11}, "recipients"),
         (ChannelKind.EMAIL, {**MAIL, "recipients": ("a@b.de>\r\nDATA",)}, "recipients[0]"),
@@ -277,7 +277,7 @@ def test_an_address_that_can_not_be_is_refused(
 
 @pytest.mark.parametrize("listed", [[], [TOPIC.replace("alerts", "alerts-2")], [TOPIC.upper()]])
 def test_a_topic_is_named_only_from_the_deployments_list(listed: list[str]) -> None:
-    """The service publishes with its own AWS identity: else whoever sets a channel would use it."""
+    """The service publishes with its own AWS credentials, so tenants must not choose any topic."""
     request = ChannelRequest(ChannelKind.SNS, url=TOPIC)
     with pytest.raises(RequestRefusedError, match="PRICEKEEPER_ALERT_TOPICS") as refused:
         address_of(request, None, Guard(topics=listed))

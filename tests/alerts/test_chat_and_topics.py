@@ -63,7 +63,7 @@ def channel(kind: ChannelKind, url: str) -> OpenChannel:
 
 
 async def test_a_chat_gets_words_in_which_nothing_is_a_command(endpoint: Endpoint) -> None:
-    """Names of organisations mention nobody; the id tells a repeated one."""
+    """Names of organisations can't mention; the id shows a repeated alert."""
     http = HttpSender(LOOPBACK)
     await send_to_slack(http, channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
     endpoint.answer = lambda _: 404
@@ -139,7 +139,7 @@ async def test_a_topic_gets_what_botocore_would_send(topics: TopicsStandIn, topi
 async def test_what_a_topic_does_not_take(
     topics: TopicsStandIn, status: int, code: str, *, is_refused: bool
 ) -> None:
-    """The name of the error is told, and nothing else of the answer."""
+    """The error's name is shown, and nothing else of the answer."""
     topics.error = (status, code)
     to = channel(ChannelKind.SNS, TOPIC)
     with pytest.raises(DeliveryError, match=f"SNS answered {code}$") as failed:

@@ -25,7 +25,7 @@ async def store(
 
 
 def units(meter: StoreMeter) -> tuple[float, float]:
-    """Written and read, and counting begins anew."""
+    """The writes and reads since the last call."""
     made = sum(meter.write_half_units.values()) / 2, sum(meter.read_half_units.values()) / 2
     meter.clear()
     return made
@@ -37,7 +37,7 @@ async def cost_of_look(org: Org, instance: Instance, meter: StoreMeter) -> tuple
     meter.clear()
     await Aggregator(instance.store, org.clock).run_once()
     writes, reads = units(meter)
-    org.clock.advance_ms(31_000)  # type: ignore[attr-defined]  # settings are read anew
+    org.clock.advance_ms(31_000)  # type: ignore[attr-defined]  # settings are read again
     await instance.aggregate()
     all_writes, all_reads = units(meter)
     return all_writes - writes, all_reads - reads

@@ -120,7 +120,7 @@ async def test_what_could_not_be_delivered_in_a_day_is_given_up_loudly(
 async def test_a_dead_channel_holds_up_no_other_one(
     org: Org, instance: Instance, endpoint: Endpoint, clock: SettableClock
 ) -> None:
-    """One organisation's endpoint never answers; the deployment's channel is told at once."""
+    """One organisation's endpoint never answers; the deployment's channel gets its alert."""
     silent = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -295,7 +295,7 @@ async def test_a_changed_address_gets_what_waits(
     org: Org, instance: Instance, endpoint: Endpoint, clock: SettableClock
 ) -> None:
     """An address that was wrong is set right, and nothing is lost."""
-    await org.add_channel("http://127.0.0.1:9/")  # nobody listens there
+    await org.add_channel("http://127.0.0.1:9/")  # without a listener
     await cross(org, instance)
     await instance.deliver()
     await org.add_channel(endpoint.url)
@@ -328,7 +328,7 @@ async def test_channels_take_the_kinds_that_they_ask_for(
 async def test_redirects_are_not_followed(
     org: Org, instance: Instance, endpoint: Endpoint, status: int
 ) -> None:
-    """Whoever is allowed to be called can't send us on to who is not."""
+    """An allowed server can't redirect us to another one."""
     async with open_endpoint() as elsewhere:
         elsewhere.answer = lambda _: status
         elsewhere.url, hook = endpoint.url, elsewhere.url
@@ -343,7 +343,7 @@ async def test_redirects_are_not_followed(
 async def test_a_job_delivers_without_being_asked(
     org: Org, instance: Instance, endpoint: Endpoint
 ) -> None:
-    """What is decided here is delivered at once; nobody waits for an interval."""
+    """Alerts that are decided here are delivered at once, without waiting for an interval."""
     await org.add_channel(endpoint.url)
     running = asyncio.create_task(instance.alerts.courier.run_forever(3_600_000))
     await asyncio.sleep(0)

@@ -59,6 +59,6 @@ async def test_the_snippet_verifies_what_is_sent_and_nothing_else(endpoint: Endp
 
 
 def test_every_kind_is_explained() -> None:
-    """In both tables: when it is told, and what is about it."""
+    """In both tables: when it alerts, and its facts."""
     for kind in AlertKind:
         assert TEXT.count(f"| `{kind}` |") == 2, kind

@@ -1,4 +1,4 @@
-"""What else is told: fallbacks, models that are all spent, rates, prices, the lag, old secrets."""
+"""The other alerts: fallbacks, spent models, rates, prices, lag, old secrets."""
 
 import json
 from typing import Any, get_args
@@ -43,7 +43,7 @@ def test_the_contract_names_every_kind() -> None:
 
 
 class TestFallback:
-    """A flip is told once, and so is the next one of the day."""
+    """A flip alerts once, and so does the next one of the day."""
 
     async def select(self, org: Org, instance: Instance) -> str | None:
         policy = await instance.tenants.find_policy(org.id, APP)
@@ -238,7 +238,7 @@ class TestPrices:
         assert await org.history(kind=AlertKind.PRICE) == []
 
     async def test_an_unknown_price_is_told(self, org: Org, instance: Instance) -> None:
-        """It was refused, and somebody has to add it."""
+        """It was refused, so an operator must add it."""
         policy = await instance.tenants.find_policy(org.id, APP)
         usage = Usage(
             request_id=minted(org.clock.now_ms()),
@@ -257,7 +257,7 @@ class TestPrices:
 
 
 class TestLag:
-    """Totals that nobody brings up to date."""
+    """Totals that are not updated."""
 
     async def test_each_standstill_is_told_once(
         self, instance: Instance, clock: SettableClock
@@ -282,7 +282,7 @@ class TestLag:
     async def test_before_the_first_aggregation_it_is_told_as_well(
         self, instance: Instance, clock: SettableClock
     ) -> None:
-        """Since somebody first asked: a deployment where nobody ever aggregates."""
+        """Counted from the first request, in a deployment that never aggregates."""
         await instance.alerts.checks.run_once()
         clock.advance_ms(3 * MINUTE_MS)
         await instance.alerts.checks.run_once()
@@ -291,7 +291,7 @@ class TestLag:
 
 
 class TestSecrets:
-    """A secret that is old is told of once, and again when it is twice as old."""
+    """An old secret alerts once, and again when it is twice as old."""
 
     async def age(self, org: Org, instance: Instance, days: int) -> None:
         """Have the app's secret be that old."""

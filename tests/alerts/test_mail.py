@@ -110,7 +110,6 @@ async def test_no_password_is_said_without_tls(certificate: Certificate) -> None
 async def test_a_certificate_that_is_not_trusted_is_refused(
     certificate: Certificate, tmp_path: Path
 ) -> None:
-    """Nobody in between reads the password."""
     other = make_certificate(tmp_path, "127.0.0.1")
     for is_implicit in (True, False):
         async with open_mail_server(other.server, is_implicit=is_implicit) as server:
@@ -127,7 +126,7 @@ async def test_a_certificate_that_is_not_trusted_is_refused(
         ("MAIL", "451 later", False),
         ("MAIL", "550 no", False),
         ("RCPT", "450 later", False),
-        ("RCPT", "550 nobody", True),
+        ("RCPT", "550 unknown", True),
         ("DATA", "554 no", False),
         (".", "452 later", False),
         (".", "554 spam", True),
@@ -137,7 +136,7 @@ async def test_a_certificate_that_is_not_trusted_is_refused(
 async def test_what_a_server_does_not_take(
     certificate: Certificate, begins: str, answer: str, *, is_refused: bool
 ) -> None:
-    """The code is told and not the text; what concerns this mail alone does not stop others."""
+    """The code is shown and not the text; a refusal of this mail does not stop others."""
     async with open_mail_server(certificate.server) as server:
         server.answers = {begins: answer}
         with pytest.raises(DeliveryError, match=f"answered {answer[:3]} ") as failed:
@@ -147,16 +146,16 @@ async def test_what_a_server_does_not_take(
 
 
 async def test_who_is_not_taken_is_left_out(certificate: Certificate, capsys: Any) -> None:
-    """One closed mailbox keeps nobody else from being told; the log says how many."""
+    """One closed mailbox does not stop the others; the log has the number."""
     async with open_mail_server(certificate.server) as server:
-        server.answers = {"RCPT TO:<IT@": "550 nobody"}
+        server.answers = {"RCPT TO:<IT@": "550 unknown"}
         await send(certificate, channel(server.port))
     assert [one.recipients for one in server.mails] == [("ops@example.com",)]
     assert "alert_recipients_refused" in capsys.readouterr().out
 
 
 async def test_a_server_that_takes_no_password(certificate: Certificate) -> None:
-    """Who sends without one sends; who has one is told."""
+    """A channel without a password sends; one with a password gets the error."""
     async with open_mail_server(certificate.server) as server:
         server.auth = ""
         with pytest.raises(DeliveryError, match="takes no password"):
@@ -205,8 +204,8 @@ async def test_a_server_elsewhere_without_tls_is_told_nothing(certificate: Certi
 async def test_what_is_said_before_tls_does_not_count_inside_of_it(
     certificate: Certificate,
 ) -> None:
-    """Replies that somebody in between appends to the 220 would hide what the server says."""
-    injected = "250-mail.test|250 AUTH PLAIN|235 welcome|250 ok|250 ok|250 ok|354 go on|250 taken"
+    """Replies that an attacker appends to the 220 would hide the server's own."""
+    injected = "250-mail.test|250 AUTH PLAIN|235 welcome|250 ok|250 ok|250 ok|354 ready|250 taken"
     async with open_mail_server(certificate.server) as server:
         server.before_tls = "\r\n" + injected.replace("|", "\r\n")
         server.answers = {".": "554 spam"}

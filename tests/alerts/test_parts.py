@@ -1,4 +1,4 @@
-"""Texts of alerts say which parts of them others wrote, whatever the alert is about."""
+"""Texts of alerts mark all parts that others wrote."""
 
 import re
 import shlex
@@ -105,7 +105,7 @@ def test_a_link_is_broken_whatever_dot_is_in_it(dot: str) -> None:
 async def test_a_tag_is_text_in_the_operators_chat(
     org: Org, instance: Instance, endpoint: Endpoint
 ) -> None:
-    """An app chooses it; it mentions nobody, and is no link."""
+    """An app chooses it; it can't mention or link."""
     await org.configure(
         tag_keys=["team"],
         budgets=[budget(COST_USD_MICROS, 100, per_tag="team")],
@@ -129,7 +129,7 @@ async def test_a_tag_is_text_in_the_operators_chat(
 
 @given(st.lists(st.tuples(st.text(st.characters(categories=["L", "P"])), st.text())))
 def test_parts_are_found_again(parts: list[tuple[str, str]]) -> None:
-    """Whatever others write, marks included; it stays on one line, and nothing of it is hidden."""
+    """For any text, marks included: it stays on one line, and nothing of it is hidden."""
     text = split("".join(ours + foreign(theirs) for ours, theirs in parts))
 
     shown = [text.plain[start:end] for start, end in text.foreign]

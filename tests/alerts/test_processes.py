@@ -153,7 +153,7 @@ def spend(fleet: Fleet, tenant: Tenant, tokens: int, label: str = "premium") -> 
 
 
 def listed(fleet: Fleet, tenant: Tenant) -> list[dict[str, Any]]:
-    """The history: every alert of the organisation that anybody has decided."""
+    """The history: all decided alerts of the organisation."""
     path = f"/api/v1/alerts?org_id={tenant.org_id}"
     alerts: list[dict[str, Any]] = fleet.running[0].api.call("GET", path, key=KEY).json["alerts"]
     return alerts
@@ -164,7 +164,7 @@ def until_decided(fleet: Fleet, tenant: Tenant, count: int) -> None:
 
 
 def threshold(alert: dict[str, Any]) -> tuple[str, str, str, int]:
-    """Which threshold, of whom, in which period."""
+    """The threshold, its owner and its period."""
     about = alert["about"]
     period = about.get("window_started_at") or about["day"]
     return alert["kind"], about.get("name", "quota"), period, about["threshold_pct"]
@@ -193,7 +193,7 @@ def test_three_instances_kills_and_an_hour_of_a_failing_webhook(
         until_decided(fleet, tenant, 15)
         assert {one["state"] for one in listed(fleet, tenant)} == {"pending"}
 
-        hook.before_answer = fleet.kill_all  # one arrives, and nobody hears of that
+        hook.before_answer = fleet.kill_all  # one arrives, and its reply is lost
         hook.status = 204
         fleet.pass_time_until(lambda: not fleet.running)
         hook.before_answer = lambda: None

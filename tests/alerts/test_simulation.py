@@ -224,7 +224,7 @@ class World:
             await self.turns.turn()
 
     async def finish(self) -> None:
-        """Let everything arrive; then let one instance go on in peace for some hours."""
+        """Let everything arrive, then let one instance run undisturbed for some hours."""
         await self.wire.deliver()
         survivor = self.instance(self.calm)
         for _ in range(24):
@@ -291,7 +291,7 @@ async def simulate(seed: int) -> World:
 
 @pytest.mark.parametrize("first", batches(HISTORIES, HISTORIES_EACH))
 def test_every_threshold_is_decided_once_and_delivered(first: int) -> None:
-    """Whatever is lost, repeated, late or dead, at every step."""
+    """With losses, repeats, delays and deaths at every step."""
     befell: Counter[str] = Counter()
     crashes = failed = told = 0
     for seed in range(first, first + HISTORIES_EACH):

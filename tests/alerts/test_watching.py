@@ -1,4 +1,4 @@
-"""Thresholds of budgets and quotas: each is told once in its window, and none is left out."""
+"""Thresholds of budgets and quotas: each alerts once in its window, and none is left out."""
 
 import json
 from typing import Any
@@ -115,7 +115,7 @@ async def test_a_late_record_is_told_in_the_day_that_it_belongs_to(
 async def test_a_raised_limit_is_watched_anew(
     org: Org, instance: Instance, clock: SettableClock
 ) -> None:
-    """Under the new limit four fifths are far away, and are told when they are reached."""
+    """Under the new limit four fifths are far away, and alert when they are reached."""
     await org.configure(budgets=[budget(10 * COST_USD_MICROS, 80)])
     await org.spend(8)
     await instance.aggregate()
@@ -143,7 +143,7 @@ async def test_several_thresholds_at_once_are_told_each(org: Org, instance: Inst
 
 
 async def test_budgets_of_apps_labels_and_tags_are_told_apart(org: Org, instance: Instance) -> None:
-    """Each is told of by what is spent from it, and by nothing else."""
+    """Each is checked when something is spent from it, and only then."""
     await org.configure(
         tag_keys=["team"],
         budgets=[
@@ -210,7 +210,6 @@ async def test_quotas_of_apps_and_of_organisations(
 async def test_quotas_are_told_at_four_fifths_and_at_all_unless_somebody_says_otherwise(
     org: Org, instance: Instance
 ) -> None:
-    """Nobody has to ask to be told before the money is gone."""
     quotas = {**org.settings["quotas"], PREMIUM: COST_USD_MICROS}
     await org.configure(quotas=quotas, alerts=None)
     await org.spend()
@@ -223,7 +222,7 @@ async def test_quotas_are_told_at_four_fifths_and_at_all_unless_somebody_says_ot
 async def test_a_zone_whose_hours_begin_at_half_past(
     org: Org, instance: Instance, clock: SettableClock
 ) -> None:
-    """An hour of UTC lies in two hours there; the budget of the right one is told."""
+    """An hour of UTC is in two hours there; the right budget alerts."""
     hourly = budget(COST_USD_MICROS, 100, window="HOUR")
     await org.configure(timezone="Asia/Kolkata", budgets=[hourly])
     clock.set("2030-01-15T12:10:00Z")
@@ -240,7 +239,7 @@ async def test_a_zone_whose_hours_begin_at_half_past(
 async def test_a_client_that_can_not_be_read_keeps_nobody_else_from_being_told(
     org: Org, instance: Instance, clock: SettableClock
 ) -> None:
-    """It is reported, the run is complete, and its neighbour is told."""
+    """It is reported, the run is complete, and its neighbour alerts."""
     neighbour = Org(instance, clock)
     await neighbour.configure(budgets=[budget(COST_USD_MICROS, 100)])
     await org.configure(budgets=[budget(COST_USD_MICROS, 100)])

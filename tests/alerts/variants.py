@@ -27,7 +27,7 @@ Patch = pytest.MonkeyPatch
 
 
 def decided_without_condition(patch: Patch) -> None:
-    """Whoever finds that nobody has decided yet decides, whoever else did meanwhile."""
+    """A finding without a decision is decided, also if another process decides it meanwhile."""
     real = items.decision_writes
 
     def writes(*args: Any) -> list[Write]:
@@ -98,7 +98,7 @@ def seen_before_it_is_decided(patch: Patch) -> None:
 
 
 def settled_before_it_is_sent(patch: Patch) -> None:
-    """An alert leaves the queue when somebody begins to send it."""
+    """An alert leaves the queue when its delivery begins."""
     real = Courier._send
 
     async def send(self: Courier, receiver: Receiver, channel: Any, owner: Any, name: str) -> Any:
@@ -109,7 +109,7 @@ def settled_before_it_is_sent(patch: Patch) -> None:
 
 
 def lease_without_end(patch: Patch) -> None:
-    """Whoever dies with a lease keeps it."""
+    """A dead process keeps its lease."""
     patch.setattr(delivery, "LEASE_MS", 10**12)
 
 

@@ -1,8 +1,8 @@
-"""A process that changes an organisation as fast as it can, and tells each change on its output.
+"""A process that changes an organisation as fast as it can, and prints each change.
 
 Run as ``python changing_process.py STORE_URL ORG_ID NAME CHANGES TARGET...``. It is meant to be
-killed. Each line is a change that was acknowledged: the number of a patch, or what was voided. The
-targets are usage records and authorizations that other such processes void, too.
+killed. Each line is an acknowledged change: the number of a patch, or a voided target. The targets
+are usage records and authorizations that other such processes void, too.
 """
 
 import asyncio

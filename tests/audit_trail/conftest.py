@@ -1,4 +1,4 @@
-"""What the tests of the audit trail share: every store, and chains that nobody else uses."""
+"""Every store, and chains of each test's own."""
 
 import pytest
 

@@ -46,7 +46,6 @@ def an_entry(**changes: Any) -> TrailEntry:
 
 class TestDifferences:
     def test_one_quota_among_many_is_seen_by_itself(self) -> None:
-        """Which is what somebody wants to know."""
         before = {"quotas": {"premium": 1, "economy": 5}, "session_limit": 5, "name": "x"}
         after = {"quotas": {"premium": 2, "economy": 5}, "session_limit": 5, "tag_keys": ["t"]}
         assert differences(before, after) == (
@@ -63,7 +62,6 @@ class TestDifferences:
     def test_each_side_is_a_part_of_what_was_there_and_nothing_equal_is_in_it(
         self, before: dict[str, Any], after: dict[str, Any]
     ) -> None:
-        """Whatever the settings are."""
         old, new = differences(before, after)
         assert (old == new == {}) == (before == after)
         for name in before.keys() | after.keys():
@@ -90,7 +88,7 @@ class TestBounds:
         assert bounded_side(None) is None
 
     def test_the_largest_value_makes_room_for_its_hash(self) -> None:
-        """Whoever has the value can still tell whether it was this one; the rest is told."""
+        """A known value can still be compared with its hash; the rest stays."""
         large = {"labels": ["x" * 100] * 200}
         side = bounded_side({"quotas": {"premium": 1}, "rate_limits": large})
         assert side is not None
@@ -121,7 +119,7 @@ class TestHash:
         assert hash_of(canonical_bytes(changed)) != hash_of(canonical_bytes(entry))
 
     def test_its_bytes_are_json_in_the_order_of_the_names(self) -> None:
-        """Anybody can compute it, in any language."""
+        """In any language."""
         text = canonical_bytes(an_entry(after={"b": 1, "a": {"d": "ü", "c": 2}}))
         plain = json.loads(text)
         again = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -149,7 +147,7 @@ class TestHash:
 
 
 def test_an_organisations_chain_has_its_name() -> None:
-    """Whatever concerns none of them has the deployment's."""
+    """Changes of no organisation are in the deployment's chain."""
     assert org_of(chain_of(ORG)) == ORG
     assert chain_of(None) == DEPLOYMENT
     assert org_of(DEPLOYMENT) is None

@@ -60,7 +60,7 @@ async def all_of(
 async def test_a_copy_under_another_key_is_not_listed(
     reader: TrailReader, store: Store, orgs: tuple[OrgId, OrgId]
 ) -> None:
-    """Whoever put it there does not keep the others from being listed."""
+    """A foreign item does not stop the others from being listed."""
     org_id = orgs[0]
     listed = await all_of(reader, org_id, WantedEntries(), 1)
     item = await store.get(AUDIT_TRAIL, trail_items.entry_key(chain_of(org_id), 15))
@@ -73,7 +73,7 @@ async def test_a_copy_under_another_key_is_not_listed(
 async def test_pages_follow_each_other_the_newest_first(
     reader: TrailReader, orgs: tuple[OrgId, OrgId]
 ) -> None:
-    """Whatever their size is, of one organisation and of both."""
+    """With pages of every size, of one organisation and of both."""
     wanted = [f"t{number}" for number in range(28, -1, -2)]
     for limit in (1, 4, 15, 100):
         assert await all_of(reader, orgs[0], WantedEntries(), limit) == wanted
@@ -136,11 +136,11 @@ async def test_a_page_looks_at_a_bounded_number_of_entries(
     """Where nothing fits it is empty, and has a next one."""
     monkeypatch.setattr(reading, "LOOKED_AT_MAX", 5)
     meter.clear()
-    page = await reader.list_org(orgs[0], WantedEntries(actor="nobody"), None)
+    page = await reader.list_org(orgs[0], WantedEntries(actor="unknown"), None)
     assert targets(page) == []
     assert page.after is not None
     assert page.after.seq == 11
-    everything = await reader.list_all(WantedEntries(actor="nobody"), None)
+    everything = await reader.list_all(WantedEntries(actor="unknown"), None)
     assert everything.entries == ()
     assert everything.after is not None
     assert meter.calls["query"] == 2

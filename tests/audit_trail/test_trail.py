@@ -1,4 +1,4 @@
-"""A change and its entry: both are there or neither, whatever happens on the way."""
+"""A change and its entry: both are written, or neither."""
 
 import asyncio
 from collections import Counter
@@ -95,7 +95,7 @@ class TestTogether:
     async def test_a_request_that_changes_nothing_can_be_written_down_alone(
         self, store: Store, trail: AuditTrail, org_id: OrgId
     ) -> None:
-        """Somebody asked for it, and it was so already."""
+        """It was requested, and was so already."""
         await trail.maker(BY, a_change(org_id))(None)
         assert len(await entries_of(store, org_id)) == 1
 
@@ -189,11 +189,11 @@ class TestLostReplies:
     async def test_a_refusal_after_the_chain_went_on_is_a_refusal(
         self, store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId
     ) -> None:
-        """No copy of it can be applied any more, so nobody need wonder."""
+        """No copy of it can be applied any more, so the outcome is known."""
         lost: list[Sequence[Write]] = []
 
         class OneIsLost:
-            """A store that loses a transaction, while somebody else makes the same change."""
+            """A store that loses a transaction, while another caller makes the same change."""
 
             def __getattr__(self, name: str) -> object:
                 return getattr(store, name)
@@ -232,7 +232,7 @@ class TestOthers:
         sound = AuditTrail(store, clock)
 
         class AlwaysFirst:
-            """A store on which somebody else is always faster."""
+            """A store on which another caller is always faster."""
 
             def __getattr__(self, name: str) -> object:
                 return getattr(store, name)
@@ -249,7 +249,7 @@ class TestOthers:
     async def test_behind_a_head_that_was_set_back_nothing_is_changed(
         self, store: Store, trail: AuditTrail, org_id: OrgId
     ) -> None:
-        """No entry is ever overwritten; whoever is in charge is told what to do."""
+        """No entry is ever overwritten; the error says what to do."""
         await put_thing(trail, org_id, "one")
         key = trail_items.head_key(chain_of(org_id))
         head = await store.get(AUDIT_TRAIL, key)

@@ -1,4 +1,4 @@
-"""Verifying a chain: whatever was done to its entries is found."""
+"""Verification finds every change to the entries of a chain."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 
 
 class Tampering:
-    """Somebody with the keys to the store."""
+    """An attacker with the keys to the store."""
 
     def __init__(self, store: Store, org_id: OrgId | None) -> None:
         self._store = store
@@ -180,7 +180,7 @@ async def test_an_entry_of_another_chain_is_found(
 
 
 class TestErasedChains:
-    """Whoever removes all that the table has of a chain leaves what the configuration has."""
+    """A chain without items in the table is still known in Config."""
 
     async def erase(self, chain: Tampering, last: int = 6) -> None:
         await chain.unlist(*range(1, last + 1))
@@ -247,7 +247,7 @@ class TestExports:
     async def test_a_copy_under_another_key_is_not_exported(
         self, store: Store, clock: ShiftedClock, chain: Tampering, sort_key: str
     ) -> None:
-        """Each entry is in the file once, and the rest is as it was written."""
+        """Each entry is in the file once, unchanged."""
         lines = await self.lines(store, clock, chain)
         await chain.copy(6, sort_key)
         assert await self.lines(store, clock, chain) == lines
@@ -274,7 +274,7 @@ class TestExports:
         tamper: Tamper,
         told: list[str],
     ) -> None:
-        """Whoever can write everything can make a chain that fits, but not the one from before."""
+        """An attacker who can write everything can make a chain that fits, but another one."""
         lines = await self.lines(store, clock, chain)
         await tamper(chain)
         assert await findings(store, clock, org_id) == []
@@ -283,7 +283,6 @@ class TestExports:
     async def test_what_was_not_touched_agrees_also_when_it_has_expired(
         self, store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering, org_id: OrgId
     ) -> None:
-        """An export outlives what it was made of."""
         lines = await self.lines(store, clock, chain)
         await trail.apply(BY, a_change(org_id), ())
         assert await self.told(store, clock, lines) == []
@@ -335,14 +334,14 @@ class TestExports:
         edit: Callable[[list[bytes]], list[bytes]],
         told: str,
     ) -> None:
-        """What was taken out of it is not held against the store, so it proves nothing."""
+        """The missing lines are not compared, so it would prove nothing."""
         lines = edit(await self.lines(store, clock, chain))
         assert told.format(org_id) in await self.refusal(store, clock, lines)
 
     async def test_a_gap_is_found_in_each_of_several_chains(
         self, store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering
     ) -> None:
-        """Each chain begins anew, and once."""
+        """Each chain begins once."""
         other = new_org_id()
         for _ in range(150):
             await trail.apply(BY, a_change(other), ())
@@ -377,7 +376,7 @@ class TestExpiry:
     async def test_a_shorter_retention_leaves_no_gap(
         self, store: Store, clock: ShiftedClock, org_id: OrgId
     ) -> None:
-        """What was to be kept longer is, and so is what comes after it."""
+        """A longer retention of one entry also keeps the later ones."""
         for retention_days in (30, 2, 2):
             trail = AuditTrail(store, clock, retention_days=retention_days)
             await trail.apply(BY, a_change(org_id), ())

@@ -39,7 +39,7 @@ def seeds(location: StoreLocation) -> range:
 async def try_to_void(
     new_voiding: Callable[[], Voiding], targets: list[str], acknowledged: set[str]
 ) -> None:
-    """Void all of it, each up to twice if nobody says that it was done."""
+    """Void all of it, each up to twice if no reply says that it is done."""
     voiding = new_voiding()
     for target in targets:
         for _ in range(2):
@@ -101,7 +101,7 @@ async def test_whatever_happens_a_void_and_its_entry_are_both_there_or_neither(
 async def test_a_correction_that_arrives_late_is_in_the_totals_once_somebody_repeats_the_void(
     store: Store, clock: ShiftedClock
 ) -> None:
-    """Its tick was closed without it, so whoever is told that it is done has its day repaired."""
+    """Its tick was closed without it, so an acknowledged void has its day repaired."""
     late: list[tuple[Write, ...]] = []
 
     class HeldUp:

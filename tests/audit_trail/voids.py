@@ -86,9 +86,9 @@ class Voiding:
 async def check_voids(
     store: Store, clock: ShiftedClock, policy: Policy, span_ms: tuple[int, int]
 ) -> tuple[set[str], Mapping[Account, Counters]]:
-    """Hold the journal, the accounts and the trail against each other, while nobody writes.
+    """Compare the journal, the accounts and the trail, without writers.
 
-    Returns what is voided, and what the totals have to say.
+    Returns the voided records, and the expected totals.
     """
     queries = region_queries(policy, *span_ms)
     auditor = await copy_books(store, clock, [policy], span_ms, queries)
@@ -108,7 +108,7 @@ async def check_voids(
     assert len(made) == len(corrections), "a record was voided twice"
     assert told == made, "corrections and their entries differ"
     notes = await _notes(store, policy, span_ms)
-    assert notes == made, "corrections and what stands beside the records differ"
+    assert notes == made, "corrections and void notes differ"
     revoked = {entry.target for entry in entries if entry.action == "authorization.void"}
     assert revoked == _voided(auditor), "voided authorizations and their entries differ"
     assert await findings(store, clock, OrgId(policy.org_id)) == []

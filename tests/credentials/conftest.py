@@ -1,4 +1,4 @@
-"""What the tests of credentials share: every store, and a client that nobody else uses."""
+"""Every store, and a client of each test's own."""
 
 from dataclasses import dataclass
 

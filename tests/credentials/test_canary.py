@@ -89,7 +89,7 @@ def read_all(folder: Path) -> bytes:
 
 
 def forms(text: str) -> list[bytes]:
-    """What a leak could look like: as it is, without its prefix, or thinly veiled."""
+    """Forms of a leak: the secret itself, without its prefix, or thinly veiled."""
     raw = text.encode()
     veiled = [raw.hex().encode(), base64.b64encode(raw).rstrip(b"=")[:-1]]
     return [raw, raw[4:47], text.encode("utf-16-le"), *veiled]

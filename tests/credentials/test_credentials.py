@@ -28,7 +28,7 @@ class TestRegistering:
     async def test_creation_gives_a_token_and_an_update_none(
         self, one: Instance, client: Client
     ) -> None:
-        """And the update leaves the token as good as it was."""
+        """The token stays valid."""
         retrieval = await one.register(client)
         again = await one.provision(client)
         assert (again.created, again.retrieval) == (False, None)
@@ -98,7 +98,7 @@ class TestClaiming:
     async def test_a_token_does_not_work_for_the_next_life_of_a_client(
         self, one: Instance, client: Client
     ) -> None:
-        """Deleted and created again within ten minutes: the old token is nobody's."""
+        """Deleted and created again within ten minutes, the old token is worthless."""
         old = await one.register(client)
         await one.tenants.delete_org(client.org_id, BY)
         new = await one.register(client)
@@ -192,7 +192,6 @@ class TestRotating:
     async def test_only_the_latest_token_can_be_claimed(
         self, one: Instance, client: Client
     ) -> None:
-        """Whoever rotates again means the new one."""
         first = await one.register(client)
         second = await one.credentials.rotate(client, 0, BY)
         await claim_fails(one, first.token)
@@ -351,7 +350,7 @@ class TestAuthenticating:
     async def test_a_secret_copied_to_another_client_opens_nothing(
         self, one: Instance, client: Client
     ) -> None:
-        """Whoever can write the table can't lend one client the secret of another."""
+        """An attacker who can write the table can't give one client the secret of another."""
         secret = await one.secret_of(client)
         await one.secret_of(other := Client(new_org_id()))
         stolen = (await one.item(client))["client_secret_hash"]

@@ -20,11 +20,11 @@ from pricekeeper.tenants import Client, config_key
 from pricekeeper.values import AppId
 from tenants.conftest import new_org_id
 
-IMPORTED = Secret("a-password-of-somebody")
+IMPORTED = Secret("a-password-of-a-person")
 
 
 class Doubtful:
-    """One instance, a client with an imported secret, and a clock that moves when it is told."""
+    """One instance, a client with an imported secret, and a manual clock."""
 
     def __init__(self, one: Instance, clock: ManualClock, meter: StoreMeter) -> None:
         self.one = one
@@ -41,7 +41,7 @@ class Doubtful:
         await self.one.store.update(Update(CONFIG, key, planted))
 
     def guess(self, secret: str, name: str = "") -> "asyncio.Task[object]":
-        """Try a secret as somebody who is doubted."""
+        """Try a secret as a doubted caller."""
         name = name or self.client.client_id
         task: asyncio.Task[object] = asyncio.create_task(
             self.one.credentials.authenticate(name, secret, doubted=True)
@@ -79,7 +79,7 @@ async def doubtful() -> AsyncIterator[Doubtful]:
 
 
 async def test_a_secret_of_ours_does_not_wait(doubtful: Doubtful) -> None:
-    """Nobody guesses 256 bits, so right ones are recognised at any rate, and wrong ones told."""
+    """256 bits can't be guessed, so right ones are accepted at any rate, and wrong ones refused."""
     secret = await doubtful.one.rotated(doubtful.client, 0)
     guesses = [await doubtful.one.rotated(doubtful.client, 0) for _ in range(2)]
     assert await doubtful.guess(guesses[-1].reveal())
@@ -153,7 +153,7 @@ async def test_guesses_at_one_organisation_leave_turns_to_the_others(doubtful: D
 
 
 async def test_made_up_names_take_no_turns_and_wait_as_long(doubtful: Doubtful) -> None:
-    """Anybody can make up names; the wait does not tell that nobody has them."""
+    """Anyone can make up names; the wait does not show that they are unknown."""
     await doubtful.plant(Peppers(OLD_PEPPER).hash(doubtful.client.client_id, IMPORTED.reveal()))
     names = [Client(new_org_id()).client_id for _ in range(5 * DOUBTED_PLACES_MAX)]
     flood = [doubtful.guess("password", name) for name in names]

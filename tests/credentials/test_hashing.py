@@ -32,7 +32,7 @@ def test_a_hash_knows_its_secret_and_no_other() -> None:
 
 
 def test_an_older_pepper_goes_on_verifying_and_is_outdated() -> None:
-    """So that it can be replaced without anybody noticing."""
+    """So it can be replaced without an interruption."""
     stored = Peppers(OLD_PEPPER).hash(ONE, "secret")
     rotated = Peppers(NEW_PEPPER, OLD_PEPPER)
     assert rotated.matches(stored, ONE, "secret")

@@ -1,6 +1,6 @@
 """Lost replies, crashes, late copies and jumping clocks, in orders that a seed decides.
 
-Promise 6: a one-time secret has at most one claimant. And what was acknowledged works.
+Promise 6: a one-time secret has at most one claimant. And acknowledged changes hold.
 """
 
 from collections import Counter
@@ -85,7 +85,7 @@ class Wobble:
 
 
 async def attempted(work: Awaitable[Any]) -> Any:
-    """What it came to; ``None`` if nobody can tell, or if nothing was done."""
+    """The result; ``None`` if it is unknown, or nothing was done."""
     try:
         return await work
     except UNSURE:
@@ -192,8 +192,8 @@ async def test_what_was_acknowledged_works_whatever_came_before(
                 token, retrieval = retrieval.token.reveal(), None
                 claimed = await attempted(actor.process().credentials.claim(token, BY))
                 if claimed is None:
-                    # Nobody knows: there is no second look, only a new token. If it was made,
-                    # its secret is the older of two by then and makes room.
+                    # Unknown: only a new token helps. If the secret was made, it is the older one
+                    # of two by then, and is replaced.
                     old = None
                     continue
                 assert await opens(claimed.client_secret)
@@ -208,7 +208,7 @@ async def test_what_was_acknowledged_works_whatever_came_before(
 
 
 async def self_service(process: Instance, client: Client) -> Retrieval | None:
-    """A retrieval token by whatever way leads to one: rotation, or registration."""
+    """A retrieval token of a rotation or a registration."""
     try:
         rotation: Rotation | None = await attempted(process.credentials.rotate(client, 1, BY))
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""One lost reply: a secret is handed out if it can be known to be good, else nobody is lied to."""
+"""After a lost reply a secret is returned only if it is known to be valid."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any

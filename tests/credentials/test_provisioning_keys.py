@@ -44,7 +44,7 @@ async def plant(store: Store, org_id: OrgId, stored: str) -> None:
 
 
 async def test_a_key_names_its_organisation(keys: ProvisioningKeys, org: OrgId) -> None:
-    """On whatever path, and also where the path names nobody or somebody else."""
+    """On every path, also one that names another client or none."""
     key = (await keys.issue(org, BY)).reveal()
     assert key.startswith(KEY_PREFIX)
     for asked_for in (org, new_org_id(), None):
@@ -114,7 +114,6 @@ async def test_an_imported_key_is_good_for_the_organisation_that_has_its_hash(
 async def test_what_is_no_hash_opens_nothing(
     store: Store, keys: ProvisioningKeys, org: OrgId, stored: str
 ) -> None:
-    """Whatever somebody has written there."""
     await plant(store, org, stored)
     for key in ("", "x", IMPORTED, str(stored)):
         assert await keys.find_org(key, org) is None
@@ -155,7 +154,7 @@ async def test_a_new_pepper_takes_over(store: Store, clock: Clock, org: OrgId) -
 
 
 async def test_a_lost_reply_is_told(store: Store, clock: Clock, org: OrgId) -> None:
-    """Whoever hears that the outcome is unknown asks for another key, and has that one."""
+    """A caller with an unknown outcome asks for another key, and has that one."""
     turns = Interleaving(1)
     lost = Faults(request_lost_pct=100, spare_reads=True)
     keys = keys_of(FaultyStore(store, turns, lost), clock)

@@ -57,7 +57,7 @@ async def test_of_50_racing_registrations_one_gets_a_token_and_it_works(
 async def test_racing_rotations_leave_at_most_two_secrets(
     store: Store, clock: ShiftedClock, client: Client
 ) -> None:
-    """Whoever claimed last has one that works; of all others at most one still does."""
+    """The last claim has a valid secret; of all others at most one is still valid."""
     one = instance(store, clock)
     first = await one.secret_of(client)
 

@@ -1,4 +1,4 @@
-"""Sealed secrets: read again by their owner, and by nobody who lacks the pepper."""
+"""Sealed secrets can be opened only by their owner, with the pepper."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How many bits a provisioning key has, as far as it shows, and with which ones nobody starts."""
+"""The bits of a provisioning key, and the keys with which no service starts."""
 
 import base64
 import random
@@ -78,7 +78,7 @@ def test_the_demos_key_is_refused() -> None:
 
 @pytest.mark.parametrize("prefix", ["pka_", "pkp_"])
 def test_a_key_that_a_service_has_issued_is_refused(prefix: str) -> None:
-    """In the wrong variable, the key of somebody who may only read would open everything."""
+    """In the wrong variable, a key for reading would open everything."""
     with pytest.raises(SettingsError, match="PRICEKEEPER_ADMIN_KEY") as refused:
         require_strong_key(prefix + "0RkYpZs9QbTd" * 5)
     assert "0RkYpZs9QbTd" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Hashes of an older kind: accepted, replaced on success, and never in anybody's way."""
+"""Imported hashes are accepted, replaced at the first login, and never block other clients."""
 
 import asyncio
 
@@ -91,7 +91,7 @@ class TestBcrypt:
         assert ticks > 100
 
     async def test_the_line_has_an_end(self) -> None:
-        """Whoever comes when it is full is told so at once; the others get their answers."""
+        """Callers beyond it are refused at once; the others get their answers."""
         hashes, stored = BcryptHashes(), bcrypt_hash(LEGACY)
         answers = await asyncio.gather(
             *(hashes.matches(f"org-{n}", stored, LEGACY.reveal()) for n in range(PLACES_MAX + 5)),
@@ -133,7 +133,6 @@ class TestPeppers:
     async def test_many_logins_upgrade_once_and_all_get_in(
         self, store: Store, clock: ShiftedClock, client: Client
     ) -> None:
-        """Whoever comes second finds it done."""
         secret = await instance(store, clock, Peppers(OLD_PEPPER)).secret_of(client)
         between = instance(store, clock, Peppers(NEW_PEPPER, OLD_PEPPER))
         opened = await asyncio.gather(*(between.opens(client, secret) for _ in range(20)))

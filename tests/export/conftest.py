@@ -117,7 +117,7 @@ class Company:
         return voided.correction_id
 
     def of(self, day: str, org_id: str | None = None) -> dict[str, tuple[Policy, Usage]]:
-        """What was reported for that day, by request id."""
+        """The reported usage of that day, by request id."""
         return {
             usage.request_id: (policy, usage)
             for policy, of_day, usage in self.reported

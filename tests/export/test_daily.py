@@ -1,4 +1,4 @@
-"""Every day is exported once it can no longer change, and what was not exported is kept."""
+"""Every day is exported once it can no longer change, and unexported usage is kept."""
 
 import asyncio
 import json
@@ -122,7 +122,7 @@ async def test_a_day_waits_for_the_aggregator(
 async def test_one_instance_exports_at_a_time(
     store: Store, clock: ShiftedClock, company: Company, settings: Settings
 ) -> None:
-    """Whoever holds the lease; when that has run out, another one may."""
+    """The holder of the lease; after its end another instance."""
     first, second = (DailyExports(store, clock, settings) for _ in range(2))
     assert await first._take_lease()
     assert await second.run_once() == []
@@ -155,7 +155,7 @@ async def test_a_failure_is_told_and_the_next_interval_goes_on(
 
 
 async def test_the_service_runs_the_job(settings: Settings, folder: Path) -> None:
-    """As long as it serves, where it is told where to; else it keeps nothing any more."""
+    """While it serves with a destination; without one it keeps nothing."""
     stored = replace(
         settings,
         store=SqliteLocation(str(folder.parent / "store.db")),
@@ -247,7 +247,7 @@ async def test_a_day_that_was_exported_does_not_wait_for_the_next(
 
 
 async def test_without_the_setting_expired_usage_is_deleted(keeper: Keeper) -> None:
-    """As ever; also what was kept until then."""
+    """Also usage that was kept until then."""
     await keeper.company.report(15)
     await keeper.let_days_pass(60)
     assert keeper.rows()
@@ -257,7 +257,7 @@ async def test_without_the_setting_expired_usage_is_deleted(keeper: Keeper) -> N
 
 
 async def test_the_state_never_goes_back(store: Store) -> None:
-    """Whichever order instances say it in; what is kept goes forward with it."""
+    """In every order of the instances; the kept usage moves forward with it."""
     state = ExportState(store)
     assert await state.read_day() is None
     await state.keep()

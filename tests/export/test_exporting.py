@@ -194,7 +194,6 @@ async def test_one_organisation_alone_has_its_own_manifest(
 async def test_a_day_without_usage_has_a_manifest_all_the_same(
     store: Store, clock: ShiftedClock, company: Company, folder: Path
 ) -> None:
-    """So that nobody has to guess whether it was exported."""
     manifest = await exported(store, clock, folder, "20200101")
     assert (manifest["records"], manifest["organisations"]) == (0, [])
     assert manifest["totals_equal_records"] is True
@@ -224,7 +223,6 @@ async def test_a_day_is_final_when_nothing_can_change(
 async def test_an_id_leads_out_of_no_folder(
     store: Store, clock: ShiftedClock, company: Company, folder: Path
 ) -> None:
-    """Whatever somebody has written into the store."""
     policy = a_policy(org_id="../../x")
     odd = Company(store, clock)
     await odd.report(1, policies=[policy])
@@ -235,7 +233,7 @@ async def test_an_id_leads_out_of_no_folder(
 
 
 async def test_a_file_is_replaced_in_one_step(folder: Path) -> None:
-    """Whoever reads it meanwhile has the old one to its end, and nobody sees half of one."""
+    """A reader has the old file to its end; half a file is never visible."""
     destination = FolderDestination(str(folder))
     path = folder / "day=1" / "manifest.json"
     await destination.put_bytes("day=1/manifest.json", b"old")

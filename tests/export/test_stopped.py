@@ -1,4 +1,4 @@
-"""An export that was stopped, however it was, goes on where it stopped, to the same result."""
+"""A stopped export continues to the same result."""
 
 import signal
 import subprocess
@@ -139,7 +139,7 @@ async def test_a_strange_note_is_as_good_as_none(
 async def test_a_day_that_may_still_change_is_begun_again(
     store: Store, clock: ShiftedClock, folder: Path
 ) -> None:
-    """What was written of it may be old."""
+    """Its files may be old."""
     company = Company(store, clock)
     await company.report(20)
     day = company.reported[0][1]

@@ -66,7 +66,7 @@ async def refused(name: str = "pepper") -> str:
 
 
 class TestTheStandIn:
-    """It is what it stands for, as far as botocore knows."""
+    """As botocore sees it."""
 
     def test_botocore_reads_its_answers(self, standin: SecretsManagerStandIn) -> None:
         """Every field that the model has, of the type that the model says."""
@@ -146,7 +146,7 @@ class TestReading:
         assert len(standin.requests) == 3
 
     async def test_but_not_for_ever(self, standin: SecretsManagerStandIn) -> None:
-        """Whoever starts the service hears of it within seconds."""
+        """The start fails within seconds."""
         standin.always = Refusal("ThrottlingException", message="slower")
         assert "ThrottlingException: slower" in await refused()
         assert len(standin.requests) == AWS_ATTEMPTS_MAX
@@ -195,7 +195,7 @@ class TestReading:
         assert "the reply has no secret that is text" in await refused()
 
     async def test_nobody_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No connection, no credentials, no region: each is told."""
+        """No connection, no credentials, no region: the error names each."""
         monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{free_port()}")
         assert "EndpointConnectionError: Could not connect" in await refused()
         with monkeypatch.context() as without:

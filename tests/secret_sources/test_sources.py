@@ -1,4 +1,4 @@
-"""Where secrets may come from, and that a mistake is told without them."""
+"""The sources of secrets; errors show no secret."""
 
 from pathlib import Path
 

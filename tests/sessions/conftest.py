@@ -1,4 +1,4 @@
-"""What the tests of sessions share: every store, keys, and a client nobody else uses."""
+"""Every store, keys, and a client of each test's own."""
 
 import asyncio
 import uuid

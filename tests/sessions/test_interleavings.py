@@ -1,7 +1,7 @@
 """Logins, refreshes and endings at once, on an unreliable wire, in an order that a seed decides.
 
-Whatever the order and whatever is lost, repeated, late or dead: never more than N live, what was
-ended stays ended, what was refused stays refused, and who holds a current token can go on.
+In any order, with losses, repeats, delays and deaths: never more than N are live, ended sessions
+stay ended, refused tokens stay refused, and a holder of a current token can refresh it.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ _NO_ANSWER = (OutcomeUnknownError, SessionLimitRaceError, StoreUnavailableError,
 
 
 class World:
-    """One client, many instances, and what everybody was told."""
+    """One client, many instances, and all replies."""
 
     def __init__(self, store: Store, seed: int) -> None:
         self.clock = ManualClock()
@@ -56,7 +56,7 @@ class World:
         self.broken: list[str] = []
 
     def _between(self, random: Random) -> None:
-        """Time passes, and now and then somebody sets a clock, forward or back."""
+        """Time passes, and now and then a clock is set, forward or back."""
         self.clock.advance_ms(random.randrange(200))
         if random.random() < 0.03:
             self.clock.jump_ms(random.choice([-30_000, -2_000, 2_000, 30_000]))
@@ -73,7 +73,7 @@ class World:
         return Login(self.client_id, "g", LIMIT, Labels())
 
     async def act(self) -> None:
-        """One actor: it does this and that, and goes on after an error as a client would."""
+        """One actor, which continues after an error as a client would."""
         for _ in range(STEPS):
             what = self.turns.random.choice(("login", "login", "refresh", "refresh", "end"))
             try:

@@ -147,7 +147,6 @@ async def test_of_two_that_saw_the_same_one_loses(client: Client) -> None:
 
 
 async def test_as_many_racers_as_free_slots_all_get_one(client: Client) -> None:
-    """Nobody overwrites a session that came a moment before."""
     client.store = MeetingStore(client.store, readers=LIMIT)
     opened = await asyncio.gather(*(client.open() for _ in range(LIMIT)))
     assert {one.session.id for one in opened} == {session.id for session in await client.live()}
@@ -212,7 +211,7 @@ async def test_logins_on_one_instance_do_not_get_in_each_others_way(
 async def test_a_race_that_is_never_won_ends_after_a_bounded_number_of_attempts(
     client: Client, meter: StoreMeter
 ) -> None:
-    """Somebody else is always first: the caller hears it, and nothing was changed."""
+    """Another login is always first: the caller gets the error, and nothing was changed."""
     for _ in range(LIMIT):
         await client.open()
 

@@ -17,7 +17,7 @@ from sessions.conftest import LIMIT, Client, InstantClock, RecordingStore
 async def test_below_the_limit_a_login_is_one_reading_and_one_conditional_write(
     client: Client, meter: StoreMeter
 ) -> None:
-    """And it counts for itself: nobody is ended."""
+    """It evicts no session."""
     for number in range(1, LIMIT + 1):
         meter.clear()
         await client.open()
@@ -90,7 +90,7 @@ async def test_sessions_of_an_earlier_token_generation_take_no_place(
 async def test_a_lowered_limit_holds_at_the_next_login(
     client: Client, before: int, after: int
 ) -> None:
-    """What has no slot any more is ended and blocklisted, and then the login goes on as ever."""
+    """Sessions beyond the limit are ended and blocklisted, then the login continues."""
     opened = [await client.open(limit=before) for _ in range(before)]
     newest = await client.open(limit=after)
     live = await client.live()
@@ -154,7 +154,7 @@ async def test_an_impossible_limit_is_refused(client: Client, limit: int) -> Non
 
 
 async def test_labels_are_shown(client: Client) -> None:
-    """Whoever lists sessions can tell them apart."""
+    """A list of sessions shows them apart."""
     labels = make_labels("python-httpx/0.28 \x00\u202e", " 2001:db8::1 ")
     login = Login(client.id, client.generation, LIMIT, labels)
     await client.instance().open_session(login)

@@ -54,7 +54,7 @@ async def test_racing_refreshes_of_one_token_get_the_same_successor(client: Clie
 
 
 async def test_a_spent_token_after_the_grace_ends_the_session(client: Client) -> None:
-    """Somebody holds a copy: nobody can tell who is the thief, so both lose."""
+    """The thief can't be told from the owner, so both lose."""
     opened = await client.open()
     refreshed = await client.refresh(opened.refresh_token)
     client.clock.shift_ms += GRACE_MS
@@ -91,7 +91,6 @@ async def test_the_session_of_a_thief_ends_alone(client: Client) -> None:
 
 
 async def test_an_unused_session_ends_and_a_used_one_goes_on(client: Client) -> None:
-    """Each refresh starts the idle time anew."""
     client.lifetimes = Lifetimes(idle_secs=100, absolute_secs=1_000)
     idle, used = await client.open(), await client.open()
     client.clock.shift_ms += 60_000
@@ -158,7 +157,7 @@ async def test_a_successor_whose_key_was_withdrawn_is_not_made_up(client: Client
 
 
 async def test_ending_a_session_stops_its_token(client: Client, meter: StoreMeter) -> None:
-    """One write, whatever the session did meanwhile; ending it twice finds nothing."""
+    """One write, for every rotation of the session; ending it twice finds nothing."""
     sessions = client.instance()
     opened, other = await client.open(), await client.open()
     refreshed = await client.refresh(opened.refresh_token)
@@ -193,7 +192,7 @@ async def test_a_delayed_copy_of_a_login_does_not_bring_an_ended_session_back(
 
 
 async def test_ending_a_session_recognises_its_own_write(client: Client) -> None:
-    """Sent again after a lost reply, it finds the session ended; that is what was wanted."""
+    """A repeat after a lost reply finds the session ended, as requested."""
 
     class SentAgain(FaultyStore):
         async def update(self, operation: Update) -> Item:
@@ -316,7 +315,7 @@ async def test_nothing_that_is_stored_opens_a_session(client: Client) -> None:
 
 
 async def test_a_refresh_token_is_one_word(client: Client) -> None:
-    """So that whatever hides secrets in logs hides all of it."""
+    """So that the filters of logs hide all of it."""
     assert re.fullmatch(r"pkrt_[A-Za-z0-9_-]{100,}", (await client.open()).refresh_token)
 
 

@@ -61,7 +61,6 @@ def test_a_token_is_worth_what_its_slot_says(
 
 
 def test_a_token_of_another_session_or_none_is_over() -> None:
-    """Whatever it once was."""
     for held in (None, session(slot=4)):
         assert judge(held, ID, "current", 2, now_ms=NOW_MS, grace_ms=10_000) is Verdict.ENDED
 
@@ -80,7 +79,6 @@ def test_slots_tell_who_lives_who_goes_and_what_is_free() -> None:
 
 
 def test_a_session_ends_by_idling_or_by_age() -> None:
-    """Whichever comes first."""
     lifetimes = Lifetimes(idle_secs=10, absolute_secs=25)
     assert lifetimes.end_epoch(1_000, 1_000) == 11
     assert lifetimes.end_epoch(1_000, 12_999) == 22
@@ -91,7 +89,6 @@ def test_a_session_ends_by_idling_or_by_age() -> None:
     ("idle", "absolute", "grace"), [(0, 1, 0), (2, 1, 0), (1, 1, -1), (30 * 86_400 + 1, 10**9, 0)]
 )
 def test_impossible_lifetimes_are_refused(idle: int, absolute: int, grace: int) -> None:
-    """A session that ends before it begins would be nobody's intention."""
     with pytest.raises(InvalidValueError):
         Lifetimes(idle, absolute, grace)
 

@@ -1,4 +1,4 @@
-"""What the tests of tenants share: every store, and organisations that nobody else uses."""
+"""Every store, and organisations of each test's own."""
 
 import uuid
 from typing import Any

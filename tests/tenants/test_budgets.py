@@ -202,7 +202,6 @@ class TestStore:
         assert await tenants.get(Client(org_id, APP)) == app.policy
 
     async def test_an_update_replaces_them(self, tenants: Tenants, org_id: OrgId) -> None:
-        """What is not named any more is no more."""
         changed = org_body(budgets=[MONTHLY], quota_enforcement="STRICT")
         await tenants.put_org(org_id, changed, BY)
         await tenants.put_app(org_id, APP, app_body(budgets=[MONTHLY]), BY)

@@ -39,7 +39,7 @@ Change = Callable[[Tenants], Awaitable[object]]
 
 
 def of_org(org_id: OrgId) -> Attribution:
-    """Say that somebody came with the organisation's own key."""
+    """Act with the organisation's own key."""
     return replace(DEPLOYMENT, actor="org-key/0", authority=authority.of_org(org_id))
 
 
@@ -48,7 +48,7 @@ def because(reason: str) -> Attribution:
 
 
 async def freeze_of(tenants: Tenants, client: Client) -> Freeze | None:
-    """Read what is stored, whatever is remembered."""
+    """Read the store, past the cache."""
     return (await tenants.get(client)).freeze
 
 
@@ -63,7 +63,7 @@ class TestWhatHolds:
     async def test_a_frozen_client_is_told_why_and_since_when(
         self, tenants: Tenants, clock: ShiftedClock, app: Client
     ) -> None:
-        """By whoever asks for its policy; before that nothing is raised."""
+        """The check of the policy raises; reading it does not."""
         (await tenants.get(app)).require_unfrozen()
         freeze = await tenants.freeze(app, DEPLOYMENT)
         with pytest.raises(FrozenError) as told:
@@ -78,22 +78,22 @@ class TestWhatHolds:
         self, tenants: Tenants, app: Client
     ) -> None:
         """Of registered ones and of others, seen here at once though they were remembered."""
-        nobody = AppId("never-registered")
-        for app_id in (None, APP, nobody):
+        absent = AppId("never-registered")
+        for app_id in (None, APP, absent):
             assert (await tenants.find_policy(app.org_id, app_id)).freeze is None
         await tenants.freeze(app.org, DEPLOYMENT)
-        for app_id in (None, APP, nobody):
+        for app_id in (None, APP, absent):
             freeze = (await tenants.find_policy(app.org_id, app_id)).freeze
             assert freeze is not None
             assert (freeze.scope, freeze.reason) == ("ORG", "leaked")
         await tenants.unfreeze(app.org, DEPLOYMENT)
-        for app_id in (None, APP, nobody):
+        for app_id in (None, APP, absent):
             assert (await tenants.find_policy(app.org_id, app_id)).freeze is None
 
     async def test_an_apps_own_freeze_is_shown_before_its_organisations(
         self, tenants: Tenants, app: Client
     ) -> None:
-        """Each is lifted by itself, and the other one goes on."""
+        """Each is lifted separately, and the other one stays."""
         await tenants.freeze(app.org, because("all"))
         await tenants.freeze(app, because("one"))
         freeze = await freeze_of(tenants, app)
@@ -108,15 +108,15 @@ class TestWhatHolds:
     async def test_freezing_again_keeps_the_moment_and_has_the_last_reason(
         self, tenants: Tenants, clock: ShiftedClock, app: Client
     ) -> None:
-        """Lifted and frozen anew, it is a new one."""
+        """Lifted and set again, it is a new one."""
         first = await tenants.freeze(app, because("one"))
         clock.shift_ms = 60_000
         again = await tenants.freeze(app, because("two"))
         assert again == replace(first, reason="two")
         assert await freeze_of(tenants, app) == again
         await tenants.unfreeze(app, DEPLOYMENT)
-        anew = await tenants.freeze(app, because("three"))
-        assert anew.frozen_at_epoch >= first.frozen_at_epoch + 60
+        again = await tenants.freeze(app, because("three"))
+        assert again.frozen_at_epoch >= first.frozen_at_epoch + 60
 
     async def test_it_outlasts_new_settings_and_ends_with_the_client(
         self, tenants: Tenants, app: Client
@@ -144,15 +144,15 @@ class TestWhatHolds:
     async def test_it_is_two_reads_and_one_transaction(
         self, tenants: Tenants, meter: StoreMeter, app: Client
     ) -> None:
-        """Both ways, also if nothing changes: that somebody asked is written down."""
+        """Both ways, also if nothing changes: the request is recorded."""
         for change in (tenants.freeze, tenants.freeze, tenants.unfreeze, tenants.unfreeze):
             meter.clear()
             await change(app, DEPLOYMENT)
             assert dict(meter.calls) == {"batch_get": 1, "get": 1, "transact": 1}
 
     async def test_nobody_can_not_be_frozen(self, tenants: Tenants, app: Client) -> None:
-        """Neither who never was, nor an app that nobody has registered."""
-        for client in (Client(new_org_id()), Client(app.org_id, AppId("nobody"))):
+        """Neither an absent client nor an unregistered app."""
+        for client in (Client(new_org_id()), Client(app.org_id, AppId("absent"))):
             with pytest.raises(NotFoundError):
                 await tenants.freeze(client, DEPLOYMENT)
             with pytest.raises(NotFoundError):
@@ -163,7 +163,7 @@ class TestWhatHolds:
 async def test_a_freeze_that_says_too_little_is_one_all_the_same(
     tenants: Tenants, app: Client, stored: object
 ) -> None:
-    """Somebody wrote it there by hand; the deployment's key lifts it."""
+    """Written by hand; the deployment's key lifts it."""
     key = config_key(app)
     await tenants._store.update(Update(CONFIG, key, (Set("freeze", stored),)))  # type: ignore[arg-type]
     with pytest.raises(FrozenError):
@@ -227,7 +227,7 @@ class TestDeletion:
     async def test_a_frozen_app_keeps_its_organisation(
         self, tenants: Tenants, app: Client, others: list[Client]
     ) -> None:
-        """Wherever it is among the others; whoever is above that key deletes all the same."""
+        """At any place among the others; a key above that one still deletes."""
         own = of_org(app.org_id)
         for frozen in (others[0], app, others[-1]):
             await tenants.freeze(frozen, DEPLOYMENT)
@@ -240,7 +240,6 @@ class TestDeletion:
         await tenants.delete_org(app.org_id, DEPLOYMENT)
 
     async def test_what_that_key_has_frozen_it_deletes(self, tenants: Tenants, app: Client) -> None:
-        """A freeze of an app of an earlier life keeps nobody either."""
         own = of_org(app.org_id)
         await tenants.freeze(app, own)
         await tenants.freeze(app.org, own)
@@ -280,7 +279,7 @@ class TestDeletion:
     async def test_apps_that_are_frozen_at_one_moment_do_not_wait_for_each_other(
         self, store: Store, clock: ShiftedClock, tenants: Tenants, app: Client
     ) -> None:
-        """Each moves the organisation's version on, whatever it is."""
+        """Each increments the organisation's version."""
         racers = [Tenants(store, clock, LABELS) for _ in range(2)]
         chosen = [Client(app.org_id, AppId(f"a{number}")) for number in range(12)]
         for one in chosen:
@@ -371,7 +370,7 @@ class TestLostReplies:
     async def test_an_outcome_that_nobody_can_read_is_seen_here_when_it_can(
         self, tenants: Tenants, clock: ShiftedClock, app: Client
     ) -> None:
-        """What was remembered before is not believed any more."""
+        """Cached policies are not used any more."""
         turns = Interleaving(1)
         shaky = FaultyStore(tenants._store, turns, Faults())
         here = Tenants(shaky, clock, LABELS)
@@ -392,7 +391,7 @@ class TestLostReplies:
 async def test_racing_changes_all_succeed_and_leave_one_whole_freeze(
     store: Store, clock: ShiftedClock, tenants: Tenants, app: Client
 ) -> None:
-    """Whoever loses reads again; what is left is what somebody wanted."""
+    """The loser reads again; the final state is one of the requested ones."""
     reasons = [f"reason {number}" for number in range(6)]
     racers = [Tenants(store, clock, LABELS) for _ in reasons]
     made = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Unreliable stores: what was acknowledged holds, what is unknown is said to be unknown."""
+"""With unreliable stores, acknowledged changes hold, and unknown outcomes are reported."""
 
 from collections import Counter
 from collections.abc import Coroutine
@@ -64,7 +64,7 @@ class TestOneLostReply:
     async def test_a_creation_that_never_arrived_is_unknown_and_can_be_repeated(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
     ) -> None:
-        """It may still be under way, so nobody says that it failed."""
+        """It may still be under way, so it is not reported as failed."""
         told = await under(REQUEST_LOST, store, clock, "put_org", org_id, org_body(), BY)
         assert isinstance(told, OutcomeUnknownError)
         assert (await sound.put_org(org_id, org_body(), BY)).created
@@ -213,7 +213,7 @@ async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
                     StoreUnavailableError,
                     NotFoundError,
                     ContendedError,
-                    Crashed,  # and a new process goes on
+                    Crashed,  # and a new process continues
                 ):
                     tenants = Tenants(shaky, waiting, LABELS)
 
@@ -235,7 +235,7 @@ async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
             assert not counts, seed
         else:
             assert counts, seed
-        if org is not None:  # and everything can go on from here
+        if org is not None:  # and everything works from here
             await sound.put_app(org_id, APP, app_body(), BY)
             await sound.delete_org(org_id, BY)
         assert await store.get(CONFIG, Key("ORGS", org_id)) is None

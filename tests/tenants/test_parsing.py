@@ -226,7 +226,6 @@ def test_an_unknown_label_tells_the_known_ones() -> None:
 
 
 def test_names_are_trimmed() -> None:
-    """Blanks around a name are nobody's intention."""
     assert org(org_name="  Sample Corp ").org_name == "Sample Corp"
 
 
@@ -272,7 +271,7 @@ class TestShardCount:
         assert parse_org_settings(org_body(), LABELS, shard_count_now=32).agg_shard_count == 32
 
     def test_invalid_comes_before_conflict(self) -> None:
-        """Whoever mends the configuration should see all of its mistakes first."""
+        """All mistakes are listed at once."""
         with pytest.raises(InvalidConfigError):
             parse_org_settings(org_body(agg_shard_count=16, timezone="Mars"), LABELS, 8)
 
@@ -305,7 +304,7 @@ class TestApp:
         assert app_refused(org(), quotas={"premium": 1}) == {"quotas.standard"}
 
     def test_under_org_scope_the_orgs_quotas_have_to_cover(self) -> None:
-        """They are the ones in force, whatever the app brings along."""
+        """They are the ones in force, also with an app's own."""
         shared = org(quota_scope="ORG")
         bad = {"model_ordering": ["economy"], "quotas": {"economy": 1}}
         assert app_refused(shared, **bad) == {"quotas.economy"}
@@ -339,7 +338,7 @@ bodies = st.dictionaries(
 
 @given(bodies)
 def test_no_body_breaks_the_parser(body: dict[str, Any]) -> None:
-    """Whatever JSON can say is refused with names of fields, or is valid settings."""
+    """Any JSON is valid settings, or is refused with names of fields."""
     for changed in (body, org_body(**body), app_body(**body)):
         try:
             parse_org_settings(changed, LABELS, 8)

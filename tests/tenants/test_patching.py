@@ -51,7 +51,7 @@ class TestTheBody:
     """Settings as the body that they were put with, and what a patch makes of it."""
 
     def test_what_is_stated_parses_to_the_same_settings(self) -> None:
-        """Whatever can be stated: so a patch loses nothing on the way."""
+        """For all settings, so a patch loses nothing."""
         org = parse_org_settings(FULL, LABELS)
         assert parse_org_settings(stated_body(org), LABELS) == org
         app = parse_app_settings(
@@ -126,7 +126,7 @@ class TestTheBody:
 
 
 class TestOnAStore:
-    """Read, merge, and a write that holds only for what was read."""
+    """Read, merge, and write on condition that nothing has changed."""
 
     async def test_only_what_is_named_changes(self, tenants: Tenants, org_id: OrgId) -> None:
         """Of an organisation; null restores the default."""
@@ -143,7 +143,7 @@ class TestOnAStore:
         assert saved.policy.token_generation == before.token_generation
 
     async def test_an_app_inherits_again(self, tenants: Tenants, org_id: OrgId) -> None:
-        """What it never stated, it goes on inheriting: also what its organisation changes later."""
+        """Settings that it never stated stay inherited, also after later changes."""
         await tenants.put_org(org_id, FULL, BY)
         await tenants.put_app(org_id, APP, app_body(session_limit=2, rate_limits={}), BY)
         patch = {"session_limit": None, "tight_mode_threshold_pct": 60}
@@ -276,7 +276,7 @@ async def test_a_patch_that_never_gets_its_turn_says_so(
     await sound.put_org(org_id, org_body(), BY)
 
     class InBetween:
-        """A store on which somebody else is always faster."""
+        """A store on which another caller is always faster."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)

@@ -46,7 +46,7 @@ async def test_racing_creations_have_one_winner(
 async def test_a_list_entry_stands_and_falls_with_its_organisation(
     store: Store, clock: ShiftedClock, org_id: OrgId
 ) -> None:
-    """Whoever wins last, the list agrees with what is there, and no app survives its org."""
+    """After all races the list agrees with the items, and no app survives its organisation."""
     tenants = [Tenants(store, clock, LABELS) for _ in range(4)]
 
     async def churn(one: Tenants, number: int) -> None:
@@ -113,7 +113,7 @@ async def test_deleting_never_takes_an_app_of_the_next_life(
 async def test_an_app_is_not_created_under_an_organisation_that_has_just_gone(
     store: Store, clock: ShiftedClock, org_id: OrgId
 ) -> None:
-    """It would count for nothing, so nobody may be told that it was created."""
+    """It would not count, so it must not be acknowledged."""
     tenants = Tenants(store, clock, LABELS)
 
     class InBetween:

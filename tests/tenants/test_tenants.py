@@ -102,7 +102,7 @@ class TestPut:
     async def test_no_update_touches_a_credential(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
-        """They live on the same item and belong to somebody else."""
+        """They are on the same item and belong to another feature."""
         await tenants.put_org(org_id, org_body(), BY)
         await tenants.put_app(org_id, APP, app_body(), BY)
         for sort in ("ORG", "APP#api"):
@@ -222,7 +222,7 @@ class TestPolicy:
             await here.find_policy(org_id)
 
     async def test_absent_and_deleted_answer_alike(self, tenants: Tenants, org_id: OrgId) -> None:
-        """An app of nobody, a deleted app, a deleted organisation's app: one answer."""
+        """Without an organisation, deleted, or of a deleted organisation: one answer."""
         await tenants.put_org(org_id, org_body(), BY)
         await tenants.put_app(org_id, APP, app_body(), BY)
         told = set()
@@ -427,7 +427,6 @@ class TestTokens:
     async def test_an_update_of_settings_ends_nothing(
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
-        """Changing a quota logs nobody out."""
         before = (await tenants.put_org(org_id, org_body(), BY)).policy
         after = (await tenants.put_org(org_id, org_body(session_limit=2), BY)).policy
         assert after.token_generation == before.token_generation
@@ -436,7 +435,6 @@ class TestTokens:
     async def test_there_is_nothing_to_end_for_nobody(
         self, tenants: Tenants, org_id: OrgId, store: Store
     ) -> None:
-        """And trying does not bring anybody into being."""
         with pytest.raises(NotFoundError):
             await tenants.end_tokens_issued_before_now(Client(org_id))
         assert await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG")) is None

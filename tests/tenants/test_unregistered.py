@@ -1,4 +1,4 @@
-"""An app that nobody has registered: its organisation's settings, where it spends its quotas."""
+"""An unregistered app has its organisation's settings, if it spends its organisation's quotas."""
 
 import pytest
 
@@ -33,7 +33,7 @@ async def test_it_has_its_organisations_settings(tenants: Tenants, org: OrgId) -
 
 
 async def test_under_app_scope_it_does_not_exist(tenants: Tenants) -> None:
-    """Each name that somebody makes up would bring quotas of its own."""
+    """Each made-up name would bring quotas of its own."""
     org_id = new_org_id()
     await tenants.put_org(org_id, org_body(quota_scope="APP"), BY)
     with pytest.raises(NotFoundError):
@@ -57,7 +57,6 @@ async def test_it_does_not_count_as_a_client(tenants: Tenants, org: OrgId) -> No
 async def test_registering_it_takes_over_at_once_and_deleting_it_gives_back(
     tenants: Tenants, org: OrgId
 ) -> None:
-    """What was remembered of it before does not get in the way."""
     assert not (await tenants.find_policy(org, APP)).is_registered
     await tenants.put_app(org, APP, app_body(session_limit=3), BY)
     registered = await tenants.find_policy(org, APP)

@@ -1,4 +1,4 @@
-"""What the tests of tokens share: whole instances on every store, and clients nobody else uses."""
+"""Whole instances on every store, and clients of each test's own."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Tokens that somebody else made, or made over: all refused, all alike, none asked of the store."""
+"""Forged and modified tokens are all refused alike, without a read."""
 
 import base64
 import hashlib
@@ -70,12 +70,12 @@ class Forge:
         )
 
     def signed(self, header: dict[str, Any] | None = None, **claims: Any) -> str:
-        """Signed with our own key: what only somebody who has it could make."""
+        """Signed with our own key, which an attacker does not have."""
         body = {k: v for k, v in {**self.claims, **claims}.items() if v is not ...}
         return self.raw(compact(header or self.header), json.dumps(body).encode())
 
     def raw(self, header: str, payload: bytes) -> str:
-        """Signed with our own key, whatever the header says and however it is spelt."""
+        """Signed with our own key, with any header in any spelling."""
         message = f"{b64(header.encode())}.{b64(payload)}"
         algorithm = JWSRegistry.algorithms["ES256"]
         return f"{message}.{b64(algorithm.sign(message.encode(), self.key.private))}"
@@ -89,7 +89,7 @@ class Forge:
         return f"{message}.{b64(hmac.digest(secret, message.encode(), hashlib.sha256))}"
 
     def by(self, key: ECKey | RSAKey | OctKey, algorithm: str, **header: Any) -> str:
-        """Signed with somebody else's key."""
+        """Signed with a foreign key."""
         registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)
         return jws.serialize_compact(
             {**self.header, "alg": algorithm, **header},
@@ -229,7 +229,7 @@ ATTACKS: dict[str, Callable[[Forge], str]] = {
 
 @pytest.fixture
 async def scene(keyring: str) -> Any:
-    """One instance on a real store, with a clock that stands still, and a genuine token."""
+    """One instance on a real store, with a stopped clock, and a genuine token."""
     clock, meter = ManualClock(), StoreMeter()
     store = await open_store(SqliteLocation(MEMORY), clock=clock, meter=meter)
     await store.create_tables()
@@ -242,7 +242,7 @@ async def scene(keyring: str) -> Any:
 
 
 def is_signed(forge: Forge, token: str) -> bool:
-    """Whether our own key has signed it, under our own header: then it is nobody's guess."""
+    """Whether our own key signed it, under our own header: then it is no guess."""
     parts = token.split(".")
     if len(token) > ACCESS_TOKEN_LENGTH_MAX or len(parts) != 3 or parts[0] != forge.parts[0]:
         return False
@@ -276,7 +276,7 @@ async def test_it_is_refused_like_any_other(
 async def test_what_the_forge_changes_is_what_is_refused(
     scene: tuple[Instance, Forge, StoreMeter],
 ) -> None:
-    """Signed anew with nothing changed, a token counts: each attack fails by what it changes."""
+    """Signed again without changes, a token is valid: each attack fails by its change."""
     instance, forge, _ = scene
     for token in (_canonical(forge), _canonical(forge, nbf=forge.now_epoch, extra="ignored")):
         assert (await instance.identity.validate(token)).token_id == forge.claims["jti"]

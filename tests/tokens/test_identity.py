@@ -115,7 +115,7 @@ async def test_at_the_limit_it_costs_two_readings_and_a_transaction(
 async def test_a_refresh_costs_two_readings_and_a_write(
     here: Instance, org: Member, meter: StoreMeter
 ) -> None:
-    """The client as it stands now, the slot with the blocklist, the rotation."""
+    """The present client, the slot with the blocklist, the rotation."""
     grant = await org.login(here)
     meter.clear()
     await here.identity.refresh(grant.refresh_token)
@@ -131,7 +131,7 @@ async def test_a_wrong_secret_opens_nothing(here: Instance, org: Member, secret:
 
 
 async def test_the_limit_of_the_policy_holds(here: Instance, there: Instance, org: Member) -> None:
-    """The oldest login goes, from whatever instance it came."""
+    """The oldest login ends, on every instance."""
     grants = [await org.login(at) for at in (here, there, here)]
     listed = await there.identity.list_sessions(org.id)
     assert [str(session.id) for session in listed] == [g.session_id for g in grants[-LIMIT:]]
@@ -183,7 +183,7 @@ async def test_a_client_that_is_gone_can_not_refresh(
 async def test_one_revokes_ones_own_only(
     here: Instance, org: Member, app: Member, meter: StoreMeter
 ) -> None:
-    """Anybody else's and unknown ones: nothing is written, and the answer is the same."""
+    """For foreign and unknown ones nothing is written, and the answer is the same."""
     grant = await org.login(here)
     stranger = await here.register(Client(new_org_id()))
     await here.identity.validate(grant.access_token)
@@ -197,7 +197,6 @@ async def test_one_revokes_ones_own_only(
 
 
 async def test_a_spent_refresh_token_can_still_end_its_session(here: Instance, org: Member) -> None:
-    """Whoever wants to be safe is not told to find a newer one first."""
     grant = await org.login(here)
     refreshed = await here.identity.refresh(grant.refresh_token)
     await here.identity.revoke(org.id, grant.refresh_token)
@@ -233,7 +232,6 @@ async def test_introspection_shows_ones_own_living_tokens(
 
 
 async def test_sessions_are_listed_with_their_labels(here: Instance, org: Member) -> None:
-    """So that somebody can tell which one to end."""
     grant = await here.identity.issue(org.id, org.secret, user_agent="curl/8", address="192.0.2.7")
     (session,) = await here.identity.list_sessions(org.id)
     assert str(session.id) == grant.session_id
@@ -297,7 +295,7 @@ async def test_nothing_that_opens_anything_is_logged_or_stored(
 
 
 async def test_a_closed_store_is_unavailable_and_not_a_refusal(here: Instance, org: Member) -> None:
-    """Nobody is told that a good secret is wrong, or a good token is not valid."""
+    """A good secret or token is never reported as wrong."""
     grant = await org.login(here)
     await here.store.close()
     for call in (

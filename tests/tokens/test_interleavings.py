@@ -1,8 +1,8 @@
 """Everything about tokens at once, on three instances and an unreliable wire, as a seed decides.
 
-Whatever is lost, repeated, late or dead: never more than N live sessions, and a token that was
-ended, as its owner was told, stops at once on the instance that ended it and after half a
-minute everywhere. Tokens outside the session slots are among them.
+With losses, repeats, delays and deaths: never more than N live sessions, and a token whose end was
+acknowledged is refused at once on the instance that ended it, and after half a minute everywhere.
+Tokens outside the session slots are included.
 """
 
 from collections import Counter
@@ -60,12 +60,12 @@ class Ended:
 
 @dataclass
 class Story:
-    """What everybody was told."""
+    """All replies."""
 
     grants: list[TokenGrant] = field(default_factory=list)
     ended: dict[str, Ended] = field(default_factory=dict)
     maybe_ended: set[str] = field(default_factory=set)
-    """Access tokens that somebody began to revoke; nobody may have been told how it went."""
+    """Access tokens with a begun revocation, whose outcome may be unknown."""
     did: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class World:
         self.member: Member
 
     def _between(self, random: Random) -> None:
-        """Time passes, and now and then somebody sets a clock, forward or back."""
+        """Time passes, and now and then a clock is set, forward or back."""
         self.clock.advance_ms(random.choice([0, 50, 500, 4_000]))
         if random.random() < 0.02:
             self.clock.jump_ms(random.choice([-20_000, -1_000, 1_000, 20_000]))

@@ -97,7 +97,7 @@ def test_a_rotation_leaves_out_keys_that_are_done() -> None:
 
 
 def test_keys_of_one_second_come_into_use_one_after_the_other() -> None:
-    """Whoever rotates twice at once gets two keys in a certain order."""
+    """Two rotations at once give two keys in a certain order."""
     keyring = new_keyring(NOW).rotated(NOW, 0).rotated(NOW, 0)
     assert [entry.active_from_epoch for entry in keyring.entries] == [NOW, NOW + 1, NOW + 2]
 
@@ -328,7 +328,7 @@ def test_keys_that_somebody_has_seen_can_be_dropped_at_once(path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "spoilt", "open to others"])
 def test_a_running_instance_outlives_its_file(path: Path, how: str) -> None:
-    """The keys that were good go on; the log says what is wrong, once."""
+    """The known keys stay in force; the log has the error, once."""
     clock = ManualClock()
     keys = Keys.in_file(path, clock)
     kid = keys.signing_key().kid

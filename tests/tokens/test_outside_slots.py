@@ -66,7 +66,7 @@ async def test_what_ends_here_ends_here_at_once_and_everywhere_in_half_a_minute(
 async def test_an_app_falls_with_its_deletion_and_does_not_come_back(
     here: Instance, there: Instance, org: Member, clock: MovableClock, *, whole: bool
 ) -> None:
-    """Neither by its own deletion nor by its organisation's, also when both are created anew."""
+    """Neither by its own deletion nor by its organisation's, also if both are created again."""
     app = await here.register(Client(org.client.org_id, AppId("api")))
     token = (await issue(here, app)).token
     assert await works(here, token)
@@ -163,7 +163,7 @@ async def test_it_costs_one_read_and_no_write(
 
 
 async def test_it_lives_an_hour_each_time(here: Instance, org: Member, clock: MovableClock) -> None:
-    """Boto3 fetches anew for every call if less than a quarter of an hour is left."""
+    """Boto3 fetches for every call if less than a quarter of an hour is left."""
     for _ in range(3):
         now_epoch = clock.now_ms() // 1000
         made = await issue(here, org)
@@ -223,7 +223,7 @@ def test_the_secret_is_of_its_key_and_of_its_purpose() -> None:
     assert secret != derive_secret_access_key("t", other)
     sealed = urlsafe_b64encode(hmac.digest(one.refresh.secret, b"t", "sha256")).decode()
     assert sealed.rstrip("=") not in secret
-    assert derive_secret_access_key("\ud800", one)  # whatever a caller sends
+    assert derive_secret_access_key("\ud800", one)  # for any text
 
 
 async def test_the_secret_lives_as_long_as_the_token_when_keys_rotate(
@@ -259,7 +259,7 @@ async def test_its_name_is_harmless(here: Instance, org: Member) -> None:
 
 
 async def test_its_secrets_are_nowhere_to_be_read(here: Instance, org: Member) -> None:
-    """Neither where it is shown nor in the log, whoever writes it there."""
+    """Neither in answers nor in the log."""
     with capture_logs() as logs:
         made = await issue(here, org)
         await here.identity.revoke(org.id, made.token)
@@ -274,7 +274,7 @@ async def test_its_secrets_are_nowhere_to_be_read(here: Instance, org: Member) -
 async def test_none_is_issued_while_the_time_is_in_doubt(
     store: Store, keyring: str, here: Instance, org: Member
 ) -> None:
-    """It would live for an hour of a clock that nobody believes."""
+    """It would live for an hour of a doubted clock."""
     hands = ManualClock(here.clock.now_ms())
     doubtful = Instance(store, TrustedClock(hands), keyring)
     authenticated = await doubtful.identity.authenticate(org.id, org.secret)

@@ -40,7 +40,6 @@ async def test_a_refresh_token_that_was_refused_costs_no_more_reads(
 
 
 async def test_what_another_client_presents_is_not_spent(here: Instance, org: Member) -> None:
-    """Its own client goes on with it."""
     token = (await org.login(here)).refresh_token
     stranger = await here.register(Client(new_org_id()))
     other = await here.identity.authenticate(stranger.id, stranger.secret)

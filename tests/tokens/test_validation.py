@@ -77,7 +77,6 @@ async def test_requests_at_one_moment_share_these_readings(
 async def test_the_validity_is_checked_again_after_half_a_minute(
     here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
 ) -> None:
-    """A token without a blemish goes on."""
     grant = await org.login(here)
     await here.identity.validate(grant.access_token)
     meter.clear()
@@ -205,7 +204,7 @@ async def test_what_ends_here_ends_here_at_once_and_everywhere_in_half_a_minute(
 async def test_the_log_says_why_and_the_caller_does_not(
     here: Instance, org: Member, ending: str, reason: str
 ) -> None:
-    """An operator can tell these apart; somebody who probes can not."""
+    """An operator sees the reasons; an attacker does not."""
     grant = await org.login(here)
     await ENDINGS[ending](here, org, grant.access_token, grant.refresh_token)
     with capture_logs() as logs, pytest.raises(InvalidTokenError, match="the token is not valid"):
@@ -233,7 +232,7 @@ async def test_a_reused_refresh_token_takes_the_access_tokens_with_it(
 async def test_an_app_falls_with_its_organisation(
     here: Instance, there: Instance, org: Member, clock: MovableClock
 ) -> None:
-    """And does not come back when the organisation is created anew."""
+    """It stays invalid when the organisation is created again."""
     app = await here.register(Client(org.client.org_id, AppId("api")))
     grant = await app.login(here)
     assert await works(here, grant.access_token)
@@ -266,7 +265,7 @@ async def test_ending_everything_leaves_what_comes_after(
 
 
 async def test_revoking_an_access_token_leaves_its_session(here: Instance, org: Member) -> None:
-    """Another token of the same session goes on."""
+    """Another token of the same session stays valid."""
     first = await org.login(here)
     second = await here.identity.refresh(first.refresh_token)
     await here.identity.revoke(org.id, first.access_token)
@@ -295,7 +294,6 @@ async def test_a_revocation_is_kept_until_the_token_would_have_expired(
 async def test_an_invalid_token_costs_nothing_more(
     here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
 ) -> None:
-    """It never rises again, so nobody asks."""
     grant = await org.login(here)
     await here.identity.revoke(org.id, grant.access_token)
     assert not await works(here, grant.access_token)
@@ -309,7 +307,7 @@ async def test_an_invalid_token_costs_nothing_more(
 async def test_a_token_ends_with_its_hour(
     here: Instance, org: Member, clock: MovableClock, meter: StoreMeter
 ) -> None:
-    """Also when it is remembered; and without asking anybody."""
+    """Also from the cache, and without a read."""
     grant = await org.login(here)
     assert await works(here, grant.access_token)
     clock.pass_ms(3_590_000)
@@ -339,7 +337,7 @@ class _Unreadable(FaultyStore):
 async def test_a_store_that_can_not_be_read_is_never_a_yes(
     here: Instance, org: Member, clock: MovableClock
 ) -> None:
-    """Nor a no: the caller is told that nobody knows. What was heard a moment ago still counts."""
+    """The outcome is unknown, so the caller gets the error. A recent result still counts."""
     grant = await org.login(here)
     wire = _Unreadable(here.store)
     identity = here.make_identity(wire)
@@ -401,7 +399,7 @@ async def test_a_slow_old_answer_does_not_replace_a_newer_one(
     first = asyncio.create_task(identity.validate(grant.access_token))
     await slow.wait()
     clock.pass_ms(VALIDITY_AGE_MS_MAX - 1_000)
-    identity._validator.mark_changed("of somebody else")
+    identity._validator.mark_changed("of another client")
     await identity.validate(grant.access_token)
     answered.set()
     await first
@@ -446,7 +444,6 @@ async def test_only_so_many_tokens_are_remembered(
 
 
 async def test_an_invalid_token_is_not_remembered(here: Instance, org: Member) -> None:
-    """Nobody can push good tokens out with bad ones."""
     grant = await org.login(here)
     bounded = validator(here, verified_max=1)
     await bounded.validate(grant.access_token)

@@ -60,7 +60,7 @@ class World:
         return [key["kid"] for key in self.keys.jwks()["keys"]]
 
     async def pass_ms(self, duration_ms: int) -> None:
-        """Let time pass, and whoever was woken work."""
+        """Let time pass, and let woken tasks run."""
         self.clock.advance_ms(duration_ms)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -101,7 +101,7 @@ async def test_every_instance_knows_a_key_before_one_signs_with_it(world: World)
 
 
 async def test_what_has_not_changed_is_left_alone(world: World) -> None:
-    """Whatever was concluded from the keys goes on holding."""
+    """Results from the same keys stay valid."""
     revision = world.keys.revision
     for _ in range(3):
         await world.pass_ms(HURRY_MS)
@@ -110,7 +110,7 @@ async def test_what_has_not_changed_is_left_alone(world: World) -> None:
 
 
 async def test_an_unknown_key_is_looked_for_sooner_but_not_each_time(world: World) -> None:
-    """Somebody has dropped the old ones. A flood of made-up keys costs a look in ten seconds."""
+    """The old keys were dropped. A flood of made-up keys costs one read in ten seconds."""
     world.shelf.text = dump_keyring(new_keyring(world.now_epoch)).decode()
     (fresh,) = parse_keyring(world.shelf.text).entries
     for _ in range(100):
@@ -127,7 +127,7 @@ async def test_an_unknown_key_is_looked_for_sooner_but_not_each_time(world: Worl
 async def test_keys_that_were_good_go_on(
     world: World, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is kept there went bad, or away: it is said, counted, and nobody is logged out."""
+    """A damaged or missing text is logged and counted, and no client is logged out."""
     good, (kid,) = world.shelf.text, world.published()
     world.shelf.text = text
     await world.pass_ms(HURRY_MS)
