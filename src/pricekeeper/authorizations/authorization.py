@@ -76,7 +76,6 @@ class GrantTerms(msgspec.Struct, frozen=True):
     accounts: tuple[HeldAccount, ...]
     buckets: tuple[HeldBucket, ...]
     keys: tuple[Key, ...]
-    """The items of the accounts."""
     by_gateway: bool = False
     """Whether the gateway makes the calls, so that only the gateway settles them."""
 
@@ -94,7 +93,6 @@ class Grant(msgspec.Struct, frozen=True):
     max_output_tokens: int
     authorized_at_ms: int
     tokens: dict[str, int]
-    """Taken from each bucket, by limit."""
     considered: tuple[Considered, ...] = ()
     tags: dict[str, str] = {}
     asked_as: str = ""
@@ -131,7 +129,6 @@ class Authorization(msgspec.Struct, frozen=True):
 
     @property
     def shown_id(self) -> str:
-        """The id that its caller knows, and that its usage record has."""
         return self.grant.asked_as or self.id
 
     def at(self, now_ms: int) -> Authorization:
@@ -144,7 +141,6 @@ class Authorization(msgspec.Struct, frozen=True):
         return self
 
     def may_be_settled_at(self, now_ms: int) -> bool:
-        """Whether its client can still settle it."""
         return now_ms <= self.expires_at_ms + LATE_MS_MAX
 
 

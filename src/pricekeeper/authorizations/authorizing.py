@@ -50,12 +50,10 @@ class Call:
         self.wanted = wanted
         self.claim = None if place is None else Claim(place)
         self.speeds: dict[int, Speed] = {}
-        """What is known of the tokens of each candidate."""
         self._granted: Granted | None = None
         self._is_submitted = False
         """Whether a command is under way, which calls `end` in any case."""
         self._has_left = False
-        """Whether the caller has stopped waiting."""
 
     async def authorize(self) -> Granted | Denied | Existing:
         """Take the tokens of the first candidate that may fit its budgets, then hold its cost."""
@@ -108,7 +106,6 @@ class Call:
         return None if rank is None else Wants(rank)
 
     async def _learn(self, wants: Wants) -> None:
-        """Take or read the tokens that are asked for; tokens of other candidates go back."""
         tokens, candidates = self.settler.tokens, self.wanted.candidates
         for rank in wants.look:
             self.speeds[rank] = await tokens.look(self.wanted, candidates[rank])
@@ -164,7 +161,6 @@ class Authorize(Command[Answer]):
         self._book: Book | None = None
 
     def decide(self, draft: Draft) -> Decision:
-        """Grant the first candidate that fits."""
         wanted, claim = self._wanted, self._claim
         if claim is not None:
             own_id = draft.book.named(wanted.asked_as) or claim.existing
@@ -280,8 +276,6 @@ async def try_out(settler: Settler, wanted: Wanted, now_ms: int) -> Granted | De
 
 
 class _Balances(dict[AccountKey, Balance]):
-    """Accounts that were read from the store."""
-
     def balance(self, key: Key, account_id: str) -> Balance | None:
         return self.get((key, account_id))
 

@@ -72,7 +72,6 @@ from pricekeeper.values import ModelLabel
 CHAINS_MAX: Final = 10_000
 RATES_MAX: Final = 4_096
 _Kind: TypeAlias = tuple[int, CacheWrite, str | None, bool]
-"""A price list, and what of a call decides which of its prices apply."""
 _LIMITS_MAX: Final = 4_096
 
 

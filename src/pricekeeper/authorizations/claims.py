@@ -81,9 +81,7 @@ class Claim:
         self.text: str | None = None
         """What is stored at the place, once it is claimed."""
         self.wanted = ""
-        """What is to be stored there."""
         self.existing: str | None = None
-        """The authorization that the id already has."""
         self.failure: PriceKeeperError | None = None
 
     def reaches(self, position: Position) -> bool:
@@ -104,13 +102,11 @@ class Claims:
         self._poster = poster
 
     def place(self, policy: Policy, request_id: str) -> Place:
-        """Where a usage record with that id would be."""
         expires = self._poster.expires_at_epoch(region_at(self._clock.now_ms()))
         lanes = lanes_of(policy.agg_shard_count)
         return Place(request_id, address_of(request_id), lanes, expires)
 
     async def find(self, org_id: str, place: Place) -> str | None:
-        """Find the authorization that was granted under a caller's own id."""
         places = {place.request_id: place.address}
         found = await self._poster.read_receipts(org_id, place.lanes, places)
         taken = found.get(place.request_id)
@@ -212,8 +208,6 @@ class Claims:
 
 
 class _Stored(NamedTuple):
-    """What is stored at a place."""
-
     is_record: bool
     claim: str | None
 

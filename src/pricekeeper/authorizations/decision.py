@@ -67,18 +67,15 @@ class Candidate(msgspec.Struct, frozen=True):
     input_tokens: int
     """The prompt, at most as many as the model can read."""
     max_output_tokens: int
-    """The longest answer to hold for."""
     min_output_tokens: int | None
     """The shortest answer that the call accepts; ``None`` if its answer may not be shortened."""
     worst: WorstCase
     chain: CallChain
     passed_over: tuple[Considered, ...] = ()
-    """The labels between the previous candidate and this one."""
     barred_by: DeniedBy | None = None
     """What denies it in any case. It is a candidate only so that the denial is complete."""
 
     def takes_tokens(self, consume: Container[str] | None) -> bool:
-        """Whether its buckets have a limit that such a call takes from."""
         names = (REQUESTS, TOKENS) if consume is None else consume
         return any(name in names for bucket in self.chain.buckets for name in bucket.limits)
 
@@ -95,17 +92,14 @@ class Wanted(msgspec.Struct, frozen=True):
     at_ms: int
     """When it was requested, which decides its windows."""
     passed_over: tuple[Considered, ...] = ()
-    """The labels after the last candidate."""
     asked_as: str = ""
 
     def tokens(self, candidate: Candidate, max_output_tokens: int) -> dict[str, int]:
-        """What the call takes from each bucket, by limit."""
         if self.consume is not None:
             return self.consume
         return usual_tokens(candidate.input_tokens, max_output_tokens)
 
     def debits(self, candidate: Candidate, max_output_tokens: int) -> tuple[Debit, ...]:
-        """What the call takes from the buckets of a candidate."""
         consume, label = self.tokens(candidate, max_output_tokens), candidate.label
         debits = []
         for bucket in candidate.chain.buckets:
@@ -123,7 +117,6 @@ class Taken(msgspec.Struct, frozen=True):
     output_tokens: int
     debits: tuple[Debit, ...]
     limits: Mapping[str, LimitStatus]
-    """The limits right after that."""
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -144,7 +137,6 @@ class Granted(msgspec.Struct, frozen=True):
 
     authorization: Authorization
     rank: int
-    """The candidate's number."""
     balances: tuple[tuple[BudgetAccount, Balance], ...]
     limits: Mapping[str, LimitStatus]
 
@@ -246,7 +238,6 @@ def _farness(denied_by: Sequence[DeniedBy]) -> tuple[bool, int]:
 
 
 def _has_room(balances: Balances, candidate: Candidate, output_tokens: int) -> bool:
-    """Whether the candidate fits every hard account."""
     needed = candidate.worst.cost_usd_picos(output_tokens)
     for account in candidate.chain.accounts:
         if account.is_hard:

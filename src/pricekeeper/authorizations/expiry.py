@@ -57,9 +57,7 @@ class Swept(NamedTuple):
     """What a sweep has done."""
 
     expired: int = 0
-    """Authorizations charged at their hold."""
     failed: int = 0
-    """Regions that could not be visited."""
 
 
 class Visited(NamedTuple):
@@ -89,7 +87,6 @@ class Expiry:
         return cls(Settler(store, clock, ledger, poster, AuthorizationMeter()))
 
     async def expire_due(self) -> int:
-        """Charge the expired grants of this process at their hold."""
         due = self._settler.take_due()
         for done in await self._expire_all(due):
             if isinstance(done, (StoreError, OverloadedError)):  # a sweep finds it
@@ -156,11 +153,9 @@ class Expiry:
             await clock.sleep_ms(EXPIRY_INTERVAL_MS)
 
     async def close(self) -> None:
-        """Finish accepted work, then stop."""
         await self._settler.close()
 
     async def _visit(self, marker: Marker) -> Visited:
-        """Charge what has expired in a region."""
         now_ms = self._settler.clock.now_ms()
         due: list[tuple[str, Seen]] = []
         after: list[Authorization] = []
@@ -180,7 +175,6 @@ class Expiry:
     async def _expire_all(
         self, due: Sequence[tuple[str, Seen]]
     ) -> list[Authorization | BaseException]:
-        """Expire each of these; returns each result or error."""
         done: list[Authorization | BaseException] = []
         for some in in_groups(due, EXPIRED_AT_ONCE):
             done += await asyncio.gather(

@@ -257,12 +257,10 @@ class RecordPlace(NamedTuple):
     """Where the usage record of a captured authorization is."""
 
     prefix: str
-    """The start of its sheet's sort key."""
     number: int
 
     @property
     def region(self) -> str:
-        """The region of the sheet."""
         return self.prefix[1 : 1 + REGION_DIGITS]
 
 

@@ -50,8 +50,6 @@ class AccountFinding(msgspec.Struct, frozen=True):
 
 
 class _Mend(Command[bool]):
-    """Corrects an account if it has not changed since it was read."""
-
     result = True
 
     def __init__(self, finding: AccountFinding) -> None:
@@ -115,7 +113,6 @@ class LedgerCheck:
         return some_moving
 
     async def _sum_authorizations(self, org_id: str) -> dict[State, Counter[AccountKey]]:
-        """The holds and unsettled charges of each account."""
         sums = {state: Counter[AccountKey]() for state in (State.OPEN, State.UNSETTLED)}
         for region in await self._regions.read_all_marked(org_id):
             async for one, _ in self._regions.read(org_id, region):

@@ -31,7 +31,6 @@ class AuthorizationMeter:
     granted: int = counted(_DECISIONS, "granted")
     denied: int = counted(_DECISIONS, "denied")
     settled: Counter[str] = counted(_SETTLED, shown=_STATES, factory=Counter)
-    """By their new state."""
     debits_lost: int = counted(_WORK, "debit_lost")
     """Times that tokens were taken again because a reply was lost."""
     refunds_lost: int = counted(_WORK, "refund_lost")

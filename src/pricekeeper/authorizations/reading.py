@@ -67,7 +67,6 @@ class AuthorizationReader:
         self._ledger = ledger
 
     async def find(self, org_id: str, own_id: str) -> Seen | None:
-        """The authorization with one of our ids, and its settlement."""
         book = await self._ledger.read_book(org_id)
         for _ in range(READINGS_MAX):
             generation = book.generation
@@ -104,7 +103,6 @@ class AuthorizationReader:
         return None
 
     async def find_record(self, org_id: str, own_id: str, request_id: str) -> Record | None:
-        """The usage record with that id, if it is on the sheet of ``own_id``."""
         item = await self._store.get(USAGE_AGG_SHARDED, sheet_key(org_id, own_id))
         if item is None or request_id not in readable_names(item):
             return None

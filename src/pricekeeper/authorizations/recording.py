@@ -63,7 +63,6 @@ class CaptureAnswer(msgspec.Struct, frozen=True):
 
     @property
     def overrun_usd_picos(self) -> int:
-        """How much the call cost beyond its hold."""
         cost = self.recorded.receipt.cost_usd_picos
         return max(0, cost - self.authorization.grant.held_usd_picos)
 
@@ -208,7 +207,6 @@ class Recording:
     async def _open_since(
         self, accounts: tuple[BudgetAccount, ...], grant: Grant
     ) -> tuple[HeldAccount, ...]:
-        """The accounts of budgets that are newer than the authorization, opened."""
         now_ms = self._settler.clock.now_ms()
         held = {(one.key.pk, one.id) for one in grant.terms.accounts}
         accounts = tuple(
@@ -269,7 +267,6 @@ class Recording:
         raise ContendedError("the id kept changing its meaning")
 
     async def _record_granted(self, policy: Policy, usage: Usage, seen: Seen) -> Recorded:
-        """Capture an authorization by a usage record of the same app and label."""
         terms = seen.authorization.grant.terms
         if terms.client_id != policy.client_id or terms.label != usage.model_label:
             raise RequestIdReusedError(seen.authorization.shown_id)
@@ -277,7 +274,6 @@ class Recording:
         return (await self.capture(policy, seen, usage)).recorded
 
     async def _record_claimed(self, policy: Policy, usage: Usage) -> Recorded | Existing:
-        """Count a record under an id that was claimed and not granted."""
         settler, org_id = self._settler, policy.org_id
         claim = Claim(settler.claims.place(policy, usage.request_id.lower()))
         for _ in range(ATTEMPTS_MAX):

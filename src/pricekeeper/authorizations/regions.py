@@ -61,23 +61,19 @@ class Regions:
         self._reader = reader
         self._retention_days = retention_days
         self._marked: BoundedCache[tuple[str, str], int] = BoundedCache(MARKED_MAX)
-        """When this process has marked them."""
         self._noted: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
 
     def needs_mark(self, org_id: str, region: str) -> bool:
-        """Whether a region must be marked before a grant in it."""
         marked_ms = self._marked.peek((org_id, region))
         return marked_ms is None or self._clock.monotonic_ms() - marked_ms >= MARKED_MS
 
     async def mark(self, org_id: str, region: str) -> None:
-        """Mark a region before something is granted in it."""
         now_ms = self._clock.monotonic_ms()
         nonce = f"{self._clock.now_ms():x}"
         await self._store.put(marker_put(org_id, region, self._expires(region), nonce=nonce))
         self._marked.put((org_id, region), now_ms)
 
     async def read_due(self, visit: int) -> list[Marker]:
-        """The regions that are due for this visit."""
         return await self._read_marked(visit, self._clock.now_ms() - VISITS_MS[visit])
 
     def read(self, org_id: str, region: str) -> AsyncIterator[Seen]:
@@ -151,7 +147,6 @@ class Regions:
         return region_at(max(0, now_ms - kept_ms)), region_at(now_ms + VISITS_MS[0])
 
     async def note_unsettled(self, org_id: str, region: str) -> None:
-        """Mark a region that has unsettled authorizations."""
         if (org_id, region) not in self._noted:
             await self._store.put(unsettled_put(org_id, region, self._expires(region)))
             self._noted.put((org_id, region), True)  # noqa: FBT003
@@ -170,7 +165,6 @@ class Regions:
             await self._store.delete(marker_delete(marker, visit))
 
     def _expires(self, region: str) -> int:
-        """When the authorizations of a region may be deleted."""
         return page_expires_at_epoch(region, self._retention_days)
 
     async def _read_marked(self, visit: int, until_ms: int) -> list[Marker]:

@@ -55,7 +55,6 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     """A call that is about to be made."""
 
     input_tokens: int
-    """An upper bound of the whole prompt."""
     max_output_tokens: int
     authorization_id: str | None = None
     model: str = AUTO
@@ -80,7 +79,6 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     @property
     def may_fall_back(self) -> bool:
-        """Whether later labels of the ordering may be taken."""
         return self.model == AUTO if self.fallback is None else self.fallback
 
     def longest_answer(self, cap: int | None) -> int:
@@ -158,7 +156,6 @@ class Usable(msgspec.Struct, frozen=True):
 
 
 Labels: TypeAlias = Sequence[Usable | Considered]
-"""The labels that may serve a call, and those that are skipped, in order."""
 
 
 def named_labels(catalogue: Catalogue, policy: Policy, request: AuthorizationRequest) -> Labels:
@@ -292,7 +289,6 @@ def find_label(catalogue: Catalogue, policy: Policy, model: str) -> ModelLabel:
 
 
 def _why_unfit(model: Model, asked_tokens: int, least_tokens: int | None) -> str:
-    """Why a model can't take a call, if it can't."""
     try:
         answer_tokens(model, asked_tokens, least_tokens)
     except InvalidValueError as error:

@@ -266,7 +266,6 @@ class Authorizations:
         return (await self._settler.submit(policy.org_id, extend, seen).future).authorization
 
     async def find(self, policy: Policy, authorization_id: str) -> Authorization:
-        """The authorization of a client; raises `NotFoundError` if there is none."""
         found = (await self._find(policy, authorization_id)).authorization
         return found.at(self._clock.now_ms())
 
@@ -298,7 +297,6 @@ class Authorizations:
         return await self._settler.regions.read_exposed(org_ids, first_ms, last_ms)
 
     async def close(self) -> None:
-        """Finish accepted work, then stop."""
         await self._settler.close()
 
     def _note_changed(self, org_id: str, changed: list[Authorization]) -> None:
@@ -341,7 +339,6 @@ class Authorizations:
         return seen
 
     async def _look_up(self, policy: Policy, authorization_id: str) -> Seen | None:
-        """The authorization with our id, or with the id that its caller gave it."""
         reader = self._settler.reader
         if is_authorization_id(authorization_id):
             found = await reader.find(policy.org_id, authorization_id)
@@ -355,7 +352,6 @@ class Authorizations:
         return await claims.find(policy.org_id, claims.place(policy, request_id))
 
     def _repeat(self, existing: Seen, asked: bytes) -> Authorized:
-        """The answer to a request whose id already has an authorization."""
         if existing.authorization.grant.fingerprint != asked:
             raise ConflictError("authorization_id", "was used for another request")
         return Authorized(existing.authorization.at(self._clock.now_ms()), None)

@@ -56,7 +56,6 @@ class Settled(msgspec.Struct, frozen=True):
     book: Book
     """The log that it was settled on."""
     nonce: bytes = b""
-    """Of the sheet that says so."""
     sent_at_ms: int = 0
 
 
@@ -80,7 +79,6 @@ class OpenList:
         self._heap: list[tuple[int, str]] = []
 
     def add(self, org_id: str, authorization: Authorization, book: Book) -> None:
-        """Remember an authorization, or that it was extended."""
         own_id = authorization.id
         if len(self._open) >= REMEMBERED_MAX and own_id not in self._open:
             return
@@ -94,17 +92,14 @@ class OpenList:
             heapq.heapify(self._heap)
 
     def remove(self, authorization_id: str) -> None:
-        """Forget a settled one."""
         due = self._open.pop(authorization_id, None)
         if due is not None:
             self._names.pop(due.authorization.grant.asked_as, None)
 
     def find(self, authorization_id: str) -> Due | None:
-        """Find one by our id or by the id that its caller gave it."""
         return self._open.get(self._names.get(authorization_id, authorization_id))
 
     def take_due(self, now_ms: int) -> list[Due]:
-        """Remove and return those that have expired."""
         due: list[Due] = []
         while self._heap and self._heap[0][0] <= now_ms:
             expires_at_ms, authorization_id = heapq.heappop(self._heap)
@@ -150,7 +145,6 @@ class Settler:
         ledger.observers.append(self._note_others)
 
     def recall(self, authorization_id: str) -> Seen | None:
-        """Find an open authorization of this process in memory."""
         due = self._open.find(authorization_id)
         return None if due is None else self._seen(due)
 
@@ -160,7 +154,6 @@ class Settler:
         return [(one.org_id, self._seen(one)) for one in due]
 
     def note_granted(self, org_id: str, granted: Authorization, book: Book) -> None:
-        """Remember a grant on that log."""
         self.meter.granted += 1
         self._open.add(org_id, granted, book)
 
@@ -194,12 +187,10 @@ class Settler:
             await self.tokens.give_back_now(tokens_beyond(void, settled.authorization))
 
     async def close(self) -> None:
-        """Finish accepted work, then stop."""
         await self.ledger.close()
         await self.tokens.close()
 
     def note_settled(self, org_id: str, action: Action, settled: Settled) -> None:
-        """Update the open list and return tokens."""
         authorization = settled.authorization
         if authorization.state is State.OPEN:
             self._open.add(org_id, authorization, settled.book)
@@ -217,7 +208,6 @@ class Settler:
         return Seen(due.authorization, due.book.generation if follows else UNKNOWN)
 
     def _note_others(self, authorization_ids: Iterable[str]) -> None:
-        """Forget those that other processes have settled or extended."""
         for one in authorization_ids:
             self._open.remove(one)
 
@@ -244,7 +234,6 @@ class Settle(Command[Settled]):
         self._org_id = org_id
         self._action = action
         self.seen = seen
-        """The authorization when it was last read."""
         self._settler = settler
         self._record = record
         self._since = since

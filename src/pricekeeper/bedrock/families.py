@@ -7,7 +7,6 @@ from enum import Enum, StrEnum
 from typing import Any, Final
 
 AUTO: Final = "auto"
-"""Means the best label that the app may use."""
 
 
 class Operation(Enum):
@@ -60,7 +59,6 @@ _IN_THE_BODY: Final = (
 )
 
 _WITHOUT_TEXT: Final = ("embed", "rerank", "canvas", "image", "reel", "sonic")
-"""Parts of the names of models that write no text."""
 _PROVIDERS_WITHOUT_TEXT: Final = (".stability.", ".luma.")
 
 

@@ -53,7 +53,6 @@ _INSTRUCTING: Final = (
 )
 """Members for which Bedrock adds instructions to the prompt: for tools, and for a schema."""
 NOT_PROMPT: Final = ("requestMetadata", "inferenceConfig", "serviceTier")
-"""Members that the model does not read."""
 SERVICE_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _DEFAULT_TIERS: Final = frozenset({"default", "standard", "standard_only"})
 _TIER_MEMBERS: Final = frozenset({"serviceTier", "service_tier", "performanceConfig", ADDITIONAL})
@@ -105,7 +104,6 @@ class CallBounds(msgspec.Struct, frozen=True):
     max_output_tokens: int | None
     """``None`` if the request does not say."""
     cache_write: CacheWrite = CacheWrite.NONE
-    """The dearest cache write."""
     service_tier: str | None = None
     tags: dict[str, str] = {}
     is_open: bool = False
@@ -148,7 +146,6 @@ class BedrockCall(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, bounds=bounds)
 
     def terms(self, model: str, cap: int | None = None, default: int = MAX_OUTPUT_TOKENS) -> Terms:
-        """What to authorize for the call with that model."""
         bounds = self.bounds
         return Terms(
             model=model,

@@ -55,7 +55,6 @@ class Question(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     has_answer: bool = True
     is_free: bool = False
-    """Whether no model runs, so that nothing is reserved."""
     is_signed: bool = False
     """Whether to return the digest of the bytes."""
 
@@ -65,7 +64,6 @@ class Judged(msgspec.Struct, frozen=True):
 
     call: BedrockCall | None
     model: str = ""
-    """The model that the body names, if any."""
     content_sha256: str = ""
     refused: str = ""
 

@@ -66,7 +66,6 @@ class ErrorReply(NamedTuple):
     """What an error reply says about the cost of its call."""
 
     is_free: bool
-    """Whether no model has run."""
     usage: Usage | None
     """What the call used. ``None`` on a call that is not free: the cost is unknown."""
 

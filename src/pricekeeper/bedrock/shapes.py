@@ -29,7 +29,6 @@ IMAGE_TOKENS: Final = 16_640
 VIDEO_TOKENS: Final = 300_000
 """Nova reads at most 960 frames of 288 tokens; other models have shorter windows."""
 DOCUMENT_TOKENS: Final = 8_192
-"""Added for each document."""
 PLAIN_TOKENS_PER_BYTE: Final = 3
 """For a plain-text document, with separators between its cells or lines."""
 _PLAIN_FORMS: Final = frozenset({"txt", "md", "csv", "html", "text/plain"})
@@ -83,11 +82,8 @@ class Findings:
         """Beyond the bytes of the body; negative if pictures have more bytes than tokens."""
         self.cache_write = CacheWrite.NONE
         self.is_open = False
-        """Whether the model may read more than is in the request."""
         self.has_addresses = False
-        """Whether the model is shown pictures that are not in the request."""
         self.uses: set[str] = set()
-        """What is billed beside tokens."""
 
     def note_cache(self, mark: Mapping[str, Any]) -> None:
         """Note a cache write; the longest if its time is unknown."""
@@ -287,7 +283,6 @@ def _cropped(name: str) -> str:
 
 
 def _text_in(value: Any, *names: str) -> int:
-    """The length of the texts under these names."""
     return sum(len(value[name]) for name in names if type(value.get(name)) is str)
 
 
@@ -440,7 +435,6 @@ def grammar(*, is_strict: bool) -> Mapping[str, Structure | Tagged]:
 
 
 def _lines(text: str) -> Iterator[list[str]]:
-    """The words of each shape."""
     for line in re.sub(r"\n\s+", " ", text.strip()).splitlines():
         yield line.split()
 

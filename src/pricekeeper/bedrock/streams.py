@@ -71,7 +71,6 @@ class StreamUsage:
         before."""
         self._lost = False
         self.size = 0
-        """How many bytes have passed."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Read the next bytes; returns them unchanged."""
@@ -188,7 +187,6 @@ def _parsed(payload: bytes) -> dict[str, Any] | None:
 
 
 def _chunk(payload: bytes) -> dict[str, Any] | None:
-    """The content of a chunk of an ``invoke`` stream."""
     outer = _parsed(payload)
     encoded = None if outer is None else outer.get("bytes")
     if not isinstance(encoded, str):

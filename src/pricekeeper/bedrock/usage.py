@@ -51,7 +51,6 @@ _decode_telling: Final = msgspec.json.Decoder(_Telling).decode
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _NO_TRACE: Final = msgspec.Raw()
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises for unreadable bytes."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -303,7 +302,6 @@ def _openai(usage: Mapping[str, Any]) -> Usage:
 
 
 def _routed_model(reply: Mapping[str, Any]) -> str | None:
-    """The model that a prompt router chose."""
     trace = reply.get("trace")
     router = trace.get("promptRouter") if isinstance(trace, _MAPPINGS) else None
     invoked = router.get("invokedModelId") if isinstance(router, _MAPPINGS) else None

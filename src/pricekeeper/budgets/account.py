@@ -71,9 +71,7 @@ class BudgetAccount(msgspec.Struct, frozen=True):
     """One budget in one window."""
 
     key: Key
-    """The item that it is in."""
     id: str
-    """Its name in that item."""
     kind: Kind
     name: str
     scope: Scope
@@ -94,7 +92,6 @@ class BudgetAccount(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str | None:
-        """The label of a quota."""
         return self.labels[0] if self.kind is Kind.QUOTA else None
 
     def counts(self, app_id: str | None, label: str, tags: Mapping[str, str], at_ms: int) -> bool:
@@ -128,7 +125,6 @@ class AccountMemory:
     def find(
         self, policy: Policy, label: str, tags: Mapping[str, str], at_ms: int
     ) -> tuple[BudgetAccount, ...]:
-        """The same as `accounts_for`, from the cache."""
         made = self._made.peek((id(policy), label))
         if made is None or made.policy is not policy or not made.from_ms <= at_ms < made.until_ms:
             accounts = accounts_for(policy, label, tags, at_ms)
@@ -306,7 +302,6 @@ def _days(window: Window, zone: str, day: str) -> Span:
 
 
 def _dates(window: Window, day: date) -> tuple[date, date]:
-    """The first day of the window, and the first one after it."""
     if window is Window.DAY:
         return day, day + timedelta(days=1)
     if window is Window.WEEK:

@@ -72,7 +72,6 @@ class Hourly(NamedTuple):
     costs: Mapping[int, int]
     """Hours without spend are left out."""
     complete_until_hour: int
-    """The first hour that is not complete yet."""
 
 
 class Forecast(NamedTuple):
@@ -177,7 +176,6 @@ class Outlook(NamedTuple):
     """The rest of the window."""
 
     path: Sequence[float]
-    """The expected spend of each hour ahead."""
     low: int | None
     """``None``, as `high` is, if too little is known."""
     high: int | None

@@ -20,7 +20,6 @@ HALF_LIVES_HOURS: Final = (6, 24, 72, 168, 672)
 
 _WEEK_DECAY: Final = 0.75
 _WORKING_HOURS: Final = 5 * HOURS_PER_DAY
-"""The hours from Monday to Friday; the rest are the weekend."""
 _DAY_DECAY: Final = (_WEEK_DECAY ** (1 / 5), _WEEK_DECAY ** (1 / 2))
 """The same decay by week for hours that come five times or twice a week."""
 _LENT_WEEKS: Final = 0.5
@@ -46,7 +45,6 @@ class Expectation(NamedTuple):
     """One for each of `HALF_LIVES_HOURS`."""
 
     def sum_of(self, hours_of_week: Iterable[int]) -> float:
-        """The spend of these hours at the usual level."""
         profile = self.by_hour_of_week
         return sum(profile[hour] for hour in hours_of_week)
 
@@ -63,7 +61,6 @@ class Profile:
         self._expected = [0.0] * len(_DECAYS)
 
     def learn(self, hour_of_week: int, spend: int) -> None:
-        """Learn the spend of the next hour."""
         if self._knows(hour_of_week):  # else there is nothing to compare it with
             expected = self._hour(hour_of_week)
             for index, decay in enumerate(_DECAYS):
@@ -76,7 +73,6 @@ class Profile:
         self._lent_days[lent] = decay * self._lent_days[lent] + 1
 
     def expectation(self) -> Expectation:
-        """The expectation for the hours to come."""
         by_hour = [self._hour(hour) for hour in range(HOURS_PER_WEEK)]
         prior = _LEVEL_PRIOR_HOURS * sum(by_hour) / HOURS_PER_WEEK
         levels = [
@@ -131,6 +127,5 @@ def portions_ahead(now_ms: int, ends_at_ms: int) -> list[float]:
 
 
 def _offset_hours(info: ZoneInfo, hour: int) -> int:
-    """The zone's offset in whole hours."""
     offset = datetime.fromtimestamp(hour * _SECS_PER_HOUR, UTC).astimezone(info).utcoffset()
     return 0 if offset is None else int(offset.total_seconds() // _SECS_PER_HOUR)

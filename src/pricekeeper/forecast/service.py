@@ -30,7 +30,6 @@ class RecordedHours(NamedTuple):
     complete_until_hour: int
 
     def of(self, labels: Collection[str] = ()) -> Hourly:
-        """The hours of these labels together, or of all."""
         sums: dict[int, int] = {}
         for label, costs in self.by_label.items():
             if not labels or label in labels:
@@ -51,7 +50,6 @@ class SpendHistory:
         )
 
     async def read(self, policy: Policy, *, whole_org: bool) -> RecordedHours:
-        """The hourly spend of the policy's app, or of its whole organisation."""
         client = Client(policy.org_id, None if whole_org else policy.app_id)
         complete_until = await self._reader.read_complete_ms() // MS_PER_HOUR
         known = self._known.get(client)

@@ -11,7 +11,6 @@ from pricekeeper.gateway.meter import GatewayMeter
 ABORT: Final = "pricekeeper.abort"
 """The type of the message that ends a connection whose answer can't be finished."""
 DRAINS_MAX: Final = 512
-"""How many streams are read to their end at once after their callers have left."""
 DRAIN_SECS_MAX: Final = 120
 
 Receive = Callable[[], Awaitable[Any]]
@@ -59,7 +58,6 @@ class Drains:
         self._count = 0
 
     def begin(self) -> bool:
-        """Whether there is room for one more, which then begins."""
         if self._count >= DRAINS_MAX:
             self._meter.drains["no_room"] += 1
             return False
@@ -67,7 +65,6 @@ class Drains:
         return True
 
     def end(self, *, is_whole: bool) -> None:
-        """Note the end of one."""
         self._count -= 1
         self._meter.drains["whole" if is_whole else "given_up"] += 1
 

@@ -48,7 +48,6 @@ AGAIN_MS: Final = 1_000
 _OK: Final = 200
 _HEADERS: Final = {"content-type": "application/json", "accept": "application/json"}
 _OF_CONVERSE: Final = ("messages", "system", "toolConfig", "additionalModelRequestFields")
-"""The members of Converse that CountTokens takes."""
 _NOT_OF_INVOKE: Final = frozenset(
     {"model", "stream", "stream_options", "service_tier", "metadata", "user"}
 )
@@ -60,8 +59,6 @@ log = structlog.get_logger("pricekeeper.gateway")
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """The answer of CountTokens; a prompt has at least one token."""
-
     tokens: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="inputTokens")
 
 
@@ -85,7 +82,6 @@ class Counting:
         self._under_way: Counter[str] = Counter()
         """How many calls of an app are being counted; apps without any are removed."""
         self.is_wanted = any(model.counts_tokens for model in catalogue)
-        """Whether any model of the deployment is to be counted."""
 
     async def count(self, plan: Plan, policy: Policy, headers: Mapping[str, str]) -> Plan:
         """The plan with the counted length of the prompt; unchanged if it is unknown."""

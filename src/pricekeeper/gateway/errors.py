@@ -50,11 +50,9 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
         self.retry_after_ms = retry_after_ms
 
     def status_in(self, _dialect: Dialect) -> int:
-        """The status of the answer to a caller of that dialect."""
         return self.status
 
     def headers(self, request_id: str, dialect: Dialect) -> list[tuple[bytes, bytes]]:
-        """The headers of the answer."""
         found = [
             (b"content-type", b"application/json"),
             (b"x-amzn-errortype", self.code.encode()),
@@ -72,7 +70,6 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
         return found
 
     def body(self, dialect: Dialect) -> bytes:
-        """The body of the answer."""
         status = self.status_in(dialect)
         if dialect is Dialect.OPENAI:
             error = {"message": self.message, "type": _OPENAI.get(status, "api_error")}

@@ -73,11 +73,9 @@ class HttpReply:
         self.raw_headers: list[tuple[bytes, bytes]] = []
         """In their order, with names in lower case."""
         self.size = 0
-        """How many unread bytes there are."""
         self._connection: _Connection | None = connection
         self._parts: list[bytes] = []
         self.is_whole = False
-        """Whether all of it has come."""
         self._error: ReplyBrokenError | TimeoutError | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._take: Take | None = None
@@ -125,7 +123,6 @@ class HttpReply:
         return _joined(parts)
 
     def close(self) -> None:
-        """Release it, and close its connection if the reply is not complete."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -160,8 +157,6 @@ class HttpReply:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with at most one request under way."""
-
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self._loop = asyncio.get_running_loop()
@@ -178,7 +173,6 @@ class _Connection(asyncio.Protocol):
         self._is_reading = True
         self._is_writing = False
         self._written: asyncio.Future[None] | None = None
-        """Set while a body waits for room to be written."""
         self.since = self._loop.time()
         """When it last received something or was used."""
 
@@ -195,13 +189,11 @@ class _Connection(asyncio.Protocol):
         return self._is_reading and now - self.since >= waits.silence
 
     def begin(self) -> HttpReply:
-        """Take it for one request."""
         self._reply = HttpReply(self)
         self.since = self._loop.time()
         return self._reply
 
     async def send(self, reply: HttpReply, head: bytes, body: bytes) -> None:
-        """Send the request."""
         try:
             if len(body) <= PIECE_BYTES:
                 self._write(head + body)
@@ -230,7 +222,6 @@ class _Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def resume(self) -> None:
-        """Read on from the network."""
         if not self._is_reading and self._transport is not None:
             self._is_reading = True
             self.since = self._loop.time()
@@ -362,7 +353,6 @@ class HttpClient:
         return reply
 
     async def close(self) -> None:
-        """End all connections."""
         if self._timer is not None:
             self._timer.cancel()
         for connection in list(self._all):
@@ -378,7 +368,6 @@ class HttpClient:
             self._look_later()
 
     def note_free(self, connection: _Connection) -> None:
-        """A request on it has ended; the next one may use it."""
         if connection.is_usable:
             self._idle.append(connection)
 
@@ -423,7 +412,6 @@ class HttpClient:
         self._timer = asyncio.get_running_loop().call_later(secs, self._look)
 
     def _look(self) -> None:
-        """Close connections that are silent or unused for too long."""
         now = asyncio.get_running_loop().time()
         for connection in list(self._all):
             if connection.is_due(now, self._waits):

@@ -28,8 +28,6 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Judge:
-    """The process, and the connection to it."""
-
     def __init__(self, ours: socket.socket, process: subprocess.Popen[bytes]) -> None:
         self._ours = ours
         self._process = process
@@ -63,13 +61,11 @@ class _Judge:
             return take_over(await reader.readexactly(length))
 
     def kill(self) -> None:
-        """End it at once; its current work is not needed."""
         self._disconnect()
         self._process.kill()
         self._process.wait()
 
     async def end(self) -> None:
-        """Close its socket, and wait until it has ended."""
         self._disconnect()
         try:
             await asyncio.to_thread(self._process.wait, END_SECS_MAX)
@@ -89,7 +85,6 @@ class Measuring:
     def __init__(self) -> None:
         self._turns = FairSlots(1)
         self._judge: _Judge | None = None
-        """The process, if it is idle."""
         self.is_busy = False
 
     async def judge(self, client: Client, question: Question, body: Bytes) -> Judged:
@@ -105,7 +100,6 @@ class Measuring:
             self._turns.release()
 
     async def close(self) -> None:
-        """End the process."""
         judge, self._judge = self._judge, None
         if judge is not None:
             await judge.end()

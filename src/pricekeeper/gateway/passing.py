@@ -67,7 +67,6 @@ class CallState(msgspec.Struct):
     outcome: str = "refused"
     cost_usd_micros: int | None = None
     has_begun: bool = False
-    """Whether the head of an answer is on its way."""
 
 
 class GrantedCall(msgspec.Struct, frozen=True):
@@ -82,7 +81,6 @@ class GrantedCall(msgspec.Struct, frozen=True):
     service_tier: str | None
     """The requested tier, which the hold covers."""
     has_answer: bool
-    """Whether the model writes text."""
 
 
 class Passage:
@@ -121,7 +119,6 @@ class Passage:
             raise self._lose(error) from error
 
     async def run(self, response: HttpReply, receive: Receive, send: Send) -> None:
-        """Pass back the answer, and settle."""
         try:
             await response.head()
         except LOST as error:
@@ -160,7 +157,6 @@ class Passage:
         await self._answer(send, response, data)
 
     async def _pass_reply(self, send: Send, response: HttpReply) -> None:
-        """Count a complete answer, and pass it on with its cost."""
         try:
             data = await read_whole(response)
         except LOST as error:
@@ -169,7 +165,6 @@ class Passage:
         await self._answer(send, response, data)
 
     async def _answer(self, send: Send, response: HttpReply, data: bytes) -> None:
-        """Send a complete answer with its cost, if that is known."""
         headers = self._headers(response)
         if self._state.cost_usd_micros is not None:
             cost = b"%d" % self._state.cost_usd_micros
@@ -236,7 +231,6 @@ class Passage:
         )
 
     async def _refuse(self) -> None:
-        """Give back the hold of a call that Bedrock refused."""
         await self._void("Bedrock refused the call")
         self._state.outcome = "upstream_refused"
 

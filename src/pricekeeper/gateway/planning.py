@@ -57,7 +57,6 @@ _JUDGED_HEADERS: Final[Sequence[str]] = (
     GUARDRAIL_HEADER,
 )
 NAMED_MAX: Final = 5
-"""How many labels a message proposes."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -77,7 +76,6 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def is_stream(self) -> bool:
-        """Whether the answer comes in parts."""
         if self.route.operation is None:
             return self.body.get("stream") is True
         return self.route.operation.is_stream

@@ -88,8 +88,6 @@ log = structlog.get_logger("pricekeeper.gateway")
 
 
 class _Request(NamedTuple):
-    """A request without its body."""
-
     scope: Any
     route: Route
     headers: Mapping[str, str]
@@ -100,7 +98,6 @@ class _Request(NamedTuple):
 
     @property
     def address(self) -> str | None:
-        """The address it came from."""
         client = self.scope.get("client")
         return None if client is None else str(client[0])
 
@@ -111,8 +108,6 @@ class _Request(NamedTuple):
 
 
 class _Judging(NamedTuple):
-    """A complete request of an identified client."""
-
     policy: Policy
     signed: Signed | None
     request: _Request
@@ -174,7 +169,6 @@ class Gateway:
             self._note(state, perf_counter_ns() - started_ns)
 
     async def close(self) -> None:
-        """Finish settlements that are under way."""
         await self._settlements.close()
         await self._measuring.close()
         self._deadlines.close()
@@ -353,7 +347,6 @@ class Gateway:
             raise Refusal(403, "AccessDeniedException", "the app does not exist") from None
 
     async def _relay_free(self, send: Send, call: _Judging) -> None:
-        """Pass on a request that runs no model."""
         policy, request = call.policy, call.request
         state, catalogue = request.state, self._services.prices.catalogue
         try:

@@ -12,7 +12,6 @@ import msgspec
 from pricekeeper.bedrock import Operation
 
 PREFIX: Final = b"/bedrock/"
-"""The start of all paths of the gateway."""
 _MODEL: Final = "model/"
 _OPERATIONS: Final = {operation.path_end: operation for operation in Operation}
 _COUNT: Final = "count-tokens"
@@ -32,7 +31,6 @@ class Dialect(Enum):
 
 
 _DIALECTS: Final = {b"openai": Dialect.OPENAI, b"anthropic": Dialect.ANTHROPIC}
-"""By the first part of a path."""
 _BELOW: Final = PREFIX.decode()
 SERVED: Final = {
     Dialect.AWS: f"{_BELOW}{_MODEL}{{modelId}}/{{operation}} "
@@ -53,7 +51,6 @@ class Route(msgspec.Struct, frozen=True):
     """From the path, decoded; empty if the body names it."""
     is_free: bool = False
     name: str = ""
-    """The name in the metrics and the log."""
 
 
 COUNT_TOKENS: Final = Route(Dialect.AWS, None, "", is_free=True, name=_COUNT)

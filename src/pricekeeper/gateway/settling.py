@@ -44,7 +44,6 @@ PAUSE_MS: Final = 200
 SECS_MAX: Final = 5
 """How long an answer waits for its settlement: a caller that times out would pay again."""
 _PASSING: Final = (StoreError, OverloadedError, DeadlineExceededError, TimeoutError)
-"""Errors that another attempt may not meet."""
 log = structlog.get_logger("pricekeeper.gateway")
 
 Work = Callable[[], Awaitable[int | None]]
@@ -133,11 +132,9 @@ class Settlements:
         await self._settle(partial(void, policy, authorization.id, reason))
 
     def leave(self) -> None:
-        """Leave a call charged at its hold."""
         self._meter.unsettled += 1
 
     async def close(self) -> None:
-        """Finish settlements that are under way."""
         await self._services.authorizations.close()  # writes captures, or puts them off
         while self._under_way:
             await asyncio.wait(self._under_way)

@@ -71,7 +71,6 @@ class ShareMeter:
     orgs: set[tuple[str, str]] = field(default_factory=set)
 
     def name_of(self, policy: Policy) -> tuple[str, str]:
-        """The name and id of the organisation in the metrics."""
         org = (policy.org_name, policy.org_id)
         if org not in self.orgs:
             if len(self.orgs) >= ORGS_MAX:
@@ -140,7 +139,6 @@ class CallShare:
             meter.used[line] -= 1
 
     def note_refusal(self, of: str) -> None:
-        """Count a call that is refused because its client uses too much."""
         self._sharing.meter.refusals[*self._org, of] += 1
 
     async def take(self, of: str, count: int) -> None:
@@ -173,6 +171,5 @@ class CallShare:
         self._sharing.meter.used[*self._org, of] -= less
 
     def close(self) -> None:
-        """Give back everything."""
         for of in self._held:
             self.keep(of, 0)

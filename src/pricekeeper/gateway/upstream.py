@@ -77,7 +77,6 @@ class Upstream:
     async def send(
         self, route: Route, model_id: str, headers: Mapping[str, str], body: bytes
     ) -> HttpReply:
-        """Send a call once; its answer has yet to begin."""
         path = self._prefix + _path_of(route, model_id)
         sent = {**headers, "host": self._host}
         if self._signs:

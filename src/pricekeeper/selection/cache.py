@@ -42,7 +42,6 @@ class DecisionCache:
         self._commands = 0
 
     def get(self, policy: Policy) -> Decision | None:
-        """The cached decision for that policy, if it may still be used."""
         entry = self._entries.get(policy.client)
         if entry is None:
             return None

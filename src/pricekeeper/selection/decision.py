@@ -40,14 +40,12 @@ class Decision:
     policy: Policy
     choice: Choice
     model: Model | None
-    """The recommended model; ``None`` if every quota is exhausted."""
     prices: Prices | None
     """Its prices today; ``None`` without a model."""
     org_day: str
     day_starts_at_ms: int
     checked_at_ms: int
     resets_at_ms: int
-    """The next local midnight."""
     live: bool
     """Whether the spends were just summed from the counters, not read from the totals."""
 
@@ -61,17 +59,14 @@ class Decision:
 
     @property
     def org_local_time(self) -> datetime:
-        """When it was decided, on the organisation's clock."""
         return _moment(self.checked_at_ms).astimezone(ZoneInfo(self.policy.timezone))
 
     @property
     def resets_at(self) -> datetime:
-        """The next local midnight, in UTC."""
         return _moment(self.resets_at_ms)
 
     @property
     def explanation(self) -> str:
-        """The quotas in the decision, and why this label was chosen."""
         return explain(self.choice, self.resets_at)
 
     def guidance(self, now_ms: int) -> Guidance:
@@ -86,7 +81,6 @@ class Decision:
         return Guidance(interval_secs, min(interval_secs, left_secs))
 
     def exhausted(self) -> QuotaExceededError:
-        """The error for a client that has no model to call today."""
         models: dict[str, int] = {use.label: use.quota_pct_hundredths for use in self.choice.quotas}
         return QuotaExceededError(models, self.resets_at_ms, self.explanation)
 

@@ -59,7 +59,6 @@ class LabelRole(StrEnum):
     GIVEN_UP = "GIVEN_UP"
     """Recorded as exceeded earlier today."""
     DISABLED = "DISABLED"
-    """Its quota is zero."""
     UNDEFINED = "UNDEFINED"
     """The deployment has no such model."""
     NO_TEXT = "NO_TEXT"
@@ -117,9 +116,7 @@ class StickyState:
     given_up_at_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
     """The quota that each of them had spent; unknown for those that `pricekeeper adopt` copied."""
     comebacks: Mapping[ModelLabel, Comeback] = field(default_factory=dict)
-    """The last recorded one of each label."""
     comeback_version: int = 0
-    """How many comebacks were recorded."""
 
     def barred(self, policy: Policy) -> frozenset[ModelLabel]:
         """The labels that may not be used before midnight, unless their quotas are raised."""
@@ -135,7 +132,6 @@ class Override:
     """The label that an operator has set for an app or an organisation today."""
 
     client: Client
-    """The client that it was set on."""
     label: ModelLabel
     activated_at_epoch: int
 
@@ -163,11 +159,8 @@ class Choice:
     sticky_fallback_active: bool
     """Whether a label of the ordering is given up until midnight."""
     override: Override | None = None
-    """The override that decided, if any."""
     flip: StickyFlip | None = None
-    """The flip to record, if any."""
     comeback: Comeback | None = None
-    """The comeback to record, if any and there is no flip."""
 
     @property
     def chosen(self) -> LabelQuota | None:
@@ -266,7 +259,6 @@ def _obstacle(quota_usd_micros: int, spend_usd_micros: int, given_up: bool) -> L
 
 
 def _roles(obstacles: Sequence[LabelRole | None], position: int | None) -> list[LabelRole]:
-    """The role of each label, given the position of the chosen one."""
     return [
         LabelRole.CHOSEN
         if at == position

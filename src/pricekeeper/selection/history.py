@@ -56,7 +56,6 @@ class FlipHistory:
             self._marked.put((org_id, app_id, day), True)  # noqa: FBT003
 
     async def read_client(self, client: Client, first_day: str, last_day: str) -> list[Flip]:
-        """The changes for a client in these days, with those of its organisation."""
         found: list[Flip] = []
         for one in dict.fromkeys((client, client.org)):
             async for item in query_items(self._store, history_query(one, first_day, last_day)):
@@ -64,7 +63,6 @@ class FlipHistory:
         return sorted(found, key=_moment, reverse=True)
 
     async def read_org(self, org_id: OrgId, first_day: str, last_day: str, after: str) -> FlipPage:
-        """The changes for an organisation and its apps in these days, page by page."""
         marked: list[tuple[str, str | None, str]] = []
         query = flip_markers_query(org_id, first_day, last_day, after)
         rest = ""

@@ -11,7 +11,6 @@ from pricekeeper.selection.fallback import Reason
 from pricekeeper.telemetry import Family, counted
 
 EXHAUSTED: Final = "EXHAUSTED"
-"""The reason of a decision without a model."""
 
 _SELECTIONS: Final = Family("pricekeeper_selections", "Model selections by reason.", ("reason",))
 _FLIPS: Final = Family(
@@ -26,9 +25,7 @@ class SelectionMeter:
     warm: int = counted(_SELECTIONS, "warm")
     """Answers from the cache."""
     decisions: Counter[str] = counted(_SELECTIONS, shown=(*Reason, EXHAUSTED), factory=Counter)
-    """New decisions by reason."""
     flips: int = counted(_FLIPS, "made")
-    """Sticky states that this instance changed."""
     flips_lost: int = counted(_FLIPS, "lost")
     """Flips that another instance made first."""
     flips_unknown: int = counted(_FLIPS, "unknown")
@@ -36,9 +33,7 @@ class SelectionMeter:
     flips_failed: int = counted(_FLIPS, "failed")
     """Flips that the store could not take; the decision still held."""
     overrides: Counter[str] = field(default_factory=Counter)
-    """Commands of operators: ``set`` and ``cleared``."""
 
     def count_decision(self, decision: Decision) -> None:
-        """Count a new decision."""
         choice = decision.choice
         self.decisions[EXHAUSTED if choice.label is None else choice.reason.value] += 1

@@ -79,8 +79,6 @@ _log = structlog.get_logger(__name__)
 
 
 class _Moment(NamedTuple):
-    """The current time, and the organisation's day around it."""
-
     now_ms: int
     day: str
     starts_at_ms: int
@@ -88,8 +86,6 @@ class _Moment(NamedTuple):
 
 
 class _Findings(NamedTuple):
-    """The findings of a read for a decision."""
-
     spends_usd_micros: dict[ModelLabel, int]
     sticky: StickyState | None
     overrides: list[Override]
@@ -156,7 +152,6 @@ class Selector:
         return decision
 
     def now_ms(self) -> int:
-        """The time by which decisions are made."""
         return self._clock.now_ms()
 
     async def set_override(self, policy: Policy, label: str, by: Attribution) -> Override:
