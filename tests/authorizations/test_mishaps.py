@@ -14,7 +14,7 @@ from memory_store import MemoryStore
 from metering.conftest import a_policy
 from minting import minted
 from pricekeeper.authorizations import Authorized, LedgerCheck
-from pricekeeper.authorizations.claims import Claim
+from pricekeeper.authorizations.claims import Claim, place_of
 from pricekeeper.authorizations.items import GRANT
 from pricekeeper.budgets import Balance, Scope, accounts_of, item_partition
 from pricekeeper.errors import OverloadedError, UnreadableItemError
@@ -231,7 +231,7 @@ async def test_an_item_of_accounts_that_was_set_right_is_used_again(
 async def test_a_claim_is_never_moved_back(world: World) -> None:
     """Where others have claimed further on, they may grant what is too far from an earlier one."""
     claims = world.instance.authorizations._settler.claims
-    place = claims.place(world.policy, minted(world.clock.now_ms()))
+    place = place_of(world.policy, minted(world.clock.now_ms()))
     chapter = begin_chapter(world.clock.now_ms(), salt=1)
     earlier, later = (
         authorization_id_of(Position(chapter, number).sort_key, 0) for number in (0x0FF, 0x100)

@@ -15,7 +15,6 @@ from pricekeeper.authorizations import (
     claims,
     expiry,
     reading,
-    regions,
     settler,
 )
 from pricekeeper.authorizations.authorization import Authorization, Changed, Expire, State
@@ -312,13 +311,13 @@ def no_sweeps(patch: Patch) -> None:
 
 def marked_after_the_grant(patch: Patch) -> None:
     """A region is marked only if its process lives on."""
-    patch.setattr(regions.Regions, "needs_mark", lambda *_: False)
+    patch.setattr(reading.Regions, "needs_mark", lambda *_: False)
 
 
 def swept_once(patch: Patch) -> None:
     """A region is visited once; late sheets are held for ever."""
-    for module in (expiry, regions):
-        patch.setattr(module, "VISITS_MS", regions.VISITS_MS[:1])
+    for module in (expiry, reading):
+        patch.setattr(module, "VISITS_MS", reading.VISITS_MS[:1])
 
 
 def window_of_another_zone(patch: Patch) -> None:

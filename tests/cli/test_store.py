@@ -13,8 +13,7 @@ from authorizations.conftest import HELD_USD_PICOS, Instance, a_budget
 from cli.conftest import ORG, ORG_FLAGS, Cli, drop_a_table
 from metering.conftest import a_policy
 from pricekeeper.authorizations import LedgerCheck, State
-from pricekeeper.authorizations.reading import AuthorizationReader
-from pricekeeper.authorizations.regions import Regions
+from pricekeeper.authorizations.reading import AuthorizationReader, Regions
 from pricekeeper.budgets import Balance
 from pricekeeper.cli import exits
 from pricekeeper.clock import SystemClock

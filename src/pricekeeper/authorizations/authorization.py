@@ -11,16 +11,14 @@ in the order of the log.
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
-from uuid import UUID
 
 import msgspec
 
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import capture, capture_late, expire
-from pricekeeper.errors import ConflictError, InvalidValueError, RequestIdReusedError
+from pricekeeper.errors import ConflictError, RequestIdReusedError
 from pricekeeper.limiter.bucket import Debit
 from pricekeeper.limiter.limits import limit_of
 from pricekeeper.storage import Key
@@ -32,8 +30,6 @@ HOLD_MS_MAX: Final = 26 * 3_600_000
 
 REQUESTS, TOKENS = "rpm", "tpm"
 """The limits that a call takes from by default."""
-
-_CANONICAL: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class State(StrEnum):
@@ -153,18 +149,6 @@ def check_may_settle(grant: Grant, *, by_gateway: bool = False) -> None:
     """Raise `ConflictError` if an app settles a call of the gateway."""
     if grant.terms.by_gateway and not by_gateway:
         raise ConflictError("authorization_id", "is a call's through the gateway, which settles it")
-
-
-def parse_id(text: str, field: str = "authorization_id") -> str:
-    """An id in canonical form; raises `InvalidValueError`."""
-    if _CANONICAL.fullmatch(text):
-        return text
-    try:
-        return str(UUID(text))
-    except (ValueError, AttributeError, TypeError) as error:
-        raise InvalidValueError(
-            field, "must be a UUID such as 01928f7c-12ab-7c3d-8e4f-0123456789ab"
-        ) from error
 
 
 class Capture(msgspec.Struct, frozen=True):

@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pricekeeper.authorizations.reading import CLAIM_SHEETS, AuthorizationReader
-from pricekeeper.clock import Clock
 from pricekeeper.concurrency import error_copy
 from pricekeeper.errors import (
     ConditionFailedError,
@@ -34,7 +33,12 @@ from pricekeeper.errors import (
 )
 from pricekeeper.ledger import Draft
 from pricekeeper.ledger.draft import AnyCommand
-from pricekeeper.ledger.position import Position, authorization_id_of, sheets_between
+from pricekeeper.ledger.position import (
+    Position,
+    authorization_id_of,
+    region_of,
+    sheets_between,
+)
 from pricekeeper.metering.journal import (
     ID_DIGITS,
     PAGE_DIGITS,
@@ -51,7 +55,6 @@ from pricekeeper.metering.receipt import receipt_key, receipt_taken_for, take_pl
 from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.tenants import Policy
-from pricekeeper.ticks import region_at
 
 ATTEMPTS_MAX: Final = 8
 
@@ -62,7 +65,11 @@ class Place(NamedTuple):
     request_id: str
     address: Address | None
     lanes: int
-    expires_at_epoch: int
+
+
+def place_of(policy: Policy, request_id: str) -> Place:
+    """Where a usage record with that id would be."""
+    return Place(request_id, address_of(request_id), lanes_of(policy.agg_shard_count))
 
 
 class Existing(msgspec.Struct, frozen=True):
@@ -93,18 +100,10 @@ class Claim:
 class Claims:
     """Claims places for calls of all organisations."""
 
-    def __init__(
-        self, store: Store, clock: Clock, reader: AuthorizationReader, poster: Poster
-    ) -> None:
+    def __init__(self, store: Store, reader: AuthorizationReader, poster: Poster) -> None:
         self._store = store
-        self._clock = clock
         self._reader = reader
         self._poster = poster
-
-    def place(self, policy: Policy, request_id: str) -> Place:
-        expires = self._poster.expires_at_epoch(region_at(self._clock.now_ms()))
-        lanes = lanes_of(policy.agg_shard_count)
-        return Place(request_id, address_of(request_id), lanes, expires)
 
     async def find(self, org_id: str, place: Place) -> str | None:
         places = {place.request_id: place.address}
@@ -149,7 +148,7 @@ class Claims:
             place, address = left[0].place, _address(left[0])
             key = page_at(org_id, place.lanes, address, depth)
             changes = {_address(one).name: (one.text, one.wanted) for one in left}
-            expires = max(one.place.expires_at_epoch for one in left)
+            expires = max(map(self._expires, left))
             try:
                 await self._store.update(take_places_update(key, changes, expires))
             except ConditionFailedError as refused:
@@ -181,7 +180,7 @@ class Claims:
         place = claim.place
         for _ in range(ATTEMPTS_MAX):
             put = take_place_put(
-                org_id, place.request_id, claim.wanted, place.expires_at_epoch, claim.text
+                org_id, place.request_id, claim.wanted, self._expires(claim), claim.text
             )
             try:
                 await self._store.put(put)
@@ -197,6 +196,9 @@ class Claims:
             if _learn(claim, _Stored(bool(item) and taken is None, taken)):
                 return
         raise ContendedError("others kept claiming the same id")
+
+    def _expires(self, claim: Claim) -> int:
+        return self._poster.expires_at_epoch(region_of(claim.wanted))
 
     async def _may_move(self, org_id: str, claim: Claim, text: str) -> bool:
         """Whether the claim has no authorization, and would move forward.

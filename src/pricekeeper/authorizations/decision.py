@@ -175,6 +175,7 @@ class ChosenCandidate(msgspec.Struct, frozen=True):
 
     rank: int
     output_tokens: int
+    held_usd_picos: int
     considered: tuple[Considered, ...]
 
 
@@ -183,7 +184,8 @@ def find_first_with_room(balances: Balances, wanted: Wanted) -> int | None:
     for rank, candidate in enumerate(wanted.candidates):
         least = candidate.min_output_tokens
         output_tokens = candidate.max_output_tokens if least is None else least
-        if candidate.barred_by is None and _has_room(balances, candidate, output_tokens):
+        needed = candidate.worst.cost_usd_picos(output_tokens)
+        if candidate.barred_by is None and _has_room(balances, candidate, needed):
             return rank
     return None
 
@@ -191,13 +193,10 @@ def find_first_with_room(balances: Balances, wanted: Wanted) -> int | None:
 def choose(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate | Denied | Wants:
     """Choose the first candidate that fits, or say what denies the call."""
     first, speed = wanted.candidates[0], speeds.get(0)
-    if (
-        isinstance(speed, Taken)
-        and not first.passed_over
-        and first.barred_by is None
-        and _has_room(balances, first, speed.output_tokens)
-    ):  # as nearly always
-        return ChosenCandidate(0, speed.output_tokens, first.chain.alone)
+    if isinstance(speed, Taken) and not first.passed_over and first.barred_by is None:
+        needed = first.worst.cost_usd_picos(speed.output_tokens)
+        if _has_room(balances, first, needed):  # nearly always
+            return ChosenCandidate(0, speed.output_tokens, needed, first.chain.alone)
     return _walk(balances, wanted, speeds)
 
 
@@ -210,7 +209,8 @@ def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate
         speed = speeds.get(rank)
         longest = speed.output_tokens if isinstance(speed, Taken) else candidate.max_output_tokens
         output_tokens = _fit(balances, candidate, longest)
-        denied_by = _find_obstacles(balances, candidate, output_tokens)
+        needed = candidate.worst.cost_usd_picos(output_tokens)
+        denied_by = _find_obstacles(balances, candidate, needed)
         if isinstance(speed, Lacking):
             denied_by += speed.denied_by
         elif not isinstance(speed, Taken) and candidate.takes_tokens(wanted.consume):
@@ -220,7 +220,7 @@ def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate
                 unknown.append(rank)
         if not denied_by:
             considered.append(Considered(candidate.label))
-            return ChosenCandidate(rank, output_tokens, tuple(considered))
+            return ChosenCandidate(rank, output_tokens, needed, tuple(considered))
         considered.append(Considered(candidate.label, "; ".join(one.text for one in denied_by)))
         if named is None or _farness(denied_by) < _farness(named):
             named = denied_by
@@ -237,8 +237,7 @@ def _farness(denied_by: Sequence[DeniedBy]) -> tuple[bool, int]:
     return any(one.retry_after_ms is None for one in denied_by), len(denied_by)
 
 
-def _has_room(balances: Balances, candidate: Candidate, output_tokens: int) -> bool:
-    needed = candidate.worst.cost_usd_picos(output_tokens)
+def _has_room(balances: Balances, candidate: Candidate, needed: int) -> bool:
     for account in candidate.chain.accounts:
         if account.is_hard:
             balance = balances.balance(account.key, account.id)
@@ -260,9 +259,8 @@ def _fit(balances: Balances, candidate: Candidate, longest: int) -> int:
     return max(least, longest)
 
 
-def _find_obstacles(balances: Balances, candidate: Candidate, output_tokens: int) -> list[DeniedBy]:
+def _find_obstacles(balances: Balances, candidate: Candidate, needed: int) -> list[DeniedBy]:
     """Everything that denies the candidate, except its limits."""
-    needed = candidate.worst.cost_usd_picos(output_tokens)
     found = [
         obstacle
         for account in candidate.chain.accounts
@@ -312,7 +310,7 @@ def make_grant(wanted: Wanted, choice: ChosenCandidate) -> tuple[Grant, StoredTe
         terms,
         wanted.fingerprint,
         candidate.reason,
-        candidate.worst.cost_usd_picos(output_tokens),
+        choice.held_usd_picos,
         candidate.input_tokens,
         output_tokens,
         wanted.at_ms,

@@ -27,8 +27,7 @@ import structlog
 from pricekeeper.authorizations.authorization import Authorization, Expire, State
 from pricekeeper.authorizations.items import Marker
 from pricekeeper.authorizations.meter import AuthorizationMeter
-from pricekeeper.authorizations.reading import Seen
-from pricekeeper.authorizations.regions import VISITS_MS
+from pricekeeper.authorizations.reading import VISITS_MS, Seen
 from pricekeeper.authorizations.settler import Settler
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import in_groups
@@ -159,7 +158,7 @@ class Expiry:
         now_ms = self._settler.clock.now_ms()
         due: list[tuple[str, Seen]] = []
         after: list[Authorization] = []
-        async for seen in self._settler.regions.read(marker.org_id, marker.region):
+        async for seen in self._settler.reader.read_region(marker.org_id, marker.region):
             if seen.authorization.at(now_ms).state is seen.authorization.state:
                 after.append(seen.authorization)
             else:

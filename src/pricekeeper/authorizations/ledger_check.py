@@ -20,8 +20,7 @@ from typing import Final
 import msgspec
 
 from pricekeeper.authorizations.authorization import State
-from pricekeeper.authorizations.reading import AuthorizationReader
-from pricekeeper.authorizations.regions import Regions
+from pricekeeper.authorizations.reading import AuthorizationReader, Regions
 from pricekeeper.budgets import Balance, BudgetAccount
 from pricekeeper.clock import Clock
 from pricekeeper.ledger import Command, Decision, Draft, Ledger
@@ -73,7 +72,8 @@ class LedgerCheck:
         self._clock = clock
         self._spend = WindowSpend(store, clock)
         self._ledger = Ledger(store, clock, self._spend.read_spend)
-        self._regions = Regions(store, clock, AuthorizationReader(store, self._ledger))
+        self._reader = AuthorizationReader(store, self._ledger)
+        self._regions = Regions(store, clock, self._reader)
 
     async def check(
         self, policies: Sequence[Policy], *, mend: bool = False
@@ -115,7 +115,7 @@ class LedgerCheck:
     async def _sum_authorizations(self, org_id: str) -> dict[State, Counter[AccountKey]]:
         sums = {state: Counter[AccountKey]() for state in (State.OPEN, State.UNSETTLED)}
         for region in await self._regions.read_all_marked(org_id):
-            async for one, _ in self._regions.read(org_id, region):
+            async for one, _ in self._reader.read_region(org_id, region):
                 if one.state in sums:
                     for account in one.grant.terms.accounts:
                         sums[one.state][account.key, account.id] += one.grant.held_usd_picos

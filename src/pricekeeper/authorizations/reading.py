@@ -1,25 +1,46 @@
-"""Reads authorizations: the grant from its sheet, and the outcome from the log.
+"""Reads authorizations: the grant from its sheet, the outcome from the log; marks their regions.
 
 The outcome is on a sheet that is not filed yet, which this process has in memory, or is filed
 beside the grant (`pricekeeper.ledger`). The usage record of a captured one is on the sheet of its
 capture.
+
+A region is marked before the first authorization in it is granted, and again every `MARKED_MS`,
+since a chapter of the log may last longer than its region. A sweep visits regions that are a few
+minutes old and removes the mark when nothing in it is open. It comes back twice, the last time
+after more than a day, for sheets that arrived late. Another mark says where unsettled ones are, for
+as long as they are kept.
+
+Authorizations are returned in their state of now (`Authorization.at`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Collection
 from typing import Final, NamedTuple
 
-from pricekeeper.authorizations.authorization import Authorization
+from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.items import (
+    Marker,
     RecordPlace,
     authorizations_on,
     captured,
     find_on,
+    marker_delete,
+    marker_of,
+    marker_put,
+    markers_query,
     record_place,
+    unsettled_delete,
+    unsettled_put,
+    unsettled_queries,
+    unsettled_region,
     with_outcome,
 )
-from pricekeeper.errors import ContendedError, UnreadableItemError
+from pricekeeper.clock import Clock
+from pricekeeper.concurrency import BoundedCache
+from pricekeeper.days import MS_PER_DAY
+from pricekeeper.errors import ConditionFailedError, ContendedError, UnreadableItemError
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.items import (
     behind_query,
@@ -34,13 +55,17 @@ from pricekeeper.ledger.position import (
     authorization_id_of,
     outcome_name,
     outcomes_sort_key,
+    region_of,
     sheet_number,
     sheet_sort_key,
 )
 from pricekeeper.ledger.sheet import parse_filed, readable_names, readable_sheet
+from pricekeeper.metering.items import RETENTION_DAYS
 from pricekeeper.metering.journal import Record, entry_on, private_name
+from pricekeeper.metering.journal_items import page_expires_at_epoch
 from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
+from pricekeeper.ticks import region_at
 
 READINGS_MAX: Final = 4
 CLAIM_SHEETS: Final = 256
@@ -49,6 +74,13 @@ CLAIM_PAGE: Final = 16
 """How many of them are read at once: it is nearly always on one of the first."""
 UNKNOWN: Final = -1
 """The generation of an authorization that must be read again before it is changed."""
+
+MARKED_MAX: Final = 10_000
+KEPT_MARGIN_DAYS: Final = 3
+"""Some items of a day are kept this much longer than the retention."""
+MARKED_MS: Final = 180_000
+VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
+"""The age of a region at each visit."""
 
 
 class Seen(NamedTuple):
@@ -157,3 +189,135 @@ def _filed(item: Item | None, authorization_id: str) -> tuple[str, str]:
     """The filed outcome, empty if none, and where the rest of a cut one is."""
     text = "" if item is None else item.get(outcome_name(authorization_id), "")
     return parse_filed(text if isinstance(text, str) else "")
+
+
+class Regions:
+    """Marks regions that may have open authorizations, and reads them."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        reader: AuthorizationReader,
+        retention_days: int = RETENTION_DAYS,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._reader = reader
+        self._retention_days = retention_days
+        self._marked: BoundedCache[tuple[str, str], int] = BoundedCache(MARKED_MAX)
+        self._noted: BoundedCache[tuple[str, str], bool] = BoundedCache(MARKED_MAX)
+
+    def needs_mark(self, org_id: str, region: str) -> bool:
+        marked_ms = self._marked.peek((org_id, region))
+        return marked_ms is None or self._clock.monotonic_ms() - marked_ms >= MARKED_MS
+
+    async def mark(self, org_id: str, region: str) -> None:
+        now_ms = self._clock.monotonic_ms()
+        nonce = f"{self._clock.now_ms():x}"
+        await self._store.put(marker_put(org_id, region, self._expires(region), nonce=nonce))
+        self._marked.put((org_id, region), now_ms)
+
+    async def read_due(self, visit: int) -> list[Marker]:
+        return await self._read_marked(visit, self._clock.now_ms() - VISITS_MS[visit])
+
+    async def read_unfinished(
+        self, org_id: str, states: Collection[State], before: str = ""
+    ) -> AsyncIterator[Authorization]:
+        """The authorizations of an organisation in these states, newest first, region by region.
+
+        ``before`` is the id of the last one on the page before.
+        """
+        now_ms = self._clock.now_ms()
+        marked = {one.region for one in await self.read_fresh() if one.org_id == org_id}
+        for period, query in unsettled_queries(*self._all_regions(), org_id):
+            regions = {region for region in marked if region.startswith(period)}
+            if State.UNSETTLED in states:
+                markers = query_items(self._store, query)
+                regions |= {unsettled_region(item)[1] async for item in markers}
+            for region in sorted(regions, reverse=True):
+                if before and region > region_of(before):
+                    continue
+                found = [
+                    one.at(now_ms) async for one, _ in self._reader.read_region(org_id, region)
+                ]
+                for one in sorted(found, key=lambda one: one.id, reverse=True):
+                    if one.state in states and (not before or one.id < before):
+                        yield one
+
+    async def read_exposed(
+        self, org_ids: Collection[str], first_ms: int, last_ms: int
+    ) -> list[tuple[str, Authorization]]:
+        """The open and unsettled authorizations of these organisations in that time.
+
+        The marks are read once for all of them.
+        """
+        wanted, now_ms = set(org_ids), self._clock.now_ms()
+        alone = next(iter(wanted)) if len(wanted) == 1 else ""
+        first, last = region_at(max(0, first_ms)), region_at(max(0, last_ms))
+        regions = {(one.org_id, one.region) for one in await self.read_fresh()}
+        regions |= await self._read_unsettled(first, last, alone)
+        return [
+            (org_id, one.at(now_ms))
+            for org_id, region in sorted(regions)
+            if org_id in wanted and first <= region <= last
+            async for one, _ in self._reader.read_region(org_id, region)
+            if one.state in (State.OPEN, State.UNSETTLED)
+        ]
+
+    async def read_all_marked(self, org_id: str) -> list[str]:
+        """Every region of an organisation that may have open or unsettled authorizations."""
+        unsettled = await self._read_unsettled(*self._all_regions(), org_id)
+        regions = {region for _, region in unsettled}
+        ahead_ms = self._clock.now_ms() + VISITS_MS[0]
+        for visit in range(len(VISITS_MS)):
+            marked = await self._read_marked(visit, ahead_ms)
+            regions |= {one.region for one in marked if one.org_id == org_id}
+        return sorted(regions)
+
+    async def read_fresh(self) -> list[Marker]:
+        """The regions that may have open ones, also those too young for a sweep."""
+        return await self._read_marked(0, self._clock.now_ms() + VISITS_MS[0])
+
+    async def _read_unsettled(
+        self, first_region: str, last_region: str, org_id: str
+    ) -> set[tuple[str, str]]:
+        queries = unsettled_queries(first_region, last_region, org_id)
+        return {
+            unsettled_region(item)
+            for _, query in queries
+            async for item in query_items(self._store, query)
+        }
+
+    def _all_regions(self) -> tuple[str, str]:
+        """The first region that is kept, and the last that can exist."""
+        now_ms = self._clock.now_ms()
+        kept_ms = (self._retention_days + KEPT_MARGIN_DAYS) * MS_PER_DAY
+        return region_at(max(0, now_ms - kept_ms)), region_at(now_ms + VISITS_MS[0])
+
+    async def note_unsettled(self, org_id: str, region: str) -> None:
+        if (org_id, region) not in self._noted:
+            await self._store.put(unsettled_put(org_id, region, self._expires(region)))
+            self._noted.put((org_id, region), True)  # noqa: FBT003
+
+    async def note_visited(self, marker: Marker, visit: int, *, some_unsettled: bool) -> None:
+        """Nothing is open in the region: schedule its next visit, if there is one.
+
+        The mark stays if the region was marked again meanwhile.
+        """
+        org_id, region, _ = marker
+        if visit + 1 < len(VISITS_MS):
+            await self._store.put(marker_put(org_id, region, self._expires(region), visit + 1))
+        elif not some_unsettled:
+            await self._store.delete(unsettled_delete(org_id, region))
+        with contextlib.suppress(ConditionFailedError):
+            await self._store.delete(marker_delete(marker, visit))
+
+    def _expires(self, region: str) -> int:
+        return page_expires_at_epoch(region, self._retention_days)
+
+    async def _read_marked(self, visit: int, until_ms: int) -> list[Marker]:
+        last = region_at(max(0, until_ms))
+        items = query_items(self._store, markers_query(visit, last))
+        found = [marker_of(item) async for item in items]
+        return [marker for marker in found if marker is not None]

@@ -7,7 +7,7 @@ no call can be granted under it any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from pricekeeper.authorizations.authorization import (
     Settlement,
     check_may_settle,
 )
-from pricekeeper.authorizations.claims import Claim, Existing
+from pricekeeper.authorizations.claims import Claim, Existing, place_of
 from pricekeeper.authorizations.reading import Seen
 from pricekeeper.authorizations.settler import Settled, Settler, must_mark, put_record
 from pricekeeper.budgets import BudgetAccount
@@ -140,21 +140,11 @@ class Recording:
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count a usage record; under the id of an authorization it is the capture."""
-        try:
-            return await self._metering.record(policy, usage)
-        except RequestIdReusedError as named:
-            if not named.authorization_id:
-                raise
-            return await self._record_named(policy, usage, named)
+        return await self._count(self._metering.record(policy, usage), policy, usage)
 
     async def answer(self, settled: RecordUnderWay) -> Recorded:
         """The answer to a record that `Metering.begin` has begun; raises as `record` does."""
-        try:
-            return await self._metering.answer(settled)
-        except RequestIdReusedError as named:
-            if not named.authorization_id:
-                raise
-            return await self._record_named(settled.policy, settled.usage, named)
+        return await self._count(self._metering.answer(settled), settled.policy, settled.usage)
 
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
@@ -239,6 +229,14 @@ class Recording:
         )
         return CaptureAnswer(authorization, recorded, is_duplicate=not settled.changed)
 
+    async def _count(self, recorded: Awaitable[Recorded], policy: Policy, usage: Usage) -> Recorded:
+        try:
+            return await recorded
+        except RequestIdReusedError as named:
+            if not named.authorization_id:
+                raise
+            return await self._record_named(policy, usage, named)
+
     async def _record_named(
         self, policy: Policy, usage: Usage, named: RequestIdReusedError
     ) -> Recorded:
@@ -275,7 +273,7 @@ class Recording:
 
     async def _record_claimed(self, policy: Policy, usage: Usage) -> Recorded | Existing:
         settler, org_id = self._settler, policy.org_id
-        claim = Claim(settler.claims.place(policy, usage.request_id.lower()))
+        claim = Claim(place_of(policy, usage.request_id.lower()))
         for _ in range(ATTEMPTS_MAX):
             submission = await self._metering.price_recorded(policy, usage)
             record = RecordOnSheet(policy, submission)

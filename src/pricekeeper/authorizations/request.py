@@ -6,12 +6,14 @@ too short. Quotas are decided later, and a denial names them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
+from uuid import UUID
 
 import msgspec
 
-from pricekeeper.authorizations.authorization import Considered, parse_id
+from pricekeeper.authorizations.authorization import Considered
 from pricekeeper.bedrock import AUTO, CacheWrite
 from pricekeeper.budgets import Scope
 from pricekeeper.days import next_midnight_ms
@@ -38,6 +40,7 @@ from pricekeeper.tenants import Policy, QuotaEnforcement, QuotaScope
 from pricekeeper.values import ModelLabel
 from pricekeeper.wire.bounds import CONSUME_MAX, HOLD_SECS_DEFAULT, HOLD_SECS_RANGE
 
+_CANONICAL: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ROLES: Final = {
     LabelRole.EXCEEDED: "its quota for the day is spent",
     LabelRole.GIVEN_UP: "it was given up earlier today, until midnight or a higher quota",
@@ -127,6 +130,18 @@ def checked(request: AuthorizationRequest) -> AuthorizationRequest:
         return request
     canonical = parse_id(request.authorization_id)
     return msgspec.structs.replace(request, authorization_id=canonical)
+
+
+def parse_id(text: str, field: str = "authorization_id") -> str:
+    """An id in canonical form; raises `InvalidValueError`."""
+    if _CANONICAL.fullmatch(text):
+        return text
+    try:
+        return str(UUID(text))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidValueError(
+            field, "must be a UUID such as 01928f7c-12ab-7c3d-8e4f-0123456789ab"
+        ) from error
 
 
 def check_hold_secs(hold_secs: int) -> None:

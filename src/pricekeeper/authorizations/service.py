@@ -25,11 +25,10 @@ from pricekeeper.authorizations.authorization import (
     State,
     Void,
     check_may_settle,
-    parse_id,
 )
 from pricekeeper.authorizations.authorizing import Call, try_out
 from pricekeeper.authorizations.candidates import Candidates
-from pricekeeper.authorizations.claims import Existing
+from pricekeeper.authorizations.claims import Existing, place_of
 from pricekeeper.authorizations.decision import Denied, Granted
 from pricekeeper.authorizations.expiry import Expiry
 from pricekeeper.authorizations.items import record_place
@@ -41,6 +40,7 @@ from pricekeeper.authorizations.request import (
     check_hold_secs,
     checked,
     fingerprint,
+    parse_id,
 )
 from pricekeeper.authorizations.settler import Settler
 from pricekeeper.clock import Clock
@@ -164,7 +164,7 @@ class Authorizations:
         if request.dry_run:
             answer = await try_out(settler, wanted, now_ms)
         else:
-            place = None if asked_as is None else settler.claims.place(policy, asked_as)
+            place = None if asked_as is None else place_of(policy, asked_as)
             answer = await Call(settler, wanted, place).authorize()
         if isinstance(answer, Denied):
             if not request.dry_run:
@@ -348,8 +348,8 @@ class Authorizations:
         return None if own_id is None else await reader.find(policy.org_id, own_id)
 
     async def _find_named(self, policy: Policy, request_id: str) -> str | None:
-        claims = self._settler.claims
-        return await claims.find(policy.org_id, claims.place(policy, request_id))
+        place = place_of(policy, request_id)
+        return await self._settler.claims.find(policy.org_id, place)
 
     def _repeat(self, existing: Seen, asked: bytes) -> Authorized:
         if existing.authorization.grant.fingerprint != asked:

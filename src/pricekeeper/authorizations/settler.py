@@ -27,8 +27,7 @@ from pricekeeper.authorizations.authorization import (
 from pricekeeper.authorizations.claims import Claims
 from pricekeeper.authorizations.items import captured, extended, unsettled, voided
 from pricekeeper.authorizations.meter import AuthorizationMeter
-from pricekeeper.authorizations.reading import UNKNOWN, AuthorizationReader, Seen
-from pricekeeper.authorizations.regions import Regions
+from pricekeeper.authorizations.reading import UNKNOWN, AuthorizationReader, Regions, Seen
 from pricekeeper.authorizations.taking import TokenTaker
 from pricekeeper.budgets.items import spend
 from pricekeeper.clock import Clock
@@ -138,7 +137,7 @@ class Settler:
         self.poster = poster
         self.meter = meter
         self.reader = AuthorizationReader(store, ledger)
-        self.claims = Claims(store, clock, self.reader, poster)
+        self.claims = Claims(store, self.reader, poster)
         self.regions = Regions(store, clock, self.reader, poster.retention_days)
         self.tokens = TokenTaker(store, clock, ledger.random, meter)
         self._open = OpenList()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from itertools import chain
 from random import getrandbits
 from time import perf_counter_ns
@@ -14,10 +14,10 @@ import msgspec
 import structlog
 
 from pricekeeper.activity import DeniedKind
-from pricekeeper.bedrock.reading import SHORT_BODY_BYTES, Bytes, Judged, Question, read_and_judge
+from pricekeeper.bedrock.reading import SHORT_BODY_BYTES, Bytes, Judged, read_and_judge
 from pricekeeper.bootstrap import Services
 from pricekeeper.client_ids import Client
-from pricekeeper.concurrency.deadline import Deadlines
+from pricekeeper.concurrency.deadline import Deadline, Deadlines
 from pricekeeper.errors import (
     DeadlineExceededError,
     InvalidClientError,
@@ -207,19 +207,12 @@ class Gateway:
     async def _begin(self, call: _Judging) -> tuple[Passage, Awaitable[HttpReply]]:
         """Reserve the maximum cost of a call; returns what to send."""
         policy, state = call.policy, call.request.state
-        try:
-            with self._deadlines.begin() as deadline:
-                judged = await self._judge_long(call)
-                await self._sharing.take_turn(policy)
-                plan = await self._plan(call, judged)
-                if self._counting.is_wanted and len(call.body) <= COUNTED_BYTES_MAX:
-                    with deadline.pause():  # it has its own bound, and may fail
-                        plan = await self._counting.count(plan, policy, call.request.headers)
-                authorization = await authorize(self._services, policy, plan)
-        except (DeadlineExceededError, TimeoutError):
-            raise unavailable(
-                "Price Keeper did not decide in time: try again in a moment"
-            ) from None
+        with self._deciding() as deadline:
+            plan = await self._plan(call)
+            if self._counting.is_wanted and len(call.body) <= COUNTED_BYTES_MAX:
+                with deadline.pause():  # it has its own bound, and may fail
+                    plan = await self._counting.count(plan, policy, call.request.headers)
+            authorization = await authorize(self._services, policy, plan)
         grant = authorization.grant
         state.label, state.authorization_id = grant.terms.label, authorization.shown_id
         model = self._services.prices.catalogue.model(grant.terms.label)
@@ -242,27 +235,31 @@ class Gateway:
         )
         return Passage(self.meter, self._settlements, self._drains, granted, state), sending
 
-    async def _judge_long(self, call: _Judging) -> Judged | None:
-        """Judge a long body in its own process; ``None`` for a short one, which waits its turn."""
-        if len(call.body) <= SHORT_BODY_BYTES:
-            return None
-        question = self._question(call)
-        with call.share.using(JUDGING, waits=self._measuring.is_busy):
-            return await self._measuring.judge(call.policy.client, question, call.body)
+    @contextmanager
+    def _deciding(self) -> Iterator[Deadline]:
+        """The time in which a call is decided; then it is answered as unavailable."""
+        try:
+            with self._deadlines.begin() as deadline:
+                yield deadline
+        except (DeadlineExceededError, TimeoutError):
+            message = "Price Keeper did not decide in time: try again in a moment"
+            raise unavailable(message) from None
 
-    async def _plan(self, call: _Judging, judged: Judged | None) -> Plan:
-        """The plan, once the body is known to be the client's."""
-        request = call.request
+    async def _plan(self, call: _Judging) -> Plan:
+        """Judge the body, a long one in its own process; then check that the client signed it."""
+        request, policy, body = call.request, call.policy, call.body
+        catalogue = self._services.prices.catalogue
+        question = question_of(request.route, request.headers, policy, catalogue)
+        judged: Judged | None = None
+        if len(body) > SHORT_BODY_BYTES:
+            with call.share.using(JUDGING, waits=self._measuring.is_busy):
+                judged = await self._measuring.judge(policy.client, question, body)
+        await self._sharing.take_turn(policy)
         if judged is None:
-            judged = read_and_judge(self._question(call), call.body)
+            judged = read_and_judge(question, body)
         if call.signed is not None:
             await self._check_signature(call.signed, request, judged.content_sha256)
-        catalogue = self._services.prices.catalogue
-        return plan_call(request.route, judged, call.policy, catalogue)
-
-    def _question(self, call: _Judging) -> Question:
-        request, catalogue = call.request, self._services.prices.catalogue
-        return question_of(request.route, request.headers, call.policy, catalogue)
+        return plan_call(request.route, judged, policy, catalogue)
 
     async def _read(self, request: _Request, share: CallShare) -> Bytes | None:
         """The whole body; ``None`` if the caller left before its end."""
@@ -300,13 +297,9 @@ class Gateway:
         """
         address = request.address
         try:
-            with self._deadlines.begin():
+            with self._deciding():
                 principal, signed = await self._identification.identify(request.headers, address)
                 policy = request.state.policy = await self._policy_of(principal)
-        except (DeadlineExceededError, TimeoutError):
-            raise unavailable(
-                "Price Keeper did not decide in time: try again in a moment"
-            ) from None
         except (NotOursRefusal, InvalidTokenError, InvalidClientError) as error:
             if not (isinstance(error, InvalidTokenError) and error.genuine):
                 await self._note_guess(address)
@@ -349,21 +342,15 @@ class Gateway:
     async def _relay_free(self, send: Send, call: _Judging) -> None:
         policy, request = call.policy, call.request
         state, catalogue = request.state, self._services.prices.catalogue
+        with self._deciding():
+            plan = await self._plan(call)
         try:
-            with self._deadlines.begin():
-                judged = await self._judge_long(call)
-                await self._sharing.take_turn(policy)
-                plan = await self._plan(call, judged)
             model_id, body = free_model(plan, policy, catalogue), bytes(call.body)
             sent = headers_to_send(plan.route, request.headers)
             with self._counting.asking(policy, call.share):
                 response = await self._upstream.send(plan.route, model_id, sent, body)
                 with closing(response):
                     data = await read_whole(await response.head())
-        except DeadlineExceededError:
-            raise unavailable(
-                "Price Keeper did not decide in time: try again in a moment"
-            ) from None
         except (*LOST, NotSentError, NoCredentialsError) as error:
             log.warning("upstream_failed", error=str(error) or type(error).__name__)
             raise unavailable("Bedrock can't be reached: try again in a moment") from error

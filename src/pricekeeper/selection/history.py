@@ -9,12 +9,12 @@ Bounds: `MARKED_MAX` markers that this process remembers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from pricekeeper.activity.event import Flip, GivenUp
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.selection import fallback
-from pricekeeper.selection.fallback import Choice, LabelRole
+from pricekeeper.selection.fallback import Choice, Comeback, LabelQuota, LabelRole
 from pricekeeper.selection.items import (
     flip_marker_from,
     flip_marker_put,
@@ -89,44 +89,39 @@ def _moment(flip: Flip) -> tuple[int, str]:
     return flip.at_ms, flip.app_id or ""
 
 
-def quota_flip(
-    policy: Policy, choice: Choice, flip: fallback.StickyFlip, at_ms: int, until_ms: int
-) -> Flip:
-    """A flip in the form of the history, with the spent quotas."""
+def quota_flip(policy: Policy, choice: Choice, at_ms: int, until_ms: int) -> Flip:
+    """The flip of a choice in the form of the history, with the spent quotas."""
+    flip = choice.flip
+    if flip is None:
+        raise LookupError("the choice has no flip")
+    spent = [use for use in choice.quotas if use.role is LabelRole.EXCEEDED]
     return Flip(
         org_id=policy.org_id,
         at_ms=at_ms,
-        app_id=policy.app_id if policy.quota_scope is QuotaScope.APP else None,
+        app_id=_app_of(policy),
         reason="QUOTA_EXCEEDED",
         from_label=flip.previous_label,
         to_label=flip.label,
-        given_up=tuple(
-            GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros)
-            for use in choice.quotas
-            if use.role is LabelRole.EXCEEDED
-        ),
+        given_up=_given_up(spent),
         until_ms=until_ms,
     )
 
 
 def comeback_flip(
-    policy: Policy, choice: Choice, comeback: fallback.Comeback, at_ms: int, until_ms: int
+    policy: Policy, choice: Choice, comeback: Comeback, at_ms: int, until_ms: int
 ) -> Flip:
     """A comeback in the form of the history; its end is a label that is given up again."""
-    label, other = comeback.label, comeback.other_label
-    back = comeback.is_back
+    labels = (comeback.other_label, comeback.label)
+    from_label, to_label = labels if comeback.is_back else labels[::-1]
+    ended = [] if comeback.is_back else [u for u in choice.quotas if u.label == comeback.label]
     return Flip(
         org_id=policy.org_id,
         at_ms=at_ms,
-        app_id=policy.app_id if policy.quota_scope is QuotaScope.APP else None,
-        reason="QUOTA_RAISED" if back else "QUOTA_EXCEEDED",
-        from_label=other if back else label,
-        to_label=label if back else other,
-        given_up=tuple(
-            GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros)
-            for use in choice.quotas
-            if use.label == label and not back
-        ),
+        app_id=_app_of(policy),
+        reason="QUOTA_RAISED" if comeback.is_back else "QUOTA_EXCEEDED",
+        from_label=from_label,
+        to_label=to_label,
+        given_up=_given_up(ended),
         until_ms=until_ms,
     )
 
@@ -150,3 +145,11 @@ def override_flip(
         given_up=(),
         until_ms=until_ms,
     )
+
+
+def _app_of(policy: Policy) -> str | None:
+    return policy.app_id if policy.quota_scope is QuotaScope.APP else None
+
+
+def _given_up(quotas: Iterable[LabelQuota]) -> tuple[GivenUp, ...]:
+    return tuple(GivenUp(use.label, use.spend_usd_micros, use.quota_usd_micros) for use in quotas)

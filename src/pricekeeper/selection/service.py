@@ -55,10 +55,8 @@ from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache
 from pricekeeper.selection.decision import Decision
 from pricekeeper.selection.fallback import (
     Choice,
-    Comeback,
     Override,
     Reason,
-    StickyFlip,
     StickyState,
     choose,
 )
@@ -310,11 +308,7 @@ class Selector:
             if choice.flip is None and choice.comeback is None:
                 return choice
             try:
-                if choice.flip is not None:
-                    await self._record_flip(policy, choice, choice.flip, moment)
-                elif choice.comeback is not None and sticky is not None:
-                    version = sticky.comeback_version
-                    await self._record_comeback(policy, choice, choice.comeback, version, moment)
+                await self._record(policy, choice, sticky, moment)
             except ConditionFailedError as lost:
                 self.meter.flips_lost += 1
                 sticky = items.sticky_state(lost.item)
@@ -329,42 +323,33 @@ class Selector:
                 return choice if choice.flip is None else choice.recorded()
         return choice
 
-    async def _record_flip(
-        self, policy: Policy, choice: Choice, flip: StickyFlip, moment: _Moment
+    async def _record(
+        self, policy: Policy, choice: Choice, sticky: StickyState | None, moment: _Moment
     ) -> None:
-        """Record it, unless another instance was first; its day is marked before."""
+        """Mark the day, then record a flip or a comeback unless another instance was first."""
         key = items.sticky_key(policy.scope_key, moment.day)
-        entry = quota_flip(policy, choice, flip, moment.now_ms, moment.ends_at_ms)
+        flip, comeback = choice.flip, choice.comeback
+        if flip is not None:
+            entry = quota_flip(policy, choice, moment.now_ms, moment.ends_at_ms)
+            update = items.flip_update(key, flip, entry)
+        elif comeback is not None and sticky is not None:
+            entry = comeback_flip(policy, choice, comeback, moment.now_ms, moment.ends_at_ms)
+            update = items.comeback_update(key, comeback, sticky.comeback_version, entry)
+        else:
+            return
         await self._history.mark(policy.org_id, entry.app_id, moment.day)
-        await self._store.update(items.flip_update(key, flip, entry))
-        self.meter.flips += 1
-        if items.is_change(entry):
+        await self._store.update(update)
+        self.meter.flips += flip is not None
+        if flip is None or items.is_change(entry):
             self._on_flip(entry)
         _log.info(
-            "sticky_flip",
+            "sticky_comeback" if flip is None else "sticky_flip",
             scope=key.pk,
             day=moment.day,
-            from_label=flip.previous_label,
-            to_label=flip.label,
-            given_up=sorted(flip.given_up),
-        )
-
-    async def _record_comeback(
-        self, policy: Policy, choice: Choice, comeback: Comeback, version: int, moment: _Moment
-    ) -> None:
-        """Record that a label is used again, or no longer, unless another instance was first."""
-        key = items.sticky_key(policy.scope_key, moment.day)
-        entry = comeback_flip(policy, choice, comeback, moment.now_ms, moment.ends_at_ms)
-        await self._history.mark(policy.org_id, entry.app_id, moment.day)
-        await self._store.update(items.comeback_update(key, comeback, version, entry))
-        self._on_flip(entry)
-        _log.info(
-            "sticky_comeback",
-            scope=key.pk,
-            day=moment.day,
-            label=comeback.label,
-            is_back=comeback.is_back,
+            from_label=entry.from_label,
             to_label=entry.to_label,
+            reason=entry.reason,
+            given_up=sorted(flip.given_up if flip is not None else ()),
         )
 
 
