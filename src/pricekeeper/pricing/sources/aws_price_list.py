@@ -9,6 +9,7 @@ two prices for one thing, or long-context prices without a threshold leave the m
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -21,16 +22,13 @@ import msgspec
 
 from pricekeeper.errors import PriceSourceError
 from pricekeeper.pricing.catalogue import Model
-from pricekeeper.pricing.prices import PriceTable, RateCard, Step, Variant, usd_price
+from pricekeeper.pricing.model_ids import RateScope
+from pricekeeper.pricing.prices import Component, PriceTable, RateCard, Step, Variant, usd_price
 from pricekeeper.pricing.quotes import PriceList, Quote, RegionalQuote, Unmatched
 from pricekeeper.pricing.regions import region_mismatch
 
 if TYPE_CHECKING:
     import aiohttp
-import re
-
-from pricekeeper.pricing.model_ids import RateScope
-from pricekeeper.pricing.prices import Component
 
 _MARKETPLACE: Final = re.compile(r"[A-Z]{2,4}\d?-MP:(?:[A-Z]{2,4}\d?_)?(?P<meter>\w+)-Units")
 _CAMEL: Final = re.compile(r"(?P<kind>[A-Za-z0-9]+)TokenCount(?P<rest>\w*)")
