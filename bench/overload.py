@@ -169,7 +169,7 @@ class Load:
         (await self.connect()).send(self.make())
 
     async def end(self) -> None:
-        """Wait until everybody has an answer, or patience ends."""
+        """Wait until all have an answer, or patience ends."""
         deadline = self.until + PATIENCE_SECS
         while time.perf_counter() < deadline:
             if len(self.idle) == self.open:

@@ -26,7 +26,7 @@ class Certificate:
 
 
 def make_certificate(folder: Path, address: str) -> Certificate:
-    """A certificate for that address, which only who is handed ``client`` trusts."""
+    """A certificate for that address, trusted only with ``client``."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test server")])
     now = datetime.now(UTC)

@@ -146,7 +146,7 @@ class Fleet:
         return passed_ms
 
     async def work_until(self, seen: Callable[[], bool]) -> None:
-        """Let everybody work, without any time passing, until something is seen."""
+        """Let all tasks work, without any time passing, until something is seen."""
         async with asyncio.timeout(WORK_SECS_MAX):
             while not seen():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.001)

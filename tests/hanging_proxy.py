@@ -40,7 +40,7 @@ class HangingProxy:
     def close(self) -> None:
         self.go_on()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # else it would accept once more
+            self._listener.shutdown(socket.SHUT_RDWR)  # else it would accept again
         self._listener.close()
         self._accepting.join()
         for one in self._open:

@@ -29,7 +29,7 @@ _MINUTE_MS = 60_000
 
 
 class PastClock(MovedClock):
-    """A clock that begins some days ago, and whose time only grows all the same."""
+    """A clock that begins some days ago, and whose time still only grows."""
 
     def monotonic_ms(self) -> int:
         return self.at_ms

@@ -28,7 +28,7 @@ STORES = ("sqlite-file", "dynoxide")
 
 
 class MovedClock(SystemClock):
-    """A clock whose hands move when they are moved; who sleeps, sleeps as ever."""
+    """A clock that the test moves; sleepers sleep for real."""
 
     __slots__ = ("at_ms",)
 
@@ -53,7 +53,7 @@ class World:
     tenants: list[Tenant] = field(default_factory=list)
 
     def move_to(self, at_ms: int) -> None:
-        """Let time pass. Tokens live for an hour, so everybody logs in again."""
+        """Let time pass. Tokens live for an hour, so all clients log in again."""
         self.clock.at_ms = at_ms
         for tenant in self.tenants:
             tenant.org_token = tenant.login(f"org-{tenant.org_id}")["access_token"]

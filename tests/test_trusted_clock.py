@@ -123,7 +123,7 @@ def test_a_leap_that_lasts_is_believed_in_the_end(
 def test_a_clock_that_keeps_leaping_is_not_believed(
     machine: ManualClock, clock: TrustedClock
 ) -> None:
-    """It has to run evenly for all of that time."""
+    """It must run evenly for all of that time."""
     machine.jump_ms(DAY_MS)
     for _ in range(10):
         assert doubt_of(clock) is Doubt.LEAP
@@ -255,7 +255,7 @@ class Slow(ManualClock):
 
 
 def test_a_thread_that_is_put_aside_is_no_leap(changes: Changes) -> None:
-    """However often: the clocks were read at different moments, and agree all the same."""
+    """However often: the clocks were read at different moments, and still agree."""
     machine = Slow(START_MS)
     clock = TrustedClock(machine, on_change=changes)
     clock.now_ms()

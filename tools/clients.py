@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def run(kind: Kind, clients: list[Client], scenarios: list[Scenario], shown: list[Snippet]) -> int:
-    """Run the scenarios of the clients and what is shown, and print what has come of them."""
+    """Run the scenarios of the clients and what is shown, and print the results."""
     wrong: list[str] = []
     results: list[Result] = []
     with (
@@ -128,7 +128,7 @@ def _run_all(
 def _run_one(
     world: World, client: Client, scenario: Scenario, folder: Path, run_program: Program
 ) -> Result:
-    """Run a program under a budget of its own, and note what has come of it."""
+    """Run a program under a budget of its own, and note the result."""
     result = Result(client, scenario, world.prepare(scenario))
     home = Path(tempfile.mkdtemp(dir=folder))
     world.upstream.ledger.clear()

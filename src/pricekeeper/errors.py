@@ -159,7 +159,6 @@ class NotFoundError(PriceKeeperError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} not found")
-        self.what = what
 
 
 class NotPermittedError(PriceKeeperError):
@@ -194,7 +193,7 @@ class ClockInDoubtError(PriceKeeperError):
 
 
 class DeadlineExceededError(PriceKeeperError):
-    """The request ran out of time. ``may_be_applied``: it may have been applied all the same."""
+    """The request ran out of time. ``may_be_applied``: it may have been applied nevertheless."""
 
     code = "DEADLINE_EXCEEDED"
 
@@ -495,8 +494,6 @@ class PriceSourceError(PricingError):
 
     def __init__(self, source: str, message: str) -> None:
         super().__init__(f"{source}: {message}")
-        self.source = source
-        self.message = message
 
 
 class StoreError(PriceKeeperError):

@@ -1,3 +1,3 @@
-"""The version of the package, where nothing else has to be loaded for it."""
+"""The version of the package, readable without other imports."""
 
 __version__ = "0.1.0.dev0"

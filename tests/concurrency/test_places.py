@@ -60,7 +60,7 @@ async def test_a_client_above_its_share_waits_until_a_place_is_given_back() -> N
 
 
 async def test_requests_of_a_client_are_admitted_in_order() -> None:
-    """A small one does not overtake a large one that waits, which would wait for ever."""
+    """A small one does not overtake a large one that waits, which would wait forever."""
     places, admitted = Places(30, 30, LONG_SECS), []
 
     async def take(name: str, count: int) -> None:

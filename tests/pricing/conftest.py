@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pricekeeper.clock import Clock
+from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.pricing import Catalogue, Model, ModelRef, normalise_model_id
 from pricekeeper.pricing.prices import PriceTable, RateCard
 from pricekeeper.pricing.quotes import Quote, Unmatched
 from pricekeeper.values import ModelLabel
-from stores import clock, location, meter, store, table_prefix
+from stores import ShiftedClock, clock, location, meter, store, table_prefix
 
 __all__ = ["clock", "location", "meter", "store", "table_prefix"]
 
@@ -69,6 +69,17 @@ class Quotes:
 def quoted(**prices: Any) -> PriceTable:
     """A source's statement that has default prices only."""
     return PriceTable(default=RateCard(**{"input": 3_000_000, "output": 15_000_000} | prices))
+
+
+@pytest.fixture
+def time(clock: ShiftedClock) -> ManualClock:
+    """A fixed time, so that no test runs over midnight."""
+    return ManualClock(clock.now_ms())
+
+
+@pytest.fixture
+def day(time: ManualClock) -> date:
+    return utc_day(time)
 
 
 @pytest.fixture

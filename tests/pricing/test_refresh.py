@@ -22,20 +22,8 @@ from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import PRICING_CACHE
 from pricekeeper.telemetry import StoreMeter
 from pricing.conftest import Quotes, a_catalogue, a_model, quoted, utc_day
-from stores import ShiftedClock
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def time(clock: ShiftedClock) -> ManualClock:
-    """A fixed time, so that no test runs over midnight."""
-    return ManualClock(clock.now_ms())
-
-
-@pytest.fixture
-def day(time: ManualClock) -> date:
-    return utc_day(time)
 
 
 async def run(
@@ -245,7 +233,7 @@ async def test_a_suspicious_price_can_be_accepted_by_label(
 async def test_an_accepted_price_is_the_new_measure(
     store: Store, time: ManualClock, model: Model
 ) -> None:
-    """It is compared with the price in force, not for ever with the file's."""
+    """It is compared with the price in force, not forever with the file's."""
     source = Quotes({"premium": quoted(input=300_000)})
     await run(store, time, source, model, accept=["premium"])
     time.advance_ms(DAY_MS)

@@ -17,22 +17,10 @@ from pricekeeper.pricing.sources.aws_price_list import OFFERS, AwsPriceList
 from pricekeeper.pricing.sources.genai import GenaiPrices
 from pricekeeper.storage import Put, Store
 from pricekeeper.storage.tables import PRICING_CACHE
-from pricing.conftest import Quotes, a_catalogue, a_model, quoted, utc_day
-from stores import ShiftedClock
+from pricing.conftest import Quotes, a_catalogue, a_model, quoted
 
 OFFER_FILES = [str(Path(__file__).parent / "data" / f"{offer}.json") for offer in OFFERS]
 EU_NOVA_PRO = RateCard(input=1_050_000, output=4_200_000)
-
-
-@pytest.fixture
-def time(clock: ShiftedClock) -> ManualClock:
-    """A fixed time, so that no test runs over midnight."""
-    return ManualClock(clock.now_ms())
-
-
-@pytest.fixture
-def day(time: ManualClock) -> date:
-    return utc_day(time)
 
 
 @pytest.mark.parametrize("model_id", ["eu.amazon.nova-pro-v1:0", "amazon.nova-pro-v1:0"])

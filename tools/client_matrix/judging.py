@@ -41,7 +41,7 @@ class Result:
 
     @property
     def outcome(self) -> str:
-        """What has come of the steps, in a few words."""
+        """The results of the steps, in a few words."""
         if not self.steps:
             return "no result"
         return ", ".join(

@@ -1,4 +1,4 @@
-"""What each client is made to do, and what has to come of it.
+"""The steps of each client, and their expected results.
 
 The prompts carry directives for the stand-in, so that the bill of each call is known beforehand.
 """
@@ -89,7 +89,7 @@ class Scenario:
     name: str
     steps: Sequence[Step]
     error: str | None = None
-    """The error of Bedrock's that every step has to end with."""
+    """The error of Bedrock's that every step must end with."""
     may_fail_with: str | None = None
     """The error that steps after the first may end with."""
     error_of_gateway: str | None = None

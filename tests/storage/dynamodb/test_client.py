@@ -306,7 +306,7 @@ async def test_two_transactions_are_two(
 async def test_a_bug_in_the_request_is_not_repeated(
     store: DynamoDbStore, proxy: FaultProxy, key: Key
 ) -> None:
-    """Nor is what an operator has to repair."""
+    """Nor is what an operator must repair."""
     proxy.next("UpdateItem", Canned({"__type": "x#ValidationException", "message": "no"}))
     with pytest.raises(InvalidOperationError, match="no"):
         await store.update(add(key))

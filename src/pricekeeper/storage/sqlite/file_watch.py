@@ -143,7 +143,7 @@ class FileWatch:
                 self.overwritten = True
                 self._fail_as_replaced(
                     f"{self._path} was overwritten while the service ran; stop it, remove "
-                    f"{self._log_path} and {self._index_path}, restore the file once more, "
+                    f"{self._log_path} and {self._index_path}, restore the file again, "
                     "and restart the service"
                 )
                 return
