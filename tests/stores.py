@@ -8,7 +8,7 @@ import pytest
 
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import MEMORY, DynamoDbLocation, SqliteLocation, StoreLocation
-from pricekeeper.storage import Store, open_store
+from pricekeeper.storage import Item, Key, Store, Table, open_store
 from pricekeeper.telemetry import StoreMeter
 
 STORES = ("sqlite-memory", "sqlite-file", "dynoxide")
@@ -70,3 +70,10 @@ async def store(
     await opened.create_tables()
     yield opened
     await opened.close()
+
+
+async def stored(store: Store, table: Table, key: Key) -> Item:
+    """Read an item that must exist."""
+    item = await store.get(table, key)
+    assert item is not None
+    return item

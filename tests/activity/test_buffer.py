@@ -58,7 +58,6 @@ def test_of_many_records_the_last_are_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_denials_for_the_same_reasons_are_one() -> None:
-    """With the example of the first one."""
     news = OrgNews()
     for number in range(5):
         news.note_denial(denial(number, why={"detail": f"no {number}"}))

@@ -142,7 +142,6 @@ async def test_what_is_noted_last_is_written_at_the_end(store: Store, clock: Man
 
 
 async def test_they_are_kept_for_five_weeks(store: Store, clock: ManualClock) -> None:
-    """And then gone, by themselves."""
     noted = DenialLog(store, clock)
     note(noted, clock.now_ms())
     await noted.flush()
@@ -155,7 +154,6 @@ async def test_they_are_kept_for_five_weeks(store: Store, clock: ManualClock) ->
 
 
 def test_an_example_is_bounded_and_says_what_it_lacks() -> None:
-    """What denies always stays."""
     small = {"detail": "no", "denied_by": [{"name": "a"}], "considered": [1], "tags": {"a": "b"}}
     assert bounded_why(small) == small
     large = small | {"considered": ["x" * WHY_BYTES_MAX]}
@@ -169,7 +167,6 @@ def test_an_example_is_bounded_and_says_what_it_lacks() -> None:
 def test_lines_of_the_metrics_are_bounded(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond that all are one."""
     monkeypatch.setattr(log, "SERIES_MAX", 2)
     noted = DenialLog(MemoryStore(clock), clock)
     for number in range(5):

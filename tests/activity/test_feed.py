@@ -64,7 +64,6 @@ async def test_each_audience_is_told_its_own(store: Store, clock: ManualClock) -
 async def test_what_is_about_the_deployment_is_told_to_whoever_sees_all(
     store: Store, clock: ManualClock
 ) -> None:
-    """And to no organisation."""
     feed = Feed(store, clock)
     for audience in (ORG, ALL):
         await feed.watch(audience)
@@ -94,7 +93,6 @@ async def test_numbers_have_no_gap_whoever_writes(store: Store, clock: ManualClo
 
 
 async def test_a_feed_goes_on_while_it_is_watched(store: Store, clock: ManualClock) -> None:
-    """The next watcher continues its numbers."""
     feed = Feed(store, clock)
     begun = await feed.watch(ORG)
     for second in range(4):
@@ -163,7 +161,6 @@ async def test_what_could_not_be_written_is_said_to_be_missing(clock: ManualCloc
 
 
 async def test_a_feed_that_is_off_notes_nothing(store: Store, clock: ManualClock) -> None:
-    """So it costs nothing."""
     feed = Feed(store, clock, is_on=False)
     await Feed(store, clock).watch(ORG)
     note_counted(feed, ORG, counted())

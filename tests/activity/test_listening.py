@@ -76,7 +76,6 @@ async def test_it_resumes_from_any_position(position: str, rest: list[str]) -> N
 
 
 async def test_a_gap_is_told() -> None:
-    """Before what comes behind it."""
     one = listener()
     one.put(moment(13, "a"))
     missed, *news = await one.read()
@@ -87,7 +86,6 @@ async def test_a_gap_is_told() -> None:
 
 
 async def test_a_moment_that_was_told_in_part_and_is_gone_is_a_gap() -> None:
-    """The rest of it is missing."""
     one = Listener(FeedPosition(10, 1), Counter())
     one.put(moment(11, "a"))
     assert (await one.read())[0] == Missed(FeedPosition(11, 0), "TOO_LATE")
@@ -118,7 +116,6 @@ async def test_who_does_not_keep_up_is_cut_off(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_silence_is_told_only_if_nothing_waits() -> None:
-    """With how far it has come."""
     one = listener()
     one.note_quiet()
     assert await one.read() == [Quiet(FeedPosition(10))]

@@ -24,6 +24,7 @@ from pricekeeper.errors import (
 from pricekeeper.storage import Set, Store, Update, Write
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
+from stores import stored
 from tenants.conftest import new_org_id
 from tokens.conftest import MovableClock
 
@@ -222,7 +223,6 @@ class TestRotation:
     async def test_the_name_the_role_and_the_end_stay(
         self, here: AdminKeys, clock: MovableClock
     ) -> None:
-        """Nothing but the text is another one."""
         ends_at_epoch = clock.now_ms() // 1000 + 86_400
         issued = await create(here, role=Role.VIEWER, expires_at_epoch=ends_at_epoch)
         fresh = await here.rotate(issued.key.key_id, 24, BY)
@@ -305,7 +305,6 @@ class TestUse:
     async def test_requests_at_one_moment_share_a_read_and_a_write(
         self, here: AdminKeys, meter: StoreMeter
     ) -> None:
-        """However many come."""
         issued = await create(here)
         reads, writes = meter.calls["get"], meter.calls["update"]
         assert all(await asyncio.gather(*(counts(here, issued) for _ in range(50))))
@@ -326,8 +325,7 @@ class TestUse:
         assert faulty.befell["refused"] == 1
         clock.pass_ms(HALF_A_MINUTE_MS)
         assert await counts(keys, issued)
-        item = await store.get(CONFIG, item_key(issued.key.key_id))
-        assert item is not None
+        item = await stored(store, CONFIG, item_key(issued.key.key_id))
         assert item["last_used_at_epoch"] == clock.now_ms() // 1000
 
     async def test_a_store_that_can_not_be_read_lets_nobody_in(
@@ -342,7 +340,6 @@ class TestUse:
 
 class TestGiving:
     async def test_a_key_of_some_organisations_gives_keys_of_these(self, here: AdminKeys) -> None:
-        """And of no others, nor of all."""
         mine, other = new_org_id(), new_org_id()
         authority = (await create(here, coverage=Coverage(frozenset({mine})))).key.authority
         given = await create(here, coverage=only(mine), authority=authority)
@@ -390,7 +387,6 @@ class TestRoots:
     async def test_they_are_admins_of_everything(
         self, store: Store, here: AdminKeys, clock: MovableClock
     ) -> None:
-        """Expired ones included."""
         before = {key.key_id for key in await list_roots(store)}
         await create(here, role=Role.OPERATOR)
         await create(here, coverage=only(new_org_id()))

@@ -35,7 +35,6 @@ async def test_a_key_that_was_made_is_shown(
 async def test_a_rotation_that_was_made_is_shown(
     store: Store, here: AdminKeys, clock: MovableClock
 ) -> None:
-    """Likewise."""
     issued = await create(here)
     work: Work = lambda keys: keys.rotate(issued.key.key_id, 1, BY)  # noqa: E731
     fresh = await under(REPLY_LOST, store, clock, work)
@@ -47,7 +46,6 @@ async def test_a_rotation_that_was_made_is_shown(
 async def test_a_deletion_that_was_made_is_told(
     store: Store, here: AdminKeys, clock: MovableClock
 ) -> None:
-    """There is no such item any more."""
     issued = await create(here)
     work: Work = lambda keys: keys.delete(issued.key.key_id, BY)  # noqa: E731
     assert await under(REPLY_LOST, store, clock, work) is None
@@ -74,7 +72,6 @@ async def test_where_it_can_not_be_seen_nobody_knows(
 async def test_what_is_refused_changes_nothing(
     store: Store, here: AdminKeys, clock: MovableClock
 ) -> None:
-    """Unavailable means not applied."""
     issued = await create(here)
     for work in (
         create,

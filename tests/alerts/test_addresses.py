@@ -160,7 +160,6 @@ def test_what_is_no_address_for_a_webhook_is_refused(url: str) -> None:
     ],
 )
 def test_names_of_this_machine_are_refused_at_once(host: str) -> None:
-    """By every name, unless loopback is allowed."""
     with pytest.raises(InvalidValueError, match="public address"):
         PUBLIC.check_url(f"https://{host}:8443/hook")
     with pytest.raises(InvalidValueError, match="public address"):

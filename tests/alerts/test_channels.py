@@ -26,6 +26,7 @@ from pricekeeper.errors import (
 from pricekeeper.storage import Item, Key, Set, Store, Update
 from pricekeeper.storage.tables import CONFIG
 from selection.conftest import SettableClock
+from stores import stored
 
 URL = "https://hooks.example.com/a-secret-path"
 
@@ -34,11 +35,9 @@ def request(**changes: Any) -> ChannelRequest:
     return ChannelRequest(ChannelKind.WEBHOOK, **{"url": URL, "secret": SECRET, **changes})
 
 
-async def stored(store: Store, owner: Owner) -> Item:
+async def sealed_item(store: Store, owner: Owner) -> Item:
     key = Key("ALERTS", "ALERTS") if owner == DEPLOYMENT else Key(f"ORG#{owner.org_id}", "ALERTS")
-    item = await store.get(CONFIG, key)
-    assert item is not None
-    return item
+    return await stored(store, CONFIG, key)
 
 
 async def test_what_is_secret_is_sealed_where_it_rests(org: Org, instance: Instance) -> None:
@@ -46,7 +45,7 @@ async def test_what_is_secret_is_sealed_where_it_rests(org: Org, instance: Insta
     channels, owner = instance.alerts.channels, await org.owner()
     for of in (owner, DEPLOYMENT):
         await channels.put(of, "ops", request(), BY)
-        text = str(await stored(instance.store, of))
+        text = str(await sealed_item(instance.store, of))
         assert "hooks.example.com" in text
         assert "secret-path" not in text
         assert SECRET not in text
@@ -60,7 +59,7 @@ async def test_what_is_copied_to_another_owner_opens_nothing(org: Org, instance:
     """An attacker who can write to the store can't redirect our calls."""
     channels, owner = instance.alerts.channels, await org.owner()
     await channels.put(owner, "ops", request(), BY)
-    mine = await stored(instance.store, owner)
+    mine = await sealed_item(instance.store, owner)
     await channels.put(DEPLOYMENT, "ops", request(url="https://other.example.com/"), BY)
     copied = (Set("channels", mine["channels"]),)
     await instance.store.update(Update(CONFIG, Key("ALERTS", "ALERTS"), copied))
@@ -72,7 +71,6 @@ async def test_what_is_copied_to_another_owner_opens_nothing(org: Org, instance:
 async def test_another_pepper_opens_nothing_and_no_pepper_finds_them(
     org: Org, instance: Instance, clock: SettableClock
 ) -> None:
-    """Deciding needs no pepper; delivering does."""
     owner = await org.owner()
     await instance.alerts.channels.put(owner, "ops", request(), BY)
     other = Peppers(Pepper("v1", b"x" * 32))
@@ -107,7 +105,6 @@ async def test_changes_at_one_moment_all_hold(org: Org, instance: Instance) -> N
 
 
 async def test_their_number_is_bounded_by_construction(org: Org, instance: Instance) -> None:
-    """However many come at one moment."""
     channels, owner = instance.alerts.channels, await org.owner()
     for number in range(CHANNELS_MAX - 1):
         await channels.put(owner, f"ops-{number}", request(), BY)
@@ -176,7 +173,7 @@ async def test_every_kind_is_sealed(
     await channels.put(owner, "ops", ChannelRequest(kind, kinds=(AlertKind.BUDGET,)), BY)
 
     assert saved.channel.shown == shown
-    text = str(await stored(instance.store, owner))
+    text = str(await sealed_item(instance.store, owner))
     assert not any(word in text for word in ("secret-path", "a-password", "someone"))
     opened = await channels.open(Receiver(owner, "ops"))
     assert opened is not None
@@ -228,7 +225,6 @@ async def test_another_server_is_not_given_the_secret_of_the_first(
     ],
 )
 def test_the_same_server_keeps_them(kind: ChannelKind, url: str) -> None:
-    """In every spelling and with every path."""
     before = ChannelAddress(**FIRST[kind])
     after = address_of(ChannelRequest(kind, url=url), before, Guard())
     assert after == msgspec.structs.replace(before, url=url)
@@ -290,6 +286,5 @@ def test_a_topic_is_named_only_from_the_deployments_list(listed: list[str]) -> N
     [("", "is required: an address such as"), ("a", "must be an address such as")],
 )
 def test_a_sender_that_is_no_address_is_not_called_missing(sender: str, message: str) -> None:
-    """Only one that is missing is."""
     with pytest.raises(RequestRefusedError, match=f"sender: {message}"):
         address_of(ChannelRequest(ChannelKind.EMAIL, **MAIL | {"sender": sender}), None, Guard())

@@ -175,7 +175,6 @@ async def test_a_channel_that_refuses_one_alert_gets_the_others(
 async def test_what_can_not_be_reached_is_asked_once_and_not_for_each_alert(
     org: Org, instance: Instance, endpoint: Endpoint
 ) -> None:
-    """The first failure says enough."""
     await org.add_channel(endpoint.url)
     endpoint.answer = lambda _: 502
     await cross(org, instance, 50, 100, 200)

@@ -78,7 +78,6 @@ async def test_a_mail_arrives_over_tls(
 
 
 def test_a_foreign_name_in_the_subject_is_no_link() -> None:
-    """Programs look for links there, too."""
     alert = msgspec.structs.replace(
         ALERT, title="80 % of www.evil.example is spent", foreign={"title": [(8, 24)]}
     )
@@ -189,7 +188,6 @@ async def test_something_else_than_a_mail_server(certificate: Certificate, babbl
 
 
 async def test_a_server_elsewhere_without_tls_is_told_nothing(certificate: Certificate) -> None:
-    """After the greeting we leave."""
     async with open_mail_server() as server:
         connection = await asyncio.to_thread(
             socket.create_connection, ("127.0.0.1", server.port), timeout=10
@@ -219,7 +217,6 @@ async def test_what_is_said_before_tls_does_not_count_inside_of_it(
 async def test_a_mail_that_was_accepted_is_delivered_whatever_comes_then(
     certificate: Certificate,
 ) -> None:
-    """Otherwise it would be sent again."""
     async with open_mail_server(certificate.server) as server:
         server.answers = {"QUIT": "421 oh"}
         await send(certificate, channel(server.port))

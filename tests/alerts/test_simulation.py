@@ -307,7 +307,6 @@ def test_every_threshold_is_decided_once_and_delivered(first: int) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_same_checks_catch_a_broken_variant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the seed that `docs/proof.md` names."""
     BROKEN[name](monkeypatch)
     with pytest.raises((AssertionError, LookupError)):
         quick_loop.run(simulate(CAUGHT_BY[name]))

@@ -54,7 +54,6 @@ class TestDifferences:
         )
 
     def test_what_is_the_same_differs_in_nothing(self) -> None:
-        """Also deep inside."""
         same = {"a": {"b": {"c": [1, {"d": 2}]}}}
         assert differences(same, same) == ({}, {})
 
@@ -83,7 +82,6 @@ class TestDifferences:
 
 class TestBounds:
     def test_what_fits_is_kept_as_it_is(self) -> None:
-        """And nothing is nothing."""
         assert bounded_side({"a": [1, {"b": None}]}) == {"a": [1, {"b": None}]}
         assert bounded_side(None) is None
 
@@ -119,7 +117,6 @@ class TestHash:
         assert hash_of(canonical_bytes(changed)) != hash_of(canonical_bytes(entry))
 
     def test_its_bytes_are_json_in_the_order_of_the_names(self) -> None:
-        """In any language."""
         text = canonical_bytes(an_entry(after={"b": 1, "a": {"d": "ü", "c": 2}}))
         plain = json.loads(text)
         again = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -17,7 +17,7 @@ from pricekeeper.storage import Put, Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.values import OrgId
-from stores import ShiftedClock
+from stores import ShiftedClock, stored
 from tenants.conftest import new_org_id
 
 HOUR_MS = 3_600_000
@@ -63,8 +63,7 @@ async def test_a_copy_under_another_key_is_not_listed(
     """A foreign item does not stop the others from being listed."""
     org_id = orgs[0]
     listed = await all_of(reader, org_id, WantedEntries(), 1)
-    item = await store.get(AUDIT_TRAIL, trail_items.entry_key(chain_of(org_id), 15))
-    assert item is not None
+    item = await stored(store, AUDIT_TRAIL, trail_items.entry_key(chain_of(org_id), 15))
     for sort_key in ("15", f"{15:013}", "copy"):
         await store.put(Put(AUDIT_TRAIL, {**item, "SK": sort_key}))
     assert await all_of(reader, org_id, WantedEntries(), 1) == listed

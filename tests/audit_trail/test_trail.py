@@ -28,7 +28,7 @@ from pricekeeper.storage import Delete, Put, Store, Write
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.values import OrgId
-from stores import ShiftedClock
+from stores import ShiftedClock, stored
 from tenants.conftest import new_org_id
 
 REPLY_LOST = Faults(reply_lost_pct=100, spare_reads=True)
@@ -95,7 +95,6 @@ class TestTogether:
     async def test_a_request_that_changes_nothing_can_be_written_down_alone(
         self, store: Store, trail: AuditTrail, org_id: OrgId
     ) -> None:
-        """It was requested, and was so already."""
         await trail.maker(BY, a_change(org_id))(None)
         assert len(await entries_of(store, org_id)) == 1
 
@@ -123,7 +122,6 @@ class TestLostReplies:
     async def test_what_was_applied_is_known_and_applied_once(
         self, store: Store, clock: ShiftedClock, trail: AuditTrail, org_id: OrgId
     ) -> None:
-        """Though no reply ever comes."""
         await put_thing(trail, org_id, "before")
         turns = Interleaving(1)
         shaky = AuditTrail(FaultyStore(store, turns, REPLY_LOST), clock)
@@ -252,8 +250,7 @@ class TestOthers:
         """No entry is ever overwritten; the error says what to do."""
         await put_thing(trail, org_id, "one")
         key = trail_items.head_key(chain_of(org_id))
-        head = await store.get(AUDIT_TRAIL, key)
-        assert head is not None
+        head = await stored(store, AUDIT_TRAIL, key)
         await put_thing(trail, org_id, "two")
         await store.put(Put(AUDIT_TRAIL, head))
         with pytest.raises(StoreMisconfiguredError, match="audit verify"):

@@ -17,7 +17,7 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import Delete, Item, Key, Put, Set, Store, Update
 from pricekeeper.storage.tables import AUDIT_TRAIL, CONFIG
 from pricekeeper.values import OrgId
-from stores import ShiftedClock
+from stores import ShiftedClock, stored
 from tenants.conftest import new_org_id
 
 DAY_MS = 86_400_000
@@ -34,9 +34,7 @@ class Tampering:
         return trail_items.entry_key(self.chain, seq)
 
     async def read(self, seq: int) -> Item:
-        item = await self._store.get(AUDIT_TRAIL, self.key(seq))
-        assert item is not None
-        return item
+        return await stored(self._store, AUDIT_TRAIL, self.key(seq))
 
     async def entry(self, seq: int) -> TrailEntry:
         return trail_items.entry_from(await self.read(seq))
@@ -169,11 +167,9 @@ async def test_what_was_done_to_it_is_found(
 async def test_an_entry_of_another_chain_is_found(
     store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering, org_id: OrgId
 ) -> None:
-    """Though it has the right number."""
     for _ in range(3):
         await trail.apply(BY, a_change(None), ())
-    other = await store.get(AUDIT_TRAIL, trail_items.entry_key("DEPLOYMENT", 3))
-    assert other is not None
+    other = await stored(store, AUDIT_TRAIL, trail_items.entry_key("DEPLOYMENT", 3))
     await store.put(Put(AUDIT_TRAIL, {**other, "PK": chain.key(3).pk}))
     found = await findings(store, clock, org_id)
     assert any("of DEPLOYMENT, in another place" in one for one in found), found
@@ -299,7 +295,6 @@ class TestExports:
     async def test_an_empty_file_is_refused(
         self, store: Store, clock: ShiftedClock, lines: list[bytes]
     ) -> None:
-        """Nothing would be held against it."""
         assert "is empty" in await self.refusal(store, clock, lines)
 
     async def test_another_file_is_refused(
@@ -341,7 +336,6 @@ class TestExports:
     async def test_a_gap_is_found_in_each_of_several_chains(
         self, store: Store, clock: ShiftedClock, trail: AuditTrail, chain: Tampering
     ) -> None:
-        """Each chain begins once."""
         other = new_org_id()
         for _ in range(150):
             await trail.apply(BY, a_change(other), ())

@@ -20,7 +20,7 @@ from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import CONFIG
 from pricekeeper.tenants import Client, Tenants, config_key
 from pricekeeper.values import AppId
-from stores import ShiftedClock, clock, location, meter, store, table_prefix
+from stores import ShiftedClock, clock, location, meter, store, stored, table_prefix
 from tenants.conftest import LABELS, app_body, new_org_id, org_body, seeds
 
 __all__ = ["clock", "location", "meter", "seeds", "store", "table_prefix"]
@@ -73,9 +73,7 @@ class Instance:
         return True
 
     async def item(self, client: Client) -> Item:
-        item = await self.store.get(CONFIG, config_key(client))
-        assert item is not None
-        return item
+        return await stored(self.store, CONFIG, config_key(client))
 
 
 def instance(store: Store, clock: Clock, peppers: Peppers | None = None) -> Instance:

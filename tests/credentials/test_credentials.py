@@ -11,7 +11,7 @@ from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, config_key
 from pricekeeper.values import AppId
-from stores import ShiftedClock
+from stores import ShiftedClock, stored
 from tenants.conftest import new_org_id, org_body
 
 HOUR_MS = 3_600_000
@@ -28,7 +28,6 @@ class TestRegistering:
     async def test_creation_gives_a_token_and_an_update_none(
         self, one: Instance, client: Client
     ) -> None:
-        """The token stays valid."""
         retrieval = await one.register(client)
         again = await one.provision(client)
         assert (again.created, again.retrieval) == (False, None)
@@ -64,7 +63,6 @@ class TestClaiming:
     async def test_ten_minutes_are_the_most(
         self, one: Instance, clock: ShiftedClock, client: Client
     ) -> None:
-        """The contract's expiry is the store's."""
         retrieval = await one.register(client)
         assert 595 <= retrieval.expires_at_epoch - clock.now_epoch() <= 600
         clock.shift_ms = 599_000 - 5_000
@@ -160,7 +158,6 @@ class TestRotating:
     async def test_without_a_grace_the_claim_ends_the_old_secret(
         self, one: Instance, client: Client
     ) -> None:
-        """At once, and nothing of it rests."""
         old = await one.secret_of(client)
         rotation = await one.credentials.rotate(client, 0, BY)
         assert await one.opens(client, old)
@@ -202,7 +199,6 @@ class TestRotating:
     async def test_a_grace_is_0_to_168_hours(
         self, one: Instance, client: Client, hours: object
     ) -> None:
-        """In whole hours."""
         await one.register(client)
         with pytest.raises(InvalidValueError) as error:
             await one.credentials.rotate(client, hours, BY)  # type: ignore[arg-type]
@@ -433,8 +429,7 @@ async def test_the_items_are_those_of_the_schema(one: Instance, client: Client) 
     """With the token's digest for a key, and nothing readable anywhere."""
     token = (await one.register(client)).token.reveal()
     key = (await one.item(client))["secret_retrieval_key"]
-    item = await one.store.get(SECRET_RETRIEVAL_TOKENS, Key(key))
-    assert item is not None
+    item = await stored(one.store, SECRET_RETRIEVAL_TOKENS, Key(key))
     assert token not in repr(item)
     assert {name: item[name] for name in ("org_id", "client_id", "secret_type", "used")} == {
         "org_id": client.org_id,
@@ -445,7 +440,6 @@ async def test_the_items_are_those_of_the_schema(one: Instance, client: Client) 
     assert item.get("app_id") == client.app_id
     assert item["expires_at_epoch"] == item["created_at_epoch"] + 600
     await one.credentials.claim(token, BY)
-    used = await one.store.get(SECRET_RETRIEVAL_TOKENS, Key(key))
-    assert used is not None
+    used = await stored(one.store, SECRET_RETRIEVAL_TOKENS, Key(key))
     assert used["used"] is True
     assert used["used_at_epoch"] >= used["created_at_epoch"]

@@ -173,7 +173,6 @@ async def test_made_up_names_take_no_turns_and_wait_as_long(doubtful: Doubtful) 
 
 
 async def test_who_is_not_doubted_does_not_wait(doubtful: Doubtful) -> None:
-    """Not even while others do."""
     await doubtful.plant(Peppers(OLD_PEPPER).hash(doubtful.client.client_id, IMPORTED.reveal()))
     waiting = doubtful.guess("password")
     await doubtful.settle()

@@ -15,7 +15,6 @@ ZEROS = "A" * 43 + "="
 
 
 def test_the_form_is_scheme_version_and_digest() -> None:
-    """As documented, computed here by hand."""
     digest = hmac.new(b"1" * 32, b"org-1\0secret", hashlib.sha256).digest()
     expected = f"hmac-sha256$v1${base64.b64encode(digest).decode()}"
     assert Peppers(OLD_PEPPER).hash(ONE, "secret") == expected

@@ -89,7 +89,6 @@ class TestRotation:
     async def test_it_is_recognised_and_its_token_works(
         self, one: Instance, clock: ShiftedClock, client: Client
     ) -> None:
-        """The client points to it."""
         await one.register(client)
         rotation = await under(
             REPLY_LOST, one, clock, lambda on: on.credentials.rotate(client, 0, BY)
@@ -102,7 +101,6 @@ class TestRotation:
     async def test_else_nobody_knows_and_the_next_one_works(
         self, one: Instance, clock: ShiftedClock, client: Client, faults: Faults | None
     ) -> None:
-        """Whether it was made or not."""
         await one.register(client)
         told = await under(faults, one, clock, lambda on: on.credentials.rotate(client, 0, BY))
         assert isinstance(told, OutcomeUnknownError)
@@ -113,7 +111,6 @@ class TestTheRest:
     async def test_a_registration_is_recognised_and_its_token_works(
         self, one: Instance, clock: ShiftedClock, client: Client
     ) -> None:
-        """Client and token were written together."""
         await one.register(client.org)
         if client.app_id is None:
             await one.tenants.delete_org(client.org_id, BY)

@@ -15,6 +15,7 @@ from pricekeeper.storage.tables import CONFIG
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Tenants, config_key
 from pricekeeper.values import OrgId
+from stores import stored
 from tenants.conftest import LABELS, new_org_id, org_body
 
 IMPORTED = "a-key-from-before"
@@ -78,7 +79,6 @@ async def test_a_key_does_not_rest_where_it_could_be_read(
 async def test_settings_leave_the_key_alone_and_a_deletion_takes_it(
     one: Instance, keys: ProvisioningKeys, org: OrgId
 ) -> None:
-    """Also if the organisation is created again."""
     key = (await keys.issue(org, BY)).reveal()
     await one.tenants.put_org(org, org_body(org_name="Another"), BY)
     assert await keys.find_org(key, org) == org
@@ -89,7 +89,6 @@ async def test_settings_leave_the_key_alone_and_a_deletion_takes_it(
 
 
 async def test_who_does_not_exist_gets_none(keys: ProvisioningKeys) -> None:
-    """And nothing is created by trying."""
     for attempt in (keys.issue, keys.withdraw):
         with pytest.raises(NotFoundError):
             await attempt(new_org_id(), BY)
@@ -104,8 +103,7 @@ async def test_an_imported_key_is_good_for_the_organisation_that_has_its_hash(
     assert await keys.find_org(IMPORTED, new_org_id()) is None
     assert await keys.find_org(IMPORTED, None) is None
     assert await keys.find_org(IMPORTED, org) == org
-    item = await store.get(CONFIG, config_key(Client(org)))
-    assert item is not None
+    item = await stored(store, CONFIG, config_key(Client(org)))
     assert item[HASH].startswith("hmac-sha256$")
     assert await keys.find_org(IMPORTED, org) == org
 
@@ -147,7 +145,6 @@ async def test_a_mistyped_key_is_refused_without_a_read(
 
 
 async def test_a_new_pepper_takes_over(store: Store, clock: Clock, org: OrgId) -> None:
-    """As for clients' secrets."""
     key = (await keys_of(store, clock, OLD_PEPPER).issue(org, BY)).reveal()
     assert await keys_of(store, clock, NEW_PEPPER, OLD_PEPPER).find_org(key, org) == org
     assert await keys_of(store, clock, NEW_PEPPER).find_org(key, org) == org

@@ -39,7 +39,6 @@ async def test_of_50_racing_claims_one_gets_a_secret_and_it_works(
 async def test_of_50_racing_registrations_one_gets_a_token_and_it_works(
     store: Store, clock: ShiftedClock, client: Client
 ) -> None:
-    """The others update, and reset nothing."""
     await instance(store, clock).tenants.put_org(client.org_id, org_body(), BY)
     if client.app_id is None:
         await instance(store, clock).tenants.delete_org(client.org_id, BY)

@@ -38,7 +38,6 @@ def test_an_older_pepper_still_opens_and_another_one_does_not() -> None:
 
 @pytest.mark.parametrize("damage", ["", "a.b.c.d.e", "cut", "flipped"])
 def test_what_is_damaged_is_not_opened(damage: str) -> None:
-    """Nothing raises, and nothing is half right."""
     sealer = Sealer(Peppers(OLD))
     sealed = sealer.seal("org#ops", TEXT)
     if damage == "cut":

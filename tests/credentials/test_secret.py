@@ -43,7 +43,6 @@ def test_all_256_bits_are_in_it() -> None:
 
 @given(minted)
 def test_what_was_minted_is_well_formed(text: str) -> None:
-    """As that kind, and as no other."""
     assert is_well_formed(CLIENT_SECRET, text)
     assert not is_mistyped(CLIENT_SECRET, text)
     assert not is_well_formed(RETRIEVAL_TOKEN, text)

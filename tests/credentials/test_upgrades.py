@@ -52,7 +52,6 @@ class TestBcrypt:
     async def test_a_wrong_secret_is_refused_and_changes_nothing(
         self, one: Instance, client: Client
     ) -> None:
-        """As for any other client."""
         await plant(one, client, stored := bcrypt_hash(LEGACY))
         for text in ("wrong", "correct horse battery stapl", "", "x" * 73):
             assert not await one.opens(client, Secret(text))
@@ -61,7 +60,6 @@ class TestBcrypt:
     async def test_it_keeps_its_grace_when_it_is_replaced(
         self, one: Instance, client: Client
     ) -> None:
-        """And is upgraded where it then is."""
         await plant(one, client, bcrypt_hash(LEGACY))
         new = await one.rotated(client, 1)
         assert await one.opens(client, LEGACY)

@@ -29,7 +29,7 @@ from pricekeeper.storage.sqlite.moments import SWEEP_AFTER_MS
 from pricekeeper.storage.sqlite.store import SqliteStore
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.ticks import region_at
-from stores import ShiftedClock
+from stores import ShiftedClock, stored
 
 HOUR_MS = 3_600_000
 
@@ -108,7 +108,6 @@ async def test_days_are_exported_when_they_are_final(
 async def test_a_day_waits_for_the_aggregator(
     store: Store, clock: ShiftedClock, settings: Settings, folder: Path
 ) -> None:
-    """Its totals would not be complete."""
     company = Company(store, clock)
     await company.report(5)
     await company.aggregate()
@@ -134,7 +133,6 @@ async def test_one_instance_exports_at_a_time(
 async def test_a_failure_is_told_and_the_next_interval_goes_on(
     store: Store, company: Company, settings: Settings, folder: Path, clock: ShiftedClock
 ) -> None:
-    """It does not end the job."""
     machine = ManualClock(clock.now_ms())
     (folder.parent / "file").write_text("")
     broken = replace(settings, export_to=FolderLocation(str(folder.parent / "file")))
@@ -247,7 +245,6 @@ async def test_a_day_that_was_exported_does_not_wait_for_the_next(
 
 
 async def test_without_the_setting_expired_usage_is_deleted(keeper: Keeper) -> None:
-    """Also usage that was kept until then."""
     await keeper.company.report(15)
     await keeper.let_days_pass(60)
     assert keeper.rows()
@@ -261,27 +258,23 @@ async def test_the_state_never_goes_back(store: Store) -> None:
     state = ExportState(store)
     assert await state.read_day() is None
     await state.keep()
-    item = await store.get(*EXPORT_STATE)
-    assert item is not None
+    item = await stored(store, *EXPORT_STATE)
     assert item["kept_from_epoch"] == 0
     for day, expected in (("20260105", "20260105"), ("20260104", "20260105"), ("20260106",) * 2):
         await state.advance(day)
         assert await state.read_day() == expected
-        item = await store.get(*EXPORT_STATE)
-        assert item is not None
+        item = await stored(store, *EXPORT_STATE)
         assert item["kept_from_epoch"] == kept_from_epoch(expected)
     await state.release()
     await state.advance("20260107")
-    item = await store.get(*EXPORT_STATE)
-    assert item == {"PK": "EXPORT", "SK": "THROUGH", "day": "20260107"}
+    assert await store.get(*EXPORT_STATE) == {"PK": "EXPORT", "SK": "THROUGH", "day": "20260107"}
 
 
 async def test_commands_leave_what_is_kept_alone(settings: Settings, folder: Path) -> None:
     """They open the services as well, without the service's settings."""
-    stored = replace(settings, store=SqliteLocation(str(folder.parent / "store.db")))
-    async with open_services(stored) as services:
+    kept = replace(settings, store=SqliteLocation(str(folder.parent / "store.db")))
+    async with open_services(kept) as services:
         await ExportState(services.store).keep()
-    async with open_services(replace(stored, export_to=None)) as services:
-        item = await services.store.get(*EXPORT_STATE)
-    assert item is not None
+    async with open_services(replace(kept, export_to=None)) as services:
+        item = await stored(services.store, *EXPORT_STATE)
     assert "kept_from_epoch" in item

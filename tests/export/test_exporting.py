@@ -250,14 +250,12 @@ async def test_a_file_is_replaced_in_one_step(folder: Path) -> None:
 
 
 async def test_a_folder_that_can_not_be_written_is_told(folder: Path) -> None:
-    """By its name and the reason."""
     (folder / "file").write_text("")
     with pytest.raises(ExportError, match=r"can't write to .*file/x: Not a directory"):
         FolderDestination(str(folder / "file" / "x"))
 
 
 async def test_abandoned_scratch_folders_are_removed_and_others_are_not(folder: Path) -> None:
-    """A lock tells one from the other."""
     (folder / ".scratch-left").mkdir()
     (folder / ".scratch-left" / "run-1").write_text("x")
     first = FolderDestination(str(folder))

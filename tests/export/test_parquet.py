@@ -66,7 +66,6 @@ async def test_a_correction_says_which_record_it_takes_out(
 
 
 def test_a_sum_may_be_longer_than_64_bits(tmp_path: Path) -> None:
-    """Ten million dollars in pico-dollars are."""
     row = TotalRow("o", None, "ORG#o", "premium", "20260101", 10**19 + 1, 1, 2, 3, 4, 5, 6)
     lines = iter([line_of(row) + b"\n"])
     written = write_rows(tmp_path / "x.parquet", FileFormat.PARQUET, TotalRow, lines)

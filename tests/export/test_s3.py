@@ -39,7 +39,6 @@ async def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def test_objects_are_put_read_compared_and_removed(bucket: S3Destination) -> None:
-    """By the hash that they carry."""
     content = "ümlaut".encode()
     path = "day=20260101/org=..%2Fx/a b.json"
     assert await bucket.read(path) is None
@@ -184,7 +183,6 @@ async def test_a_server_that_fails_is_asked_again_and_not_forever(scripted: Scri
 
 
 async def test_a_server_that_is_not_there_is_told() -> None:
-    """After so many attempts."""
     clock = ImpatientClock(NOW_EPOCH * 1000)
     bucket = S3Destination(S3Location("bucket"), clock, endpoint=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(ExportError, match=r"get_object of x in .* failed: EndpointConnectionError"):

@@ -16,7 +16,6 @@ KEYS = st.lists(st.integers(0, 10**6).map(lambda number: f"{number:08x}"), uniqu
 def test_lines_are_merged_in_order(
     keys: list[str], run_lines: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """All of them, once."""
     scratch = tmp_path_factory.mktemp("scratch")
     lines = SortedLines(scratch, run_lines=run_lines)
     for key in keys:

@@ -128,7 +128,6 @@ def replace_notes(folder: Path, note: bytes) -> None:
 async def test_a_strange_note_is_as_good_as_none(
     store: Store, clock: ShiftedClock, company: Company, day: str, folder: Path, note: bytes
 ) -> None:
-    """Everything is done, then."""
     await exported(store, clock, folder / "whole", day)
     await stop_before_the_manifest(store, clock, folder / "stopped", day)
     replace_notes(folder, note)
@@ -139,7 +138,6 @@ async def test_a_strange_note_is_as_good_as_none(
 async def test_a_day_that_may_still_change_is_begun_again(
     store: Store, clock: ShiftedClock, folder: Path
 ) -> None:
-    """Its files may be old."""
     company = Company(store, clock)
     await company.report(20)
     day = company.reported[0][1]

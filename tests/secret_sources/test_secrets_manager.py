@@ -91,7 +91,6 @@ class TestTheStandIn:
         assert told.value.response["Error"] == {"Code": name, "Message": "because"}
 
     def test_its_refusals_are_those_of_the_model(self) -> None:
-        """But for those that every service has."""
         own = {shape.name for shape in OPERATION.error_shapes}
         assert own <= {*REFUSALS, "InternalServiceError"}
         assert MODEL.metadata["protocol"] == "json"
@@ -140,13 +139,11 @@ class TestReading:
     async def test_what_passes_is_asked_again(
         self, standin: SecretsManagerStandIn, passing: Refusal | bytes
     ) -> None:
-        """Reading changes nothing."""
         standin.refusals = [passing, passing]
         assert await read() == "v1:the-pepper"
         assert len(standin.requests) == 3
 
     async def test_but_not_for_ever(self, standin: SecretsManagerStandIn) -> None:
-        """The start fails within seconds."""
         standin.always = Refusal("ThrottlingException", message="slower")
         assert "ThrottlingException: slower" in await refused()
         assert len(standin.requests) == AWS_ATTEMPTS_MAX
@@ -161,7 +158,6 @@ class TestReading:
         assert len(standin.requests) == 1
 
     async def test_a_missing_secret_is_told(self, standin: SecretsManagerStandIn) -> None:
-        """By the name that was asked for."""
         assert "ResourceNotFoundException" in await refused("nothing-here")
         assert standin.requests == [{"SecretId": "nothing-here"}]
 

@@ -34,13 +34,11 @@ def test_a_setting_says_where() -> None:
     "text", ["file:", "aws:", "aws:a b", "aws:a\n", f"aws:{ARN[:30]}", "aws:é"]
 )
 def test_a_place_that_is_none_is_told(text: str) -> None:
-    """By the name of the setting."""
     with pytest.raises(SettingsError, match=SETTING):
         parse_secret_location(SETTING, text)
 
 
 def test_a_secret_is_looked_for_where_the_tables_are() -> None:
-    """Unless its ARN says where."""
     given = {"PRICEKEEPER_STORE": "dynamodb://eu-west-1", SETTING: "aws:pepper"}
     assert read_settings(given).pepper == AwsSecret("pepper", "eu-west-1")
     assert read_settings({**given, SETTING: f"aws:{ARN}"}).pepper == AwsSecret(ARN, "eu-central-1")
@@ -65,7 +63,6 @@ async def test_a_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602])
 async def test_a_file_that_everybody_can_read_is_refused(tmp_path: Path, mode: int) -> None:
-    """With the command that helps."""
     path = tmp_path / "pepper"
     path.write_text("v1:CANARY", "utf-8")
     path.chmod(mode)

@@ -12,12 +12,12 @@ from pricekeeper.storage import Put
 from pricekeeper.storage.tables import SESSIONS
 from pricekeeper.telemetry import StoreMeter
 from sessions.conftest import LIMIT, Client, InstantClock, RecordingStore
+from stores import stored
 
 
 async def test_below_the_limit_a_login_is_one_reading_and_one_conditional_write(
     client: Client, meter: StoreMeter
 ) -> None:
-    """It evicts no session."""
     for number in range(1, LIMIT + 1):
         meter.clear()
         await client.open()
@@ -47,8 +47,7 @@ async def test_the_blocklist_entry_lasts_as_long_as_the_token_would(client: Clie
     await client.open()
     key = block_key(opened[0].session.refresh_hash)
     assert (key.pk, key.sk) == (f"BLOCK#refresh#{opened[0].session.refresh_hash}", "BLOCK")
-    block = await client.store.get(SESSIONS, key)
-    assert block is not None
+    block = await stored(client.store, SESSIONS, key)
     assert block["expires_at_epoch"] == opened[0].session.ends_at_epoch
     assert opened[0].session.ends_at_epoch == (opened[0].session.opened_at_ms // 1000 + 30 * 86_400)
 
@@ -148,13 +147,11 @@ async def test_a_slot_is_chosen_at_random_so_that_racers_spread(client: Client) 
 
 @pytest.mark.parametrize("limit", [0, -1, 101])
 async def test_an_impossible_limit_is_refused(client: Client, limit: int) -> None:
-    """Before anything is read."""
     with pytest.raises(InvalidValueError, match="session_limit"):
         await client.open(limit=limit)
 
 
 async def test_labels_are_shown(client: Client) -> None:
-    """A list of sessions shows them apart."""
     labels = make_labels("python-httpx/0.28 \x00\u202e", " 2001:db8::1 ")
     login = Login(client.id, client.generation, LIMIT, labels)
     await client.instance().open_session(login)

@@ -46,7 +46,6 @@ async def test_a_retry_within_the_grace_gets_the_same_successor(client: Client) 
 
 
 async def test_racing_refreshes_of_one_token_get_the_same_successor(client: Client) -> None:
-    """Twenty instances at once: one rotation."""
     opened = await client.open()
     refreshed = await asyncio.gather(*(client.refresh(opened.refresh_token) for _ in range(20)))
     assert len({one.refresh_token for one in refreshed}) == 1
@@ -102,7 +101,6 @@ async def test_an_unused_session_ends_and_a_used_one_goes_on(client: Client) -> 
 
 
 async def test_no_use_keeps_a_session_beyond_its_absolute_life(client: Client) -> None:
-    """However often it is refreshed."""
     client.lifetimes = Lifetimes(idle_secs=100, absolute_secs=250)
     opened = await client.open()
     end_epoch = opened.session.opened_at_ms // 1000 + 250
@@ -126,7 +124,6 @@ async def test_a_blocklisted_token_is_refused_whatever_its_slot_says(client: Cli
 
 
 async def test_another_token_generation_ends_every_session(client: Client) -> None:
-    """Nothing that was issued before counts."""
     opened = await client.open()
     client.generation = "second"
     with pytest.raises(InvalidTokenError):
@@ -214,7 +211,6 @@ async def test_a_session_is_ended_by_its_own_client_only(client: Client) -> None
 
 
 async def test_finding_a_session_by_its_current_token(client: Client) -> None:
-    """Spent, ended and foreign tokens find nothing."""
     sessions = client.instance()
     opened = await client.open()
     refreshed = await client.refresh(opened.refresh_token)
@@ -364,7 +360,6 @@ MANGLED: dict[str, Callable[[str], str]] = {
 async def test_what_we_never_made_is_refused_without_asking_the_store(
     client: Client, meter: StoreMeter, how: str
 ) -> None:
-    """All alike."""
     opened = await client.open()
     mangled = MANGLED[how](opened.refresh_token)
     assert mangled != opened.refresh_token

@@ -95,7 +95,6 @@ def test_impossible_lifetimes_are_refused(idle: int, absolute: int, grace: int) 
 
 @given(st.integers(0, 99), st.text("abcXYZ019_-", min_size=22, max_size=22))
 def test_a_session_id_reads_as_it_was_written(slot: int, nonce: str) -> None:
-    """It travels in URLs and tokens."""
     written = SessionId(slot, nonce)
     assert parse_session_id(str(written)) == written
 
@@ -112,7 +111,6 @@ def test_a_session_id_reads_as_it_was_written(slot: int, nonce: str) -> None:
     ],
 )
 def test_other_texts_are_no_session_ids(text: str) -> None:
-    """So they name no slot."""
     assert parse_session_id(text) is None
 
 

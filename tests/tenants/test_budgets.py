@@ -20,6 +20,7 @@ from pricekeeper.tenants import (
 from pricekeeper.tenants.parsing import parse_app_settings, parse_org_settings
 from pricekeeper.tenants.stored_settings import org_settings
 from pricekeeper.values import ModelLabel, OrgId
+from stores import stored
 from tenants.conftest import APP, LABELS, app_body, org_body
 
 MONTHLY = {"name": "monthly", "window": "MONTH", "limit_usd_micros": 200_000_000}
@@ -136,7 +137,6 @@ class TestParsing:
         ],
     )
     def test_a_bad_part_is_named_by_its_path(self, budget: Any, fields: set[str]) -> None:
-        """Every one of them at once."""
         found = refused({**MONTHLY, **budget})
         assert found.keys() == {f"budgets[0].{field}" for field in fields}
 
@@ -158,7 +158,6 @@ class TestParsing:
             assert message.startswith("must be an object of name, window, limit_usd_micros, ")
 
     def test_an_unknown_label_tells_the_known_ones(self) -> None:
-        """As for an ordering."""
         with pytest.raises(InvalidConfigError) as refusal:
             org(budgets=[{**MONTHLY, "labels": ["gold"]}])
         assert refusal.value.details == {"valid_labels": ["economy", "premium", "standard"]}
@@ -240,8 +239,7 @@ class TestStore:
     ) -> None:
         """As one that another program wrote by the schema document."""
         await tenants.put_org(org_id, org_body(), BY)
-        item = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
-        assert item is not None
+        item = await stored(store, CONFIG, Key(f"ORG#{org_id}", "ORG"))
         assert (item.pop("budgets"), item.pop("quota_enforcement")) == ([], "ADVISORY")
         read = org_settings(item)
         assert (read.budgets, read.quota_enforcement) == ((), QuotaEnforcement.ADVISORY)
@@ -277,7 +275,6 @@ class TestStore:
     async def test_an_enforcement_that_makes_no_sense_is_never_taken_for_advice(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
-        """Quotas that were hard would be none."""
         await tenants.put_org(org_id, org_body(quota_enforcement="STRICT"), BY)
         change = (Set("quota_enforcement", "strict"),)
         await store.update(Update(CONFIG, Key(f"ORG#{org_id}", "ORG"), change))

@@ -15,7 +15,6 @@ clients = st.builds(Client, st.uuids().map(lambda u: OrgId(str(u))), st.none() |
 
 
 def test_an_org_and_an_app_are_named_as_the_contract_says() -> None:
-    """The examples of the schema document."""
     assert Client(OrgId(ORG)).client_id == f"org-{ORG}"
     assert Client(OrgId(ORG), AppId("app-1")).client_id == f"org-{ORG}-app-app-1"
 
@@ -53,6 +52,5 @@ def test_two_clients_never_share_a_name(one: Client, other: Client) -> None:
     ],
 )
 def test_any_other_spelling_is_refused(text: str) -> None:
-    """Nothing is trimmed, folded or guessed."""
     with pytest.raises(InvalidValueError):
         parse_client_id(text)

@@ -178,7 +178,6 @@ class TestAuthority:
     async def test_an_organisations_key_lifts_what_it_has_frozen(
         self, tenants: Tenants, app: Client
     ) -> None:
-        """And the deployment's lifts anything."""
         own = of_org(app.org_id)
         for lifting in (own, DEPLOYMENT):
             await tenants.freeze(app, own)
@@ -279,7 +278,6 @@ class TestDeletion:
     async def test_apps_that_are_frozen_at_one_moment_do_not_wait_for_each_other(
         self, store: Store, clock: ShiftedClock, tenants: Tenants, app: Client
     ) -> None:
-        """Each increments the organisation's version."""
         racers = [Tenants(store, clock, LABELS) for _ in range(2)]
         chosen = [Client(app.org_id, AppId(f"a{number}")) for number in range(12)]
         for one in chosen:
@@ -370,7 +368,6 @@ class TestLostReplies:
     async def test_an_outcome_that_nobody_can_read_is_seen_here_when_it_can(
         self, tenants: Tenants, clock: ShiftedClock, app: Client
     ) -> None:
-        """Cached policies are not used any more."""
         turns = Interleaving(1)
         shaky = FaultyStore(tenants._store, turns, Faults())
         here = Tenants(shaky, clock, LABELS)

@@ -34,7 +34,6 @@ def app_refused(of: OrgSettings, **changes: Any) -> set[str]:
 
 
 def test_what_is_optional_has_the_defaults_of_the_contract() -> None:
-    """The whole value, field by field."""
     assert org() == OrgSettings(
         org_name="Sample",
         timezone="America/New_York",
@@ -55,12 +54,10 @@ def test_what_is_optional_has_the_defaults_of_the_contract() -> None:
 
 
 def test_null_is_the_same_as_not_given() -> None:
-    """Many clients send every field they know."""
     assert org(session_limit=None, rate_limits=None, tag_keys=None) == org()
 
 
 def test_tag_keys_are_names_of_tags_without_what_separates_them() -> None:
-    """In the order given, up to four."""
     names = ["team", "cost centre", "équipe", "x" * 64]
     assert org(tag_keys=names).tag_keys == tuple(names)
     assert org(tag_keys=[]).tag_keys == ()
@@ -95,7 +92,6 @@ def test_tag_keys_are_the_organisations_alone() -> None:
 )
 @pytest.mark.parametrize("missing", [..., None])
 def test_what_is_required_is_asked_for(field: str, missing: Any) -> None:
-    """By name, and alone."""
     assert refused(**{field: missing}) == {field}
 
 
@@ -230,7 +226,6 @@ def test_names_are_trimmed() -> None:
 
 
 def test_rate_limits_become_values() -> None:
-    """Ready for the limiter."""
     limits = org(rate_limits={"premium": {"rpm": LIMIT}}).rate_limits
     assert limits == {"premium": {"rpm": RateLimit(10, 5, 1000)}}
 
@@ -256,13 +251,11 @@ class TestShardCount:
     """The counters live under it, so it never changes."""
 
     def test_a_new_one_is_a_conflict(self) -> None:
-        """With the field and both numbers."""
         with pytest.raises(ConflictError) as conflict:
             parse_org_settings(org_body(agg_shard_count=16), LABELS, shard_count_now=8)
         assert conflict.value.field == "agg_shard_count"
 
     def test_the_same_one_is_fine(self) -> None:
-        """Sending a configuration again changes nothing."""
         body = org_body(agg_shard_count=32)
         assert parse_org_settings(body, LABELS, shard_count_now=32).agg_shard_count == 32
 
@@ -271,7 +264,6 @@ class TestShardCount:
         assert parse_org_settings(org_body(), LABELS, shard_count_now=32).agg_shard_count == 32
 
     def test_invalid_comes_before_conflict(self) -> None:
-        """All mistakes are listed at once."""
         with pytest.raises(InvalidConfigError):
             parse_org_settings(org_body(agg_shard_count=16, timezone="Mars"), LABELS, 8)
 
@@ -280,7 +272,6 @@ class TestApp:
     """An app overrides; what counts is what comes out together with its organisation."""
 
     def test_only_a_name_is_required(self) -> None:
-        """Everything else is inherited."""
         assert parse_app_settings(app_body(), LABELS, org()) == AppSettings("Production API")
         assert app_refused(org(), app_name=None) == {"app_name"}
 
@@ -310,7 +301,6 @@ class TestApp:
         assert app_refused(shared, **bad) == {"quotas.economy"}
 
     def test_every_bad_field_is_named_at_once(self) -> None:
-        """As for an organisation."""
         bad = {"timezone": "UTC", "session_limit": 0, "model_ordering": ["x"], "colour": 1}
         assert app_refused(org(), **bad) == {
             "timezone",

@@ -129,7 +129,6 @@ class TestOnAStore:
     """Read, merge, and write on condition that nothing has changed."""
 
     async def test_only_what_is_named_changes(self, tenants: Tenants, org_id: OrgId) -> None:
-        """Of an organisation; null restores the default."""
         before = (await tenants.put_org(org_id, FULL, BY)).policy
         saved = await tenants.patch(
             Client(org_id), {"session_limit": None, "quotas": {"premium": 1}}, BY

@@ -45,7 +45,6 @@ def of_app(org: OrgSettings, **own: Any) -> Policy:
 
 
 def test_an_organisation_has_its_own_settings() -> None:
-    """And inherits nothing."""
     policy = org_policy(ORG, org(session_limit=9), ORG_LIFE)
     assert (policy.session_limit, policy.inherited_fields, policy.app_name) == (9, (), None)
     assert (policy.org_id, policy.app_id) == (ORG.org_id, None)
@@ -53,7 +52,6 @@ def test_an_organisation_has_its_own_settings() -> None:
 
 
 def test_an_app_without_settings_inherits_everything() -> None:
-    """And says so."""
     policy = of_app(org(session_limit=9))
     assert policy.session_limit == 9
     assert policy.quotas == {PREMIUM: 10_000_000, STANDARD: 5_000_000}

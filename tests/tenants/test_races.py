@@ -10,7 +10,7 @@ from pricekeeper.storage import Key, Put, Query, Store
 from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.tenants import Client, Enrolment, Saved, Tenants
 from pricekeeper.values import AppId, OrgId
-from stores import ShiftedClock
+from stores import ShiftedClock, stored
 from tenants.conftest import APP, LABELS, app_body, org_body
 
 RACERS = 50
@@ -37,8 +37,7 @@ async def test_racing_creations_have_one_winner(
     (winner,) = [token for token, one in zip(tokens, saved, strict=True) if one.created]
     written = await store.batch_get([(SECRET_RETRIEVAL_TOKENS, Key(token)) for token in tokens])
     assert [item["PK"] for item in written if item is not None] == [winner]
-    item = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG" if kind == "org" else "APP#api"))
-    assert item is not None
+    item = await stored(store, CONFIG, Key(f"ORG#{org_id}", "ORG" if kind == "org" else "APP#api"))
     assert item["mark"] == winner
     assert {one.policy.token_generation for one in saved} == {item["token_generation"]}
 
@@ -73,8 +72,7 @@ async def test_a_list_entry_stands_and_falls_with_its_organisation(
             except NotFoundError:
                 continue
             assert org is not None
-            app = await store.get(CONFIG, Key(f"ORG#{org_id}", f"APP#app-{number}"))
-            assert app is not None
+            app = await stored(store, CONFIG, Key(f"ORG#{org_id}", f"APP#app-{number}"))
             assert app["org_incarnation"] == org["incarnation"]
             assert app["token_generation"] == policy.token_generation
 

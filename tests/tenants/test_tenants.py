@@ -16,7 +16,7 @@ from pricekeeper.storage.tables import CONFIG, SECRET_RETRIEVAL_TOKENS
 from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Client, Enrolment, Policy, Tenants
 from pricekeeper.values import AppId, OrgId
-from stores import ShiftedClock
+from stores import ShiftedClock, stored
 from tenants.conftest import APP, LABELS, app_body, new_org_id, org_body
 
 LIMITS = {"*": {"rpm": {"capacity": 10, "refill_amount": 5, "refill_period_ms": 1000}}}
@@ -68,14 +68,12 @@ class TestPut:
         for client in (Client(org_id), Client(org_id, APP)):
             assert (await tenants.get(client)).max_output_tokens_cap is None
         for sort_key in ("ORG", "APP#api"):
-            item = await store.get(CONFIG, Key(f"ORG#{org_id}", sort_key))
-            assert item is not None
+            item = await stored(store, CONFIG, Key(f"ORG#{org_id}", sort_key))
             assert item.keys().isdisjoint(cap)
 
     async def test_the_attributes_are_those_of_the_schema(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
-        """Others read this table too."""
         await tenants.put_org(org_id, org_body(), BY)
         await tenants.put_app(org_id, APP, app_body(tight_mode_threshold_pct=90), BY)
         org = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
@@ -111,8 +109,7 @@ class TestPut:
         await tenants.put_org(org_id, org_body(session_limit=7), BY)
         await tenants.put_app(org_id, APP, app_body(session_limit=7), BY)
         for sort in ("ORG", "APP#api"):
-            item = await store.get(CONFIG, Key(f"ORG#{org_id}", sort))
-            assert item is not None
+            item = await stored(store, CONFIG, Key(f"ORG#{org_id}", sort))
             assert (item["client_secret_hash"], item["session_limit"]) == ("kept", 7)
             assert item["secret_retrieval_key"] == "kept too"
 
@@ -135,22 +132,19 @@ class TestPut:
             await tenants.get(Client(org_id))
 
     async def test_an_app_needs_its_organisation(self, tenants: Tenants, org_id: OrgId) -> None:
-        """There is nothing to inherit from."""
         with pytest.raises(NotFoundError):
             await tenants.put_app(org_id, APP, app_body(), BY)
 
     async def test_what_is_enrolled_comes_with_the_creation(
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
-        """And never with an update."""
         for n in (1, 2):
             key = Key(f"enrolled-{org_id}-{n}")
             enrolment = Enrolment({"mark": n}, (Put(SECRET_RETRIEVAL_TOKENS, {"PK": key.pk}),))
             await tenants.put_org(org_id, org_body(), BY, enrolment)
             written = await store.get(SECRET_RETRIEVAL_TOKENS, key) is not None
             assert written is (n == 1)
-        item = await store.get(CONFIG, Key(f"ORG#{org_id}", "ORG"))
-        assert item is not None
+        item = await stored(store, CONFIG, Key(f"ORG#{org_id}", "ORG"))
         assert item["mark"] == 1
 
 
@@ -158,7 +152,6 @@ class TestPolicy:
     async def test_warm_costs_nothing_and_cold_one_read(
         self, tenants: Tenants, meter: StoreMeter, org_id: OrgId
     ) -> None:
-        """For an organisation and for an app."""
         await tenants.put_org(org_id, org_body(), BY)
         await tenants.put_app(org_id, APP, app_body(), BY)
         for app_id in (None, APP):
@@ -286,7 +279,6 @@ class TestListing:
     async def test_apps_are_listed_with_what_holds_for_them(
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
-        """Page by page, and only this organisation's."""
         await tenants.put_org(org_id, org_body(session_limit=9), BY)
         await tenants.put_org(other := new_org_id(), org_body(), BY)
         await tenants.put_app(other, AppId("b"), app_body(), BY)
@@ -303,13 +295,11 @@ class TestListing:
     async def test_a_missing_organisation_has_no_list(
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
-        """It is not an empty one."""
         with pytest.raises(NotFoundError):
             await tenants.list_apps(org_id)
 
     @pytest.mark.parametrize("limit", [0, -1, 101])
     async def test_pages_have_a_size(self, tenants: Tenants, org_id: OrgId, limit: int) -> None:
-        """From 1 to 100."""
         await tenants.put_org(org_id, org_body(), BY)
         with pytest.raises(InvalidValueError):
             await tenants.list_orgs(limit=limit)
@@ -321,7 +311,6 @@ class TestDeleting:
     async def test_it_is_gone_and_a_second_time_there_is_nothing(
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
-        """For apps and organisations."""
         await tenants.put_org(org_id, org_body(), BY)
         await tenants.put_app(org_id, APP, app_body(), BY)
         await tenants.delete_app(org_id, APP, BY)
@@ -370,7 +359,6 @@ class TestDeleting:
     async def test_many_apps_are_removed_in_bounded_steps(
         self, tenants: Tenants, store: Store, meter: StoreMeter, org_id: OrgId
     ) -> None:
-        """A hundred in each transaction."""
         await tenants.put_org(org_id, org_body(), BY)
         for n in range(130):
             await tenants.put_app(org_id, AppId(f"app-{n}"), app_body(), BY)
@@ -386,7 +374,6 @@ class TestTokens:
     async def test_ending_them_is_one_read_and_one_write(
         self, tenants: Tenants, meter: StoreMeter, clock: ShiftedClock, org_id: OrgId
     ) -> None:
-        """And is seen here at once."""
         await tenants.put_org(org_id, org_body(), BY)
         before = await tenants.find_policy(org_id)
         clock.shift_ms = 5_000

@@ -104,7 +104,6 @@ async def test_below_the_limit_a_token_costs_two_readings_and_a_write(
 async def test_at_the_limit_it_costs_two_readings_and_a_transaction(
     here: Instance, org: Member, meter: StoreMeter
 ) -> None:
-    """The session itself takes one of each."""
     for _ in range(LIMIT):
         await org.login(here)
     meter.clear()
@@ -124,14 +123,12 @@ async def test_a_refresh_costs_two_readings_and_a_write(
 
 @pytest.mark.parametrize("secret", ["", "wrong", "pks_" + "A" * 49])
 async def test_a_wrong_secret_opens_nothing(here: Instance, org: Member, secret: str) -> None:
-    """And no session is left behind."""
     with pytest.raises(InvalidClientError):
         await here.identity.issue(org.id, secret)
     assert await here.identity.list_sessions(org.id) == ()
 
 
 async def test_the_limit_of_the_policy_holds(here: Instance, there: Instance, org: Member) -> None:
-    """The oldest login ends, on every instance."""
     grants = [await org.login(at) for at in (here, there, here)]
     listed = await there.identity.list_sessions(org.id)
     assert [str(session.id) for session in listed] == [g.session_id for g in grants[-LIMIT:]]
@@ -155,7 +152,6 @@ async def test_refreshing_keeps_the_session_and_rotates_the_token(
 async def test_the_access_token_never_outlives_its_session(
     store: Store, clock: MovableClock, keyring: str
 ) -> None:
-    """Nor is more promised than there is."""
     short = Instance(store, clock, keyring, Lifetimes(idle_secs=HOUR, absolute_secs=2 * HOUR))
     org = await short.register(Client(new_org_id()))
     grant = await org.login(short)
@@ -241,7 +237,6 @@ async def test_sessions_are_listed_with_their_labels(here: Instance, org: Member
 async def test_another_clients_session_and_an_absent_one_answer_alike(
     here: Instance, org: Member, app: Member
 ) -> None:
-    """Byte for byte: promise 8."""
     grant = await org.login(here)
     absent = "000-" + "n" * 22
     answers = set()
@@ -261,7 +256,6 @@ async def test_another_clients_session_and_an_absent_one_answer_alike(
 
 
 async def test_the_published_keys_are_the_ones_that_sign(here: Instance, org: Member) -> None:
-    """Found by the ``kid`` of a token."""
     header, _ = read((await org.login(here)).access_token)
     assert header["kid"] in [key["kid"] for key in here.identity.jwks()["keys"]]
 

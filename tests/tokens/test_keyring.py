@@ -225,7 +225,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_made_once_and_survives_a_restart(path: Path) -> None:
-    """Readable by its owner alone."""
     clock = ManualClock()
     first = Keys.in_file(path, clock).signing_key().kid
     assert Keys.in_file(path, clock).signing_key().kid == first
@@ -271,7 +270,6 @@ def test_processes_that_start_together_agree_on_one_key(path: Path) -> None:
 
 
 def test_a_process_that_died_while_writing_is_no_obstacle(path: Path) -> None:
-    """What it left behind is replaced."""
     clock = ManualClock()
     keys = Keys.in_file(path, clock)
     Path(f"{path}.new").write_text("half a key")
@@ -346,7 +344,6 @@ def test_a_running_instance_outlives_its_file(path: Path, how: str) -> None:
 
 
 def test_a_file_that_others_can_read_is_refused_at_start(path: Path) -> None:
-    """With what to do about it."""
     Keys.in_file(path, ManualClock())
     path.chmod(0o640)
     with pytest.raises(KeyringError, match="chmod 600"):

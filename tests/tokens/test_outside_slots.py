@@ -100,7 +100,6 @@ async def test_no_login_ends_it_and_it_ends_no_session(here: Instance, org: Memb
 
 
 async def test_one_that_is_revoked_leaves_its_siblings(here: Instance, org: Member) -> None:
-    """They share a generation, and nothing else."""
     first, second = [(await issue(here, org)).token for _ in range(2)]
     await here.identity.revoke(org.id, first)
     assert not await works(here, first)
@@ -117,7 +116,6 @@ async def test_nobody_else_revokes_it_or_learns_of_it(here: Instance, org: Membe
 
 
 async def test_a_rotation_with_grace_leaves_it(here: Instance, org: Member) -> None:
-    """As it leaves sessions."""
     token = (await issue(here, org)).token
     rotation = await here.credentials.rotate(org.client, 1, BY)
     await here.credentials.claim(rotation.retrieval.token.reveal(), BY)
@@ -259,7 +257,6 @@ async def test_its_name_is_harmless(here: Instance, org: Member) -> None:
 
 
 async def test_its_secrets_are_nowhere_to_be_read(here: Instance, org: Member) -> None:
-    """Neither in answers nor in the log."""
     with capture_logs() as logs:
         made = await issue(here, org)
         await here.identity.revoke(org.id, made.token)

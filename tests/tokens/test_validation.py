@@ -24,6 +24,7 @@ from pricekeeper.tokens.validation import (
     Validator,
 )
 from pricekeeper.values import AppId
+from stores import stored
 from tenants.conftest import org_body
 from tokens.conftest import AUDIENCE, ISSUER, LIMIT, Instance, Member, MovableClock
 
@@ -217,7 +218,6 @@ async def test_the_log_says_why_and_the_caller_does_not(
 async def test_a_reused_refresh_token_takes_the_access_tokens_with_it(
     here: Instance, org: Member, clock: MovableClock
 ) -> None:
-    """The session is over, at once."""
     first = await org.login(here)
     second = await here.identity.refresh(first.refresh_token)
     assert await works(here, first.access_token)
@@ -281,8 +281,7 @@ async def test_a_revocation_is_kept_until_the_token_would_have_expired(
     principal = await here.identity.validate(grant.access_token)
     await here.identity.revoke(org.id, grant.access_token)
     await here.identity.revoke(org.id, grant.access_token)
-    item = await here.store.get(REVOKED_TOKENS, Key(principal.token_id))
-    assert item is not None
+    item = await stored(here.store, REVOKED_TOKENS, Key(principal.token_id))
     assert item["client_id"] == org.id
     assert item["token_type"] == "access"
     assert item["expires_at_epoch"] == item["original_expiry_epoch"] == principal.expires_at_epoch

@@ -101,7 +101,6 @@ async def test_every_instance_knows_a_key_before_one_signs_with_it(world: World)
 
 
 async def test_what_has_not_changed_is_left_alone(world: World) -> None:
-    """Results from the same keys stay valid."""
     revision = world.keys.revision
     for _ in range(3):
         await world.pass_ms(HURRY_MS)
