@@ -1,4 +1,4 @@
-"""Programs of an app: processes of their own, to be forked, killed and started again."""
+"""Programs of an app, as processes that tests fork, kill and restart."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ class Credentials:
 
 
 class Program:
-    """A program that runs."""
+    """A running program."""
 
     def __init__(
         self, source: str, credentials: Credentials, environment: Mapping[str, str] | None = None
@@ -75,12 +75,12 @@ class Program:
         return line
 
     def kill(self) -> None:
-        """As the kernel does when there is too little memory: no handler runs."""
+        """As the kernel does without memory: no handler runs."""
         self._process.send_signal(signal.SIGKILL)
         self._process.communicate(timeout=PATIENCE_SECS)
 
     def end(self) -> list[str]:
-        """Wait for its end; the lines that were not heard. It must not have complained."""
+        """Wait for its end without errors; returns the lines that were not heard."""
         printed, complaints = self._process.communicate(timeout=PATIENCE_SECS)
         assert (self._process.returncode, complaints) == (0, ""), complaints
         return printed.splitlines()
@@ -90,7 +90,7 @@ class Program:
 def program(
     source: str, credentials: Credentials, environment: Mapping[str, str] | None = None
 ) -> Iterator[Program]:
-    """Run a program; it is killed at the end of the block, if it has not ended by then."""
+    """Run a program; the end of the block kills it."""
     made = Program(source, credentials, environment)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""A stand-in for Bedrock on this machine, called by the real botocore: each model id is a fate."""
+"""A stand-in for Bedrock that the real botocore calls. The model id says what happens to a call."""
 
 import binascii
 import json
@@ -36,7 +36,7 @@ class Bedrock:
         self._hasty = _client(url, attempts, read_timeout=0.05)
 
     def converse(self, fate: str) -> Any:
-        """Call a model; its id says what becomes of it."""
+        """Call a model; its id says what happens."""
         client = self._hasty if fate == SILENT else self._client  # it never answers, so why wait
         return client.converse(modelId=fate, messages=_messages())
 
@@ -45,7 +45,7 @@ class Bedrock:
         return self._client.converse_stream(modelId=fate, messages=_messages())
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._client.close()
         self._hasty.close()
 
@@ -92,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running_bedrock(attempts: int = 1) -> Iterator[Bedrock]:
-    """The stand-in on a free port."""
+    """Run the stand-in on a free port."""
     with Server(attempts) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

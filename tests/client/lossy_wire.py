@@ -1,4 +1,4 @@
-"""A wire that loses or keeps replies: the request is done, and nobody hears of it."""
+"""A wire that loses or keeps replies: the request is applied, and its sender gets no answer."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 class LossyWire:
-    """Passes bytes on between clients and a server; what was asked is counted."""
+    """Passes bytes on between clients and a server; requests are counted."""
 
     def __init__(self, server: str) -> None:
         place = urlsplit(server)
@@ -19,9 +19,9 @@ class LossyWire:
         self._to_lose: list[bytes] = []
         self._kept = threading.Event()
         self.is_keeping = False
-        """Whether replies are kept back instead of losing the connection."""
+        """Whether replies are kept back instead of closing the connection."""
         self.requests: list[bytes] = []
-        """The first bytes of what was asked."""
+        """The first bytes of each request."""
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
 

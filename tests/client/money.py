@@ -9,16 +9,16 @@ BUDGET: Final[dict[str, Any]] = {
     "window": "MONTH",
     "limit_usd_micros": 10**12,
 }
-"""A budget that all calls are held against, and that hardly any test reaches."""
+"""A budget that holds all calls, and that hardly any test reaches."""
 
 
 class Money(NamedTuple):
-    """How the budget stands."""
+    """The state of the budget."""
 
     spent: int
     held: int
     unsettled: int = 0
-    """What is charged for calls of which nobody has said what they used."""
+    """Charged for calls whose usage was never reported."""
 
 
 async def money_of(client: Api | AsyncPriceKeeper) -> Money:

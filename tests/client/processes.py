@@ -40,11 +40,11 @@ class Report:
     logins: list[int] = field(default_factory=list)
     spent_usd_micros: int = 0
     wrong: list[str] = field(default_factory=list)
-    """Refusals, entries that were not told, sessions that were pushed out."""
+    """Refusals, unreported entries, and sessions that were pushed out."""
 
 
 async def run_processes(folder: Path, processes: int, secs: float) -> Report:
-    """Have that many processes call as fast as they can, for so long; the session limit is five."""
+    """Run that many processes that call as fast as they can; the session limit is five."""
     report = Report()
     with running_service(folder) as service:
         app = await service.register(folder / "spool")

@@ -22,7 +22,7 @@ LOST = "the request arrives, and the connection is closed"
 
 
 class HastyClock(ManualClock):
-    """Nobody waits: a pause is over at once, and is remembered."""
+    """A clock whose sleeps are over at once, and are recorded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Reply:
 
 
 class ScriptedService:
-    """Answers requests in turn; what it was asked is in ``seen``."""
+    """Answers requests in turn; ``seen`` has them."""
 
     def __init__(self, *script: Reply | str) -> None:
         self._script = list(script)
@@ -90,7 +90,7 @@ class ScriptedService:
 
 
 class TokenService(ScriptedService):
-    """Hands out a new token at each login; a call gets on with one that is not ``dead``."""
+    """A service with a new token for each login; it accepts tokens that are not ``dead``."""
 
     def __init__(self) -> None:
         super().__init__()

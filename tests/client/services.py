@@ -1,4 +1,4 @@
-"""The service as a process that can be stopped, killed and started again where it was."""
+"""The service as a process that can be stopped, killed and restarted on its file."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ main()
 
 
 class Service:
-    """One service on one port and one file, however often its process is another."""
+    """One service on one port and one file, in one process after another."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class Service:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self, later_ms: int = 0) -> None:
-        """Begin, and wait until it answers; its clock is so much later than the machine's."""
+        """Start, and wait until it answers; its clock may be ahead of the machine's."""
         settings = {
             "PRICEKEEPER_DATA_DIR": str(self._folder / "data"),
             "PRICEKEEPER_PROVISIONING_KEY": KEY,
@@ -85,11 +85,11 @@ class Service:
             self._process = None
 
     def stop(self) -> None:
-        """Let it stand still: its connections are open, and nothing answers."""
+        """Suspend it: connections stay open, and nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it work again."""
+        """Resume it."""
         self._signal(signal.SIGCONT)
 
     async def register(self, spool_dir: Path, **app: Any) -> Credentials:

@@ -2,7 +2,7 @@
 
 Processes of one app make wrapped calls and are killed, the service is killed and started again on
 its file, streams are abandoned, answers do not come in time. A seed says what happens to which
-call. In the end each call has to come to what was billed for it, to the micro-dollar, or to more,
+call. In the end each call must cost its bill, to the micro-dollar, or more,
 and then the difference is marked as unsettled. It never comes to less.
 """
 
@@ -76,7 +76,7 @@ class Report:
     above: int = 0
     """Calls that come to more, which is marked as unsettled."""
     wrong: list[str] = field(default_factory=list)
-    """Calls that come to less, or to more without a mark, and whatever else is not as it should."""
+    """Calls that come to less, or to more without a mark, and all other mistakes."""
 
 
 def plan(calls: int, seed: int) -> list[Call]:
@@ -193,7 +193,7 @@ class Soak:
         held = [path.name for path, is_held, _ in read_folder(folder) if is_held]
         self.report.wrong += [f"{name} is held by a process" for name in held]
         for one in read_refused(folder):
-            # A call that was captured by a process that was killed may be voided by nobody.
+            # A killed process may have captured a call whose void then finds nothing.
             self.report.happened[f"refused {one['kind']}"] += 1
             if one["kind"] != "void":
                 self.report.wrong.append(f"{one['kind']} {one['id']} was refused: {one['reason']}")

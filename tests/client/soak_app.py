@@ -22,7 +22,7 @@ import pricekeeper
 from pricekeeper.client import UnavailableError
 
 AWAY_SECS_MAX = 60
-"""For how long a call is tried again that was refused because the service is away."""
+"""How long to retry a call that is refused because the service is down."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def make(client: Any, call: dict[str, Any]) -> None:
-    """Make one call as it is planned."""
+    """Make one call of the plan."""
     script = {"output_tokens": call["output_tokens"]}
     if call["fate"] == "timeout":
         script |= {"fate": "silent", "fate_times": 1}

@@ -19,7 +19,6 @@ HOUR_MS = 3_600_000
 
 
 async def test_the_five_minutes_of_an_app(api: Api) -> None:
-    """Select, acquire, record, adjust: as the documentation shows it."""
     model = await api.select()
     lease = await api.acquire(model.label, {"rpm": 1})
     assert lease.limits["rpm"]["remaining"] == 2
@@ -31,7 +30,7 @@ async def test_the_five_minutes_of_an_app(api: Api) -> None:
 
 
 async def test_a_token_is_renewed_before_it_ends(api: Api, acme: Acme) -> None:
-    """One session for as long as the app lives, however often its token runs out."""
+    """One session for the life of the app, through many tokens."""
     for _ in range(4):
         await api.limits()
         acme.clock.pass_ms(HOUR_MS - 30_000)
@@ -41,7 +40,6 @@ async def test_a_token_is_renewed_before_it_ends(api: Api, acme: Acme) -> None:
 
 
 async def test_an_ended_session_is_replaced(api: Api) -> None:
-    """The app does not notice; it has another session afterwards."""
     before = (await api.sessions())["sessions"][0]["session_id"]
     await api.end_session(before)
     after = (await api.sessions())["sessions"]
@@ -51,7 +49,6 @@ async def test_an_ended_session_is_replaced(api: Api) -> None:
 
 
 async def test_a_wrong_secret_is_refused(acme: Acme) -> None:
-    """There is nothing to renew."""
     client_id = f"org-{acme.org_id}"
     async with Api(acme.url, client_id, "pks_wrong") as stranger:
         with pytest.raises(ForbiddenError):
@@ -59,7 +56,7 @@ async def test_a_wrong_secret_is_refused(acme: Acme) -> None:
 
 
 async def test_closing_ends_the_session(acme: Acme) -> None:
-    """A process that is restarted often does not push out its siblings."""
+    """A process that restarts often does not push out its siblings."""
     async with acme.api() as staying:
         async with acme.api() as leaving:
             await leaving.limits()
@@ -68,7 +65,6 @@ async def test_closing_ends_the_session(acme: Acme) -> None:
 
 
 async def test_a_selection_is_kept_as_long_as_it_says(api: Api, acme: Acme) -> None:
-    """The same answer for five minutes, then a new one; at once if it is forced."""
     first = await api.select()
     assert await api.select() is first
     assert await api.select(force_check=True) is not first
@@ -78,7 +74,6 @@ async def test_a_selection_is_kept_as_long_as_it_says(api: Api, acme: Acme) -> N
 
 
 async def test_spending_everything_moves_on_and_then_stops(api: Api) -> None:
-    """From premium to standard, then no model until midnight."""
     await api.record("premium", 300_000, 0)
     model = await api.select(force_check=True)
     assert (model.label, model.reason) == ("standard", "QUOTA_EXCEEDED")
@@ -90,7 +85,6 @@ async def test_spending_everything_moves_on_and_then_stops(api: Api) -> None:
 
 
 async def test_the_same_record_counts_once(api: Api) -> None:
-    """And the second answer says so."""
     request_id = str(uuid.uuid4())
     first = await api.record("premium", 10, 10, request_id=request_id)
     second = await api.record("premium", 10, 10, request_id=request_id)
@@ -102,7 +96,6 @@ async def test_the_same_record_counts_once(api: Api) -> None:
 
 
 async def test_a_batch_is_judged_record_by_record(api: Api) -> None:
-    """One bad record does not spoil the rest."""
     good = {
         "request_id": str(uuid.uuid4()),
         "model_label": "premium",
@@ -115,7 +108,6 @@ async def test_a_batch_is_judged_record_by_record(api: Api) -> None:
 
 
 async def test_a_denial_says_which_limit_and_until_when(api: Api) -> None:
-    """Exactly what the limiter knows."""
     await api.acquire("premium", {"rpm": 3})
     with pytest.raises(RateLimitedError) as caught:
         await api.acquire("premium", {"rpm": 2})
@@ -129,7 +121,6 @@ async def test_a_denial_says_which_limit_and_until_when(api: Api) -> None:
 
 
 async def test_a_lease_is_settled_to_what_was_used(api: Api) -> None:
-    """An adjustment by its id applies once."""
     lease = await api.acquire("premium", {"rpm": 2})
     adjustment_id = str(uuid.uuid4())
     for _ in range(2):
@@ -139,7 +130,7 @@ async def test_a_lease_is_settled_to_what_was_used(api: Api) -> None:
 
 
 async def test_an_organisation_acts_for_its_app(acme: Acme) -> None:
-    """With its own credentials, on the app's paths; an app can't be another."""
+    """With its own credentials, on the app's paths."""
     async with acme.api(f"org-{acme.org_id}", app_id=APP) as api:
         assert (await api.select()).label == "premium"
         assert (await api.usage())["app_id"] == APP
@@ -148,7 +139,6 @@ async def test_an_organisation_acts_for_its_app(acme: Acme) -> None:
 
 
 async def test_the_admin_sees_what_there_is(acme: Acme) -> None:
-    """Put, get, list, override, delete."""
     async with acme.admin() as admin:
         assert [one["org_id"] for one in await admin.list_orgs()] == [acme.org_id]
         assert [one["app_id"] for one in await admin.list_apps(acme.org_id)] == [APP]

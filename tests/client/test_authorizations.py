@@ -36,13 +36,12 @@ async def a_budget(acme: Acme) -> None:
 
 
 async def money(api: Api) -> tuple[int, int]:
-    """What was spent of the budget, and what is held."""
+    """Spent and held of the budget."""
     (month,) = (await api.budgets())["budgets"]
     return month["spent_usd_micros"], month["held_usd_micros"]
 
 
 async def test_a_call_is_authorized_made_and_captured(api: Api) -> None:
-    """Held first, then counted once."""
     allowed = await api.authorize(1_000, 500)
     assert (allowed.label, allowed.reason) == ("premium", "NORMAL")
     assert "opus" in allowed.model_id
@@ -57,7 +56,6 @@ async def test_a_call_is_authorized_made_and_captured(api: Api) -> None:
 
 
 async def test_a_denial_names_all_that_denies(api: Api) -> None:
-    """As values, to act on."""
     with pytest.raises(DeniedError) as denied:
         await api.authorize(1_000, 100_000, model="premium", consume={"rpm": 7})
     error = denied.value
@@ -75,14 +73,12 @@ async def test_a_denial_names_all_that_denies(api: Api) -> None:
 
 
 async def test_too_fast_is_told_apart(api: Api) -> None:
-    """It is worth a try later, if not in this minute."""
     with pytest.raises(DeniedError) as denied:
         await api.authorize(1, 1, consume={"rpm": 7})
     assert (denied.value.by_speed, denied.value.code) == (True, "RATE_LIMIT_EXCEEDED")
 
 
 async def test_what_was_not_used_is_given_back(api: Api) -> None:
-    """And what nobody settles stays held; it is listed for whoever finds out."""
     allowed = await api.authorize(1_000, 500)
     (listed,) = (await api.authorizations(status="open"))["authorizations"]
     assert listed["authorization_id"] == allowed.id
@@ -93,7 +89,6 @@ async def test_what_was_not_used_is_given_back(api: Api) -> None:
 
 
 async def test_it_is_extended_and_shown(api: Api) -> None:
-    """For as long as a slow call takes."""
     allowed = await api.authorize(1_000, 500, hold_secs=60, tags={"team": "red"})
     await api.extend(allowed.id, 3_600)
     shown = await api.authorization(allowed.id)
@@ -106,7 +101,6 @@ async def test_it_is_extended_and_shown(api: Api) -> None:
 
 
 async def test_several_are_captured_at_once(api: Api) -> None:
-    """Each is judged by itself."""
     allowed = await api.authorize(1_000, 500)
     tokens = {"input_tokens": 1_000, "output_tokens": 100}
     absent = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
@@ -117,14 +111,13 @@ async def test_several_are_captured_at_once(api: Api) -> None:
 
 
 async def test_a_dry_run_holds_nothing(api: Api) -> None:
-    """So it has no id to be settled by."""
     tried = await api.authorize(1_000, 500, dry_run=True)
     assert tried.id == ""
     assert await money(api) == (0, 0)
 
 
 async def test_a_lost_reply_is_asked_for_again_under_the_same_id() -> None:
-    """Whoever made up the id can repeat the request without a second hold."""
+    """A repeated request with the caller's id causes no second hold."""
     async with (
         ScriptedService(TOKEN, LOST, Reply(201, GRANT), Reply()) as service,
         keeper_of(service) as api,
@@ -179,9 +172,9 @@ def selection(mode: str) -> Reply:
 async def test_a_selection_is_forgotten_when_its_quota_gets_tight(
     selected: str, told: str, label: str, *, asks_again: bool
 ) -> None:
-    """The answer to a usage record says so, minutes before the selection's time is over.
+    """The answer to a usage record says so, minutes before the selection expires.
 
-    What was known when it was made is no news, and another label's quota is none of its business.
+    News is only what changed since the selection, and only for its label.
     """
     script = (TOKEN, selection(selected), total(told), selection(told), Reply())
     async with ScriptedService(*script) as service, keeper_of(service, HastyClock()) as api:

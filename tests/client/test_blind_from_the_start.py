@@ -1,4 +1,4 @@
-"""A process that begins while the service is away: what was chosen for that holds for it, too."""
+"""A process that starts while the service is down follows the chosen mode, too."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,8 +30,8 @@ WORST_USD_MICROS = (1_000 * 8_800_000 + 500 * 22_000_000) // 1_000_000
 DEADLINE_MS = 1_000
 PREMIUM = "us.anthropic.claude-opus-5-5"
 SPELLED = "arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-opus-5-5"
-"""The same model, as nobody has asked for it before."""
-UNKNOWN = "nobody.knows-it-v1:0"
+"""The same model in another spelling."""
+UNKNOWN = "unknown.model-v1:0"
 
 Begin = Callable[..., AsyncPriceKeeper]
 
@@ -68,7 +68,7 @@ async def begin(acme: Acme, wire: HangingProxy) -> AsyncIterator[Begin]:
 
 
 async def reach(keeper: AsyncPriceKeeper) -> None:
-    """Have the keeper know what the service allows."""
+    """Let the keeper learn what the service allows."""
     await keeper.select()
     await until(lambda: keeper.engine._blind.is_ready)
 
@@ -81,7 +81,7 @@ async def use(keeper: AsyncPriceKeeper, **more: Any) -> str:
 
 
 def is_told(keeper: AsyncPriceKeeper) -> bool:
-    """Whether nothing waits but voids of authorizations that were never asked for."""
+    """Whether nothing waits except voids of authorizations that were never sent."""
     return all(one.kind == "void" for one in keeper.engine.spool.pending(100))
 
 
@@ -96,7 +96,6 @@ class TestAllow:
     async def test_it_knows_what_an_earlier_process_has_learnt(
         self, begin: Begin, wire: HangingProxy, api: Api, model: str
     ) -> None:
-        """So the first call of a process that begins in an outage is made, and recorded."""
         earlier = begin()
         await reach(earlier)
         await earlier.close()
@@ -113,7 +112,6 @@ class TestAllow:
     async def test_a_model_id_needs_nothing(
         self, begin: Begin, wire: HangingProxy, api: Api, model: str
     ) -> None:
-        """It is called as it is; the service says which label it is when it is back."""
         wire.hang()
         keeper = begin()
         assert [await use(keeper, model=model) for _ in range(2)] == [model] * 2
@@ -126,7 +124,7 @@ class TestAllow:
     async def test_its_label_is_found_when_no_money_is_left(
         self, begin: Begin, wire: HangingProxy, api: Api, acme: Acme
     ) -> None:
-        """A denial names the label, too: the usage of a blind call counts whatever is left."""
+        """A denial names the label, too; the budget may be overdrawn."""
         real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
         await acme.put_budget(limit_usd_micros=1)
         acme.url = real
@@ -141,7 +139,7 @@ class TestAllow:
     async def test_while_nobody_says_the_label_it_waits(
         self, begin: Begin, wire: HangingProxy, api: Api, acme: Acme
     ) -> None:
-        """A frozen app may record what it has used, and the denial of a frozen one has no label."""
+        """The denial of a frozen app has no label."""
         wire.hang()
         keeper = begin()
         await use(keeper, model=SPELLED)
@@ -159,7 +157,6 @@ class TestAllow:
     async def test_what_the_service_does_not_know_is_set_aside(
         self, begin: Begin, wire: HangingProxy, api: Api, acme: Acme
     ) -> None:
-        """A person finds it with ``spool show``; entries behind it are told."""
         wire.hang()
         keeper = begin()
         await use(keeper, model=UNKNOWN)
@@ -174,7 +171,6 @@ class TestAllow:
     async def test_a_name_that_nobody_has_learnt_is_refused_and_explained_once(
         self, begin: Begin, wire: HangingProxy, model: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """There is nothing that could be called."""
         wire.hang()
         keeper = begin()
         for _ in range(2):
@@ -187,7 +183,6 @@ class TestAllow:
     async def test_a_name_is_what_the_program_was_told_that_it_is(
         self, begin: Begin, wire: HangingProxy, api: Api, model: str
     ) -> None:
-        """A container that begins in an outage has nothing from earlier ones."""
         wire.hang()
         keeper = begin(unavailable_models={model: PREMIUM})
         assert await use(keeper, model=model) == PREMIUM
@@ -200,14 +195,12 @@ class TestAllow:
     async def test_what_the_service_has_said_is_believed_first(
         self, begin: Begin, wire: HangingProxy
     ) -> None:
-        """What the program was told may be old."""
         keeper = begin(unavailable_models={"auto": UNKNOWN})
         await reach(keeper)
         wire.hang()
         assert await use(keeper) == PREMIUM
 
     async def test_denied_stays_denied(self, begin: Begin, wire: HangingProxy) -> None:
-        """Whatever is known."""
         earlier = begin()
         await reach(earlier)
         wire.hang()
@@ -222,7 +215,6 @@ class TestAllow:
         api: Api,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """An app that was frozen is not allowed by beginning again."""
         monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
         earlier = begin()
         await reach(earlier)
@@ -240,7 +232,7 @@ class TestAllow:
     async def test_a_wrong_secret_says_nothing_about_the_app(
         self, begin: Begin, wire: HangingProxy, acme: Acme
     ) -> None:
-        """Another process with the right one is not refused for it."""
+        """Another process with the right secret is not refused because of it."""
         right = begin()
         await reach(right)
         wrong = begin(client_secret="pks_wrong")
@@ -255,7 +247,6 @@ class TestAllow:
     async def test_an_id_is_known_by_how_it_was_asked_for(
         self, begin: Begin, acme: Acme, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its label was in the answer, so that nobody has to be asked for it later."""
         monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
         keeper = begin()
         await reach(keeper)
@@ -270,7 +261,6 @@ def labels(acme: Acme) -> dict[str, str]:
 
 class TestAllowWithin:
     async def test_it_holds_from_the_start(self, begin: Begin, wire: HangingProxy) -> None:
-        """With the prices and budgets that an earlier process has learnt."""
         within = {"allowance_usd_micros": 2 * WORST_USD_MICROS + 1}
         await reach(begin("allow-within", **within))
         wire.hang()
@@ -283,7 +273,6 @@ class TestAllowWithin:
     async def test_without_prices_nothing_is_allowed(
         self, begin: Begin, wire: HangingProxy
     ) -> None:
-        """Nobody knows what a call can cost."""
         wire.hang()
         with pytest.raises(UnavailableError):
             await use(begin("allow-within", allowance_usd_micros=10**9), model=PREMIUM)
@@ -291,7 +280,7 @@ class TestAllowWithin:
     async def test_beginning_again_gives_no_other_allowance(
         self, begin: Begin, wire: HangingProxy, acme: Acme
     ) -> None:
-        """It is the machine's: else a program that crashes and begins again would have no bound."""
+        """Else a program that crashes and restarts would have no bound."""
         within = {"allowance_usd_micros": 2 * WORST_USD_MICROS + 1}
         await reach(begin("allow-within", **within))
         wire.hang()
@@ -305,7 +294,6 @@ class TestAllowWithin:
     async def test_beginning_again_leaves_no_more_of_the_budgets(
         self, begin: Begin, wire: HangingProxy, acme: Acme, api: Api
     ) -> None:
-        """What one process has taken, the next one does not find."""
         real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
         await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
         acme.url = real
@@ -321,7 +309,6 @@ class TestAllowWithin:
     async def test_many_at_once_take_no_more_than_it(
         self, begin: Begin, wire: HangingProxy
     ) -> None:
-        """Each takes its part alone."""
         within = {"allowance_usd_micros": 7 * WORST_USD_MICROS + 1}
         keepers = [begin("allow-within", **within) for _ in range(4)]
         for keeper in keepers:

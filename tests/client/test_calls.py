@@ -23,7 +23,7 @@ MINUTE = {"refill_amount": 3, "refill_period_ms": 60_000}
 
 @pytest.fixture(autouse=True)
 async def tokens_a_minute(acme: Acme) -> None:
-    """The app's buckets: three calls and 10,000 tokens, which hardly refill."""
+    """The app's buckets: three calls and 10,000 tokens, with slow refill."""
     limits = {"rpm": {"capacity": 3, **MINUTE}, "tpm": {"capacity": 10_000, **MINUTE}}
     async with acme.admin() as admin:
         await admin.put_org(acme.org_id, {**ORG_BODY, "budgets": [BUDGET]})
@@ -44,7 +44,6 @@ async def failing_after(keeper: AsyncPriceKeeper, input_tokens: int, output_toke
 
 
 async def test_a_call_is_authorized_and_counted(keeper: AsyncPriceKeeper, api: Api) -> None:
-    """What it can cost is held in the block, and what it cost is spent after it."""
     async with keeper.call(1_000, 500) as call:
         assert (call.label, call.authorization.reason) == ("premium", "NORMAL")
         assert "opus" in call.model_id
@@ -58,7 +57,6 @@ async def test_a_call_is_authorized_and_counted(keeper: AsyncPriceKeeper, api: A
 
 
 def test_the_same_without_an_event_loop(blocking: PriceKeeper) -> None:
-    """One word less."""
     with blocking.call(1_000, 500) as call:
         call.used(REPLY)
     assert blocking.flush() == 0
@@ -68,7 +66,6 @@ def test_the_same_without_an_event_loop(blocking: PriceKeeper) -> None:
 
 
 async def test_every_kind_of_token_is_told_apart(keeper: AsyncPriceKeeper) -> None:
-    """Reads and writes of the cache, for five minutes and for an hour, at their own prices."""
     usage = {
         "inputTokens": 100,
         "outputTokens": 10,
@@ -98,7 +95,7 @@ async def test_every_kind_of_token_is_told_apart(keeper: AsyncPriceKeeper) -> No
 
 
 async def test_the_tier_that_was_served_is_what_is_billed(keeper: AsyncPriceKeeper) -> None:
-    """A tier without a price is counted at the highest there is."""
+    """A tier without a price costs the highest price."""
     async with keeper.call(1_000, 500) as call:
         call.used({**REPLY, "serviceTier": {"type": "flex"}})
     assert await keeper.flush() == 0
@@ -109,7 +106,6 @@ async def test_the_tier_that_was_served_is_what_is_billed(keeper: AsyncPriceKeep
 
 
 async def test_a_failure_after_the_call_is_billed(keeper: AsyncPriceKeeper, api: Api) -> None:
-    """The tokens are spent, whatever became of the answer."""
     with pytest.raises(KeyError, match="ours"):
         await failing_after(keeper, 1_000, 100)
     assert await keeper.flush() == 0
@@ -120,7 +116,7 @@ async def test_a_failure_after_the_call_is_billed(keeper: AsyncPriceKeeper, api:
 async def test_usage_that_the_service_refuses_does_not_hide_the_callers_own_error(
     keeper: AsyncPriceKeeper, api: Api
 ) -> None:
-    """It is set aside, and what was held stays held: nobody knows what the call used."""
+    """The report is set aside, and the hold stays."""
     with pytest.raises(KeyError, match="ours"):
         await failing_after(keeper, -1, 0)
     assert await keeper.flush() == 0
@@ -129,7 +125,6 @@ async def test_usage_that_the_service_refuses_does_not_hide_the_callers_own_erro
 
 
 async def test_a_call_beyond_a_limit_is_never_begun(keeper: AsyncPriceKeeper, api: Api) -> None:
-    """The refusal names the limit; the block is not entered."""
     with pytest.raises(DeniedError) as denied:
         async with keeper.call(1_000, 500, consume={"rpm": 1, "tpm": 20_000}):
             raise AssertionError("was let in")
@@ -142,7 +137,7 @@ async def test_a_call_beyond_a_limit_is_never_begun(keeper: AsyncPriceKeeper, ap
 async def test_who_is_cancelled_on_the_way_out_is_billed_all_the_same(
     keeper: AsyncPriceKeeper, api: Api
 ) -> None:
-    """A call that was made is recorded: nobody waits for the service there."""
+    """The spool gets the report before the wait."""
     told = asyncio.Event()
 
     async def one_call() -> None:
@@ -162,7 +157,6 @@ async def test_who_is_cancelled_on_the_way_out_is_billed_all_the_same(
 
 
 async def test_a_call_can_be_made_again(keeper: AsyncPriceKeeper, api: Api) -> None:
-    """Each block is a call of its own, and knows nothing of what the one before it said."""
     call = keeper.call(1_000, 500)
     async with call:
         call.used(REPLY)
@@ -177,7 +171,6 @@ async def test_a_call_can_be_made_again(keeper: AsyncPriceKeeper, api: Api) -> N
 async def test_a_block_of_the_wrong_kind_says_so(
     keeper: AsyncPriceKeeper, blocking: PriceKeeper
 ) -> None:
-    """Before anything is asked for."""
     with pytest.raises(InvalidValueError, match="async with"), keeper.call(1, 1):
         pass
     with pytest.raises(InvalidValueError, match="`with`"):
@@ -199,7 +192,6 @@ def environment(acme: Acme) -> dict[str, str]:
 async def test_the_environment_names_service_and_client(
     environment: dict[str, str], acme: Acme, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is missing is named."""
     for name in environment:
         with pytest.raises(SettingsError, match=name):
             Api.from_environment({**environment, name: ""})
@@ -215,7 +207,6 @@ async def test_the_environment_names_service_and_client(
 
 
 def test_models_for_an_outage_are_pairs_with_model_ids(environment: dict[str, str]) -> None:
-    """A mistake in them is named at the start, and not in the first outage."""
     name = "PRICEKEEPER_UNAVAILABLE_MODELS"
     told = {**environment, name: "auto=us.anthropic.x-v1:0, premium = anthropic.y"}
     read = KeeperSettings.read({}, told).unavailable_models

@@ -19,7 +19,6 @@ REASON = "its secret has leaked"
 
 
 async def test_a_frozen_app_is_told_and_does_not_try_again(acme: Acme, api: Api) -> None:
-    """Once asked is once refused; what it has used can be recorded, and leases end."""
     lease = await api.acquire("premium", {"rpm": 1})
     async with acme.admin() as admin:
         await admin.freeze(acme.org_id, reason=REASON)
@@ -45,7 +44,6 @@ async def test_a_frozen_app_is_told_and_does_not_try_again(acme: Acme, api: Api)
 
 
 async def test_sessions_are_seen_and_ended_by_an_administrator(acme: Acme, api: Api) -> None:
-    """The app logs in again and does not notice."""
     await api.limits()
     async with acme.admin() as admin:
         (session,) = (await admin.list_sessions(acme.org_id, APP))["sessions"]
@@ -65,7 +63,6 @@ async def test_sessions_are_seen_and_ended_by_an_administrator(acme: Acme, api: 
 async def test_revoked_credentials_open_nothing(
     acme: Acme, api: Api, *, previous_only: bool
 ) -> None:
-    """Until they are rotated and claimed; or not at all, where only the old one is revoked."""
     await api.limits()
     async with acme.admin() as admin:
         rotated = await admin.rotate(acme.org_id, APP, grace_period_hours=24)
@@ -84,7 +81,6 @@ async def test_revoked_credentials_open_nothing(
 
 
 async def test_limits_are_reset(acme: Acme, api: Api) -> None:
-    """What was used up is there again."""
     await api.acquire("premium", {"rpm": 3})
     async with acme.admin() as admin:
         assert (await admin.reset_limits(acme.org_id, APP, reason=REASON))["labels"] == ["premium"]
@@ -102,7 +98,7 @@ ANSWER = {
 
 
 async def test_of_all_steps_freezing_alone_is_sent_again_by_itself() -> None:
-    """Twice is once; whether to repeat the others, a person decides who has looked."""
+    """Repeating a freeze is harmless; an administrator decides about repeating the others."""
     sent: dict[str, bool] = {}
 
     class Note:

@@ -1,4 +1,4 @@
-"""A keeper in programs that fork: parent and child both go on, and neither disturbs the other."""
+"""A keeper in programs that fork: parent and child continue, independently."""
 
 import json
 from collections.abc import Iterator
@@ -57,7 +57,6 @@ def wire(acme: Acme) -> Iterator[HangingProxy]:
 
 
 async def test_parent_and_child_both_go_on(app: Credentials, api: Api) -> None:
-    """Each with an engine, a file and connections of its own; nothing is counted twice."""
     source = """
 call()
 call()
@@ -71,7 +70,7 @@ def work():
 print(in_child(work), flush=True)
 for _ in range(20):
     call()
-print(in_child(lambda: None), flush=True)  # whose end frees what was the parent's
+print(in_child(lambda: None), flush=True)  # its end frees objects of the parent
 gc.collect()
 call()
 print(keeper.flush(), files() == before, flush=True)
@@ -87,7 +86,7 @@ print(keeper.flush(), files() == before, flush=True)
 async def test_the_parents_connections_survive_the_end_of_the_child(
     app: Credentials, api: Api
 ) -> None:
-    """What the child frees of them would take them out of the parent's event loop."""
+    """Freeing a connection in the child must not remove it from the parent's epoll instance."""
     source = """
 call()
 keeper.flush()
@@ -112,7 +111,6 @@ print(keeper.flush())
 
 
 async def test_what_waits_stays_the_parents(app: Credentials, api: Api, wire: HangingProxy) -> None:
-    """The child neither tells it nor takes its file; the parent still has it."""
     source = """
 with keeper.call(1_000, 500) as one:
     print("inside", flush=True)
@@ -131,17 +129,17 @@ print(keeper.flush())
     with program(BEGIN + source, through) as running:
         assert running.hear() == "inside"
         wire.hang()
-        running.say("go on")
+        running.say("continue")
         assert [running.hear(), running.hear()] == ["0 0 2", "0 1"]
         assert through.waiting() == 1
         wire.go_on()
-        running.say("go on")
+        running.say("continue")
         assert running.end() == ["0"]
     assert await money_of(api) == Money(COST_USD_MICROS, 0)
 
 
 async def test_a_fork_in_the_middle_of_anothers_work(app: Credentials, api: Api) -> None:
-    """Whatever locks other threads hold at that moment, the child does not wait for them."""
+    """Locks of other threads at that moment do not block the child."""
     source = """
 over = threading.Event()
 
@@ -167,7 +165,7 @@ print(keeper.flush())
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 async def test_a_pool_of_processes(app: Credentials, api: Api, method: str) -> None:
-    """Its workers end without a goodbye; what they leave is told by the parent."""
+    """Its workers end without cleanup; the parent reports what they leave."""
     (app.spool_dir.parent / "pooled.py").write_text(BEGIN)  # a worker may have to import it
     source = f"""
 from pooled import *
@@ -184,7 +182,7 @@ print(keeper.flush())
 
 
 async def test_a_program_that_just_ends_has_told_everything(app: Credentials, api: Api) -> None:
-    """Nobody closed the keeper, and the interpreter lets nobody start a thread any more."""
+    """No thread can be started while the interpreter ends."""
     source = """
 for _ in range(3):
     call()

@@ -55,7 +55,6 @@ async def make_call_async(keeper: AsyncPriceKeeper) -> None:
 
 class TestThreads:
     async def test_eight_threads_share_one(self, acme: Acme, api: Api) -> None:
-        """From the first use on: nobody hangs, nobody is refused, everything is counted."""
         with acme.blocking_keeper() as keeper, ThreadPoolExecutor(8) as threads:
             ready = threading.Barrier(8)
 
@@ -72,14 +71,13 @@ class TestThreads:
         assert await money_of(api) == Money(80 * COST_USD_MICROS, 0)
 
     async def test_a_thread_with_a_running_loop_may_wait(self, acme: Acme, api: Api) -> None:
-        """That is slow for the loop, and no deadlock."""
+        """It blocks its loop, without a deadlock."""
         with acme.blocking_keeper() as keeper:
             make_call(keeper)
             assert keeper.flush() == 0
         assert await money_of(api) == Money(COST_USD_MICROS, 0)
 
     async def test_what_ends_after_the_end_is_not_lost(self, acme: Acme, api: Api) -> None:
-        """A call that was begun before `close` is told by the next process."""
         keeper = acme.blocking_keeper()
         with keeper.call(1_000, 500) as call:
             keeper.close()
@@ -93,7 +91,6 @@ class TestThreads:
         assert await money_of(api) == Money(COST_USD_MICROS, 0)
 
     async def test_closing_twice_and_unused_is_nothing(self, acme: Acme) -> None:
-        """Also when nothing was ever asked."""
         keeper = acme.blocking_keeper()
         keeper.close()
         keeper.close()
@@ -102,7 +99,6 @@ class TestThreads:
     async def test_who_waits_when_it_is_closed_is_told(
         self, acme: Acme, wire: HangingProxy
     ) -> None:
-        """It is not left waiting."""
         keeper = acme.blocking_keeper()
         await asyncio.to_thread(keeper.select)
         wire.hang()
@@ -115,7 +111,6 @@ class TestThreads:
 
 class TestLoops:
     def test_loops_one_after_another(self, acme: Acme) -> None:
-        """As a program does that calls `asyncio.run` more than once."""
         keeper = acme.keeper()
         for _ in range(3):
             asyncio.run(make_call_async(keeper))
@@ -125,7 +120,6 @@ class TestLoops:
         assert money == Money(3 * COST_USD_MICROS, 0)
 
     async def test_loops_at_once(self, acme: Acme, api: Api) -> None:
-        """Each in a thread of its own, with several tasks."""
         keeper = acme.keeper()
 
         async def work() -> None:
@@ -140,17 +134,15 @@ class TestLoops:
     async def test_the_loop_goes_on_meanwhile(
         self, wire: HangingProxy, keeper: AsyncPriceKeeper
     ) -> None:
-        """Nothing that is awaited blocks it."""
         await keeper.select()
         wire.hang()
         asking = asyncio.create_task(keeper.authorize(1_000, 500))
-        await until(wire.held.is_set)  # it looks because this loop goes on
+        await until(wire.held.is_set)  # this loop is not blocked
         assert not asking.done()
         wire.go_on()
         await asking
 
     async def test_the_other_kind_beside_it_shares_its_engine(self, acme: Acme) -> None:
-        """One spool, one login, one end."""
         keeper = acme.blocking_keeper()
         beside = AsyncPriceKeeper.beside(keeper)
         await make_call_async(beside)
@@ -165,7 +157,7 @@ class TestGivingUp:
     async def test_a_caller_that_is_cancelled_holds_nothing(
         self, wire: HangingProxy, keeper: AsyncPriceKeeper, api: Api
     ) -> None:
-        """The grant may come after it has gone: it is given back."""
+        """A grant that arrives after its caller has gone is voided."""
         await keeper.select()
         wire.hang()
         asking = asyncio.create_task(keeper.authorize(1_000, 500))
@@ -181,12 +173,12 @@ class TestGivingUp:
     async def test_a_caller_that_is_cancelled_when_the_answer_is_there(
         self, keeper: AsyncPriceKeeper, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The moment between the grant and its taking is a moment, too."""
+        """Also between the grant and its use."""
         await keeper.select()
         asked = noted_futures(monkeypatch)
         asking = asyncio.create_task(keeper.authorize(1_000, 500))
         await asyncio.sleep(0)
-        wait_for(asked)  # this loop stands still, so nobody has taken it
+        wait_for(asked)  # this loop is blocked, so it is not taken yet
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
@@ -195,7 +187,7 @@ class TestGivingUp:
     async def test_a_caller_that_gave_up_while_the_answer_was_handed_over(
         self, keeper: AsyncPriceKeeper, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The engine has the grant, the cancelling comes before it can hand it over."""
+        """The engine has the grant; the cancellation comes before the handover."""
         await keeper.select()
         asked = noted_futures(monkeypatch)
         authorize = Api.authorize
@@ -213,7 +205,7 @@ class TestGivingUp:
     async def test_an_interrupted_thread_holds_nothing(
         self, acme: Acme, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Ctrl-C, whenever it comes."""
+        """Ctrl-C at any time."""
         with acme.blocking_keeper() as keeper:
             keeper.select()
             result = Future.result
@@ -232,7 +224,6 @@ class TestGivingUp:
     async def test_what_can_not_be_understood_holds_nothing(
         self, keeper: AsyncPriceKeeper, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The service may have granted it."""
         of = Authorization.of
         monkeypatch.setattr(Authorization, "of", lambda answer: of(answer.model))
         with pytest.raises(AttributeError):
@@ -244,7 +235,7 @@ class TestGivingUp:
 async def test_a_call_waits_for_one_round_trip(
     keeper: AsyncPriceKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The authorization; what was used is told in the background, many calls in one request."""
+    """The authorization. Reports go in the background, several in one request."""
     await make_call_async(keeper)
     assert await keeper.flush() == 0
     paths: list[str] = []
@@ -266,7 +257,6 @@ async def test_a_call_waits_for_one_round_trip(
 
 class TestByHand:
     async def test_what_was_told_has_an_answer(self, keeper: AsyncPriceKeeper) -> None:
-        """The first, and then that it was known."""
         allowed = await keeper.authorize(1_000, 500)
         for duplicate in (False, True):
             settled = await keeper.capture(allowed.id, 1_000, 100)
@@ -277,7 +267,6 @@ class TestByHand:
         assert recorded.cost_usd_micros == COST_USD_MICROS
 
     async def test_what_is_refused_is_raised(self, keeper: AsyncPriceKeeper) -> None:
-        """A wrong number is the caller's to know."""
         allowed = await keeper.authorize(1_000, 500)
         await keeper.capture(allowed.id, 1_000, 100)
         with pytest.raises(RejectedError) as refused:
@@ -287,7 +276,6 @@ class TestByHand:
     async def test_two_captures_of_one_call_at_once_have_two_answers(
         self, keeper: AsyncPriceKeeper
     ) -> None:
-        """Each its own."""
         allowed = await keeper.authorize(1_000, 500)
         settled = await asyncio.gather(*(keeper.capture(allowed.id, 1_000, 100) for _ in range(4)))
         assert sorted(one.duplicate for one in settled if one) == [False, True, True, True]
@@ -295,7 +283,6 @@ class TestByHand:
     async def test_a_full_spool_refuses_calls_before_they_are_made(
         self, keeper: AsyncPriceKeeper, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """And what it can't keep it does not take."""
         await keeper.select()
         monkeypatch.setattr(spools, "ENTRIES_FULL", 0)
         with pytest.raises(SpoolFullError):

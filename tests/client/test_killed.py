@@ -1,4 +1,4 @@
-"""``kill -9`` of the app at any point: another process of it tells what it left, once."""
+"""``kill -9`` of the app at any time: another process of it reports what it left, once."""
 
 import random
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def flush(app: Credentials) -> None:
 
 
 async def test_before_it_could_say_what_was_used(app: Credentials, api: Api, acme: Acme) -> None:
-    """What is held is charged in the end: never nothing."""
+    """The hold is charged in the end, never zero."""
     with program(ONE_CALL, app) as running_program:
         assert running_program.hear() == "answered"
         running_program.kill()
@@ -94,7 +94,6 @@ async def test_before_it_could_say_what_was_used(app: Credentials, api: Api, acm
 
 
 async def test_after_it_was_appended(app: Credentials, api: Api, wire: HangingProxy) -> None:
-    """The service has not heard of it, the file has it."""
     through = replace(app, url=wire.endpoint)
     with program(ONE_CALL, through) as running_program:
         assert running_program.hear() == "answered"
@@ -109,7 +108,7 @@ async def test_after_it_was_appended(app: Credentials, api: Api, wire: HangingPr
 
 
 async def test_while_it_was_telling(app: Credentials, api: Api, lossy: LossyWire) -> None:
-    """The service has counted it, and the process did not live to hear so."""
+    """The service counted the report, and the process died before the answer."""
     through = replace(app, url=lossy.url)
     with program(ONE_CALL, through) as running_program:
         assert running_program.hear() == "answered"
@@ -127,7 +126,7 @@ async def test_while_it_was_telling(app: Credentials, api: Api, lossy: LossyWire
 
 
 async def test_at_any_moment(app: Credentials, api: Api) -> None:
-    """Each call that was over is counted once; one at the most is held for each kill."""
+    """Each finished call counts once; each kill leaves at most one hold."""
     moments = random.Random(14)
     over: list[str] = []
     for _ in range(5):
@@ -148,7 +147,7 @@ async def test_at_any_moment(app: Credentials, api: Api) -> None:
 async def test_nothing_secret_is_in_the_files(
     app: Credentials, acme: Acme, wire: HangingProxy
 ) -> None:
-    """No credentials, no token, no word of what was asked or answered."""
+    """No credentials, token or text of prompts and answers."""
     through = {"url": wire.endpoint, "deadline_ms": 500}
     with running() as bedrock, acme.blocking_keeper(**through) as keeper:
         client = boto3.client(

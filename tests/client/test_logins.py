@@ -1,4 +1,4 @@
-"""When a client logs in, and when it does not: one login for all that wait, no dead token twice."""
+"""When a client logs in: one login for all that wait, and no refused token twice."""
 
 import asyncio
 import json
@@ -55,7 +55,6 @@ async def results(ask: Callable[[], Awaitable[object]], count: int = AT_ONCE) ->
 
 
 async def test_many_requests_share_one_login(keeper: Api, service: TokenService) -> None:
-    """Whoever comes while a token is being fetched waits for that one."""
     assert await results(keeper.limits) == [LimitList({}, {})] * AT_ONCE
     assert service.asked("/auth/token") == 1
 
@@ -63,7 +62,6 @@ async def test_many_requests_share_one_login(keeper: Api, service: TokenService)
 async def test_a_session_that_ended_leads_to_one_quiet_login(
     keeper: Api, service: TokenService
 ) -> None:
-    """Evicted or revoked in the middle of its life: nobody asks to refresh what is over."""
     await keeper.limits()
     service.end_sessions()
 
@@ -74,7 +72,7 @@ async def test_a_session_that_ended_leads_to_one_quiet_login(
 async def test_a_dead_token_is_sent_once_by_each_request(
     keeper: Api, service: TokenService
 ) -> None:
-    """Those that were under way found out; nobody after them tries it again."""
+    """Requests under way find out; later ones do not send it."""
     await keeper.limits()
     service.end_sessions()
     before = len(service.used)
@@ -90,7 +88,7 @@ async def test_a_dead_token_is_sent_once_by_each_request(
 async def test_a_token_that_ended_in_a_sleep_is_renewed(
     keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
-    """The monotonic clock stood still meanwhile; the session lives, and its slot is kept."""
+    """The monotonic clock stood still meanwhile; the session and its slot stay."""
     await keeper.limits()
     clock.jump_ms(HOUR_MS)
     service.end_sessions()
@@ -102,7 +100,7 @@ async def test_a_token_that_ended_in_a_sleep_is_renewed(
 async def test_a_service_that_refuses_every_token_is_believed(
     keeper: Api, service: TokenService
 ) -> None:
-    """After a few tokens, each of them another; the refusal is then the answer."""
+    """After a few tokens, the refusal is the answer."""
     service.dead.update(f"at-{number}" for number in range(100))
     with pytest.raises(ForbiddenError):
         await keeper.limits()
@@ -113,7 +111,7 @@ async def test_a_service_that_refuses_every_token_is_believed(
 async def test_a_refused_login_is_one_answer_for_all(
     keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
-    """A secret that was rotated away does not turn each call into a login."""
+    """A rotated secret does not turn each call into a login."""
     service.logins = [WRONG] * 100
     for _ in range(3):
         refused = await results(keeper.limits)
@@ -128,7 +126,6 @@ async def test_a_refused_login_is_one_answer_for_all(
 async def test_a_login_that_is_put_off_is_waited_for(
     keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
-    """As long as the service says, by all requests together."""
     service.logins = [TOO_MANY] * PUT_OFF_MAX
     assert await results(keeper.limits) == [LimitList({}, {})] * AT_ONCE
 
@@ -139,7 +136,6 @@ async def test_a_login_that_is_put_off_is_waited_for(
 async def test_a_login_that_is_put_off_for_long_is_told(
     keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
-    """The caller decides whether to wait a minute; until then the service is left alone."""
     service.logins = [Reply(429, TOO_MANY.body, {"Retry-After": "60"})]
     for _ in range(3):
         refused = await results(keeper.limits)
@@ -151,7 +147,6 @@ async def test_a_login_that_is_put_off_for_long_is_told(
 
 
 async def test_a_login_is_not_put_off_for_ever(keeper: Api, service: TokenService) -> None:
-    """There is a bound, and the refusal is what the caller sees then."""
     service.logins = [TOO_MANY] * 100
     with pytest.raises(RateLimitedError):
         await keeper.limits()
@@ -162,12 +157,12 @@ async def test_a_login_is_not_put_off_for_ever(keeper: Api, service: TokenServic
 async def test_a_429_that_hides_a_refused_token_is_found_out(
     keeper: Api, service: TokenService, clock: HastyClock
 ) -> None:
-    """An address that had too many tokens refused is answered 429: once a minute we log in."""
+    """An address with many refused tokens gets 429: the client logs in again once a minute."""
     await keeper.limits()
     service.end_sessions()
     service.refusal = TOO_MANY
     with pytest.raises(RateLimitedError):
-        await keeper.limits()  # it was accepted a moment ago: a limit is what it says it is
+        await keeper.limits()  # it was accepted a moment ago, so this is a real limit
     clock.advance_ms(UNPROVEN_MS)
     await keeper.limits()
     assert service.asked("/auth/token") == 2
@@ -184,7 +179,6 @@ async def test_a_429_that_hides_a_refused_token_is_found_out(
 async def test_who_is_cancelled_does_not_end_the_login_of_the_others(
     keeper: Api, service: TokenService
 ) -> None:
-    """The login belongs to all that wait for it."""
     impatient = asyncio.create_task(keeper.limits())
     patient = asyncio.create_task(keeper.limits())
     await asyncio.sleep(0)
@@ -196,7 +190,6 @@ async def test_who_is_cancelled_does_not_end_the_login_of_the_others(
 
 
 async def test_who_closes_meanwhile_leaves_no_session(service: TokenService) -> None:
-    """A login that is under way is waited for, and its session is ended."""
     keeper = Api(service.url, f"org-{ORG}-app-chat", "secret", clock=HastyClock())
     asking = asyncio.create_task(keeper.limits())
     await asyncio.sleep(0)
@@ -209,7 +202,7 @@ async def test_who_closes_meanwhile_leaves_no_session(service: TokenService) -> 
 async def test_a_revoked_session_of_the_real_service(
     tmp_path: Path,
 ) -> None:
-    """Ten calls at once after it ended: one more login, and nobody is refused."""
+    """Ten calls at once after its end cause one login, and none is refused."""
     from pricekeeper.cli.demo import demo_settings, running_service  # noqa: PLC0415
 
     clock, settings = MovableClock(), demo_settings(tmp_path)
@@ -253,7 +246,7 @@ PROCESS = textwrap.dedent(
 
 
 async def test_eight_processes_of_one_app_work(tmp_path: Path) -> None:
-    """With five sessions for all of them: each is pushed out, logs in again, and is not refused."""
+    """Five sessions for all: each is pushed out, logs in again, and is not refused."""
     key = "a-provisioning-key-of-32-characters"
     environment = {"PRICEKEEPER_PROVISIONING_KEY": key}
     with running_server(tmp_path, environment=environment) as server:

@@ -9,7 +9,7 @@ from pricekeeper.client.threads import LoopThread
 
 
 def test_blocking_work_is_done_while_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python closes its thread pools before `atexit` runs, and usage is told after that."""
+    """Python closes its thread pools before `atexit` runs, and usage is reported after that."""
     loop = LoopThread("a test's")
     monkeypatch.setattr(pools, "_shutdown", True)  # as Python itself does it
     try:

@@ -16,7 +16,6 @@ class TestMemory:
     def test_a_file_that_is_damaged_is_left_out(
         self, memory: Memory, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """As if there were none, and it says so."""
         memory.write(Known(is_refused=True))
         assert Memory(tmp_path).read().is_refused
         (tmp_path / "blind.json").write_bytes(b'{"is_refused":tr')
@@ -31,7 +30,6 @@ class TestMemory:
         assert modes == {"blind.json": 0o600, "blind.lock": 0o600}
 
     def test_one_at_a_time_changes_it(self, memory: Memory, tmp_path: Path) -> None:
-        """Also of two in one process."""
         with memory.locked() as first, Memory(tmp_path).locked() as second:
             assert (first, second) == (True, False)
         with Memory(tmp_path).locked() as again:
@@ -40,7 +38,7 @@ class TestMemory:
     def test_a_disk_that_is_full_forgets_nothing(
         self, memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Else an allowance would be taken again and again; the process remembers it itself."""
+        """Else an allowance would be taken again; the process remembers it itself."""
         memory.write(Known())
         with monkeypatch.context() as full:
             full.setattr("pricekeeper.client.memory.write_all", _fail)
@@ -50,7 +48,6 @@ class TestMemory:
         assert Memory(tmp_path).read().allowance == Allowance(1, 3)
 
     def test_without_a_folder_a_process_remembers_for_itself(self) -> None:
-        """And may change it at once."""
         memory = Memory(None)
         with memory.locked() as is_ours:
             assert is_ours
@@ -64,7 +61,6 @@ def _fail(_fd: int, _data: bytes) -> None:
 
 class TestAllowance:
     def test_an_hour_has_its_sum(self) -> None:
-        """Exactly, and the next one has another."""
         first = Allowance().take(60, 100, now_ms=HOUR_MS)
         assert first == Allowance(HOUR_MS, 60)
         assert first.take(41, 100, now_ms=2 * HOUR_MS - 1) is None
@@ -72,7 +68,7 @@ class TestAllowance:
         assert first.take(100, 100, now_ms=2 * HOUR_MS) == Allowance(2 * HOUR_MS, 100)
 
     def test_a_clock_that_goes_back_begins_no_hour(self) -> None:
-        """By a minute: the same hour. By a day: it was wrong before, and must not stop for long."""
+        """A minute back is the same hour; a day back ends a wrong one."""
         taken = Allowance(10 * HOUR_MS, 100)
         assert taken.take(1, 100, now_ms=10 * HOUR_MS - 60_000) is None
         assert taken.take(1, 100, now_ms=HOUR_MS) == Allowance(HOUR_MS, 1)

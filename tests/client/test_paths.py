@@ -1,4 +1,4 @@
-"""An id that a caller passes on never turns a request into another one, behind any proxy."""
+"""An id from a caller never turns a request into another one, behind any proxy."""
 
 import ast
 import asyncio
@@ -83,7 +83,7 @@ async def normalising_proxy(port: int) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 async def test_no_id_turns_a_request_into_another(hostile: str) -> None:
-    """Behind a normalising proxy this one would revoke the organisation's credentials."""
+    """Behind a normalising proxy this would revoke the organisation's credentials."""
     async with (
         ScriptedService(*[Reply(body=VOIDED)] * 9) as service,
         normalising_proxy(int(service.url.rpartition(":")[2])) as url,
@@ -108,7 +108,6 @@ async def test_no_id_turns_a_request_into_another(hostile: str) -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 async def test_no_id_turns_an_apps_request_into_another(hostile: str) -> None:
-    """The same for what an app asks for."""
     async with (
         TokenService() as service,
         Api(service.url, f"org-{ORG}-app-chat", "secret", clock=HastyClock()) as api,
@@ -129,7 +128,7 @@ async def test_no_id_turns_an_apps_request_into_another(hostile: str) -> None:
 
 
 def test_ids_go_as_they_are() -> None:
-    """What the service uses for ids needs no escape, so no proxy has anything to change."""
+    """The service's ids need no escape, so no proxy changes them."""
     assert path_of("a-b", "v..2", "001-x_y~z") == "/a-b/v..2/001-x_y~z"
 
 
@@ -166,7 +165,6 @@ def paths_made_in(source: str) -> list[str]:
 
 
 def test_paths_are_made_in_one_place() -> None:
-    """Only `path_of` makes a `RequestPath`, which mypy wants in each request."""
     found = [
         f"{file.relative_to(SOURCE)}: {made}"
         for folder in ("client", "cli")
@@ -192,6 +190,6 @@ def test_paths_are_made_in_one_place() -> None:
     ],
 )
 def test_no_other_way_makes_a_path(source: str) -> None:
-    """What mypy lets through: it knows neither a cast nor what replaces a field."""
+    """A cast or a replaced field, which mypy does not catch."""
     assert paths_made_in(source)
     assert not paths_made_in("def send(path: RequestPath) -> RequestPath: ...")

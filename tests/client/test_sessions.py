@@ -17,7 +17,7 @@ REASON = "its secret has leaked"
 
 @pytest.mark.slow
 async def test_eight_processes_with_five_sessions(tmp_path: Path) -> None:
-    """Nobody is refused, and each logs in once: their tokens need no session."""
+    """Their tokens need no session, so each logs in once."""
     report = await run_processes(tmp_path, processes=8, secs=3)
 
     assert report.wrong == []
@@ -29,7 +29,6 @@ async def test_eight_processes_with_five_sessions(tmp_path: Path) -> None:
 async def test_a_token_that_was_ended_leads_to_one_quiet_login(
     acme: Acme, keeper: AsyncPriceKeeper
 ) -> None:
-    """Ten callers at once do not notice."""
     await keeper.limits()
     async with acme.admin() as admin:
         await admin.end_sessions(acme.org_id, APP, reason=REASON)
@@ -40,7 +39,7 @@ async def test_a_token_that_was_ended_leads_to_one_quiet_login(
 
 
 async def test_credentials_that_were_revoked_are_a_clear_error(acme: Acme) -> None:
-    """At once, each time; what was used waits for who has the new secret."""
+    """Reports wait for the new secret."""
     await acme.put_budget()
     keeper = acme.keeper()
     async with keeper.call(1_000, 500) as call:
@@ -64,7 +63,7 @@ async def test_credentials_that_were_revoked_are_a_clear_error(acme: Acme) -> No
 
 
 async def test_a_wrong_secret_costs_one_login_for_all(acme: Acme) -> None:
-    """Not one for each call, and no breaker opens: the service answers."""
+    """Not one for each call, and the breaker stays closed: the service answers."""
     async with acme.keeper(client_secret="pks_wrong") as keeper:
         outcomes = await asyncio.gather(
             *(keeper.authorize(1, 1) for _ in range(5)), return_exceptions=True

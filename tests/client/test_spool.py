@@ -1,4 +1,4 @@
-"""The spool: what was appended outlives the process, whatever the disk and other processes do."""
+"""The spool: appended entries outlive the process, despite failures of disk and processes."""
 
 import errno
 import gc
@@ -64,14 +64,13 @@ def fail_with(code: int) -> Callable[..., Any]:
 
 class TestOneProcess:
     def test_what_is_appended_is_in_the_file_at_once(self, spool: Spool, folder: Path) -> None:
-        """Before the append is over: a process that is killed then has lost nothing."""
+        """Before the append returns."""
         spool.append(entry(1))
         assert on_disk(folder) == ["1"]
         spool.append(entry(2, "void", reason="why"))
         assert on_disk(folder) == ["1", "2"]
 
     def test_what_was_told_is_forgotten(self, spool: Spool, folder: Path) -> None:
-        """And the file is empty when nothing waits."""
         for name in range(3):
             spool.append(entry(name))
         spool.finish(spool.pending(2))
@@ -80,7 +79,6 @@ class TestOneProcess:
         assert [path.stat().st_size for path in folder.iterdir()] == [0]
 
     def test_two_entries_with_one_id_are_two(self, spool: Spool, folder: Path) -> None:
-        """A void takes no capture's place, and telling one does not forget the other."""
         capture = spool.append(entry(1))
         assert capture is not None
         spool.append(entry(1, "void"))
@@ -90,20 +88,17 @@ class TestOneProcess:
         assert on_disk(folder) == ["1"]
 
     def test_what_is_put_off_goes_behind_the_others(self, spool: Spool) -> None:
-        """So that it is in nobody's way."""
         for name in range(3):
             spool.append(entry(name))
         spool.postpone(spool.pending(1)[0])
         assert ids(spool.pending(9)) == ["1", "2", "0"]
 
     def test_what_is_no_json_is_not_kept(self, spool: Spool, folder: Path) -> None:
-        """The caller is told, and the others are not in danger."""
         with pytest.raises(TypeError):
             spool.append(entry(1, tags={"a": object()}))
         assert (len(spool), on_disk(folder)) == (0, [])
 
     def test_an_empty_file_is_deleted_at_the_end_and_another_is_left(self, folder: Path) -> None:
-        """For the next process."""
         Spool(folder).close()
         assert list(folder.iterdir()) == []
         spool = Spool(folder)
@@ -112,7 +107,6 @@ class TestOneProcess:
         assert on_disk(folder) == ["1"]
 
     def test_what_comes_after_the_end_is_kept_too(self, folder: Path) -> None:
-        """A stream that is read to its end by another thread, for example."""
         spool = Spool(folder)
         spool.append(entry(1))
         spool.close()
@@ -122,8 +116,6 @@ class TestOneProcess:
         assert sorted(on_disk(folder)) == ["1", "2"]
 
     def test_threads_append_at_once(self, spool: Spool, folder: Path) -> None:
-        """Nothing is mixed up."""
-
         def append(number: int) -> None:
             for count in range(50):
                 spool.append(entry(f"{number}-{count}"))
@@ -138,7 +130,7 @@ class TestOneProcess:
     def test_a_finalizer_may_append_in_the_middle_of_an_append(
         self, spool: Spool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The garbage collector runs where it likes, also in a thread that holds the lock."""
+        """The garbage collector may run in a thread that holds the lock."""
 
         class Forgotten:
             def __del__(self) -> None:
@@ -164,7 +156,6 @@ class TestBounds:
     def test_calls_are_refused_before_entries_are(
         self, spool: Spool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So that the calls that are under way still fit."""
         monkeypatch.setattr(spools, "ENTRIES_FULL", 2)
         monkeypatch.setattr(spools, "ENTRIES_MAX", 3)
         assert (spool.append(entry(1)), spool.is_full) != (None, True)
@@ -176,7 +167,7 @@ class TestBounds:
     def test_a_long_file_is_written_anew(
         self, spool: Spool, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With what waits; else a process that never has nothing to tell would fill the disk."""
+        """Otherwise a process that always has something to report would fill the disk."""
         monkeypatch.setattr(spools, "FILE_BYTES_MAX", 2_000)
         spool.append(entry("stays"))
         for name in range(200):
@@ -189,7 +180,7 @@ class TestBounds:
     def test_a_file_of_what_waits_is_not_written_anew_for_each_answer(
         self, spool: Spool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Only when most of it was told: else telling many would be quadratic."""
+        """Only when most of it was reported: otherwise reporting would be quadratic."""
         monkeypatch.setattr(spools, "FILE_BYTES_MAX", 2_000)
         for name in range(500):
             spool.append(entry(name))
@@ -207,7 +198,6 @@ class TestBounds:
         assert 1 <= begun <= 6
 
     def test_the_refused_are_kept_apart_with_their_reason(self, spool: Spool, folder: Path) -> None:
-        """And they are bounded, too."""
         kept = spool.append(entry(1))
         assert kept is not None
         spool.refuse(kept, "CONFLICT: was voided")
@@ -220,7 +210,6 @@ class TestBounds:
     def test_the_refused_are_bounded(
         self, spool: Spool, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What is beyond is in the log only."""
         monkeypatch.setattr(spool_files, "REFUSED_BYTES_MAX", 1_000)
         for name in range(50):
             kept = spool.append(entry(name))
@@ -232,7 +221,6 @@ class TestBounds:
 
 class TestAdopting:
     def test_what_a_process_has_left_is_taken_over(self, spool: Spool, folder: Path) -> None:
-        """Its file is gone then, and a live process's stays."""
         gone, live = Spool(folder), Spool(folder)
         gone.append(entry("of the gone"))
         live.append(entry("of the live"))
@@ -259,7 +247,6 @@ class TestAdopting:
     def test_more_than_fits_is_left_where_it_is(
         self, spool: Spool, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Until there is room for a whole file."""
         monkeypatch.setattr(spools, "ENTRIES_FULL", 4)
         monkeypatch.setattr(spools, "ENTRIES_MAX", 5)
         gone = Spool(folder)
@@ -276,7 +263,7 @@ class TestAdopting:
     def test_a_file_that_was_just_made_is_nobodys_to_take(
         self, spool: Spool, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Between its making and its lock: whoever made it makes another."""
+        """Between its creation and its lock: the creator makes another one."""
         locks: list[int] = []
         lock = spool_files._lock
 
@@ -294,7 +281,6 @@ class TestAdopting:
         late.close()
 
     def test_two_processes_take_over_at_once(self, folder: Path) -> None:
-        """Each entry is one's."""
         for number in range(20):
             gone = Spool(folder)
             for count in range(5):
@@ -350,7 +336,6 @@ class TestDamage:
     def test_a_line_that_was_cut_is_left_out(
         self, folder: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """By the kill of its process, or by a disk that was full."""
         path = self.left(folder)
         path.write_bytes(path.read_bytes()[:-10])
         spool = Spool(folder)
@@ -360,14 +345,13 @@ class TestDamage:
         spool.close()
 
     def test_a_line_that_lacks_nothing_but_its_end_is_whole(self, folder: Path) -> None:
-        """Its checksum says so."""
+        """Its checksum is enough."""
         path = self.left(folder)
         path.write_bytes(path.read_bytes()[:-1])
         assert on_disk(folder) == ["first", "second", "third"]
 
     @pytest.mark.parametrize("position", [0, 3, 12, 40, 70])
     def test_a_wrong_byte_is_found(self, folder: Path, position: int) -> None:
-        """In the checksum, in the entry, or between them."""
         path = self.left(folder)
         lines = path.read_bytes().splitlines(keepends=True)
         changed = bytearray(lines[1])
@@ -376,7 +360,6 @@ class TestDamage:
         assert on_disk(folder) == ["first", "third"]
 
     def test_what_never_was_a_line_is_left_out(self, folder: Path) -> None:
-        """Whatever it is."""
         path = self.left(folder)
         path.write_bytes(b"\x00\xff\n\n" + path.read_bytes() + b"{}\n" + b"x" * 3_000_000)
         assert on_disk(folder) == ["first", "second", "third"]
@@ -392,7 +375,6 @@ class TestDisk:
         code: int,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Also what came meanwhile, and after a line that was half written."""
         spool.append(entry("before"))
         with monkeypatch.context() as patch:
             write = os.write
@@ -413,7 +395,7 @@ class TestDisk:
     def test_a_long_file_that_can_not_be_written_anew_stays(
         self, spool: Spool, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What is there is better than half of it."""
+        """The old file is better than half of a new one."""
         monkeypatch.setattr(spools, "FILE_BYTES_MAX", 300)
         for name in range(10):
             spool.append(entry(name))
@@ -425,7 +407,6 @@ class TestDisk:
     def test_the_disk_is_asked_to_keep_it_once(
         self, spool: Spool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Not for each entry, and again if it could not."""
         asked: list[int] = []
         spool.append(entry(1))
         spool.append(entry(2))
@@ -440,7 +421,6 @@ class TestDisk:
 
 class TestFolder:
     def test_folder_and_files_are_the_users_own(self, folder: Path, spool: Spool) -> None:
-        """Nobody else reads who spends what."""
         kept = spool.append(entry(1))
         spool.append(entry(2))
         assert kept is not None
@@ -451,7 +431,6 @@ class TestFolder:
         assert {stat.S_IMODE(one.stat().st_mode) for one in (folder, folder.parent)} == {0o700}
 
     def test_a_folder_that_others_may_read_is_closed(self, folder: Path, tmp_path: Path) -> None:
-        """It is ours, so we may."""
         folder.chmod(0o777)
         assert find_folder(str(tmp_path / "spool"), URL, CLIENT) == folder
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -459,7 +438,7 @@ class TestFolder:
     def test_a_link_is_not_followed(
         self, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Somebody else may have put it there, in a temporary folder for example."""
+        """Another user may have put it there, in a temporary folder for example."""
         folder.rename(tmp_path / "elsewhere")
         folder.symlink_to(tmp_path / "elsewhere")
         assert find_folder(str(tmp_path / "spool"), URL, CLIENT) is None
@@ -468,14 +447,13 @@ class TestFolder:
     def test_anothers_folder_is_not_used(
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Even if it can be written."""
         monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
         assert find_folder(str(tmp_path / "spool"), URL, CLIENT) is None
 
     def test_a_temporary_folder_that_another_has_made_is_not_used(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its owner could put something else in the place of ours."""
+        """Its owner could replace ours."""
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file" / "state"))
         (tmp_path / "file").write_text("not a folder")
         monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
@@ -490,7 +468,6 @@ class TestFolder:
     def test_without_a_setting_it_is_in_the_users_state(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Apart for each client and each service."""
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         found = {find_folder(None, url, CLIENT) for url in (URL, f"{URL}/", "http://other")}
         assert len(found) == 2
@@ -499,7 +476,6 @@ class TestFolder:
     def test_where_no_file_can_be_written_all_is_in_memory(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """It says so, at the beginning and when it is lost."""
         monkeypatch.setattr(spools, "create_file", fail_with(errno.EROFS))
         spool = Spool(folder)
         assert spool.folder is None
@@ -513,7 +489,6 @@ class TestFolder:
     def test_memory_can_be_asked_for(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Then nothing is made, and nothing is warned of."""
         monkeypatch.chdir(tmp_path)
         caplog.set_level(logging.WARNING)
         assert find_folder("memory", URL, CLIENT) is None

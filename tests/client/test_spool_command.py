@@ -1,4 +1,4 @@
-"""``pricekeeper spool``: what waits, what was refused, and telling it now."""
+"""``pricekeeper spool``: showing and sending reports that wait or were refused."""
 
 import asyncio
 import json
@@ -84,7 +84,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 def test_what_waits_is_shown_by_file_kind_and_age(
     app: App, holding: Spool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And whether the process that wrote the file is there to tell it."""
     app.leave(entry("capture", 71_000), entry("capture", 7_300_000), entry("void", 5_000))
     holding.append(entry("usage", 3_000))
 
@@ -126,7 +125,6 @@ def test_looking_changes_nothing(app: App, capsys: pytest.CaptureFixture[str]) -
 async def test_what_was_left_is_told(
     app: App, acme: Acme, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once, in however many files; and what can't be right is refused for good."""
     client_id = f"org-{acme.org_id}-app-{APP}"
     app.become(acme.url, client_id, acme.secrets[client_id])
     told = [entry() for _ in range(3)]
@@ -146,7 +144,6 @@ async def test_what_was_left_is_told(
 
 
 def test_what_can_not_be_told_is_left(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code says so, and the lines say why."""
     app.leave(entry(), entry("void"))
 
     code, shown, logged = run(capsys, "flush")
@@ -160,7 +157,6 @@ def test_what_can_not_be_told_is_left(app: App, capsys: pytest.CaptureFixture[st
 def test_what_a_running_app_has_is_left_to_it(
     app: App, holding: Spool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That is no failure."""
     holding.append(entry())
 
     code, shown, _ = run(capsys, "flush")

@@ -1,4 +1,4 @@
-"""Telling: what waits reaches the service once, whatever the service answers in between."""
+"""Reporting: each entry reaches the service once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ AWAY = problem(UnavailableError, 503, "STORE_UNAVAILABLE")
 
 
 class Ledger:
-    """A service that counts each id once, and answers as it is told to."""
+    """A service that counts each id once and answers by script."""
 
     def __init__(self) -> None:
         self.counted: dict[str, Mapping[str, Any]] = {}
@@ -107,7 +107,7 @@ class World:
         return kept
 
     async def is_told(self, *, within_ms: int = 0) -> None:
-        """Wait until nothing waits, while time passes."""
+        """Wait until no entry waits, while time passes."""
         for _ in range(0, within_ms, 500):
             await self.rest()
             self.clock.advance_ms(500)
@@ -145,7 +145,6 @@ async def world(folder: Path) -> AsyncIterator[World]:
 
 
 async def test_what_waits_goes_in_batches(world: World) -> None:
-    """Each kind in its own, none larger than the service takes."""
     for number in range(250):
         world.append(f"c{number}")
     world.append("u", "usage")
@@ -159,7 +158,6 @@ async def test_what_waits_goes_in_batches(world: World) -> None:
 
 
 async def test_what_nobody_waits_for_is_gathered(world: World) -> None:
-    """For a moment, and as many as a batch takes: calls one after another share a request."""
     await world.rest()
 
     def has_decided() -> bool:
@@ -190,7 +188,7 @@ async def test_what_nobody_waits_for_is_gathered(world: World) -> None:
 async def test_the_disk_keeps_it_before_the_service_hears_of_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a machine that stops could lose what was told, and never know."""
+    """Otherwise a machine that stops could lose a confirmed entry."""
     order: list[str] = []
     sync = world.spool.sync
 
@@ -224,7 +222,7 @@ async def test_the_disk_keeps_it_before_the_service_hears_of_it(
     ids=lambda error: getattr(error, "code", type(error).__name__),
 )
 async def test_nothing_that_is_answered_loses_an_entry(world: World, error: Exception) -> None:
-    """A proxy that can't find the service, a revoked secret, a bug: it is told again later."""
+    """A proxy without the service, a revoked secret, a bug: the entry is sent again later."""
     world.ledger.outcomes = [error] * 5
     world.append("a")
     await world.is_told(within_ms=60_000)
@@ -237,7 +235,6 @@ async def test_nothing_that_is_answered_loses_an_entry(world: World, error: Exce
 async def test_an_answer_that_says_nothing_counts_for_nothing(
     world: World, answer: Mapping[str, Any]
 ) -> None:
-    """The entry waits."""
     world.ledger.outcomes = [answer]
     world.append("a")
     await world.is_told(within_ms=5_000)
@@ -246,7 +243,6 @@ async def test_an_answer_that_says_nothing_counts_for_nothing(
 
 
 async def test_the_pauses_double_and_have_an_end(world: World) -> None:
-    """A service that is away for long is not asked all the time, nor too seldom."""
     world.ledger.outcomes = [AWAY] * 1_000
     world.append("a")
     for _ in range(900):  # half an hour
@@ -260,7 +256,6 @@ async def test_the_pauses_double_and_have_an_end(world: World) -> None:
 
 
 async def test_a_service_that_is_back_is_told_at_once(world: World) -> None:
-    """Whoever finds out wakes the teller in the middle of its pause."""
     world.ledger.outcomes = [AWAY]
     world.append("a")
     await world.rest()
@@ -271,7 +266,7 @@ async def test_a_service_that_is_back_is_told_at_once(world: World) -> None:
 
 
 async def test_one_bad_entry_does_not_spoil_the_rest(world: World) -> None:
-    """A batch that is refused as a whole is told in halves; what is left of it is set aside."""
+    """A batch that is refused as a whole is halved until the bad entry is alone."""
     too_large = problem(RejectedError, 413, "HTTP_413")
     world.ledger.spoils = lambda ids: too_large if "c13" in ids else None
     for number in range(40):
@@ -284,7 +279,7 @@ async def test_one_bad_entry_does_not_spoil_the_rest(world: World) -> None:
 
 
 async def test_an_entry_that_breaks_the_service_does_not_hold_up_the_rest(world: World) -> None:
-    """A 500 says nothing about whose fault it is: the entry is told again and again, the last."""
+    """A 500 does not say whose fault it is, so the entry is repeated, last."""
     broken = problem(ServiceError, 500, "INTERNAL")
     world.ledger.spoils = lambda ids: broken if "c13" in ids else None
     for number in range(40):
@@ -300,7 +295,6 @@ async def test_an_entry_that_breaks_the_service_does_not_hold_up_the_rest(world:
 
 
 async def test_what_is_refused_for_good_is_set_aside_with_the_reason(world: World) -> None:
-    """And whoever waits for the answer gets it."""
     world.ledger.refused = {
         "bad": {"status": "failed", "code": "CONFLICT", "detail": "was voided"},
         "later": {"status": "failed", "code": "STORE_UNAVAILABLE"},
@@ -318,7 +312,6 @@ async def test_what_is_refused_for_good_is_set_aside_with_the_reason(world: Worl
 
 
 async def test_the_same_id_twice_has_two_answers(world: World) -> None:
-    """Whoever tells something else under the id of an earlier one hears of it."""
     first, second = (world.teller.expect(world.append("a", n=n)) for n in range(2))
     world.ledger.outcomes = [
         {"results": [{"status": "accepted"}, {"status": "failed", "code": "REQUEST_ID_REUSED"}]}
@@ -327,12 +320,11 @@ async def test_the_same_id_twice_has_two_answers(world: World) -> None:
 
 
 class TestVoids:
-    """An authorization whose answer was lost may have been granted, or may yet be."""
+    """An authorization whose answer was lost may have been granted, or may be granted later."""
 
     UNKNOWN = problem(MissingError, 404, "NOT_FOUND")
 
     async def test_one_that_is_not_known_yet_is_voided_when_it_is(self, world: World) -> None:
-        """The request for it was still on its way."""
         world.ledger.outcomes = [self.UNKNOWN] * 3
         world.append("a", "void")
         await world.is_told(within_ms=4_000)
@@ -340,7 +332,7 @@ class TestVoids:
         assert world.ledger.voided == ["a"]
 
     async def test_one_that_is_never_known_is_given_up(self, world: World) -> None:
-        """After two minutes in which the service said so, however long it was away before."""
+        """After two minutes of the service's saying so, not counting outages."""
         world.ledger.outcomes = [AWAY] * 40
         world.append("a", "void")
         for _ in range(2_000):
@@ -358,7 +350,6 @@ class TestVoids:
         assert (world.ledger.voided, read_refused(world.folder)) == ([], [])
 
     async def test_one_that_was_captured_is_set_aside(self, world: World) -> None:
-        """Nothing is held for it."""
         world.ledger.outcomes = [problem(RejectedError, 409, "CONFLICT")]
         world.append("a", "void")
         await world.is_told()
@@ -370,7 +361,6 @@ class TestVoids:
 
 class TestFlush:
     async def test_it_ends_when_all_is_told(self, world: World) -> None:
-        """Also what processes that are gone have left."""
         await world.rest()
         gone = Spool(world.folder)
         gone.append(SpoolEntry("capture", "left", {}, world.clock.now_ms()))
@@ -381,7 +371,6 @@ class TestFlush:
         assert sorted(world.ledger.counted) == ["left", "mine"]
 
     async def test_what_is_put_off_is_not_waited_for(self, world: World) -> None:
-        """It may take minutes, and is in the file."""
         world.ledger.spoils = lambda ids: TestVoids.UNKNOWN if ids == ["v"] else None
         world.append("v", "void")
         world.append("c")
@@ -390,7 +379,6 @@ class TestFlush:
         assert [one.id for one in world.spool.pending(9)] == ["v"]
 
     async def test_credentials_that_are_refused_are_not_waited_for(self, world: World) -> None:
-        """They will not be better in a moment."""
         world.ledger.spoils = lambda _: problem(ForbiddenError, 401, "UNAUTHORIZED")
         world.append("c")
         await asyncio.wait_for(world.teller.flush(), 10)
@@ -398,7 +386,6 @@ class TestFlush:
         assert len(world.spool) == 1
 
     async def test_it_ends_a_pause(self, world: World) -> None:
-        """Whoever flushes wants it tried now."""
         world.ledger.outcomes = [AWAY]
         world.append("a")
         await world.rest()
@@ -408,7 +395,6 @@ class TestFlush:
 
 
 async def test_files_of_processes_that_end_later_are_found(world: World) -> None:
-    """Every minute."""
     await world.rest()
     gone = Spool(world.folder)
     gone.append(SpoolEntry("capture", "left", {}, world.clock.now_ms()))
@@ -421,7 +407,7 @@ async def test_files_of_processes_that_end_later_are_found(world: World) -> None
 
 
 async def test_usage_that_has_waited_for_a_day_is_told_without_its_time(folder: Path) -> None:
-    """The service takes no older one; late is better than never. A younger one keeps its time."""
+    """The service takes no older timestamps. A younger entry keeps its own."""
     clock = ManualClock()
     gone = Spool(folder)
     for name, age_ms in (("old", DAY_MS), ("young", DAY_MS // 2)):
@@ -436,7 +422,7 @@ async def test_usage_that_has_waited_for_a_day_is_told_without_its_time(folder: 
 
 
 async def test_how_long_the_service_has_not_answered_is_known(world: World) -> None:
-    """That is what a caller's deadline is compared with."""
+    """A caller's deadline is compared with it."""
     await world.rest()
     assert world.teller.unanswered_ms == 0
     held = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What is sent again and what is not, and what every kind of answer becomes."""
+"""Which requests are sent again, and the error of every kind of answer."""
 
 from typing import Any
 
@@ -50,7 +50,6 @@ def keeper_of(service: ScriptedService, clock: HastyClock | None = None) -> Api:
 
 @pytest.mark.parametrize("trouble", [LOST, BUSY, LIMITED], ids=["lost", "503", "429"])
 async def test_usage_is_sent_again_under_the_same_id(trouble: Reply | str) -> None:
-    """The record has its id, so a second copy can't count twice."""
     async with (
         ScriptedService(TOKEN, trouble, RECORDED, Reply()) as service,
         keeper_of(service) as keeper,
@@ -62,7 +61,6 @@ async def test_usage_is_sent_again_under_the_same_id(trouble: Reply | str) -> No
 
 
 async def test_it_gives_up_after_a_few_attempts_and_says_why() -> None:
-    """A service that is down is told as such, not asked for ever."""
     async with ScriptedService(TOKEN, *[BUSY] * 10) as service:
         keeper = keeper_of(service)
         with pytest.raises(UnavailableError, match="later"):
@@ -72,7 +70,7 @@ async def test_it_gives_up_after_a_few_attempts_and_says_why() -> None:
 
 
 async def test_a_batch_that_meets_a_limit_is_sent_again_and_an_acquire_is_not() -> None:
-    """A record that is refused is lost money; who may not go faster has to be told so."""
+    """A refused record is lost money; a refused acquire is the caller's to know."""
     answer = Reply(207, {"accepted": 1, "duplicates": 0, "failed": 0, "results": []})
     async with ScriptedService(TOKEN, LIMITED, answer, *[LIMITED] * 4, Reply()) as service:
         keeper = keeper_of(service)
@@ -89,7 +87,6 @@ async def test_a_batch_that_meets_a_limit_is_sent_again_and_an_acquire_is_not() 
 
 @pytest.mark.parametrize("trouble", [BUSY, LIMITED], ids=["503", "429"])
 async def test_it_waits_as_long_as_the_service_says(trouble: Reply) -> None:
-    """Retry-After counts, with a little more so that not everybody comes back at once."""
     clock = HastyClock()
     async with (
         ScriptedService(TOKEN, trouble, RECORDED, Reply()) as service,
@@ -101,7 +98,7 @@ async def test_it_waits_as_long_as_the_service_says(trouble: Reply) -> None:
 
 
 async def test_a_write_that_could_be_done_twice_is_sent_once() -> None:
-    """Rotating twice would void the first retrieval token: the caller has to decide."""
+    """A second rotation would void the first retrieval token."""
     async with (
         ScriptedService(LOST, Reply()) as service,
         Admin(service.url, "key", clock=HastyClock()) as admin,
@@ -113,7 +110,7 @@ async def test_a_write_that_could_be_done_twice_is_sent_once() -> None:
 
 
 async def test_nobody_there_is_told_apart_from_a_lost_reply() -> None:
-    """Nothing was sent, so nothing can have been done."""
+    """If nothing was sent, nothing can have been applied."""
     clock = HastyClock()
     async with Admin(f"http://127.0.0.1:{free_port()}", "key", clock=clock) as admin:
         with pytest.raises(UnreachableError, match="can't be reached"):
@@ -123,7 +120,7 @@ async def test_nobody_there_is_told_apart_from_a_lost_reply() -> None:
 
 
 async def test_a_403_is_final() -> None:
-    """The token is good, only not for this: another one would not help."""
+    """The token is valid but lacks permission."""
     denied = Reply(403, {"code": "FORBIDDEN", "detail": "not yours"})
     async with ScriptedService(TOKEN, denied) as service:
         keeper = keeper_of(service)
@@ -134,7 +131,7 @@ async def test_a_403_is_final() -> None:
 
 
 async def test_a_redirect_is_not_followed() -> None:
-    """It would carry the credentials to wherever it points."""
+    """It would carry the credentials elsewhere."""
     moved = Reply(307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
     async with ScriptedService(moved) as service, Admin(service.url, "key") as admin:
         with pytest.raises(ServiceError) as caught:
@@ -161,7 +158,6 @@ async def test_a_redirect_is_not_followed() -> None:
 async def test_every_answer_has_its_error(
     status: int, body: Any, kind: type[ServiceError], code: str
 ) -> None:
-    """By status and code, also where a proxy on the way answered."""
     async with (
         ScriptedService(*[Reply(status, body)] * ATTEMPTS_MAX) as service,
         Admin(service.url, "key", clock=HastyClock()) as admin,
@@ -174,7 +170,6 @@ async def test_every_answer_has_its_error(
 
 
 async def test_refused_fields_are_listed() -> None:
-    """What the service names, the error names."""
     errors = [{"field": "quotas.x", "message": "is no label"}]
     bad = Reply(400, {"code": "INVALID_CONFIG", "detail": "bad", "errors": errors})
     async with ScriptedService(bad) as service, Admin(service.url, "key") as admin:
@@ -185,7 +180,7 @@ async def test_refused_fields_are_listed() -> None:
 
 
 async def test_no_app_is_called_dot_dot() -> None:
-    """A path that says so means another one: the organisation would be deleted."""
+    """That path means another one: the organisation would be deleted."""
     async with ScriptedService(Reply(204, b"")) as service, Admin(service.url, "key") as admin:
         with pytest.raises(InvalidValueError, match="app_id"):
             await admin.delete_app(ORG, "..")
@@ -196,13 +191,11 @@ async def test_no_app_is_called_dot_dot() -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://host", "", "http://"])
 def test_what_is_no_url_is_told_at_once(url: str) -> None:
-    """Not by the first request."""
     with pytest.raises(InvalidValueError, match="url"):
         Admin(url, "key")
 
 
 async def test_every_page_of_a_list_is_read() -> None:
-    """Until there is no next one."""
     keys = [
         {"key_id": n, "name": "x", "role": "ADMIN", "created_at": "", "created_by": ""}
         for n in "12"

@@ -1,4 +1,4 @@
-"""A service that hangs, is away, or loses its replies: a deadline once, and nothing is lost."""
+"""A service that hangs, is down, or loses its replies: one deadline, and nothing is lost."""
 
 import asyncio
 import time
@@ -100,7 +100,7 @@ async def use(keeper: AsyncPriceKeeper, **more: Any) -> str:
 
 
 async def on_loop(keeper: AsyncPriceKeeper, work: Coroutine[Any, Any, None]) -> None:
-    """Do something on the keeper's own loop, where it would be done."""
+    """Run something on the keeper's own loop."""
     await asyncio.wrap_future(keeper.engine.submit(work))
 
 
@@ -112,7 +112,6 @@ class TestHanging:
     async def test_it_costs_the_deadline_once(
         self, keeper: AsyncPriceKeeper, wire: HangingProxy, sent: list[str]
     ) -> None:
-        """Then nothing: nobody waits, and the service is not asked by callers at all."""
         wire.hang()
         with Elapsed() as first, pytest.raises(NoAnswerError):
             await keeper.authorize(1_000, 500)
@@ -129,7 +128,6 @@ class TestHanging:
     async def test_what_is_told_by_hand_costs_it_once_too(
         self, keeper: AsyncPriceKeeper, wire: HangingProxy, api: Api
     ) -> None:
-        """``None`` says that it is told later, and so it is."""
         wire.hang()
         with Elapsed() as first:
             assert await keeper.record("premium", 1_000, 100) is None
@@ -144,7 +142,6 @@ class TestHanging:
         assert len((await api.usage_records())["records"]) == 51
 
     async def test_closing_costs_it_once(self, acme: Acme, wire: HangingProxy, api: Api) -> None:
-        """What could not be told is in the file, and is told by the next process."""
         keeper = acme.keeper(deadline_ms=DEADLINE_MS)
         async with keeper.call(1_000, 500) as call:
             wire.hang()
@@ -160,7 +157,6 @@ class TestHanging:
     async def test_closing_costs_nothing_when_it_is_known(
         self, keeper: AsyncPriceKeeper, wire: HangingProxy
     ) -> None:
-        """The deadline was paid already."""
         wire.hang()
         with pytest.raises(NoAnswerError):
             await keeper.authorize(1_000, 500)
@@ -171,7 +167,6 @@ class TestHanging:
     async def test_when_it_answers_again_it_is_found_out_without_a_caller(
         self, keeper: AsyncPriceKeeper, wire: HangingProxy, api: Api
     ) -> None:
-        """And what the lost request has held is given back."""
         wire.hang()
         with pytest.raises(NoAnswerError):
             await keeper.authorize(1_000, 500)
@@ -184,7 +179,7 @@ class TestHanging:
     async def test_a_flapping_service_has_one_probe(
         self, keeper: AsyncPriceKeeper, wire: HangingProxy, sent: list[str]
     ) -> None:
-        """However often it failed."""
+        """For any number of failures."""
         wire.hang()
         for _ in range(20):
             keeper.engine._loop.call(keeper.engine._fail)
@@ -196,7 +191,7 @@ class TestHanging:
     async def test_something_else_at_its_address_is_not_the_service(
         self, keeper: AsyncPriceKeeper, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The probe goes on until the service itself answers."""
+        """The probe continues until the service itself answers."""
         answers: list[Any] = [{"budgets": 1}, ValueError(), KeyError()]
 
         async def budgets(_: Api) -> dict[str, Any]:
@@ -220,7 +215,6 @@ class TestLostReplies:
     async def test_what_was_done_counts_once(
         self, acme: Acme, lossy: LossyWire, api: Api, path: str
     ) -> None:
-        """It is asked again under the same id."""
         async with acme.keeper(url=lossy.url) as keeper:
             lossy.lose(path)
             await use(keeper)
@@ -231,7 +225,6 @@ class TestLostReplies:
     async def test_a_lost_batch_and_a_lost_void(
         self, acme: Acme, lossy: LossyWire, api: Api
     ) -> None:
-        """The same."""
         async with acme.keeper(url=lossy.url) as keeper:
             lossy.lose("/usage/batch", "/void")
             await keeper.record("premium", 1_000, 100)
@@ -245,7 +238,6 @@ class TestLostReplies:
     async def test_a_service_that_loses_every_reply_leaves_nothing_held(
         self, acme: Acme, lossy: LossyWire, api: Api
     ) -> None:
-        """The caller is refused, and the grants that nobody heard of are voided."""
         async with acme.keeper(url=lossy.url) as keeper:
             await keeper.select()
             lossy.lose(*["/authorizations"] * 3)
@@ -257,8 +249,6 @@ class TestLostReplies:
 
 
 class TestBlind:
-    """What is allowed while the service can't be reached."""
-
     @pytest.fixture
     async def allowing(self, acme: Acme, wire: HangingProxy) -> AsyncIterator[Callable[..., Any]]:
         """Make a keeper that has read what the service allows, and let the service hang."""
@@ -281,7 +271,6 @@ class TestBlind:
     async def test_denied_is_the_default(
         self, keeper: AsyncPriceKeeper, wire: HangingProxy
     ) -> None:
-        """Nothing is spent that nobody has admitted."""
         wire.hang()
         with pytest.raises(UnavailableError):
             await use(keeper)
@@ -289,7 +278,6 @@ class TestBlind:
     async def test_allowed_usage_is_recorded_and_marked(
         self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
     ) -> None:
-        """When the service is back; what the lost request held is given back."""
         keeper = await allowing(on_unavailable="allow")
         used = {
             await use(keeper, model=model, tags={"team": "red"}) for model in ("auto", "premium")
@@ -307,7 +295,7 @@ class TestBlind:
     async def test_a_blind_call_has_as_many_tags_as_any(
         self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
     ) -> None:
-        """Its own mark comes on top. Tags that its record could not have are refused up front."""
+        """Its own mark is additional. Tags that its record could not have are refused."""
         keeper = await allowing(on_unavailable="allow")
         tags = {f"k{number:02}": "v" for number in range(TAGS_MAX)}
         with pytest.raises(RejectedError, match="at most 16 pairs"):
@@ -322,7 +310,7 @@ class TestBlind:
     async def test_a_blind_call_of_unknown_usage_counts_at_its_bound(
         self, allowing: Callable[..., Any], wire: HangingProxy, api: Api
     ) -> None:
-        """Nothing was held that could be charged instead; one that was not made is nothing."""
+        """It has no hold that could be charged. A call that was not made counts nothing."""
         keeper = await allowing(on_unavailable="allow")
         with pytest.raises(KeyError):
             async with keeper.call(1_000, 500):
@@ -340,15 +328,13 @@ class TestBlind:
     async def test_a_model_that_is_not_known_is_not_allowed(
         self, allowing: Callable[..., Any]
     ) -> None:
-        """There is nothing that could be called."""
         keeper = await allowing(on_unavailable="allow")
         with pytest.raises(UnavailableError):
-            await use(keeper, model="nobody-knows-it")
+            await use(keeper, model="unknown")
 
     async def test_the_allowance_is_for_an_hour(
         self, allowing: Callable[..., Any], acme: Acme
     ) -> None:
-        """Calls take the most that they can cost, until it is used up."""
         keeper = await allowing(
             on_unavailable="allow-within", allowance_usd_micros=2 * WORST_USD_MICROS + 1
         )
@@ -362,7 +348,6 @@ class TestBlind:
     async def test_it_stays_within_what_the_budgets_last_had(
         self, allowing: Callable[..., Any], acme: Acme
     ) -> None:
-        """However large the allowance is."""
         await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
         keeper = await allowing(on_unavailable="allow-within", allowance_usd_micros=10**9)
         for _ in range(2):
@@ -373,7 +358,7 @@ class TestBlind:
     async def test_what_was_spent_since_is_not_left(
         self, allowing: Callable[..., Any], acme: Acme, wire: HangingProxy
     ) -> None:
-        """Each authorization says what is left, and the next outage begins with that."""
+        """Each authorization says what is left, and the next outage starts with that."""
         await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
         keeper = await allowing(
             hang=False, on_unavailable="allow-within", allowance_usd_micros=10**9
@@ -388,7 +373,7 @@ class TestBlind:
     async def test_what_is_not_told_yet_is_not_left(
         self, allowing: Callable[..., Any], acme: Acme, learns: str
     ) -> None:
-        """A snapshot that was read before the service knew of a blind call does not have it."""
+        """A snapshot from before the service knew of a blind call does not include it."""
         await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
         within = {"on_unavailable": "allow-within", "allowance_usd_micros": 10**9}
         keeper = await allowing(**within)
@@ -415,7 +400,7 @@ class TestBlind:
         wire: HangingProxy,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The next snapshot has what the calls cost, which is less than the most."""
+        """The next snapshot has the real costs, which are below the maxima."""
         monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
         await acme.put_budget(limit_usd_micros=2 * WORST_USD_MICROS + 1)
         keeper = await allowing(on_unavailable="allow-within", allowance_usd_micros=10**9)
@@ -438,7 +423,6 @@ class TestBlind:
         api: Api,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The last word of the service was no."""
         monkeypatch.setattr(engine, "SNAPSHOT_EVERY_MS", 20)
         keeper = await allowing(hang=False, on_unavailable="allow")
         real, acme.url = acme.url, api._transport._wire.url  # type: ignore[attr-defined]
@@ -452,8 +436,6 @@ class TestBlind:
 
 
 class TestProcesses:
-    """With a service that is a process of its own."""
-
     @pytest.fixture
     def service(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         with running_service(tmp_path_factory.mktemp("service")) as service:
@@ -468,7 +450,7 @@ class TestProcesses:
         monkeypatch.setattr(breaker, "BACKOFF", Backoff(50, 30_000))
 
     async def test_a_restart_loses_nothing(self, service: Service, app: Credentials) -> None:
-        """Killed with calls under way, away while they end, and back on the same file."""
+        """Killed with calls under way, down while they end, and restarted on the same file."""
         with keeper_of(app) as keeper:
             calls = [keeper.call(1_000, 500) for _ in range(10)]
             for call in calls:
@@ -490,7 +472,7 @@ class TestProcesses:
     async def test_eight_threads_and_a_service_that_stands_still(
         self, service: Service, app: Credentials
     ) -> None:
-        """Each waits for the deadline once, and nothing is lost or held when it goes on."""
+        """Each waits for one deadline, and nothing is lost or held afterwards."""
         with keeper_of(app, deadline_ms=DEADLINE_MS) as keeper, ThreadPoolExecutor(8) as threads:
             keeper.select()
             service.stop()

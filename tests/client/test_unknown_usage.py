@@ -44,7 +44,7 @@ def bedrock() -> Iterator[Bedrock]:
 async def end_with(
     keeper: AsyncPriceKeeper, kind: type[BaseException], *steps: Callable[[ModelCall], Any]
 ) -> tuple[ModelCall, Money]:
-    """Do all that in the block of a call, which ends with that error; what it comes to."""
+    """Run a call's block that ends with this error; returns what it comes to."""
     call = keeper.call(3_000, 1_000)
 
     async def block() -> None:
@@ -68,7 +68,6 @@ def raise_error(_: object) -> None:
 async def test_what_bedrock_itself_refused_is_free(
     keeper: AsyncPriceKeeper, bedrock: Bedrock, code: str
 ) -> None:
-    """Everything is given back, nothing is counted, and the caller sees the refusal."""
     call, money = await end_with(keeper, ClientError, lambda _: bedrock.converse(code))
 
     assert (call.usage_unknown, money) == (False, NOTHING)
@@ -79,7 +78,6 @@ async def test_what_bedrock_itself_refused_is_free(
 async def test_a_stream_that_was_refused_before_it_began_is_free(
     keeper: AsyncPriceKeeper, bedrock: Bedrock
 ) -> None:
-    """There was no output."""
     call, money = await end_with(
         keeper, ClientError, lambda _: bedrock.converse_stream("ThrottlingException")
     )
@@ -142,7 +140,7 @@ async def test_everything_else_is_unknown_and_gives_nothing_back(
     fail: Callable[[Bedrock], None],
     kind: type[BaseException],
 ) -> None:
-    """Bedrock may bill it in full: what is held stays held, and the caller is told."""
+    """Bedrock may bill the call in full, so the hold stays and the caller gets a note."""
     call, money = await end_with(keeper, kind, lambda _: fail(bedrock))
 
     assert (call.usage_unknown, bedrock.calls, money) == (True, 1, MOST)
@@ -151,7 +149,6 @@ async def test_everything_else_is_unknown_and_gives_nothing_back(
 async def test_what_nobody_knows_is_charged_in_the_end(
     acme: Acme, keeper: AsyncPriceKeeper
 ) -> None:
-    """At the most that it can be, and marked, when what is held expires."""
     call, _ = await end_with(keeper, KeyError, raise_error)
     acme.clock.pass_ms(HOUR_MS)
 
@@ -164,7 +161,7 @@ async def test_what_nobody_knows_is_charged_in_the_end(
 
 
 async def test_a_call_that_botocore_repeated_is_unknown(keeper: AsyncPriceKeeper) -> None:
-    """The last attempt was refused; what became of those before it, nobody can tell."""
+    """The last attempt was refused; the fate of earlier ones is unknown."""
     with running_bedrock(attempts=2) as bedrock:
         call, money = await end_with(
             keeper, ClientError, lambda _: bedrock.converse(THROTTLED_AT_LAST)
@@ -175,7 +172,7 @@ async def test_a_call_that_botocore_repeated_is_unknown(keeper: AsyncPriceKeeper
 
 
 async def test_a_cancelled_call_is_unknown(keeper: AsyncPriceKeeper) -> None:
-    """Who gives up waiting does not stop the model."""
+    """Cancelling does not stop the model."""
     call, inside = keeper.call(3_000, 1_000), asyncio.Event()
 
     async def one_call() -> None:
@@ -194,7 +191,6 @@ async def test_a_cancelled_call_is_unknown(keeper: AsyncPriceKeeper) -> None:
 
 
 async def test_who_does_not_say_what_it_used_is_told(keeper: AsyncPriceKeeper) -> None:
-    """A stream that was left with a ``break``, for example: what is held is charged."""
     call = keeper.call(3_000, 1_000)
     with pytest.raises(InvalidValueError, match=r"call\.used"):
         async with call:
@@ -206,7 +202,6 @@ async def test_who_does_not_say_what_it_used_is_told(keeper: AsyncPriceKeeper) -
 async def test_what_was_said_counts_and_not_the_bound(
     keeper: AsyncPriceKeeper, bedrock: Bedrock
 ) -> None:
-    """The bound is only for what nobody knows."""
     call, money = await end_with(
         keeper, KeyError, lambda call: call.used(bedrock.converse("whole")), raise_error
     )
@@ -216,7 +211,6 @@ async def test_what_was_said_counts_and_not_the_bound(
 
 
 async def test_who_never_called_the_model_may_say_so(keeper: AsyncPriceKeeper) -> None:
-    """With or without an error; then everything is given back."""
     call, money = await end_with(keeper, KeyError, ModelCall.used_nothing, raise_error)
     async with keeper.call(3_000, 1_000) as again:
         again.used_nothing()
@@ -227,7 +221,7 @@ async def test_who_never_called_the_model_may_say_so(keeper: AsyncPriceKeeper) -
 
 
 def test_an_error_inside_a_stream_is_never_free() -> None:
-    """Also where a version of botocore gives it a status and a code like those of an answer."""
+    """Even if a version of botocore gives it a status and code like those of an answer."""
     told: Any = {
         "Error": {"Code": "ThrottlingException", "Message": "slow down"},
         "ResponseMetadata": {"HTTPStatusCode": 429},
@@ -237,7 +231,7 @@ def test_an_error_inside_a_stream_is_never_free() -> None:
 
 
 def test_the_refusals_are_those_of_bedrocks_own_model() -> None:
-    """Every error that botocore's model of Bedrock names, but for the one inside a stream."""
+    """All errors in botocore's model of Bedrock, except the one inside a stream."""
     service = botocore.session.get_session().get_service_model("bedrock-runtime")
     named = {error.name for name in CALLS for error in service.operation_model(name).error_shapes}
     assert named - {"ModelStreamErrorException"} == REFUSAL_CODES

@@ -10,7 +10,7 @@ _PAUSE_SECS: Final = 0.02
 
 
 async def until(is_met: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Look again and again, while the event loop goes on."""
+    """Poll until it is true, on the event loop."""
     ends_at = time.monotonic() + PATIENCE_SECS
     while True:
         met = is_met()
@@ -22,7 +22,7 @@ async def until(is_met: Callable[[], bool | Awaitable[bool]]) -> None:
 
 
 def wait_until(is_met: Callable[[], bool]) -> None:
-    """Look again and again, without an event loop."""
+    """Poll until it is true, without an event loop."""
     ends_at = time.monotonic() + PATIENCE_SECS
     while not is_met():
         if time.monotonic() > ends_at:

@@ -1,4 +1,4 @@
-"""The matrix of clients finds what is wrong: a judge that lets everything pass proves nothing."""
+"""The matrix of clients finds mistakes: a judge that accepts everything proves nothing."""
 
 from dataclasses import replace
 from typing import Any

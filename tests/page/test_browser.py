@@ -62,7 +62,6 @@ def failures(
     [pytest.param(name, marks=[] if name == SMOKE else pytest.mark.slow) for name in SUITES],
 )
 def test_the_page_in_a_browser(failures: dict[str, list[str]], suite: str) -> None:
-    """Every test of the suite has passed."""
     assert suite in failures, "it was not run; the output above says why"
     assert not failures[suite], "\n".join(failures[suite])
 
@@ -72,7 +71,6 @@ BROWSED = test_the_page_in_a_browser.__name__
 
 @pytest.mark.slow
 def test_the_parts_that_need_no_browser(tmp_path: Path) -> None:
-    """Exact amounts, ranges, addresses, the stream's parser: by Node alone."""
     try:
         dashboard.prepare_modules()
     except dashboard.PageMissingError as error:
@@ -86,7 +84,7 @@ def test_the_parts_that_need_no_browser(tmp_path: Path) -> None:
 def run_tests(
     folder: str, report: Path, environment: dict[str, str], *options: str
 ) -> dict[str, list[str]]:
-    """Run the tests of a folder: by suite, those that failed, each with what was said."""
+    """Run the tests of a folder; returns the failures of each suite."""
     done = subprocess.run(  # noqa: S603 - our own tests
         [dashboard.find_node(), "scripts/test.mjs", folder, "--report", str(report), *options],
         cwd=dashboard.SOURCE,

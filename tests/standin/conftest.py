@@ -20,7 +20,7 @@ def module_standin() -> Iterator[Running]:
 
 @pytest.fixture
 def standin(module_standin: Running) -> Running:
-    """A stand-in that has billed nothing yet."""
+    """A stand-in with an empty ledger."""
     module_standin.ledger.clear()
     return module_standin
 

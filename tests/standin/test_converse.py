@@ -54,7 +54,7 @@ def test_a_reply_is_what_the_service_model_says(standin: Running, script: dict[s
     ],
 )
 def test_a_planted_wrong_member_is_found(standin: Running, path: list[str], wrong: Any) -> None:
-    """The check of shapes would see it if the stand-in answered something else."""
+    """The shape check would find a wrong answer of the stand-in."""
     reply = ask(standin, "POST", f"{PATH}/converse", {"messages": messages()}).json
     holder = reply
     for name in path[:-1]:

@@ -67,7 +67,7 @@ def chunks(bedrock: Any, model: str, script: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("model", ALL)
 def test_an_answer_is_what_the_service_model_says(standin: Running, model: str) -> None:
-    """The counts are in its headers, whether or not the family has them in its body."""
+    """The headers have the counts, even if the family's body has none."""
     body = body_of(model, directive(**CACHED))
     answer = ask(standin, "POST", f"/model/{model}/invoke", body)
 
@@ -235,7 +235,7 @@ def test_cohere(bedrock: Any) -> None:
 
 
 def test_openai(bedrock: Any) -> None:
-    """Its count of the prompt contains what was cached."""
+    """Its prompt count includes the cache."""
     reply = invoke(bedrock, OPENAI, CACHED)
     found = chunks(bedrock, OPENAI, CACHED)
 
@@ -306,7 +306,6 @@ WITHOUT_TEXT: dict[str, dict[str, Any]] = {
 def test_models_without_text_count_their_prompt_or_nothing(
     standin: Running, bedrock: Any, model: str
 ) -> None:
-    """Pictures report no tokens; none has a count of output."""
     reply = bedrock.invoke_model(modelId=model, body=json.dumps(WITHOUT_TEXT[model]))
     headers = reply["ResponseMetadata"]["HTTPHeaders"]
     assert "x-amzn-bedrock-output-token-count" not in headers

@@ -1,4 +1,4 @@
-"""The ledger says what was billed, whoever was still there to hear the answer."""
+"""The ledger has every billed call, even if its caller has left."""
 
 import json
 import socket
@@ -38,7 +38,7 @@ def test_the_sums_are_those_of_the_answers(standin: Running, bedrock: Any) -> No
 
 
 def test_callers_at_the_same_time_are_billed_each(standin: Running, bedrock: Any) -> None:
-    """A refused attempt of one of them is nobody's entry."""
+    """A refused attempt has no entry."""
 
     def call(number: int) -> str:
         fate = {"fate": "ThrottlingException"} if number % 5 == 0 else {}
@@ -70,7 +70,6 @@ def test_a_refusal_is_an_attempt_and_no_entry(standin: Running, bedrock: Any) ->
 def test_every_attempt_of_a_client_that_times_out_is_billed(
     standin: Running, make_client: MakeClient
 ) -> None:
-    """The caller sees one error; the bill has three calls."""
     hasty = make_client(attempts=3, read_timeout=0.05)
     with pytest.raises(ReadTimeoutError):
         hasty.converse(modelId=CLAUDE, messages=messages(directive(fate="silent")))
@@ -94,7 +93,7 @@ def test_a_call_that_is_too_slow_for_its_caller_is_billed(
 def test_a_caller_with_a_long_prompt_is_seen_leaving(
     standin: Running, make_client: MakeClient
 ) -> None:
-    """The server stops reading while much of a body waits; whoever leaves then is seen, too."""
+    """Even while the server does not read because much of a body waits."""
     hasty = make_client(read_timeout=0.05)
     text = "x" * 2_000_000 + directive(delay_ms=200)
     with pytest.raises(ReadTimeoutError):
@@ -121,7 +120,7 @@ def test_a_connection_that_closes_without_an_answer_was_billed(
         bedrock.converse(modelId=CLAUDE, messages=messages(text))
 
     (entry,) = standin.ledger.entries
-    assert not entry.hung_up  # the stand-in left, not the caller
+    assert not entry.hung_up  # the stand-in closed it
 
 
 def test_a_stream_that_is_cut_was_billed(standin: Running, bedrock: Any) -> None:
@@ -177,7 +176,7 @@ def test_old_entries_are_forgotten_and_the_sums_are_not() -> None:
                 name, "Converse", CLAUDE, TokenCounts(1, 2, 3, 4, 5), "default", "standard", {}
             )
         )
-    ledger.note_hang_up("a")  # which is not there any more
+    ledger.note_hang_up("a")  # it was dropped
 
     assert [entry.id for entry in ledger.entries] == ["b", "c"]
     assert ledger.totals == TokenCounts(3, 6, 9, 12, 15)
@@ -185,7 +184,7 @@ def test_old_entries_are_forgotten_and_the_sums_are_not() -> None:
 
 
 def test_a_stand_in_stops_while_calls_are_under_way() -> None:
-    """What is silent or slow keeps nobody waiting at the end."""
+    """Silent and slow calls do not delay the end."""
     with running() as standin:
         callers = [_start_call(standin, fate="silent"), _start_call(standin, delay_ms=600_000)]
         assert standin.ledger.wait_until(lambda entries: len(entries) == 2)

@@ -1,4 +1,4 @@
-"""Where the stand-in listens to what: paths, counts of tokens, limits, and its own process."""
+"""The stand-in's paths, token counts, limits and process."""
 
 import base64
 import json

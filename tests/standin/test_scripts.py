@@ -1,4 +1,4 @@
-"""What a call does is in its prompt, or in the script that the stand-in was started with."""
+"""A call is scripted by its prompt, or by the stand-in's own script."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,6 @@ MODELLED = [
 
 @pytest.mark.parametrize("name", MODELLED)
 def test_a_refusal_is_the_modelled_exception(standin: Running, bedrock: Any, name: str) -> None:
-    """Of every operation, before anything was answered."""
     modelled = getattr(bedrock.exceptions, name)
     text = directive(fate=name)
     body = json.dumps(claude_body(text))
@@ -63,7 +62,6 @@ def test_a_refusal_of_aws_itself(bedrock: Any) -> None:
 def test_a_fate_may_befall_only_the_first_attempts(
     standin: Running, make_client: MakeClient
 ) -> None:
-    """A client that tries again gets its answer, and one call is billed."""
     text = directive(fate="ThrottlingException", fate_times=2, output_tokens=3)
     reply = make_client(attempts=3).converse(modelId=CLAUDE, messages=messages(text))
 
@@ -73,7 +71,7 @@ def test_a_fate_may_befall_only_the_first_attempts(
 
 
 def test_only_the_last_text_of_the_user_counts(standin: Running, bedrock: Any) -> None:
-    """Else the directive of one turn of a conversation would befall all later turns."""
+    """Otherwise a directive would apply to all later turns of a conversation."""
     conversation = [
         {"role": "user", "content": [{"text": directive(fate="ThrottlingException")}]},
         {"role": "assistant", "content": [{"text": directive(fate="ThrottlingException")}]},
@@ -104,7 +102,6 @@ def test_a_directive_that_is_wrong_is_refused_and_says_why(
 
 
 def test_a_stand_in_has_a_script_of_its_own() -> None:
-    """A directive changes only what it names."""
     with running(Script(output_tokens=5, cache_read=9)) as standin:
         plain = ask(standin, "POST", PATH, {"messages": messages()}).json["usage"]
         text = directive(output_tokens=6)
@@ -123,7 +120,6 @@ def test_a_stop_reason_may_be_scripted(bedrock: Any) -> None:
 
 
 def test_an_openai_model_counts_its_cache_as_input(standin: Running, bedrock: Any) -> None:
-    """The ledger keeps them apart, whatever the answer says."""
     text = directive(input_tokens=10, cache_read=90)
     reply = bedrock.converse(modelId="openai.gpt-oss-20b-1:0", messages=messages(text))
 

@@ -31,7 +31,7 @@ REFUSALS = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call."""
+    """The result of a call."""
 
     reply: Any
     error: BaseException | None

@@ -27,7 +27,7 @@ async def bedrock(program: Program) -> AsyncIterator[Any]:
 
 
 async def judge(program: Program) -> None:
-    """In a thread: tasks of this loop may have to go on meanwhile."""
+    """In a thread, so that tasks of this loop can continue."""
     await asyncio.to_thread(program.assert_exact)
 
 
@@ -35,7 +35,6 @@ async def judge(program: Program) -> None:
 async def test_converse_is_counted_for_every_family(
     program: Program, bedrock: Any, family: str
 ) -> None:
-    """In one piece and as a stream."""
     asked = {
         "modelId": MODELS[family],
         "messages": messages(input_tokens=1_234, output_tokens=56, **CACHED),
@@ -52,7 +51,6 @@ async def test_converse_is_counted_for_every_family(
 async def test_invoke_is_counted_for_every_family(
     program: Program, bedrock: Any, family: str
 ) -> None:
-    """The body can be read in parts, once, as ever; and as a context."""
     asked = {
         "modelId": MODELS[family],
         "body": encoded(family, 100, input_tokens=1_234, output_tokens=56),
@@ -73,7 +71,6 @@ async def test_invoke_is_counted_for_every_family(
 
 @pytest.mark.parametrize("asked", ["auto", "standard", MODELS["standard"], MODELS["nova"]])
 async def test_models_are_asked_for_by_any_name(program: Program, bedrock: Any, asked: str) -> None:
-    """The same as with boto3."""
     await bedrock.converse(modelId=asked, messages=messages())
     called = MODELS["premium"] if asked == "auto" else MODELS.get(asked, asked)
     assert program.ledger.entries[0].model_id == called
@@ -81,7 +78,6 @@ async def test_models_are_asked_for_by_any_name(program: Program, bedrock: Any, 
 
 
 async def test_tags_tiers_and_lengths_are_as_with_boto3(program: Program, bedrock: Any) -> None:
-    """What is served, and what was said about the call."""
     script = {"service_tier": "flex", "output_tokens": 9_000}
     await bedrock.converse(
         modelId="nova",
@@ -96,8 +92,6 @@ async def test_tags_tiers_and_lengths_are_as_with_boto3(program: Program, bedroc
 
 
 async def test_a_hundred_calls_at_once_on_one_loop(program: Program, bedrock: Any) -> None:
-    """One keeper, one client, and all of them are counted."""
-
     async def work(number: int) -> None:
         given = {"modelId": "premium", "messages": messages(input_tokens=number, output_tokens=7)}
         if number % 2:
@@ -112,7 +106,6 @@ async def test_a_hundred_calls_at_once_on_one_loop(program: Program, bedrock: An
 
 
 def test_two_loops_in_two_threads_share_one_keeper(program: Program) -> None:
-    """Each with a client of its own, as aiobotocore has it."""
     keeper = program.async_keeper()
     ready = threading.Barrier(2)
 
@@ -135,7 +128,7 @@ def test_two_loops_in_two_threads_share_one_keeper(program: Program) -> None:
 
 
 async def test_a_loop_goes_on_while_an_authorization_is_waited_for(program: Program) -> None:
-    """The service is asked by another thread."""
+    """Another thread asks the service."""
     arguments = program.client_arguments()
     async with SESSION.create_client("bedrock-runtime", **arguments) as client:
         bedrock = wrap(client, program.async_keeper())
@@ -151,7 +144,7 @@ async def test_a_loop_goes_on_while_an_authorization_is_waited_for(program: Prog
 
 
 async def test_a_keeper_of_its_own_is_closed_after_what_is_being_read(program: Program) -> None:
-    """``close`` waits for abandoned streams, within the deadline, and the loop goes on."""
+    """``close`` waits for abandoned streams, within the deadline, and the loop continues."""
     program.keeper.close()
     arguments = program.client_arguments()
     async with SESSION.create_client("bedrock-runtime", **arguments) as client:

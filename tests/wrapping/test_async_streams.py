@@ -1,4 +1,4 @@
-"""Streams of aiobotocore are metered to their end, whatever becomes of the task that reads them."""
+"""Streams of aiobotocore are metered to their end, even if their reader ends."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ STALLING = {"between_ms": 600_000}
 
 
 class CallerError(Exception):
-    """What the caller's own code raises."""
+    """Raised by the caller's code."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def read_one(stream: Any) -> Any:
 
 
 async def assert_exact(program: Program) -> None:
-    """In a thread: tasks of this loop have to go on meanwhile."""
+    """In a thread, so that tasks of this loop can continue."""
     gc.collect()
     await asyncio.to_thread(program.assert_exact)
 
@@ -93,7 +93,7 @@ async def raise_inside(stream: Any) -> None:
 
 
 async def keep_in_a_cycle(stream: Any) -> None:
-    """Forget it so that only a collection of garbage finds it."""
+    """Drop it so that only the garbage collector finds it."""
     await read_one(stream)
     cycle = [stream]
     cycle.append(cycle)
@@ -139,7 +139,6 @@ ABANDONED: dict[str, Callable[[Any], Awaitable[None]]] = {
 async def test_an_abandoned_stream_is_read_on_to_its_end(
     program: Program, bedrock: Any, operation: str, way: str
 ) -> None:
-    """It is counted exactly, and Bedrock's connection is not cut."""
     stream = await begin(bedrock, operation, **SLOW)
     await ABANDONED[way](stream)
     del stream
@@ -149,7 +148,6 @@ async def test_an_abandoned_stream_is_read_on_to_its_end(
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_a_break_is_no_end(program: Program, bedrock: Any, operation: str) -> None:
-    """Reading goes on where it stopped, with every event, and nothing is counted before."""
     whole = [event async for event in await begin(bedrock, operation, events=6)]
     stream = await begin(bedrock, operation, events=6)
     events = [await read_one(stream), await read_one(stream)]
@@ -159,7 +157,6 @@ async def test_a_break_is_no_end(program: Program, bedrock: Any, operation: str)
 
 
 async def test_a_closed_stream_has_no_further_events(program: Program, bedrock: Any) -> None:
-    """Whoever reads on shares no bytes with the caller."""
     stream = await begin(bedrock, **SLOW)
     events = aiter(stream)
     await anext(events)
@@ -173,7 +170,7 @@ async def test_a_closed_stream_has_no_further_events(program: Program, bedrock: 
 async def test_an_error_of_bedrocks_in_the_middle_leaves_it_held(
     program: Program, bedrock: Any, operation: str
 ) -> None:
-    """There was output, and the stream does not say how much."""
+    """There was output, of unknown length."""
     stream = await begin(bedrock, operation, fate="breaks-off")
     with pytest.raises(EventStreamError):
         _ = [event async for event in stream]
@@ -186,7 +183,6 @@ async def test_an_error_of_bedrocks_in_the_middle_leaves_it_held(
 async def test_a_connection_that_is_cut_leaves_it_held(
     program: Program, bedrock: Any, operation: str, reads: bool
 ) -> None:
-    """Whether the caller reads, or we do."""
     stream = await begin(bedrock, operation, fate="cut")
     if reads:
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -196,7 +192,6 @@ async def test_a_connection_that_is_cut_leaves_it_held(
 
 
 async def test_a_stream_that_stalls_is_held_when_its_reader_gives_up(program: Program) -> None:
-    """A timeout of the client's in the middle of a stream."""
     arguments = program.client_arguments(Config(read_timeout=0.1))
     async with SESSION.create_client("bedrock-runtime", **arguments) as client:
         stream = await begin(wrap(client, program.async_keeper()), **STALLING)
@@ -224,7 +219,7 @@ async def test_a_call_that_is_cancelled_before_its_answer_stays_held(
 async def test_a_call_that_is_cancelled_at_any_point_is_not_below_the_bill(
     program: Program, bedrock: Any, turns: int
 ) -> None:
-    """While it is authorized, sent, or read: it is given back, counted, or marked."""
+    """While it is authorized, sent or read: the call is voided, counted or marked."""
     task = asyncio.create_task(bedrock.converse(modelId="premium", messages=messages()))
     for _ in range(turns):
         await asyncio.sleep(0.0005)
@@ -239,7 +234,7 @@ async def test_a_call_that_is_cancelled_at_any_point_is_not_below_the_bill(
         until(is_settled, lambda: f"{program.books()}, and the bill is {program.bill}")
 
     def is_settled() -> bool:
-        # The request that was cancelled may reach the service as late as it likes.
+        # The cancelled request may still reach the service.
         program.tell()
         books = program.books()
         if books.held:
@@ -251,7 +246,6 @@ async def test_a_call_that_is_cancelled_at_any_point_is_not_below_the_bill(
 
 @pytest.mark.parametrize("way", ["break", "close", "never iterated", "cancelled"])
 async def test_a_client_that_is_closed_has_its_streams_read_on(program: Program, way: str) -> None:
-    """Closing takes no time for it, and the connections are closed when it is done."""
     async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
         bedrock = wrap(client, program.async_keeper())
         stream = await begin(bedrock, **SLOW)  # still there when the client is closed
@@ -271,7 +265,6 @@ async def test_a_client_that_is_closed_has_its_streams_read_on(program: Program,
 
 
 async def test_a_client_without_streams_is_closed_at_once(program: Program) -> None:
-    """A stream that was read to its end is none."""
     async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
         bedrock = wrap(client, program.async_keeper())
         stream = await begin(bedrock)
@@ -284,7 +277,7 @@ async def test_a_client_without_streams_is_closed_at_once(program: Program) -> N
 async def test_a_reader_whose_client_is_closed_does_not_take_it_for_the_end(
     program: Program,
 ) -> None:
-    """It gets an error, as without us; the usage is counted all the same."""
+    """It gets an error, as without the wrapper; the usage is counted."""
     async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
         stream = await begin(wrap(client, program.async_keeper()), between_ms=100)
         events = aiter(stream)
@@ -303,7 +296,7 @@ async def leave_two(program: Program, **script: Any) -> list[Any]:
 
 
 def test_a_loop_that_ends_waits_for_its_streams(program: Program) -> None:
-    """``asyncio.run`` cancels the tasks that read on, and waits for them."""
+    """``asyncio.run`` cancels the tasks that read, and waits for them."""
     kept = asyncio.run(leave_two(program, **SLOW))
     kept.clear()
     gc.collect()
@@ -313,7 +306,6 @@ def test_a_loop_that_ends_waits_for_its_streams(program: Program) -> None:
 def test_a_loop_that_ends_waits_no_longer_than_the_deadline(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not known then stays held."""
     monkeypatch.setattr(MeteredCall, "deadline_secs", 0.1)
 
     async def work() -> float:
@@ -326,8 +318,6 @@ def test_a_loop_that_ends_waits_no_longer_than_the_deadline(
 
 
 def test_a_loop_that_ends_after_the_answer_knows_what_was_used(program: Program) -> None:
-    """A stream that was read up to its usage, and was never closed."""
-
     async def work() -> None:
         async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
             stream = await begin(wrap(client, program.async_keeper()))
@@ -346,7 +336,7 @@ def test_a_loop_that_ends_after_the_answer_knows_what_was_used(program: Program)
 async def test_what_was_dropped_just_now_is_waited_for(
     program: Program, bedrock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its loop has noticed that it was left before the keeper looks what there is to wait for."""
+    """Its loop notices the abandoned stream before the keeper looks for them."""
     seen: list[int] = []
     monkeypatch.setattr(AsyncPriceKeeper, "_close", lambda _: seen.append(len(async_streams._open)))
     stream = await begin(bedrock, **SLOW)
@@ -358,8 +348,6 @@ async def test_what_was_dropped_just_now_is_waited_for(
 
 
 async def test_many_are_read_on_at_once(program: Program, bedrock: Any) -> None:
-    """Forty streams at the same time, more than the client has connections, and each is exact."""
-
     async def work() -> None:
         await read_one(await begin(bedrock, **SLOW))
 
@@ -371,7 +359,6 @@ async def test_many_are_read_on_at_once(program: Program, bedrock: Any) -> None:
 async def test_more_than_may_be_read_at_once_are_left_held(
     program: Program, bedrock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two are read, and the others are marked: none is zero."""
     monkeypatch.setattr(async_streams, "TASKS_MAX", 2)
     begun = [await begin(bedrock, between_ms=40) for _ in range(5)]
     for stream in begun:
@@ -385,7 +372,6 @@ async def test_more_than_may_be_read_at_once_are_left_held(
 async def test_a_stream_that_is_too_long_is_left_held(
     program: Program, bedrock: Any, monkeypatch: pytest.MonkeyPatch, bound: str, value: float
 ) -> None:
-    """Neither many bytes nor much time is spent on reading for nobody."""
     monkeypatch.setattr(async_streams, bound, value)
     script = {"between_ms": 600_000 if bound == "SECS_MAX" else 15}
     (await begin(bedrock, **script)).close()
@@ -397,7 +383,7 @@ async def test_a_stream_that_is_too_long_is_left_held(
 async def test_a_stream_may_be_closed_while_another_task_waits_for_it(
     program: Program, bedrock: Any
 ) -> None:
-    """Who reads on waits for that task, and counts what it got, too."""
+    """The reading task waits for the other one, and counts its bytes, too."""
     stream = await begin(bedrock, between_ms=100, output_tokens=31)
     await read_one(stream)
     reader = asyncio.create_task(read_one(stream))

@@ -43,9 +43,9 @@ async def register(url: str, key: str) -> tuple[str, str]:
 def test_a_call_through_the_gateway_is_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, streams: bool
 ) -> None:
-    """The gateway's answer says that it has counted the call, so the wrapper gives its hold back.
+    """The gateway's answer says that it counted the call, so the wrapper voids its own hold.
 
-    By its address the client can't be told from one of Bedrock's own.
+    The address does not show that the endpoint is a gateway.
     """
     with running() as standin:
         upstream = BedrockLocation(standin.url, "us-east-1", signs=False)

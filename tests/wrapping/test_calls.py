@@ -29,7 +29,6 @@ def text_of(reply: Any) -> str:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_converse_is_counted_for_every_family(program: Program, family: str) -> None:
-    """Tokens are counted as Bedrock billed them, those of the cache by their own prices."""
     reply = program.client().converse(
         modelId=MODELS[family],
         messages=messages(input_tokens=1_234, output_tokens=56, **CACHED),
@@ -41,7 +40,6 @@ def test_converse_is_counted_for_every_family(program: Program, family: str) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_converse_stream_is_counted_for_every_family(program: Program, family: str) -> None:
-    """The last event of the stream says it."""
     reply = program.client().converse_stream(
         modelId=MODELS[family],
         messages=messages(input_tokens=1_234, output_tokens=56, **CACHED),
@@ -53,7 +51,6 @@ def test_converse_stream_is_counted_for_every_family(program: Program, family: s
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_invoke_model_is_counted_for_every_family(program: Program, family: str) -> None:
-    """The caller gets the body that the model has sent, whole, and reads it as ever."""
     body = program.client().invoke_model(
         modelId=MODELS[family], body=encoded(family, 100, input_tokens=1_234, output_tokens=56)
     )["body"]
@@ -65,7 +62,6 @@ def test_invoke_model_is_counted_for_every_family(program: Program, family: str)
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_invoke_streams_are_counted_for_every_family(program: Program, family: str) -> None:
-    """The metrics in the last chunk say it."""
     reply = program.client().invoke_model_with_response_stream(
         modelId=MODELS[family], body=encoded(family, 100, input_tokens=1_234, output_tokens=56)
     )
@@ -79,7 +75,6 @@ def test_invoke_streams_are_counted_for_every_family(program: Program, family: s
 def test_invoke_counts_tokens_of_the_cache_by_their_own_prices(
     program: Program, family: str, streams: bool
 ) -> None:
-    """Claude says them apart from the input, for five minutes or an hour; OpenAI within it."""
     cached = CACHED if family == "premium" else {"cache_read": 900}
     body = encoded(family, 100, input_tokens=1_000, output_tokens=56, **cached)
     bedrock = program.client()
@@ -107,7 +102,7 @@ def test_invoke_counts_tokens_of_the_cache_by_their_own_prices(
 def test_labels_become_ids_and_ids_stay_what_they_are(
     program: Program, asked: str, called: str
 ) -> None:
-    """An id that the deployment knows is called as the program spells it: it may matter to AWS."""
+    """An id in the deployment file is called in the program's spelling, which may matter to AWS."""
     bedrock = program.client()
     bedrock.converse(modelId=asked, messages=messages())
     list(bedrock.converse_stream(modelId=asked, messages=messages())["stream"])
@@ -118,7 +113,6 @@ def test_labels_become_ids_and_ids_stay_what_they_are(
 def test_a_call_that_falls_back_calls_the_other_model(
     make_program: Callable[..., Program],
 ) -> None:
-    """With ``fallback``, an id whose quota is spent becomes the id of the next label."""
     quotas = {**dict.fromkeys(MODELS, 10**9), "premium": 1}
     program = make_program(org={"quotas": quotas, "quota_enforcement": "STRICT"})
     bedrock = program.client(fallback=True)
@@ -129,7 +123,6 @@ def test_a_call_that_falls_back_calls_the_other_model(
 
 @pytest.mark.parametrize("served", ["flex", "default", "priority"])
 def test_the_tier_that_served_is_what_counts(program: Program, served: str) -> None:
-    """Not the one that was asked for, in any of the four operations."""
     bedrock = program.client()
     script = {"service_tier": served, "output_tokens": 40}
     asked: dict[str, Any] = {"modelId": "nova", "messages": messages(**script)}
@@ -143,7 +136,7 @@ def test_the_tier_that_served_is_what_counts(program: Program, served: str) -> N
 
 
 def test_a_dearer_tier_is_held_at_its_price(make_program: Callable[..., Program]) -> None:
-    """A budget that could hold the call at the default tier alone denies it at another."""
+    """A budget that fits the call only at the default tier denies it at another one."""
     program = make_program(limit_usd_micros=3_000)
     bedrock = program.client()
     asked = {"modelId": "premium", "inferenceConfig": {"maxTokens": 300}}
@@ -157,7 +150,6 @@ def test_a_dearer_tier_is_held_at_its_price(make_program: Callable[..., Program]
 
 
 def test_request_metadata_becomes_the_tags_of_the_record(program: Program) -> None:
-    """In both kinds of calls, beside the tags of the client; the call's own win."""
     bedrock = program.client(tags={"team": "search", "stage": "test"})
     metadata = {"team": "chat", "user": "me"}
     bedrock.converse(modelId="auto", messages=messages(), requestMetadata=metadata)
@@ -171,7 +163,6 @@ def test_request_metadata_becomes_the_tags_of_the_record(program: Program) -> No
 
 
 def test_a_tag_is_kept_or_the_call_is_refused(program: Program) -> None:
-    """The longest tags that Bedrock takes are kept; no tag is left out of a call."""
     bedrock = program.client(tags={"team": "search"})
     longest = {"n" * 256: "long name", "long": "v" * 256}
     many = {f"key{index:02}": "x" for index in range(13)}
@@ -192,10 +183,10 @@ def test_tags_of_a_client_are_checked_when_it_is_wrapped(program: Program) -> No
 
 
 class TestTheLongestAnswer:
-    """``maxTokens`` is what is held for, so the model is never allowed more than that."""
+    """The model is never allowed more than ``maxTokens``, which is what is held."""
 
     def test_one_that_is_said_is_sent_as_it_is(self, program: Program) -> None:
-        """The model would say more."""
+        """The model would write more."""
         bedrock = program.client()
         bedrock.converse(
             modelId="auto",
@@ -209,13 +200,13 @@ class TestTheLongestAnswer:
     def test_one_that_is_not_said_is_the_keepers(
         self, make_program: Callable[..., Program], family: str
     ) -> None:
-        """In the words of each family, so that no answer is longer than what is held."""
+        """Each family has its own member for it."""
         program = make_program()
         bedrock = program.client()
         script = {"output_tokens": 9_000}
         bedrock.converse(modelId=family, messages=messages(**script))
         assert program.ledger.totals.output_tokens == 4_096
-        if family != "premium":  # which says that it is missing
+        if family != "premium":  # whose validation says that it is missing
             bedrock.invoke_model(modelId=family, body=encoded(family, None, **script))
             assert program.ledger.totals.output_tokens == 2 * 4_096
         program.assert_exact()
@@ -224,7 +215,6 @@ class TestTheLongestAnswer:
     def test_one_that_the_budget_can_hold_only_in_part_is_lowered(
         self, make_program: Callable[..., Program], family: str
     ) -> None:
-        """If that is allowed, and then the lowered number is what Bedrock is sent."""
         program = make_program(limit_usd_micros=4_000)
         bedrock = program.client(allow_lower_max_output=True, min_output_tokens=20)
         script = {"output_tokens": 9_000, "input_tokens": 1}
@@ -242,7 +232,6 @@ class TestTheLongestAnswer:
     def test_one_above_the_cap_is_lowered_if_that_is_allowed(
         self, make_program: Callable[..., Program], family: str
     ) -> None:
-        """Else the call is refused, and the message names the cap."""
         program = make_program()
         program.change(max_output_tokens_cap=30)
         asked = {"modelId": family, "body": encoded(family, 9_000, output_tokens=9_000)}
@@ -255,7 +244,7 @@ class TestTheLongestAnswer:
         program.assert_exact()
 
     def test_thinking_is_left_its_room(self, make_program: Callable[..., Program]) -> None:
-        """An answer is never lowered to a body that Claude refuses."""
+        """Never lowered to a body that Claude refuses."""
         program = make_program(limit_usd_micros=40_000)
         bedrock = program.client(allow_lower_max_output=True)
         script = {"output_tokens": 9_000, "input_tokens": 1}
@@ -275,7 +264,6 @@ class TestTheLongestAnswer:
     def test_one_under_another_name_is_written_where_the_model_reads_it(
         self, program: Program
     ) -> None:
-        """It is what is held for, so the model obeys it."""
         bedrock = program.client()
         body = {**body_of("nova", None, output_tokens=9_000), "max_tokens": 5}
         bedrock.invoke_model(modelId=MODELS["nova"], body=json.dumps(body))
@@ -285,7 +273,6 @@ class TestTheLongestAnswer:
         program.assert_exact()
 
     def test_both_names_of_openai_are_lowered(self, make_program: Callable[..., Program]) -> None:
-        """The model obeys the one, an older one the other."""
         program = make_program(limit_usd_micros=4_000)
         bedrock = program.client(allow_lower_max_output=True)
         body = {**body_of("gpt", 9_000, output_tokens=9_000), "max_tokens": 9_000}
@@ -307,7 +294,6 @@ BODIES: dict[str, Callable[[bytes], Any]] = {
 def test_a_body_may_be_bytes_text_or_a_file(
     program: Program, kind: str, max_tokens: int | None
 ) -> None:
-    """It is sent whole, also if the longest answer had to be written into it."""
     body = BODIES[kind](encoded("nova", max_tokens, input_tokens=77, output_tokens=5_000))
     program.client().invoke_model(modelId="nova", body=body)
     expected = 4_096 if max_tokens is None else max_tokens
@@ -321,7 +307,7 @@ def test_a_body_may_be_bytes_text_or_a_file(
      b'\xef\xbb\xbf{"max_tokens":64000}', '{"max_tokens":64000}'.encode("utf-16")],
 )  # fmt: skip
 def test_a_body_that_is_no_json_of_ours_is_refused(program: Program, body: bytes) -> None:
-    """Bedrock may read what we can't: nothing would be held for the answer that it asks for."""
+    """Bedrock may read what we can't, and no hold would cover the answer."""
     bedrock = program.client()
     with pytest.raises(bedrock.exceptions.ValidationException, match="must be a JSON object"):
         bedrock.invoke_model(modelId="premium", body=body)
@@ -343,7 +329,7 @@ def test_a_body_that_is_no_json_of_ours_is_refused(program: Program, body: bytes
 def test_what_the_deployment_file_has_no_price_for_is_refused(
     program: Program, more: dict[str, Any], told: str
 ) -> None:
-    """As by the gateway: before anything is sent, with the line that the file lacks."""
+    """As by the gateway, with the line that the file lacks."""
     bedrock = program.client()
     with pytest.raises(bedrock.exceptions.ClientError, match=told):
         bedrock.converse(modelId="premium", messages=messages(), **more)
@@ -354,7 +340,6 @@ def test_what_the_deployment_file_has_no_price_for_is_refused(
 def test_pictures_and_documents_are_held_for_by_their_own_bounds(
     make_program: Callable[..., Program],
 ) -> None:
-    """A picture of a megabyte is not held for as if it were a megabyte of text."""
     program = make_program(limit_usd_micros=40_000)
     picture = {"image": {"format": "png", "source": {"bytes": b"\x89PNG" + bytes(1_000_000)}}}
     note = {"document": {"format": "txt", "name": "note", "source": {"bytes": b"words " * 50}}}
@@ -368,7 +353,7 @@ def test_pictures_and_documents_are_held_for_by_their_own_bounds(
 
 
 def test_a_call_above_its_hold_is_counted_in_full(program: Program) -> None:
-    """A bound that was too low is no limit of the bill."""
+    """A bound that was too low does not limit the bill."""
     program.client().converse(
         modelId="premium",
         messages=messages(input_tokens=90_000, cache_write_1h=5_000),
@@ -381,7 +366,7 @@ def test_a_call_above_its_hold_is_counted_in_full(program: Program) -> None:
 def test_a_reply_that_does_not_say_what_it_used_stays_held(
     program: Program, operation: str
 ) -> None:
-    """What can't be known is never zero: the caller has its answer, and the hold is marked."""
+    """Unknown is never zero: the caller has its answer, and the hold is marked."""
     bedrock = program.client()
     asked = {"modelId": "premium", "messages": messages(no_usage=True)}
     body = {"modelId": "premium", "body": encoded("premium", no_usage=True)}
@@ -398,7 +383,6 @@ def test_a_reply_that_does_not_say_what_it_used_stays_held(
 
 
 def test_eight_threads_share_one_client(program: Program) -> None:
-    """All four operations at once, with one keeper, and nothing is counted twice or not at all."""
     bedrock = program.client()
     ready = threading.Barrier(THREADS)
 

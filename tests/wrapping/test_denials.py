@@ -1,6 +1,6 @@
-"""What the service does not authorize, as an exception of the client's own kind, and of ours.
+"""A denial of the service is an exception of both the AWS client and ours.
 
-Nothing of it reaches Bedrock, and botocore makes no second attempt of it.
+Nothing reaches Bedrock, and botocore does not retry.
 """
 
 import json
@@ -33,7 +33,7 @@ ONE_A_MINUTE = {"*": {"rpm": {"capacity": 1, "refill_amount": 1, "refill_period_
 
 
 def assert_denied(outcome: Outcome, code: str, kind: type[ServiceError]) -> Any:
-    """It is both exceptions, with all that either has; the error as whatever it is."""
+    """It is both exceptions, with the details of both."""
     error: Any = outcome.error
     assert (outcome.code, outcome.is_modelled) == (code, True)
     assert isinstance(error, ClientError)
@@ -51,7 +51,6 @@ def assert_denied(outcome: Outcome, code: str, kind: type[ServiceError]) -> Any:
 def test_too_little_money_is_a_quota_that_is_exceeded(
     make_program: Callable[..., Program], face: str, operation: str
 ) -> None:
-    """``denied_by`` says of what, how much and until when."""
     program = make_program(limit_usd_micros=1)
     given: dict[str, Any] = {"modelId": "premium", **OPERATIONS[operation]}
     outcome = call(face, program, operation, attempts=3, **given)
@@ -64,7 +63,7 @@ def test_too_little_money_is_a_quota_that_is_exceeded(
 
 @pytest.mark.parametrize("face", FACES)
 def test_too_fast_is_throttling(make_program: Callable[..., Program], face: str) -> None:
-    """It is not tried again by botocore, which would make it worse."""
+    """A retry of botocore would make it worse."""
     program = make_program(app={"rate_limits": ONE_A_MINUTE})
     given: dict[str, Any] = {"modelId": "premium", "messages": messages()}
     assert call(face, program, attempts=3, **given).error is None
@@ -78,7 +77,6 @@ def test_too_fast_is_throttling(make_program: Callable[..., Program], face: str)
 
 @pytest.mark.parametrize("face", FACES)
 def test_a_model_that_nobody_knows_is_a_wrong_parameter(program: Program, face: str) -> None:
-    """As it is to Bedrock."""
     for model in ("nope", "anthropic.claude-2", "arn:aws:bedrock:us-east-1::prompt-router/x"):
         outcome = call(face, program, modelId=model, messages=messages())
         assert_denied(outcome, "ValidationException", RejectedError)
@@ -88,7 +86,6 @@ def test_a_model_that_nobody_knows_is_a_wrong_parameter(program: Program, face: 
 
 @pytest.mark.parametrize("face", FACES)
 def test_wrong_credentials_of_ours_are_access_that_is_denied(program: Program, face: str) -> None:
-    """The message says whose credentials."""
     right, program.secret = program.secret, "0" * len(program.secret)
     outcome = call(face, program, modelId="premium", messages=messages())
     assert_denied(outcome, "AccessDeniedException", ForbiddenError)
@@ -101,7 +98,7 @@ def test_wrong_credentials_of_ours_are_access_that_is_denied(program: Program, f
 
 @pytest.mark.parametrize("face", FACES)
 def test_a_frozen_app_is_denied_access(program: Program, face: str) -> None:
-    """No budget that is raised and no time that passes would help."""
+    """Neither raised budgets nor time would help."""
 
     async def freeze() -> None:
         async with Admin(program.world.url, program.world.key, clock=program.world.clock) as admin:
@@ -117,7 +114,6 @@ def test_a_frozen_app_is_denied_access(program: Program, face: str) -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_a_service_that_does_not_answer_is_unavailable(program: Program, face: str) -> None:
-    """After the deadline for the first caller, and at once for the next."""
     with hanging_proxy(program.world.url) as proxy:
         program.use_keeper(url=proxy.endpoint, deadline_ms=200)
         proxy.hang()
@@ -132,7 +128,7 @@ def test_a_service_that_does_not_answer_is_unavailable(program: Program, face: s
 
 
 def test_a_handler_for_bedrocks_errors_works_for_ours(program: Program) -> None:
-    """By class, by code, and after a trip to another process."""
+    """By class, by code, and after pickling."""
     program.change(limit_usd_micros=1)
     bedrock = program.client()
     with pytest.raises(bedrock.exceptions.ClientError) as caught:
@@ -152,7 +148,7 @@ def test_a_handler_for_bedrocks_errors_works_for_ours(program: Program) -> None:
 def test_a_body_of_another_family_than_the_chosen_model_is_refused(
     program: Program, face: str, operation: str, family: str
 ) -> None:
-    """``auto`` chooses Claude, whose body is another: nothing is sent, and all is given back."""
+    """``auto`` chooses Claude, whose body is different: nothing is sent, and the hold is voided."""
     outcome = call(face, program, operation, modelId="auto", body=encoded(family))
     error = assert_denied(outcome, "ValidationException", RejectedError)
     assert MODELS["premium"] in str(error)
@@ -161,7 +157,7 @@ def test_a_body_of_another_family_than_the_chosen_model_is_refused(
 
 
 def test_a_body_for_an_opaque_profile_is_sent(program: Program) -> None:
-    """Its ARN does not say which family it is, so the body is believed."""
+    """Its ARN does not name a family, so the body decides."""
     bedrock = program.client()
     sent: list[Any] = []
 
@@ -169,7 +165,7 @@ def test_a_body_for_an_opaque_profile_is_sent(program: Program) -> None:
         sent.append(json.loads(request.body))
 
     bedrock.meta.events.register("before-send.bedrock-runtime", note)
-    with pytest.raises(bedrock.exceptions.ResourceNotFoundException):  # the stand-in can't tell
+    with pytest.raises(bedrock.exceptions.ResourceNotFoundException):  # it has no such model
         bedrock.invoke_model(modelId="profile", body=encoded("nova", None))
     assert sent[0]["inferenceConfig"] == {"maxTokens": 4_096}
     program.assert_nothing()
@@ -199,7 +195,7 @@ class InterruptedFuture:
 def test_an_interrupt_while_an_authorization_is_waited_for_gives_it_back(
     program: Program, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    """Also if the service has granted it at that moment."""
+    """Even if the service has granted it at that moment."""
     bedrock = program.client()
     bedrock.converse(modelId="premium", messages=messages())
     engine = program.keeper.engine
@@ -214,7 +210,7 @@ def test_an_interrupt_while_an_authorization_is_waited_for_gives_it_back(
 
 
 def test_an_interrupt_before_the_request_is_sent_gives_it_back(program: Program) -> None:
-    """While it is signed, for one, or in a handler that came later than ours."""
+    """While it is signed, or in a later handler."""
     bedrock = program.client()
 
     def interrupt(**_: Any) -> None:
@@ -229,7 +225,7 @@ def test_an_interrupt_before_the_request_is_sent_gives_it_back(program: Program)
 
 
 def test_an_interrupt_while_the_answer_is_waited_for_leaves_it_held(program: Program) -> None:
-    """The model has run, or runs."""
+    """The model runs."""
     bedrock = program.client()
 
     def interrupt(**_: Any) -> None:
@@ -242,7 +238,6 @@ def test_an_interrupt_while_the_answer_is_waited_for_leaves_it_held(program: Pro
 
 
 def test_a_keeper_that_is_closed_says_so(program: Program) -> None:
-    """And no call is made beside it."""
     bedrock = program.client()
     program.keeper.close()
     with pytest.raises(InvalidValueError, match="is closed"):
@@ -253,7 +248,7 @@ def test_a_keeper_that_is_closed_says_so(program: Program) -> None:
 
 
 def test_what_was_allowed_blind_is_recorded_and_marked(program: Program) -> None:
-    """Exactly where it is known, and at the most that it can be where it is not."""
+    """Exactly where it is known, otherwise at its maximum."""
     with (
         hanging_proxy(program.world.url) as proxy,
         PriceKeeper(
@@ -281,7 +276,7 @@ def test_what_was_allowed_blind_is_recorded_and_marked(program: Program) -> None
     unknown, known = program.records()
     assert known["tags"] == {"team": "chat", BLIND_TAG: "true"}
     assert unknown["tags"] == {BLIND_TAG: "true"}
-    assert exact - known["cost_usd_micros"] <= 1  # it is shown rounded down
+    assert exact - known["cost_usd_micros"] <= 1  # the record is rounded down
     assert unknown["status"] == "ERROR"
     assert unknown["cost_usd_micros"] > program.bill - exact
     assert program.books().held == 0

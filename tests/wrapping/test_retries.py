@@ -1,6 +1,6 @@
-"""Attempts inside of one call: each that may be billed is accounted for, the caller's call is one.
+"""Attempts within one call: each that may be billed is accounted for.
 
-For boto3 and for aiobotocore, whose errors have the same names and not always the same reasons.
+For boto3 and aiobotocore, whose errors have the same names but sometimes other causes.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.parametrize("face", FACES)
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client waits for up to seconds before it tries again."""
+    """Clients wait for seconds before another attempt."""
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0)
 
 
@@ -52,7 +52,7 @@ def asked(operation: str, **script: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def bedrock_that(act: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that reads each request and then does something to the connection."""
+    """A server that reads each request and then does this to the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -89,7 +89,7 @@ def reset(connection: socket.socket) -> None:
 
 
 def answer_nonsense(connection: socket.socket) -> None:
-    """Say that all is well, in a body that is no JSON."""
+    """Answer 200 with a body that is not JSON."""
     connection.sendall(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
         b"Content-Length: 9\r\nConnection: close\r\n\r\n{nonsense"
@@ -100,7 +100,6 @@ def answer_nonsense(connection: socket.socket) -> None:
 def test_throttled_twice_and_then_answered_is_one_authorization(
     program: Program, face: str, operation: str
 ) -> None:
-    """Bedrock has billed the last attempt alone."""
     given = asked(operation, fate="ThrottlingException", fate_times=2)
     outcome = call(face, program, operation, attempts=3, **given)
     assert outcome.error is None
@@ -112,7 +111,6 @@ def test_throttled_twice_and_then_answered_is_one_authorization(
 
 @pytest.mark.parametrize("code", [*REFUSALS, "ExpiredTokenException"])
 def test_what_bedrock_refused_is_given_back(program: Program, face: str, code: str) -> None:
-    """Before any output, in all operations; the caller sees Bedrock's own error."""
     for operation in OPERATIONS:
         assert call(face, program, operation, **asked(operation, fate=code)).code == code
     program.assert_nothing()
@@ -122,7 +120,6 @@ def test_what_bedrock_refused_is_given_back(program: Program, face: str, code: s
 def test_each_attempt_that_was_not_answered_stays_held(
     program: Program, face: str, operation: str
 ) -> None:
-    """The caller sees one timeout, Bedrock bills three times, and so do we."""
     given = asked(operation, fate="silent")
     outcome = call(face, program, operation, attempts=3, read_timeout=0.1, **given)
     assert isinstance(outcome.error, ReadTimeoutError)
@@ -134,7 +131,6 @@ def test_each_attempt_that_was_not_answered_stays_held(
 def test_an_answer_after_a_timeout_is_exact_and_the_timeout_is_held(
     program: Program, face: str, operation: str
 ) -> None:
-    """Two attempts are billed: what the second has used is known."""
     given = asked(operation, fate="silent", fate_times=1)
     outcome = call(face, program, operation, attempts=3, read_timeout=0.1, **given)
     assert outcome.error is None
@@ -149,7 +145,7 @@ def test_an_answer_after_a_timeout_is_exact_and_the_timeout_is_held(
 def test_an_attempt_whose_answer_was_lost_stays_held(
     program: Program, face: str, operation: str, fate: str
 ) -> None:
-    """A connection that closes, and a proxy that did not wait: the model has run."""
+    """The connection closes, or a proxy times out: the model has run."""
     outcome = call(face, program, operation, **asked(operation, fate=fate))
     assert outcome.error is not None
     assert fate != "hangs-up" or isinstance(outcome.error, ConnectionClosedError)
@@ -159,7 +155,6 @@ def test_an_attempt_whose_answer_was_lost_stays_held(
 def test_a_refusal_after_a_lost_answer_leaves_the_first_attempt_held(
     program: Program, face: str
 ) -> None:
-    """What the last attempt says is not true of the one before."""
     with bedrock_that(answer_refusals_but_first()) as url:
         outcome = call(face, program, attempts=2, url=url, **asked("converse"))
     assert outcome.code == "ThrottlingException"
@@ -189,7 +184,7 @@ def answering(head: str, body: bytes) -> Callable[[socket.socket], None]:
 
 @pytest.mark.parametrize("head", ["403 X", "429 X\r\nContent-Type: text/html"])
 def test_a_4xx_without_a_name_is_given_back(program: Program, face: str, head: str) -> None:
-    """A proxy that refuses a call has not sent it on."""
+    """A proxy that refuses a call has not forwarded it."""
     with bedrock_that(answering(head, b"<html></html>")) as url:
         for operation in OPERATIONS:
             assert call(face, program, operation, url=url, **asked(operation)).error is not None
@@ -212,7 +207,6 @@ def test_an_error_that_says_what_it_used_is_counted(program: Program, face: str)
 def test_a_stream_that_begins_with_an_error_is_given_back(
     program: Program, face: str, operation: str
 ) -> None:
-    """There was no output before it."""
     frame = exception_frame("throttlingException", b'{"message":"slow down"}')
     head = "200 OK\r\nContent-Type: application/vnd.amazon.eventstream"
     with bedrock_that(answering(head, frame)) as url:
@@ -226,7 +220,7 @@ def test_a_stream_that_begins_with_an_error_is_given_back(
 def test_a_connection_that_is_reset_may_have_been_billed(
     program: Program, face: str, operation: str
 ) -> None:
-    """With aiobotocore it has the name of a connection that was never made."""
+    """In aiobotocore it has the name of a connection that was never made."""
     with bedrock_that(reset) as url:
         outcome = call(face, program, operation, url=url, **asked(operation))
     assert outcome.error is not None
@@ -237,7 +231,7 @@ def test_a_connection_that_is_reset_may_have_been_billed(
 def test_an_answer_that_is_no_json_may_have_been_billed(
     program: Program, face: str, operation: str
 ) -> None:
-    """The client hands it on; it does not say what was used."""
+    """The client returns it without any usage."""
     with bedrock_that(answer_nonsense) as url:
         outcome = call(face, program, operation, url=url, **asked(operation))
     assert outcome.error is None
@@ -247,7 +241,7 @@ def test_an_answer_that_is_no_json_may_have_been_billed(
 def test_a_retry_that_the_budget_cannot_hold_is_not_sent(
     make_program: Callable[..., Program], face: str
 ) -> None:
-    """The first attempt may be billed, so what is left is too little for a second one."""
+    """The first attempt may be billed, so too little is left for a second one."""
     program = make_program(limit_usd_micros=1_000)
     given = asked("converse", fate="silent")
     outcome = call(face, program, attempts=3, read_timeout=0.1, **given)
@@ -257,7 +251,6 @@ def test_a_retry_that_the_budget_cannot_hold_is_not_sent(
 
 
 def test_a_connection_that_was_refused_gives_everything_back(program: Program, face: str) -> None:
-    """In all of its attempts."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
@@ -268,7 +261,6 @@ def test_a_connection_that_was_refused_gives_everything_back(program: Program, f
 
 
 def test_wrong_parameters_take_nothing(program: Program, face: str) -> None:
-    """They are found before anything is asked for."""
     outcome = call(face, program, modelId="premium", messages="hello")
     assert isinstance(outcome.error, ParamValidationError)
     program.assert_nothing()
@@ -278,7 +270,7 @@ def test_wrong_parameters_take_nothing(program: Program, face: str) -> None:
 def test_without_credentials_of_aws_everything_is_given_back(
     program: Program, face: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request is signed after it was authorized, and is not sent."""
+    """The request is authorized before it is signed, and is not sent."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setattr(
         program,
@@ -289,7 +281,7 @@ def test_without_credentials_of_aws_everything_is_given_back(
             "config": config,
         },
     )
-    # boto3's default session remembers what it found in an earlier test.
+    # boto3's default session remembers credentials of earlier tests.
     session = botocore.session.get_session()
     monkeypatch.setattr(
         program,
@@ -303,7 +295,7 @@ def test_without_credentials_of_aws_everything_is_given_back(
 
 
 def fail(**_: Any) -> None:
-    """A handler of somebody else's that has a mistake in it."""
+    """Another handler that has a bug."""
     raise ZeroDivisionError
 
 
@@ -320,7 +312,7 @@ def fail(**_: Any) -> None:
 def test_an_error_of_another_handler_leaves_held_what_may_be_billed(
     program: Program, face: str, event: str, is_billed: bool
 ) -> None:
-    """And gives back what was not sent, whatever else listens to the client's events."""
+    """And voids what was not sent."""
     outcome = call(face, program, before=lambda events: events.register(event, fail), **CONVERSE)
     assert isinstance(outcome.error, ZeroDivisionError)
     assert len(program.ledger.entries) == is_billed

@@ -1,6 +1,6 @@
-"""Streams of boto3 are metered to their end, whatever the caller does with them.
+"""Streams of boto3 are metered to their end, even if the caller abandons them.
 
-Bedrock bills a stream in full, also if nobody reads it: the stand-in does, too.
+Bedrock bills a stream in full, even if it is not read, and so does the stand-in.
 """
 
 import gc
@@ -26,7 +26,7 @@ SLOW = {"between_ms": 15, "output_tokens": 31}
 
 
 class CallerError(Exception):
-    """What the caller's own code raises."""
+    """Raised by the caller's code."""
 
 
 def begin(bedrock: Any, operation: str = "converse_stream", /, **script: Any) -> Any:
@@ -58,7 +58,7 @@ def read_and_close(stream: Any) -> None:
 
 
 def shut_down(stream: Any) -> None:
-    """As pydantic-ai does it: end the connection, if the stream shows one, then close."""
+    """As pydantic-ai does: end the connection, if the stream shows one, then close."""
     read_one(stream)
     with suppress(AttributeError):
         stream._raw_stream.connection.sock.shutdown(socket.SHUT_RDWR)
@@ -75,7 +75,7 @@ def raise_inside(stream: Any) -> None:
 
 
 def keep_in_a_cycle(stream: Any) -> None:
-    """Forget it so that only a collection of garbage finds it."""
+    """Drop it so that only the garbage collector finds it."""
     read_one(stream)
     cycle = [stream]
     cycle.append(cycle)
@@ -97,7 +97,6 @@ ABANDONED: dict[str, Callable[[Any], object]] = {
 def test_an_abandoned_stream_is_read_on_to_its_end(
     program: Program, operation: str, way: str
 ) -> None:
-    """It is counted exactly, and Bedrock's connection is not cut."""
     stream = begin(program.client(), operation, **SLOW)
     ABANDONED[way](stream)
     del stream
@@ -108,7 +107,6 @@ def test_an_abandoned_stream_is_read_on_to_its_end(
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_break_is_no_end(program: Program, operation: str) -> None:
-    """Reading goes on where it stopped, with every event, and nothing is counted before."""
     stream = begin(program.client(), operation, events=6)
     whole = [str(event) for event in begin(program.client(), operation, events=6)]
     events = [str(read_one(stream)), str(read_one(stream))]
@@ -118,7 +116,6 @@ def test_a_break_is_no_end(program: Program, operation: str) -> None:
 
 
 def test_a_closed_stream_has_no_further_events(program: Program) -> None:
-    """Whoever reads on shares no bytes with the caller."""
     stream = begin(program.client(), **SLOW)
     events = iter(stream)
     next(events)
@@ -129,7 +126,7 @@ def test_a_closed_stream_has_no_further_events(program: Program) -> None:
 
 
 def test_a_stream_may_be_closed_while_another_thread_waits_for_it(program: Program) -> None:
-    """Who reads on waits for that thread, and counts what it got, too."""
+    """The reading thread waits for the other one, and counts its bytes, too."""
     stream = begin(program.client(), between_ms=200, output_tokens=31)
     events = iter(stream)
     next(events)
@@ -148,7 +145,6 @@ def test_a_stream_may_be_closed_while_another_thread_waits_for_it(program: Progr
 
 
 def test_the_connection_of_a_drained_stream_is_used_again(program: Program) -> None:
-    """The stand-in sees one caller that comes back, and not one that hangs up."""
     bedrock = program.client()
     for _ in range(3):
         read_one(begin(bedrock, **SLOW))
@@ -162,7 +158,7 @@ def test_the_connection_of_a_drained_stream_is_used_again(program: Program) -> N
 def test_an_error_of_bedrocks_in_the_middle_leaves_it_held(
     program: Program, operation: str
 ) -> None:
-    """There was output, and the stream does not say how much."""
+    """There was output, of unknown length."""
     stream = begin(program.client(), operation, fate="breaks-off")
     with pytest.raises(EventStreamError):
         list(stream)
@@ -175,7 +171,6 @@ def test_an_error_of_bedrocks_in_the_middle_leaves_it_held(
 def test_a_connection_that_is_cut_leaves_it_held(
     program: Program, operation: str, reads: bool
 ) -> None:
-    """Whether the caller reads, or we do."""
     stream = begin(program.client(), operation, fate="cut")
     if reads:
         with pytest.raises(HTTPError):
@@ -188,7 +183,6 @@ def test_a_connection_that_is_cut_leaves_it_held(
 def test_a_stream_that_stalls_is_held_when_its_reader_gives_up(
     program: Program, operation: str
 ) -> None:
-    """A timeout of the client's in the middle of a stream."""
     stream = begin(program.retrying(1, 0.1), operation, between_ms=600_000)
     with pytest.raises(HTTPError):
         list(stream)
@@ -205,7 +199,6 @@ def fresh_drainer(monkeypatch: pytest.MonkeyPatch) -> WorkQueue:
 
 
 def test_many_are_read_on_at_once(program: Program) -> None:
-    """Forty streams at the same time, and each is exact."""
     bedrock = wrap(program.bare_client(max_pool_connections=50), program.keeper)
     begun = [begin(bedrock, **SLOW) for _ in range(40)]
     del begun
@@ -217,7 +210,6 @@ def test_many_are_read_on_at_once(program: Program) -> None:
 def test_more_than_may_wait_are_left_held(
     program: Program, fresh_drainer: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One is read, two wait for that, and the others are marked: none is zero."""
     monkeypatch.setattr(streams, "WAITING_MAX", 2)
     bedrock = program.client()
     begun = [begin(bedrock, between_ms=40) for _ in range(6)]
@@ -233,7 +225,6 @@ def test_more_than_may_wait_are_left_held(
 def test_a_stream_that_is_too_long_is_left_held(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not more than so many bytes are read for nobody."""
     monkeypatch.setattr(streams, "BYTES_MAX", 100)
     begin(program.client(), **SLOW).close()
     program.assert_marked(1)
@@ -242,7 +233,7 @@ def test_a_stream_that_is_too_long_is_left_held(
 def test_a_stream_that_takes_too_long_is_left_held(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the client itself would wait for an hour, and nothing comes."""
+    """Even if the client would wait for an hour without data."""
     monkeypatch.setattr(streams, "SECS_MAX", 0.1)
     begin(program.retrying(1, 3_600), between_ms=600_000).close()
     streams.wait_for_threads(5)
@@ -253,7 +244,7 @@ def test_a_stream_that_takes_too_long_is_left_held(
 def test_a_finalizer_waits_for_no_lock(
     program: Program, fresh_drainer: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream may be freed while its thread writes to the spool, and be too many at that."""
+    """A stream may be freed while its thread writes to the spool and too many wait."""
     monkeypatch.setattr(streams, "WAITING_MAX", 0)
     stream = begin(program.client())
     events = iter(stream)

@@ -1,4 +1,4 @@
-"""A wrapped client that calls models of vectors, reranking and pictures."""
+"""A wrapped client that calls embedding, reranking and image models."""
 
 import json
 from collections.abc import Callable
@@ -38,7 +38,6 @@ def program(make_program: Callable[..., Program]) -> Program:
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("label", BODIES)
 def test_what_is_reported_is_counted(program: Program, face: str, label: str) -> None:
-    """By its label and by its id; the stand-in refuses a body with a member that was added."""
     for model in (label, ALL[label]):
         body = json.dumps(BODIES[label])
         made = call(face, program, "invoke_model", modelId=model, body=body)
@@ -58,7 +57,7 @@ def test_options_for_text_do_not_matter(program: Program, options: dict[str, Any
 
 @pytest.mark.parametrize("label", ["vectors", "pictures"])
 def test_what_nothing_reports_stays_at_the_hold(program: Program, label: str) -> None:
-    """Not known is never zero."""
+    """Unknown is never zero."""
     silent = {"inputText": directive(input_tokens=5, no_usage=True)}
     body = silent if label == "vectors" else PICTURE
     program.client().invoke_model(modelId=label, body=json.dumps(body))
@@ -79,7 +78,6 @@ def test_a_conversation_is_refused_before_it_is_sent(
 
 
 def test_auto_skips_them(program: Program) -> None:
-    """The first label that writes text is called, though five others come before it."""
     program.client().converse(modelId="auto", messages=messages())
     (entry,) = program.ledger.entries
     assert entry.model_id == ALL["image-captions"]
@@ -88,7 +86,7 @@ def test_auto_skips_them(program: Program) -> None:
 
 @pytest.mark.parametrize("stated", [None, 50])
 def test_a_label_says_nothing_about_its_model(program: Program, stated: int | None) -> None:
-    """A model that writes text is held for its answer, whatever its label sounds like."""
+    """A model with text is held for its answer, with any label."""
     config = {} if stated is None else {"inferenceConfig": {"maxTokens": stated}}
     said = [{"role": "user", "content": [{"text": directive(output_tokens=9_000)}]}]
     body = {"schemaVersion": "messages-v1", "messages": said, **config}
@@ -99,7 +97,6 @@ def test_a_label_says_nothing_about_its_model(program: Program, stated: int | No
 
 
 def test_without_the_service_a_known_model_is_called_as_it_is(program: Program) -> None:
-    """Usage is recorded when the service is back; a conversation still goes to no such model."""
     settings = {**program.credentials, "url": "http://127.0.0.1:9", "on_unavailable": "allow"}
     models = {"auto": ALL["vectors"], "vectors": ALL["vectors"]}
     with PriceKeeper(**settings, unavailable_models=models) as keeper:
@@ -119,7 +116,7 @@ def test_without_the_service_a_known_model_is_called_as_it_is(program: Program) 
 def test_a_model_that_writes_text_is_never_granted_no_output(
     make_program: Callable[..., Program],
 ) -> None:
-    """Else its body would be sent without a longest answer, as if it wrote none."""
+    """Otherwise its body would be sent without a longest answer."""
     prompt = {"messages": messages()}
     prompt_micros = judge(prompt, None).bounds.input_tokens * PRICES["premium"]["input"] // 10**6
     program = make_program(limit_usd_micros=prompt_micros + 2)  # less than a token of output costs

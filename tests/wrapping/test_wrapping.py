@@ -1,4 +1,4 @@
-"""What `wrap` takes, and that it leaves it what it was."""
+"""What `wrap` accepts, and that it changes nothing else."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ def make_with_botocore(program: Program) -> Any:
 def test_a_client_stays_the_object_that_it_was(
     program: Program, make: Callable[[Program], Any]
 ) -> None:
-    """Frameworks ask for its class, its methods and its metadata."""
+    """Frameworks inspect its class, methods and metadata."""
     bedrock = make(program)
     kind, names = type(bedrock), dir(bedrock)
     assert wrap(bedrock, program.keeper) is bedrock
@@ -56,7 +56,6 @@ def test_a_client_stays_the_object_that_it_was(
 
 
 def test_wrapping_twice_counts_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the session was wrapped before; the service is asked once."""
     authorize, asked = program.keeper.authorize, list[Any]()
 
     def note(**given: Any) -> Any:
@@ -78,7 +77,6 @@ def test_wrapping_twice_counts_once(program: Program, monkeypatch: pytest.Monkey
 def test_two_clients_are_wrapped_each_for_itself(
     make_program: Callable[..., Program],
 ) -> None:
-    """One that was not is left alone."""
     mine, other = make_program(), make_program()
     first, bare = mine.client(), mine.bare_client()
     second = wrap(other.bare_client(), other.keeper)
@@ -96,7 +94,6 @@ def test_two_clients_are_wrapped_each_for_itself(
 def test_a_session_wraps_each_client_that_it_makes_later(
     program: Program, make: Callable[[], Any]
 ) -> None:
-    """Those of other services, and those that it has made before, are left alone."""
     session = make()
     create = session.client if hasattr(session, "client") else session.create_client
     arguments = program.client_arguments()
@@ -121,7 +118,6 @@ def test_a_session_wraps_each_client_that_it_makes_later(
 async def test_a_session_of_aiobotocore_wraps_each_client_that_it_makes_later(
     program: Program,
 ) -> None:
-    """It is entered as ever."""
     session = get_session()
     assert wrap(session, program.keeper) is session
     arguments = program.client_arguments()
@@ -138,7 +134,6 @@ async def test_a_session_of_aiobotocore_wraps_each_client_that_it_makes_later(
 
 
 async def test_a_keeper_of_either_kind_serves_clients_of_both(program: Program) -> None:
-    """They share one engine, so one spool and one login."""
     arguments = program.client_arguments()
     keepers: list[PriceKeeper | AsyncPriceKeeper] = [program.keeper, program.async_keeper()]
     for keeper in keepers:
@@ -151,7 +146,6 @@ async def test_a_keeper_of_either_kind_serves_clients_of_both(program: Program) 
 
 
 def test_a_client_of_another_service_is_refused(program: Program) -> None:
-    """Only Bedrock's runtime runs models."""
     s3 = boto3.client("s3", **REGION)
     with pytest.raises(InvalidValueError, match="is a client for s3; only bedrock-runtime"):
         wrap(s3, program.keeper)
@@ -160,13 +154,12 @@ def test_a_client_of_another_service_is_refused(program: Program) -> None:
 
 @pytest.mark.parametrize("target", [None, "bedrock-runtime", object(), boto3])
 def test_what_is_neither_client_nor_session_is_refused(program: Program, target: Any) -> None:
-    """A clear error, at once."""
     with pytest.raises(InvalidValueError, match="a client or a session of boto3 or aiobotocore"):
         wrap(target, program.keeper)
 
 
 async def test_a_client_of_aiobotocore_that_was_not_entered_is_refused(program: Program) -> None:
-    """`create_client` gives a context, and the client is what it is entered for."""
+    """`create_client` returns a context manager; the client is its value."""
     context = SESSION.create_client("bedrock-runtime", **program.client_arguments())
     with pytest.raises(InvalidValueError, match="a client or a session of boto3 or aiobotocore"):
         wrap(context, program.keeper)
@@ -190,7 +183,6 @@ def environment(program: Program, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 @pytest.mark.usefixtures("environment")
 def test_one_line_is_enough(program: Program) -> None:
-    """The environment says which service, and as whom; clients share one keeper."""
     bedrock = pricekeeper.wrap(program.bare_client())
     other = pricekeeper.wrap(program.bare_client())
     converse(bedrock)
@@ -205,14 +197,13 @@ def test_one_line_is_enough(program: Program) -> None:
 def test_without_credentials_the_line_says_what_is_missing(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the client is wrapped, and not at its first call."""
+    """When the client is wrapped, not at its first call."""
     monkeypatch.delenv("PRICEKEEPER_URL", raising=False)
     with pytest.raises(SettingsError, match="PRICEKEEPER_URL"):
         wrap(program.bare_client())
 
 
 def test_other_operations_are_left_alone(program: Program) -> None:
-    """Counting tokens runs no model, and is not authorized."""
     program.change(limit_usd_micros=1)
     asked = {"converse": {"messages": messages()}}
     counted = program.client().count_tokens(modelId="us.anthropic.claude-opus-5-5", input=asked)
@@ -221,7 +212,6 @@ def test_other_operations_are_left_alone(program: Program) -> None:
 
 
 def test_a_stubbed_client_is_left_alone(program: Program) -> None:
-    """Tests of the program's own go on to work, and cost nothing."""
     bedrock = program.client()
     usage = {"inputTokens": 1_000, "outputTokens": 100, "totalTokens": 1_100}
     message = {"role": "assistant", "content": [{"text": "hello"}]}
@@ -235,7 +225,7 @@ def test_a_stubbed_client_is_left_alone(program: Program) -> None:
 async def test_closing_a_keeper_on_the_loop_that_reads_does_not_wait_for_itself(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A keeper that blocks its thread, with a client that awaits, is closed at once."""
+    """A blocking keeper with an awaiting client closes at once."""
     monkeypatch.setattr(async_streams, "SECS_MAX", 2)  # it is read on for so long
     async with SESSION.create_client("bedrock-runtime", **program.client_arguments()) as client:
         bedrock = wrap(client, program.keeper)

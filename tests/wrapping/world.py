@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 APP = "chat"
 HOLD_MS = 900_000
-"""For how long a call is held, unless it says something else."""
+"""How long a call is held by default."""
 PLENTY_USD_MICROS = 10**12
 REGION = "us-east-1"
 _numbers = itertools.count()
 
 
 def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a loop in a thread of its own: a test may have a loop already."""
+    """Run a coroutine on a loop in its own thread: a test may have a loop already."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(work())).result()
 
@@ -50,7 +50,7 @@ class World:
 
 @dataclass
 class Books:
-    """How the one budget of a program stands, in micro-dollars."""
+    """The state of a program's budget, in micro-dollars."""
 
     spent: int
     held: int
@@ -172,22 +172,22 @@ class Program:
 
     @property
     def bill(self) -> int:
-        """What the stand-in has billed, in micro-dollars."""
+        """The stand-in's bill, in micro-dollars."""
         return bill_usd_micros(self.ledger.entries)
 
     def attempts(self) -> int:
         return sum(self.ledger.attempts.values())
 
     def tell(self) -> None:
-        """Have everything that is known told to the service."""
+        """Report everything to the service."""
         streams.wait_for_threads(10)
         async_streams.wait_for_tasks(10)
         until(lambda: self.keeper.flush() == 0, lambda: f"{self.keeper.untold} are untold")
 
     def forget_unknown(self) -> None:
-        """Let the time pass for which the service is told to give back what it does not know.
+        """Let the time pass during which voids of unknown authorizations are repeated.
 
-        A request for it may still be on its way for so long.
+        Requests for them may still be on their way.
         """
 
         async def finish_cancelling() -> None:
@@ -200,7 +200,7 @@ class Program:
         self.world.clock.pass_ms(VOID_UNKNOWN_MS + 1_000)
 
     def assert_exact(self) -> None:
-        """What was counted is the bill, to the micro-dollar; nothing is held or unsettled."""
+        """The count equals the bill, to the micro-dollar; nothing is held or unsettled."""
 
         def is_exact() -> bool:
             self.tell()
@@ -214,9 +214,9 @@ class Program:
         self.assert_exact()
 
     def assert_marked(self, calls: int) -> None:
-        """So many calls stay held, are marked when they expire, and are not below the bill.
+        """That many calls stay held, and are marked when they expire, at no less than the bill.
 
-        What is not marked is no more than the bill: so the difference is in what is marked.
+        Unmarked calls are at most the bill: the difference is in the marked ones.
         """
         self.tell()
         known = self.books()
@@ -229,7 +229,7 @@ class Program:
         assert books.spent <= self.bill <= books.spent + books.unsettled, f"{books}, {self.bill}"
 
     def assert_unclaimed(self) -> None:
-        """Nothing was billed; what may be held for requests that were not answered is marked."""
+        """Nothing was billed; holds of requests without an answer are marked."""
         assert self.bill == 0
         assert self.books().spent == 0
         self.world.clock.pass_ms(HOLD_MS + 1_000)
@@ -241,11 +241,11 @@ class Program:
         return found
 
     def use_keeper(self, **other: Any) -> None:
-        """Have a keeper with other settings."""
+        """Use a keeper with other settings."""
         self._keeper = PriceKeeper(**{**self.credentials, **other})
 
     def forget_keeper(self) -> None:
-        """Begin with another one, as another process would."""
+        """Use another keeper, as another process would."""
         self._keeper = None
 
     def close(self) -> None:
@@ -256,9 +256,9 @@ class Program:
 
 
 def directive(**script: Any) -> str:
-    """A text of the user that says what the stand-in does.
+    """A user's text that scripts the stand-in.
 
-    No two are the same: the stand-in counts how often it has met a text.
+    No two are equal, because the stand-in counts how often it has met a text.
     """
     return f"Say {next(_numbers)}. [[standin {json.dumps(script)}]]"
 
