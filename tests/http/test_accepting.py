@@ -1,4 +1,4 @@
-"""Connections are accepted as quickly as they come, however long a turn of the loop is."""
+"""Connections are accepted quickly, however long a turn of the loop is."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ CONNECTIONS = 96
 
 
 async def turns_until_accepted(sockets: list[socket.socket], port: int) -> int:
-    """How many turns of the loop it takes to accept connections that are all there already."""
+    """Turns of the loop until all waiting connections are accepted."""
     loop = asyncio.get_running_loop()
     accepted: list[asyncio.BaseTransport] = []
 
@@ -37,9 +37,9 @@ async def turns_until_accepted(sockets: list[socket.socket], port: int) -> int:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_turn_accepts_many_connections(many: bool) -> None:
-    """One socket accepts one in a turn, which made fresh connections wait for seconds.
+    """One socket accepts one per turn, so new connections waited for seconds.
 
-    Should that half fail one day, uvloop accepts more by itself, and the copies can go.
+    If that half fails one day, uvloop accepts more by itself and the copies can go.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listening:
         port: int = listening.getsockname()[1]

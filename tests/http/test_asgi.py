@@ -1,4 +1,4 @@
-"""The lifespan protocol: what the server is told of the start and the end."""
+"""The lifespan protocol: what the server learns about start and end."""
 
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from pricekeeper.http.incoming import run_lifespan
 
 
 class Server:
-    """The server's side of the protocol, which notes what it is sent."""
+    """The server's side of the protocol."""
 
     def __init__(self) -> None:
         self.scope: dict[str, Any] = {"type": "lifespan", "state": {}}
@@ -18,7 +18,7 @@ class Server:
         self.state_at_the_end: dict[str, Any] = {}
 
     async def receive(self) -> dict[str, Any]:
-        """The start at once; the end after the application has said that it is up."""
+        """The start at once; the end after the application is up."""
         if not self.sent:
             return {"type": "lifespan.startup"}
         self.state_at_the_end = dict(self.scope["state"])
@@ -51,7 +51,7 @@ async def test_the_state_is_there_from_the_start_to_the_end() -> None:
 
 @pytest.mark.parametrize(("phase", "why"), [("startup", "no store"), ("shutdown", "not flushed")])
 async def test_the_server_hears_what_failed(phase: str, why: str) -> None:
-    """With the traceback, and the error goes on to the server's own log."""
+    """With the traceback; the server's own log gets the error, too."""
     server = Server()
     with pytest.raises(RuntimeError, match=why):
         await server.run(phase)

@@ -1,6 +1,6 @@
-"""A request without a task of its own is owed all that one with a task is.
+"""A request without its own task gets the same as one with a task.
 
-Over a real socket, in the event loop of the test: commits are held, let go or failed by the test.
+Over a real socket, in the test's event loop; the test holds, releases or fails commits.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from pricekeeper.cli.demo import demo_settings
 from pricekeeper.clock import SystemClock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines
 from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.http.answering import NOBODY_LEFT, RequestAtOnce
+from pricekeeper.http.answering import CALLER_LEFT, RequestAtOnce
 from pricekeeper.http.connections import Connections
 from pricekeeper.http.exchange import Exchange
 from pricekeeper.http.operation import Answer
@@ -47,7 +47,7 @@ class Peer:
         self.writer = writer
 
     async def close(self) -> None:
-        """Leave, if it has not."""
+        """Close the connection."""
         self.writer.close()
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
@@ -101,7 +101,7 @@ class World:
         return self.held[-1]
 
     async def end(self) -> None:
-        """Let all commits go on, also if the test has failed: the service waits for them."""
+        """Release all commits, even if the test has failed: the service waits for them."""
         for one in self.held:
             one.let_go.set()
         for peer in self.peers:
@@ -124,7 +124,7 @@ def settings(tmp_path: Path) -> Settings:
 async def world(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> AsyncIterator[World]:
-    """The service, after a first record: what the next ones need is in memory."""
+    """The service after a first record, with warm caches."""
     wires: list[ScriptedStore] = []
 
     async def open_wired(where: StoreLocation, **more: Any) -> Store:
@@ -163,7 +163,6 @@ def logged(capsys: pytest.CaptureFixture[str], event: str) -> list[dict[str, Any
 async def test_no_task_waits_for_the_commit(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its id and its access line are those of any request."""
     held, peer = world.hold(), await world.connect()
     peer.writer.write(world.request(usage(), "x-request-id: mine"))
     await held.reached.wait()
@@ -180,12 +179,12 @@ async def test_no_task_waits_for_the_commit(
 async def test_a_record_counts_if_its_peer_has_left(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody is answered, and nothing is logged of it but its access line."""
+    """Only its access line is logged."""
     record, held, peer = usage(), world.hold(), await world.connect()
     peer.writer.write(world.request(record))
     await held.reached.wait()
     peer.writer.transport.abort()
-    healthy = await world.service.call("GET", "/healthz")  # the server has seen it leave
+    healthy = await world.service.call("GET", "/healthz")  # the server has noticed that it left
     assert healthy.status == 200
     held.let_go.set()
     again = await world.service.call("POST", f"{world.path}/usage", record, token=world.token)
@@ -195,7 +194,7 @@ async def test_a_record_counts_if_its_peer_has_left(
 
 
 async def test_when_its_time_is_up_it_is_answered_once(world: World) -> None:
-    """It says that the record may count. The connection goes on; what comes later is not told."""
+    """It says that the record may count. The connection continues; the late result is dropped."""
     record, held, peer = usage(), world.hold(), await world.connect()
     peer.writer.write(world.request(record))
     await held.reached.wait()
@@ -212,7 +211,7 @@ async def test_when_its_time_is_up_it_is_answered_once(world: World) -> None:
 async def test_a_commit_that_fails_after_its_time_is_not_told_either(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The next answer on the connection is the next request's, and each has one access line."""
+    """Each answer belongs to its request, and each request has one access line."""
     held, peer = world.hold(), await world.connect()
 
     async def fail_late(send: Any) -> None:
@@ -236,7 +235,6 @@ async def test_a_commit_that_fails_after_its_time_is_not_told_either(
 async def test_a_commit_that_fails_is_told(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As to a request with a task."""
     world.wire.script.append(fails(StoreUnavailableError("down")))
     peer = await world.connect()
     peer.writer.write(world.request(usage(), "x-request-id: mine"))
@@ -249,18 +247,20 @@ async def test_a_commit_that_fails_is_told(
     assert [line["request_id"] for line in written if line["event"] == "problem"] == ["mine"]
 
 
-@pytest.mark.parametrize("when", ["as it begins", "as it is answered", "as that is encoded"])
+@pytest.mark.parametrize(
+    "when", ["while it begins", "while it is answered", "while that is encoded"]
+)
 async def test_a_bug_is_told_as_one(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """500 without a word of what went wrong, the traceback in the log, and an access line."""
+    """500 without details; the log has the traceback and an access line."""
 
     def fail(*_: Any) -> Any:
         raise ZeroDivisionError("secret")
 
-    if when == "as it begins":
+    if when == "while it begins":
         monkeypatch.setattr(world.service.inside.metering, "begin", fail)
-    elif when == "as it is answered":
+    elif when == "while it is answered":
         monkeypatch.setattr(cases, "recorded_answer", fail)
     else:
         monkeypatch.setattr(cases, "recorded_answer", lambda *_: object())
@@ -276,7 +276,6 @@ async def test_a_bug_is_told_as_one(
 
 
 async def test_pipelined_requests_are_answered_in_order(world: World) -> None:
-    """Whatever each of them waits for."""
     held, peer = world.hold(), await world.connect()
     get = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-request-id: two\r\n\r\n"
     one, three = (world.request(usage(), f"x-request-id: {name}") for name in ("one", "three"))
@@ -291,12 +290,11 @@ async def test_pipelined_requests_are_answered_in_order(world: World) -> None:
 async def test_a_service_that_stops_answers_what_it_has_begun(
     world: World,
 ) -> None:
-    """Then it closes the connection."""
     held, peer = world.hold(), await world.connect()
     peer.writer.write(world.request(usage()))
     await held.reached.wait()
     world.service.stop()
-    await asyncio.sleep(0.2)  # the server looks every tenth of a second whether it should stop
+    await asyncio.sleep(0.2)  # the server checks every tenth of a second whether to stop
     held.let_go.set()
     status, headers, body = await peer.read()
     assert (status, body["status"]) == (202, "accepted")
@@ -330,7 +328,7 @@ def hold_authorize(world: World, monkeypatch: pytest.MonkeyPatch) -> Held:
 async def test_a_handler_that_waits_has_a_task_of_its_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing of the server's around it. It is given up when its time is up."""
+    """Without other tasks of the server. It is cancelled when its time is up."""
     held, peer = hold_authorize(world, monkeypatch), await world.connect()
     peer.writer.write(world.request(ASKED, "x-request-id: mine", to="authorizations"))
     await held.reached.wait()
@@ -346,7 +344,7 @@ async def test_a_handler_that_waits_has_a_task_of_its_own(
 async def test_a_service_that_stops_waits_for_a_handler_whose_peer_has_left(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it does is done with the store still open."""
+    """The store stays open until it is done."""
     held, peer = hold_authorize(world, monkeypatch), await world.connect()
     peer.writer.write(world.request(ASKED, to="authorizations"))
     await held.reached.wait()
@@ -354,7 +352,7 @@ async def test_a_service_that_stops_waits_for_a_handler_whose_peer_has_left(
     assert (await world.service.call("GET", "/healthz")).status == 200
     capsys.readouterr()
     world.service.stop()
-    await asyncio.sleep(0.3)  # the server looks every tenth of a second whether it should stop
+    await asyncio.sleep(0.3)  # the server checks every tenth of a second whether to stop
     held.let_go.set()
     lines: list[dict[str, Any]] = []
     async with asyncio.timeout(PATIENCE_SECS):
@@ -365,7 +363,7 @@ async def test_a_service_that_stops_waits_for_a_handler_whose_peer_has_left(
 
 
 class Transport(asyncio.Transport):
-    """Remembers what was written."""
+    """A transport that remembers writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -376,12 +374,12 @@ class Transport(asyncio.Transport):
 
 
 def _ignore() -> None:
-    """Nobody waits for the next request."""
+    """Called after each answer."""
 
 
 @dataclass
 class Begun:
-    """A request that was begun, on a transport that goes nowhere."""
+    """A begun request on a transport without a peer."""
 
     transport: Transport = field(default_factory=Transport)
     noted: list[tuple[str, int]] = field(default_factory=list)
@@ -405,7 +403,7 @@ class Begun:
 
 
 async def test_a_reader_that_is_slow_is_waited_for() -> None:
-    """Its answer goes out when it reads, once, and then it is noted."""
+    """Its answer is written once, when it reads, and then noted."""
     begun = Begun()
     begun.flow.pause_writing()
     begun.reply.send(Answer(202, {"fine": True}))
@@ -421,7 +419,7 @@ async def test_a_reader_that_is_slow_is_waited_for() -> None:
 
 
 async def test_a_handler_that_the_server_ends_is_noted() -> None:
-    """As one that nobody was answered by: its access line is there, once."""
+    """It has one access line, as of a caller that left."""
     begun, never = Begun(), asyncio.Event()
 
     async def wait() -> Answer:
@@ -433,7 +431,7 @@ async def test_a_handler_that_the_server_ends_is_noted() -> None:
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    assert (begun.transport.writes, begun.noted) == ([], [("/usage", NOBODY_LEFT)])
+    assert (begun.transport.writes, begun.noted) == ([], [("/usage", CALLER_LEFT)])
 
 
 @pytest.mark.parametrize(
@@ -448,7 +446,7 @@ async def test_a_handler_that_the_server_ends_is_noted() -> None:
 async def test_a_head_that_comes_again_is_not_parsed(
     world: World, monkeypatch: pytest.MonkeyPatch, paths: list[str], parsed: list[str]
 ) -> None:
-    """Those between that never come again, as of captures, do not replace it."""
+    """Heads that never repeat, such as those of captures, do not replace it."""
     original, seen = ProblemProtocol._parse, list[str]()
 
     def parse(protocol: ProblemProtocol, data: bytes, *, is_between: bool) -> None:

@@ -1,4 +1,4 @@
-"""How budgets stand, in the metrics: from the accounts, by name, within bounds."""
+"""Budgets in the metrics: from the accounts, by name, within bounds."""
 
 import math
 import uuid
@@ -29,7 +29,7 @@ Lines = dict[tuple[str, ...], float]
 
 
 class World:
-    """A service's inside, on a clock that the test moves."""
+    """A service on a clock that the test moves."""
 
     def __init__(self, services: Services, clock: ManualClock) -> None:
         self.services = services
@@ -51,7 +51,7 @@ class World:
         await metrics.refresh(spenders)
 
     def lines(self, name: str, *labels: str) -> Lines:
-        """The values of a metric by some of its labels, without those that have ended."""
+        """The values of a metric by some of its labels, without NaN."""
         text = self.metrics.render_exposition().decode()
         return {
             tuple(sample.labels[label] for label in labels): sample.value
@@ -73,7 +73,7 @@ async def at(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_what_is_held_used_and_unsettled_is_shown_by_name(at: World) -> None:
-    """Each step of a call is seen, at the organisation and at its app; and all of it goes back."""
+    """Each step of a call shows, for the organisation and its app."""
     app = await at.client("Acme")
     granted = await at.services.authorizations.authorize(app, CALL)
     held = granted.authorization.grant.held_usd_picos
@@ -107,7 +107,7 @@ async def test_what_is_held_used_and_unsettled_is_shown_by_name(at: World) -> No
 
 
 async def test_only_who_is_active_is_looked_at(at: World) -> None:
-    """An account that was never used has no line, and an idle organisation costs nothing."""
+    """An unused account has no line, and an idle organisation costs nothing."""
     busy, idle = await at.client("Busy"), await at.client("Idle")
     record = Usage(
         request_id=str(uuid.uuid4()), model_label="premium", input_tokens=1, output_tokens=1
@@ -126,7 +126,6 @@ async def test_only_who_is_active_is_looked_at(at: World) -> None:
 
 
 async def test_there_is_a_bound_and_who_was_deleted_has_no_line(at: World) -> None:
-    """Of many clients the first have lines; a deleted organisation is left out."""
     policies = [await at.client(f"Org {number}") for number in range(3)]
     for policy in policies:
         await at.services.authorizations.authorize(policy, CALL)
@@ -138,7 +137,6 @@ async def test_there_is_a_bound_and_who_was_deleted_has_no_line(at: World) -> No
 
 
 async def test_a_limit_of_nothing_is_no_ratio(at: World) -> None:
-    """Its limit is shown; a share of nothing is not."""
     nothing = {**DAILY, "limit_usd_micros": 0, "enforcement": "SOFT"}
     app = await at.client("Zero", budgets=[nothing])
     await at.services.authorizations.authorize(app, CALL)

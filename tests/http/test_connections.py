@@ -1,4 +1,4 @@
-"""What connections may do together: how many, how much they hold, and what nobody reads."""
+"""Bounds on all connections: how many, how much they hold, and how long answers stay unread."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ LARGE = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
 """About 90 KB to read."""
 ORG = "/api/v1/orgs/550e8400-e29b-41d4-a716-446655440000"
 NO_ORG = json.dumps({"org_name": "x" * 200_000}).encode()
-"""Refused once it is whole."""
+"""Refused when it is complete."""
 
 
 @contextmanager
@@ -60,14 +60,14 @@ def connected(api: Api, *sent: bytes, receives: int | None = None) -> Iterator[s
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
         raw.settimeout(20)
         raw.connect((place.hostname or "", place.port or 0))
-        with suppress(ConnectionError):  # it may have had enough before the end
+        with suppress(ConnectionError):  # it may have closed before the end
             for data in sent:
                 raw.sendall(data)
         yield raw
 
 
 def received(raw: socket.socket) -> bytes:
-    """Everything until it is closed; a reset is an end, too."""
+    """Everything until the connection is closed or reset."""
     data = bytearray()
     try:
         while part := raw.recv(65536):
@@ -88,7 +88,7 @@ def one_answer(raw: socket.socket) -> bytes:
 
 
 def one_after_another(opened: ExitStack, api: Api, data: bytes) -> socket.socket:
-    """A connection over which this was sent, and has begun to arrive: others come later."""
+    """A connection over which this was sent and has begun to arrive."""
     raw = opened.enter_context(connected(api, data))
     with connected(api, GET + b"Connection: close\r\n\r\n") as another:
         received(another)
@@ -96,12 +96,12 @@ def one_after_another(opened: ExitStack, api: Api, data: bytes) -> socket.socket
 
 
 def readable(raw: socket.socket) -> bool:
-    """Whether something has come, or the end."""
+    """Whether data or the end has come."""
     return bool(select.select([raw], [], [], 0)[0])
 
 
 def half_body(length: int, *, sent: int) -> bytes:
-    """A request whose body stops half way, from somebody who may send it."""
+    """A request with half a body, from an authorized client."""
     return put(length) + NO_ORG[:sent]
 
 
@@ -117,7 +117,7 @@ def problems(api: Api, code: str) -> float:
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Whatever an operator would have to look at."""
+    """Log lines that an operator would have to look at."""
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -127,7 +127,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_too_many_headers_are_refused_before_they_are_listed(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While they arrive: the parser stops, and no handler ever hears of the request."""
+    """The parser stops, and no handler gets the request."""
     listed: list[int] = []
     handed_over: list[object] = []
     refuse, hand_over = ProblemProtocol._refuse_head, ProblemProtocol._make_exchange
@@ -162,14 +162,13 @@ def test_too_many_headers_are_refused_before_they_are_listed(
 def test_a_head_that_is_too_large_is_refused_also_if_it_comes_at_once(
     api: Api, head: bytes
 ) -> None:
-    """Not only if it takes several reads."""
     with connected(api, head) as raw:
         assert not received(raw).startswith(b"HTTP/1.1 200 ")
     assert problems(api, "HEADERS_TOO_LARGE") == 1
 
 
 def test_a_trailer_is_nobodys_header(api: Api) -> None:
-    """A proxy in front has not looked at it: it may not say who somebody is."""
+    """A proxy in front has not checked it, so it may not authenticate anyone."""
     chunked = b"POST /auth/token HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
     with connected(
         api,
@@ -181,7 +180,7 @@ def test_a_trailer_is_nobodys_header(api: Api) -> None:
 
 
 def test_another_language_is_not_spoken(api: Api, caplog: pytest.LogCaptureFixture) -> None:
-    """An upgrade is ignored: the request is answered, and nothing that follows is a request."""
+    """An upgrade is ignored: the request is answered, and later data is not read."""
     upgrade = GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
     with connected(api, upgrade, ALIVE) as raw:
         answer = received(raw)
@@ -193,7 +192,7 @@ def test_another_language_is_not_spoken(api: Api, caplog: pytest.LogCaptureFixtu
 def test_a_head_may_not_come_in_any_number_of_pieces(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With each of them, the parser copies what it has of a header so far."""
+    """With each of them, the parser copies the header so far."""
     monkeypatch.setattr(protocol, "HEAD_PIECES_MAX", 8)
     with connected(api, GET + b"X: ") as raw:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -208,7 +207,6 @@ def test_a_head_may_not_come_in_any_number_of_pieces(
 
 @pytest.mark.parametrize("count", [protocol.PIPELINED_MAX + 1, 200])
 def test_only_so_many_requests_wait_for_each_other(api: Api, count: int) -> None:
-    """Those that were taken are answered in order; then the connection is closed."""
     with connected(api, ALIVE * count) as raw:
         if count <= protocol.PIPELINED_MAX + 1:
             raw.sendall(GET + b"Connection: close\r\n\r\n")
@@ -218,7 +216,6 @@ def test_only_so_many_requests_wait_for_each_other(api: Api, count: int) -> None
 
 
 def test_an_error_does_not_take_away_earlier_answers(api: Api) -> None:
-    """What was accepted is answered, whatever comes after it."""
     with connected(api, ALIVE * 3 + b"\x00garbage\r\n\r\n") as raw:
         assert received(raw).count(b"HTTP/1.1 200 OK") == 3
 
@@ -229,7 +226,7 @@ def test_an_error_does_not_take_away_earlier_answers(api: Api) -> None:
 def test_who_does_not_read_is_cut_off(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After half a minute; here, a moment. Nothing of it is an error in the log."""
+    """After half a minute; here, sooner. The log has no error."""
     monkeypatch.setattr(protocol, "UNREAD_SECS_MAX", 0.2)
     monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.05)
     with connected(api, LARGE * (protocol.PIPELINED_MAX + 1), receives=4096) as raw:
@@ -239,7 +236,6 @@ def test_who_does_not_read_is_cut_off(
 
 
 def test_who_reads_slowly_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as it reads at all, and gets on."""
     monkeypatch.setattr(protocol, "UNREAD_SECS_MAX", 20)
     monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.02)
     last = LARGE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
@@ -252,7 +248,6 @@ def test_who_reads_slowly_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPat
 def test_who_leaves_leaves_no_traceback(
     api: Api, caplog: pytest.LogCaptureFixture, politely: bool
 ) -> None:
-    """With answers that wait for it, and requests that wait behind those."""
     for _ in range(10):
         with connected(api, LARGE * (protocol.PIPELINED_MAX + 1), receives=4096) as raw:
             assert raw.recv(1)
@@ -268,7 +263,6 @@ def test_who_leaves_leaves_no_traceback(
 
 
 def test_a_newcomer_takes_the_place_of_who_waits_longest(tmp_path: Path) -> None:
-    """So that nobody is kept out by connections over which nothing comes."""
     with serving(tmp_path, connections_max=3) as api, ExitStack() as opened:
         silent = opened.enter_context(connected(api))
         half = opened.enter_context(connected(api, GET))
@@ -283,7 +277,7 @@ def test_a_newcomer_takes_the_place_of_who_waits_longest(tmp_path: Path) -> None
 
 
 class Fake:
-    """A connection that notes whether it had to go."""
+    """A connection that notes whether it was removed."""
 
     def __init__(self, all_of_them: Connections) -> None:
         self.all = all_of_them
@@ -304,7 +298,7 @@ class Fake:
 
 
 def test_while_all_are_at_work_nobody_else_comes_in() -> None:
-    """What was accepted is not given up for what might come."""
+    """Accepted requests are not given up for new ones."""
     found = Connections(2, 1_000)
     first, second, third = (Fake(found) for _ in range(3))
     assert found.enter(first)
@@ -317,7 +311,7 @@ def test_while_all_are_at_work_nobody_else_comes_in() -> None:
 
 
 def test_a_request_that_is_not_whole_makes_room_for_others() -> None:
-    """The one that began first; if all are whole, the last one has come too late."""
+    """The oldest incomplete one goes; if all are complete, the newcomer is too late."""
     found = Connections(10, 1_000)
     peers = [Fake(found) for _ in range(5)]
     for peer in peers:
@@ -335,7 +329,7 @@ def test_a_request_that_is_not_whole_makes_room_for_others() -> None:
 
 
 def test_fewer_open_files_are_fewer_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There have to be some left for the store."""
+    """The store needs some."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     assert connections.affordable_connections(500) == 500
     assert connections.affordable_connections(4_096) == 1024 - connections.FILES_RESERVED
@@ -347,7 +341,7 @@ def test_fewer_open_files_are_fewer_connections(monkeypatch: pytest.MonkeyPatch)
 def test_bodies_that_wait_are_bounded_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has kept half of one longest makes room, and is told; whole ones are answered."""
+    """The oldest incomplete request goes; complete ones are answered."""
     monkeypatch.setattr(connections, "HELD_BYTES_MAX", 500_000)
     with serving(tmp_path) as api, ExitStack() as opened:
         halves = [one_after_another(opened, api, half_body(200_000, sent=190_000)) for _ in "123"]
@@ -357,8 +351,8 @@ def test_bodies_that_wait_are_bounded_together(
         halves[2].sendall(NO_ORG[190_000:200_000])
         assert one_answer(halves[2]).startswith(b"HTTP/1.1 400 ")
         assert json.loads(told.partition(b"\r\n\r\n")[2])["code"] == "STORE_UNAVAILABLE"
-        assert problems(api, "OVERLOADED") == 1  # finer than what is told: the store is fine
-        for _ in range(20):  # what was answered, or given up, is held no longer
+        assert problems(api, "OVERLOADED") == 1  # the store itself is not overloaded
+        for _ in range(20):  # answered or dropped requests hold nothing
             reply = api.call("PUT", ORG, data=NO_ORG, key=KEY)
             assert (reply.status, reply.code) == (400, "INVALID_CONFIG")
 
@@ -366,7 +360,6 @@ def test_bodies_that_wait_are_bounded_together(
 def test_where_nothing_can_make_room_the_newcomer_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It came whole, and is refused before anything was done for it."""
     monkeypatch.setattr(connections, "HELD_BYTES_MAX", 10)
     with serving(tmp_path) as api, connected(api, ALIVE) as raw:
         assert received(raw).startswith(b"HTTP/1.1 503 ")
@@ -374,12 +367,11 @@ def test_where_nothing_can_make_room_the_newcomer_goes(
 
 
 def test_heads_count_with_the_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a head holds memory as well."""
     monkeypatch.setattr(connections, "HELD_BYTES_MAX", 200_000)
     with serving(tmp_path) as api, ExitStack() as opened:
         halves = [one_after_another(opened, api, GET + b"X: " + b"y" * 60_000) for _ in "1234"]
         assert received(halves[0]).startswith(b"HTTP/1.1 503 ")
-        for _ in range(10):  # what becomes whole is not counted twice
+        for _ in range(10):  # a completed request is not counted twice
             raw = one_after_another(opened, api, GET + b"X: " + b"y" * 60_000)
             raw.sendall(b"\r\nConnection: close\r\n\r\n")
             assert received(raw).startswith(b"HTTP/1.1 200 ")
@@ -401,7 +393,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_on_which_nothing_more_comes_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the one that is being answered, however long that takes."""
     hurry(monkeypatch)
     with serving(tmp_path) as api, connected(api, ALIVE) as raw:
         assert one_answer(raw).startswith(b"HTTP/1.1 200 ")
@@ -411,13 +402,13 @@ def test_a_connection_on_which_nothing_more_comes_is_closed(
 def test_who_was_answered_early_may_not_stay_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of a body that came after its answer leaves the connection idle, and it ends."""
+    """The rest of its body leaves the connection idle, so it ends."""
     hurry(monkeypatch)
     with serving(tmp_path) as api:
         refused = put(100).replace(KEY.encode(), b"wrong")
         with connected(api, refused + b"x" * 50) as raw:
             assert one_answer(raw).startswith(b"HTTP/1.1 401 ")
-            with suppress(OSError):  # or it has ended before, which is as good
+            with suppress(OSError):  # or it has ended already
                 raw.sendall(b"x" * 50)
             assert received(raw) == b""
 
@@ -426,7 +417,7 @@ def test_who_was_answered_early_may_not_stay_for_ever(
 def test_in_the_end_nothing_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
-    """Whatever peers send, leave half way and do not read: nothing stays counted for them."""
+    """For all that peers send, leave half way, or do not read."""
     made: list[Connections] = []
 
     class Noted(Connections):

@@ -1,4 +1,4 @@
-"""The dashboard's files: as they were built, under a strict policy, and plainly told if missing."""
+"""The dashboard's files: as built, under a strict policy, with a clear message if missing."""
 
 import gzip
 import re
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Browser:
-    """Asks for files, and shows them as they came over the wire."""
+    """Requests files, and returns them as they came over the wire."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
@@ -62,7 +62,6 @@ async def browser(folder: Path, tmp_path: Path) -> AsyncIterator[Browser]:
 
 
 async def test_the_page_is_asked_for_each_time_and_sent_when_it_changed(browser: Browser) -> None:
-    """A new version is seen with the next visit, and costs nothing while it is the same."""
     status, headers, data = await browser.get("/")
     assert (status, data.decode()) == (200, HTML)
     assert headers["content-type"] == "text/html; charset=utf-8"
@@ -73,7 +72,7 @@ async def test_the_page_is_asked_for_each_time_and_sent_when_it_changed(browser:
 
 
 async def test_a_file_with_a_hash_in_its_name_is_kept_for_good(browser: Browser) -> None:
-    """Its content can't change; that of another file can."""
+    """Its content can't change; another file's can."""
     _, headers, data = await browser.get("/assets/index-B7x2kQ9a.js")
     assert (headers["cache-control"], data.decode()) == (FOR_GOOD, SCRIPT)
     assert headers["content-type"] == "text/javascript; charset=utf-8"
@@ -97,7 +96,7 @@ async def test_a_file_with_a_hash_in_its_name_is_kept_for_good(browser: Browser)
 async def test_whoever_takes_it_compressed_gets_it_so(
     browser: Browser, accepted: str, coding: str | None
 ) -> None:
-    """Each form has an ETag of its own, and caches are told what it depends on."""
+    """Each form has its own ETag, and caches know what it depends on."""
     _, headers, data = await browser.get("/assets/index-B7x2kQ9a.js", accept_encoding=accepted)
     assert headers.get("content-encoding") == coding
     assert headers["vary"] == "Accept-Encoding"
@@ -122,7 +121,6 @@ async def test_nothing_but_its_own_files_may_run_in_it(browser: Browser) -> None
 
 
 async def test_a_head_has_no_body(browser: Browser) -> None:
-    """And the same headers."""
     for path in ("/", "/assets/index-B7x2kQ9a.js"):
         _, wanted, _ = await browser.get(path)
         status, headers, data = await browser.get(path, "HEAD")
@@ -148,7 +146,7 @@ async def test_a_head_has_no_body(browser: Browser) -> None:
     ],
 )
 async def test_nothing_else_is_served(browser: Browser, path: str) -> None:
-    """The names are those of the folder when the service started: no path is ever opened."""
+    """Names come from the folder at the start: no path of a request is opened."""
     async with aiohttp.ClientSession() as session:
         url = URL(browser.url + path, encoded=True)
         async with session.get(url) as reply:
@@ -159,14 +157,13 @@ async def test_nothing_else_is_served(browser: Browser, path: str) -> None:
 async def test_what_is_built_later_is_served_after_the_next_start(
     browser: Browser, folder: Path
 ) -> None:
-    """Files are read once: a build under a running service is never seen by half."""
+    """Files are read once, so a build under a running service is never half visible."""
     (folder / "index.html").write_text("new")
     assert (await browser.get("/"))[2].decode() == HTML
     assert load_page(folder).index.data == b"new"  # type: ignore[union-attr]
 
 
 async def test_a_page_that_was_not_built_says_so(tmp_path: Path) -> None:
-    """And how to build it, and where the API is; everything else works."""
     settings = Settings(SqliteLocation(MEMORY), data_dir=tmp_path, provisioning_key=KEY)
     async with serving(settings, SystemClock(), page_folder=tmp_path / "none") as service:
         async with service.session.get(service.url + "/") as reply:
@@ -180,7 +177,6 @@ async def test_a_page_that_was_not_built_says_so(tmp_path: Path) -> None:
 
 
 async def test_a_gateway_alone_has_no_page(folder: Path, tmp_path: Path) -> None:
-    """It is for programs."""
     settings = Settings(
         SqliteLocation(MEMORY), data_dir=tmp_path, provisioning_key=KEY, serves_api=False
     )
@@ -193,7 +189,7 @@ async def test_a_gateway_alone_has_no_page(folder: Path, tmp_path: Path) -> None
 def test_what_is_too_large_to_be_a_page_is_not_served(
     folder: Path, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is held in memory, so there is a bound on it."""
+    """Files are in memory, so their size is bounded."""
     assert load_page(folder).is_built
     monkeypatch.setattr(dashboard, bound, 2)
     assert not load_page(folder).is_built

@@ -1,4 +1,4 @@
-"""The documentation page: whole in itself, under a policy that admits nothing else."""
+"""The documentation page: self-contained, under a policy that admits nothing else."""
 
 import base64
 import hashlib
@@ -36,14 +36,14 @@ def directives(policy: str) -> dict[str, list[str]]:
 
 
 def test_the_page_asks_nobody_else(api: Api) -> None:
-    """No address in it, no file beside it: it works where there is no network."""
+    """It works without a network."""
     page = api.call("GET", "/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert not re.findall(rb"https?://|//[a-z]|\bsrc=|\bhref=|@import|url\(", page.data)
 
 
 def test_the_policy_admits_its_own_script_and_style_alone(api: Api) -> None:
-    """By their hashes, so that nothing that is smuggled in would run."""
+    """By their hashes, so that no injected code runs."""
     page = api.call("GET", "/docs")
     policy = directives(page.headers["content-security-policy"])
     text = page.data.decode()
@@ -70,7 +70,7 @@ def browser() -> str:
 
 
 def look_at(url: str, browser: str, profile: Path) -> str:
-    """Load the page and let its script run: what came of it."""
+    """Load the page, run its script, and return the result."""
     quiet = {"PATH": os.environ["PATH"], "HOME": str(profile)}
     done = subprocess.run(  # noqa: S603 - a browser on our own page
         [browser, *FLAGS, f"--user-data-dir={profile / 'data'}", "--dump-dom", url],
@@ -84,7 +84,7 @@ def look_at(url: str, browser: str, profile: Path) -> str:
 
 
 def test_a_browser_shows_every_operation(api: Api, browser: str, tmp_path: Path) -> None:
-    """Under that policy: each with its path, its name, and an address of its own in the page."""
+    """Each with its path, its name and its own anchor."""
     document = json.loads(api.call("GET", "/openapi.json").data)
     page = look_at(f"{api.url}/docs#recordUsage", browser, tmp_path)
     text = re.sub(r"<[^>]+>", "", page.partition("<main")[2].partition("</main>")[0])

@@ -1,4 +1,4 @@
-"""Answers that were encoded are remembered, and one organisation can't empty that memory."""
+"""Encoded answers are remembered, within a bound that one organisation can't exhaust."""
 
 import uuid
 from pathlib import Path
@@ -15,7 +15,6 @@ from pricekeeper.values import parse_org_id
 
 
 async def test_when_it_is_full_the_oldest_goes_and_the_others_stay(tmp_path: Path) -> None:
-    """A new app takes the place of one, not of all."""
     answers = EncodedAnswers(entries_max=3)
 
     def encode(decision: Decision) -> Encoded:

@@ -56,7 +56,7 @@ async def begin_parts(one: Exchange, *parts: bytes) -> None:
 
 
 async def test_parts_are_chunks_each_written_when_it_comes() -> None:
-    """An empty part writes the head alone, and is no chunk: an empty chunk would be the last."""
+    """An empty part writes only the head: an empty chunk would be the last one."""
     transport = Written()
     one = exchange(transport)
     await begin_parts(one, b"", b"first", b"", b"x" * 16)
@@ -71,7 +71,6 @@ async def test_parts_are_chunks_each_written_when_it_comes() -> None:
 
 
 async def test_http_1_0_has_no_chunks() -> None:
-    """The end of the connection is the end of the answer."""
     transport = Written()
     one = exchange(transport, keep_alive=False, version="1.0")
     await begin_parts(one, b"", b"first")
@@ -82,7 +81,7 @@ async def test_http_1_0_has_no_chunks() -> None:
 
 @pytest.mark.parametrize(("version", "ended"), [("1.1", "closed"), ("1.0", "aborted")])
 async def test_an_answer_that_breaks_off_has_no_end(version: str, ended: str) -> None:
-    """Chunks lack their last one; without chunks, closing in order would be an end."""
+    """Chunks lack their last one; without chunks, an orderly close would look like the end."""
     transport = Written()
     one = exchange(transport, version=version)
     await begin_parts(one, b"first")
@@ -94,7 +93,7 @@ async def test_an_answer_that_breaks_off_has_no_end(version: str, ended: str) ->
 
 
 async def test_an_answer_that_is_whole_is_written_at_once() -> None:
-    """As if it had been sent; if its reader is slow, it has to be sent, which waits."""
+    """If its reader is slow, it must be sent, which waits."""
     sent, written = Written(), Written()
     headers = [(b"x-one", b"1")]
     await answer(exchange(sent), headers, b"body")
@@ -114,7 +113,7 @@ async def test_an_answer_that_is_whole_is_written_at_once() -> None:
 
 
 async def test_a_body_is_taken_when_all_of_it_is_here() -> None:
-    """Else it is received part by part; and who waits to be asked for it is asked."""
+    """Otherwise it is received in parts, after a 100-continue if the caller waits for one."""
     one = exchange(Written(), "POST")
     one.body += b"half"
     assert one.take_body() is None
@@ -129,7 +128,7 @@ async def test_a_body_is_taken_when_all_of_it_is_here() -> None:
 
 
 async def test_whoever_watches_is_told_once_that_the_caller_has_left() -> None:
-    """Before its answer is whole, or at once if it has left by then; after that, nobody leaves."""
+    """Before its answer is complete, or at once if it has left already."""
     left: list[str] = []
     watched = exchange(Written())
     watched.watch(lambda: left.append("later"))

@@ -1,4 +1,4 @@
-"""One app floods the service with batches: it is the one who waits, never its neighbour.
+"""One app floods the service with batches: it waits, and its neighbours do not.
 
 Over real sockets, all at once, on both stores.
 """
@@ -31,13 +31,13 @@ SHARE = PENDING_MAX // 2 // RECORDS
 
 
 def record() -> dict[str, Any]:
-    """Something that costs a whole number of micro-dollars."""
+    """A record that costs a whole number of micro-dollars."""
     return usage(model_label="economy", input_tokens=1_000, output_tokens=0)
 
 
 @dataclass
 class Sender:
-    """Requests of one tenant, each on a connection of its own, as many at once as one likes."""
+    """Requests of one tenant, each on its own connection, any number at once."""
 
     tenant: Tenant
 
@@ -45,7 +45,7 @@ class Sender:
         return await self.ask("POST", f"{self.tenant.app}/{path}", json.dumps(body).encode())
 
     async def announce(self, path: str) -> Reply:
-        """Send no more than the head of a request that has a body."""
+        """Send only the head of a request with a body."""
         return await self.ask("POST", f"{self.tenant.app}/{path}", declared_bytes=10_000)
 
     async def ask(
@@ -71,7 +71,7 @@ class Sender:
 
 
 def check_spent(tenant: Tenant, cost_usd_micros: int) -> None:
-    """Ask until all of it is told: a sum of so many records is used again for seconds."""
+    """Ask until the sum includes all records; sums are cached for seconds."""
     path = f"{tenant.app}/model-selection?force_check=true"
     until = time.monotonic() + 30
     spent = -1
@@ -83,14 +83,14 @@ def check_spent(tenant: Tenant, cost_usd_micros: int) -> None:
 
 
 async def test_a_flood_is_refused_and_its_neighbours_are_not(api: Api) -> None:
-    """25,000 records at once: what does not fit is refused whole, with a time to come back."""
+    """25,000 records at once: what does not fit is refused whole, with a retry time."""
     tenants = [Tenant(api).register() for _ in range(NEIGHBOURS + 1)]
     flood, *neighbours = (Sender(tenant) for tenant in tenants)
     bodies = [{"requests": [record() for _ in range(RECORDS)]} for _ in range(BATCHES)]
     sending = asyncio.gather(*(flood.post("usage/batch", body) for body in bodies))
 
     async def work(sender: Sender) -> list[Reply]:
-        """Record one call after the other, and ask for health, for as long as the flood lasts."""
+        """Record call after call, and ask for health, during the flood."""
         replies = [await sender.post("usage", record())]
         while not sending.done():
             replies.append(await sender.post("usage", record()))
@@ -115,7 +115,7 @@ async def test_a_flood_is_refused_and_its_neighbours_are_not(api: Api) -> None:
     cost_usd_micros = worked[0][0].json["cost_usd_micros"]
     check_spent(flood.tenant, len(taken) * RECORDS * cost_usd_micros)
 
-    for body in (*refused[:3], *taken[:3]):  # kept, and sent again when there is room
+    for body in (*refused[:3], *taken[:3]):  # sent again when there is room
         again = await flood.post("usage/batch", body)
         assert again.status == 207
         outcomes = [again.json[name] for name in ("accepted", "duplicates", "failed")]
@@ -170,7 +170,7 @@ async def stuck_dynamodb(
 async def test_a_share_that_is_full_refuses_at_once_and_the_rest_waits(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    """With a store that stands still: exactly what fits waits, and is counted when it goes on."""
+    """With a stuck store, exactly what fits waits, and is counted when the store continues."""
     stuck = stuck_sqlite(tmp_path)
     if kind == "dynoxide":
         stuck = stuck_dynamodb(tmp_path, request.getfixturevalue("dynoxide"))
@@ -188,7 +188,7 @@ async def test_a_share_that_is_full_refuses_at_once_and_the_rest_waits(
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             refused += [task.result() for task in done]
         refused += [await flood.post("usage", record()), await flood.post("usage/batch", bodies[0])]
-        refused.append(await flood.announce("usage/batch"))  # before the body is even there
+        refused.append(await flood.announce("usage/batch"))  # before the body has come
         for reply in refused:
             assert (reply.status, reply.code) == (503, "STORE_UNAVAILABLE")
             assert int(reply.headers["retry-after"]) >= 1

@@ -1,4 +1,4 @@
-"""The garbage collector of a process that serves looks neither at all objects nor all the time."""
+"""The garbage collector of a serving process skips old objects, and runs seldom."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ print(*gc.get_threshold(), gc.get_freeze_count() > 9 * objects)
 
 
 def test_a_worker_leaves_out_what_was_there_at_its_start() -> None:
-    """Nine tenths and more of what there is: modules, types, functions."""
+    """At least nine tenths of all objects: modules, types, functions."""
     ended = subprocess.run(  # noqa: S603 - our own command
         [sys.executable, "-c", SHOW],
         env={**os.environ, "PRICEKEEPER_LOG_LEVEL": "error", "PRICEKEEPER_PROVISIONING_KEY": KEY},

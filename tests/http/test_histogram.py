@@ -1,4 +1,4 @@
-"""Many observations at once come to the same as one after the other."""
+"""Adding many observations at once equals adding them one by one."""
 
 import os
 import subprocess
@@ -25,7 +25,6 @@ print(generate_latest(shared).decode())
 
 @pytest.mark.parametrize("labels", [(), ("a",)])
 def test_it_shows_what_prometheus_clients_own_shows(labels: tuple[str, ...]) -> None:
-    """With and without labels, before and after there is something to show."""
     registry, own_registry = CollectorRegistry(), CollectorRegistry()
     names = ["kind"] * len(labels)
     made = CountHistogram("sizes", "Sizes.", names, bounds=BOUNDS, registry=registry)
@@ -39,13 +38,13 @@ def test_it_shows_what_prometheus_clients_own_shows(labels: tuple[str, ...]) -> 
 
 
 def shown(registry: CollectorRegistry) -> list[str]:
-    """Without the moment at which prometheus-client's own was made."""
+    """Without the creation time of prometheus-client's own."""
     lines = generate_latest(registry).decode().splitlines()
     return sorted(line for line in lines if "sizes_created" not in line)
 
 
 def test_workers_share_it_through_files(tmp_path: Path) -> None:
-    """Two processes, one after the other: the second one shows the sum of both."""
+    """Of two processes in turn, the second shows the sum."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     answers = [
         subprocess.run(  # noqa: S603  # our own program

@@ -1,4 +1,4 @@
-"""A caller that speaks HTTP/2 gets an answer in HTTP/2 that says what to do instead."""
+"""A caller that speaks HTTP/2 gets an answer in HTTP/2 that says what to do."""
 
 import json
 import select
@@ -62,7 +62,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @contextmanager
 def connected(api: Api, *pieces: bytes) -> Iterator[socket.socket]:
-    """A connection over which these pieces were sent, each in a segment of its own."""
+    """A connection over which these pieces were sent, one segment each."""
     place = urlsplit(api.url)
     with socket.create_connection((place.hostname or "", place.port or 0), timeout=20) as raw:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -72,7 +72,7 @@ def connected(api: Api, *pieces: bytes) -> Iterator[socket.socket]:
 
 
 def frames(raw: socket.socket) -> list[Frame]:
-    """What the server sends, up to its GOAWAY."""
+    """The server's frames up to its GOAWAY."""
     found: list[Frame] = []
     with raw.makefile("rb") as received:
         while not found or found[-1].kind != GOAWAY:
@@ -104,7 +104,7 @@ def test_the_first_request_is_answered_with_what_to_do(api: Api) -> None:
 
 
 def test_the_settings_come_before_the_request(api: Api) -> None:
-    """Some clients wait for them before they send one."""
+    """Some clients wait for them before they send a request."""
     with connected(api, PREFACE) as raw:
         assert raw.recv(9) == frame(SETTINGS)
         raw.sendall(OPENING + frame(HEADERS, 5))
@@ -124,7 +124,7 @@ def test_it_is_recognised_in_two_pieces(api: Api) -> None:
 
 
 def test_a_large_body_does_not_cost_the_caller_its_answer(api: Api) -> None:
-    """It may be on its way already; a connection that is closed too early loses the answer."""
+    """The body may be under way; closing too early would lose the answer."""
     with connected(api, PREFACE + OPENING) as raw:
         assert raw.recv(9) == frame(SETTINGS)
         raw.sendall(REQUEST)
@@ -146,7 +146,7 @@ def test_only_the_beginning_of_a_connection_is_a_preface(api: Api) -> None:
 
 
 def test_connections_are_counted_and_logged_once(tmp_path: Path) -> None:
-    """A flood of them makes one line, which says what to do."""
+    """A flood of them makes one log line, which says what to do."""
     with capture_logs() as logged, serving(tmp_path) as api, moves(api, {COUNTER: 3}):
         for _ in range(3):
             with connected(api, PREFACE + OPENING + REQUEST) as raw:
@@ -156,7 +156,7 @@ def test_connections_are_counted_and_logged_once(tmp_path: Path) -> None:
 
 
 def test_an_answered_caller_makes_room_for_the_next(tmp_path: Path) -> None:
-    """Its connection waits for it to close, and is the first to go when there is no room."""
+    """Its connection waits to be closed, and is the first to go."""
     with (
         serving(tmp_path, connections_max=2) as api,
         connected(api, PREFACE[:10]) as raw,
@@ -191,7 +191,7 @@ def test_a_caller_that_sends_no_request_is_cut_off_in_http2(
 
 
 def test_the_answer_does_not_depend_on_how_the_frames_are_cut() -> None:
-    """No byte is looked at twice, so the work grows with the bytes and not with their square."""
+    """Each byte is looked at once, so the work is linear."""
     sent = OPENING + frame(SETTINGS, payload=bytes(300)) + REQUEST
     whole = Http2Refusal().answer(sent)
     assert whole is not None
@@ -204,7 +204,6 @@ def test_the_answer_does_not_depend_on_how_the_frames_are_cut() -> None:
 
 
 def test_a_stream_that_no_client_may_open_is_not_answered() -> None:
-    """Only the end of the connection is said then."""
     for stream in (0, 2):
         answer = Http2Refusal().answer(frame(HEADERS, stream))
         assert answer is not None

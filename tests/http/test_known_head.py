@@ -1,4 +1,4 @@
-"""A head that is known is taken for what the parser would make of it, and nothing else is."""
+"""A known head is recognised exactly if the parser would give the same result."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ GET = b"GET /selection HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\n\r\n"
 
 
 class Parsed:
-    """What the parser makes of some bytes."""
+    """The parser's result for some bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.heads: list[tuple[bytes, bytes, list[tuple[bytes, bytes]]]] = []
@@ -47,7 +47,7 @@ class Parsed:
 
 
 def remembered(data: bytes) -> KnownHead | None:
-    """What a connection remembers of a request that was the only one in the data."""
+    """The remembered head of a request that came alone in the data."""
     parsed = Parsed(data)
     ((method, _, headers),) = parsed.heads
     scope = {"method": method.decode(), "headers": headers}
@@ -55,12 +55,12 @@ def remembered(data: bytes) -> KnownHead | None:
 
 
 def counted(headers: list[tuple[bytes, bytes]]) -> int:
-    """What the headers count for, as a connection counts them."""
+    """The bytes of the headers, as a connection counts them."""
     return sum(len(name) + len(value) for name, value in headers)
 
 
 def body_of(first: bytes, data: bytes) -> bytes | None:
-    """The body of a request with a head that is known from another one, if it is taken for that."""
+    """The body of a request whose head is known from another one; ``None`` if it is parsed."""
     head = remembered(first)
     assert head is not None
     request = head.request_of(data)
@@ -79,14 +79,13 @@ def without_length(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, byte
 
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 123, 9_999_999])
 def test_the_same_head_is_known_whatever_the_length_of_the_body(length: int) -> None:
-    """The digits of the length may be more or less than they were."""
     body = b"x" * length
     assert body_of(POST % 2 + b"{}", POST % length + body) == body
 
 
 @pytest.mark.parametrize("length", [0, 2, 10])
 def test_values_may_differ(length: int) -> None:
-    """As those do that are signed; the body as well."""
+    """As signatures do; the body as well."""
     head = (POST % length).replace(b"Bearer t", b"AWS4 Credential=a/b, Signature=0123")
     assert body_of(POST % 2 + b"{}", head + b"x" * length) == b"x" * length
     assert body_of(POST % 2 + b"{}", head + b"x" * (length + 1)) is None
@@ -103,7 +102,6 @@ def test_what_is_about_the_connection_may_not_differ(name: bytes) -> None:
 
 
 def test_a_head_without_a_body_is_known() -> None:
-    """As whole as it was."""
     assert body_of(GET, GET) == b""
     assert body_of(GET, GET + b"x") is None
     assert body_of(GET, GET[:-1]) is None
@@ -139,7 +137,7 @@ def test_a_head_without_a_body_is_known() -> None:
     ids=range(23),
 )
 def test_any_other_data_is_parsed(data: bytes) -> None:
-    """Half of a request, more than one, another head, or a length that nobody writes so."""
+    """Half a request, more than one, another head, or an unusual length."""
     assert body_of(POST % 2 + b"{}", data) is None
 
 
@@ -156,7 +154,6 @@ def test_any_other_data_is_parsed(data: bytes) -> None:
     ids=["chunks", "expecting", "an empty line before it", "long", "a zero in front", "a space"],
 )
 def test_a_head_that_says_more_than_a_length_is_not_remembered(head: bytes) -> None:
-    """Each request with it is parsed."""
     assert remembered(head) is None
 
 
@@ -171,7 +168,7 @@ _edits = st.tuples(
 
 @given(st.integers(0, 120), st.lists(_edits, max_size=3))
 def test_what_is_known_is_what_the_parser_finds(length: int, edits: list[Any]) -> None:
-    """Whatever is done to the bytes: one whole request, with the same head and that body."""
+    """For any mutation of the bytes."""
     data = POST % length + b"x" * length
     for start, count, put in edits:
         data = data[:start] + put + data[start + count :]

@@ -1,4 +1,4 @@
-"""Every metric moves when it should, by as much as it should: over a socket, on a real server."""
+"""Every metric changes when it should, by the right amount, on a real server."""
 
 import asyncio
 import uuid
@@ -19,9 +19,9 @@ USAGE = "/api/v1/orgs/{org_id}/apps/{app_id}/usage"
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """One server on a SQLite file, with the API's own limits on: too low to fetch ahead.
+    """One server on a SQLite file, with API limits too low for prefetching.
 
-    What was fetched ahead goes back after a second, and would be counted in whatever runs then.
+    Prefetched tokens would be returned a second later, during another test.
     """
     kinds = ("token", "claim", "refresh", "revoke", "provisioning", "aggregates", "selection")
     limits = ",".join(f"{kind}=119" for kind in kinds)
@@ -41,7 +41,7 @@ def timed(method: str, route: str, status: int) -> str:
 
 
 def test_requests_are_timed_by_route_and_status(api: Api) -> None:
-    """A route is a pattern of ours: whatever ids and nonsense come, there is one line for it."""
+    """A route is a pattern, so ids and invalid paths add no lines."""
     org = "/api/v1/orgs/{org_id}"
     with moves(api, {timed("GET", "/healthz", 200): 3, timed("GET", org, 404): 4}):
         for _ in range(3):
@@ -56,7 +56,7 @@ def test_requests_are_timed_by_route_and_status(api: Api) -> None:
 
 
 def test_latency_falls_into_its_bucket(api: Api) -> None:
-    """The buckets are cumulative, and what the histogram has counted is all in the last one."""
+    """Buckets are cumulative: the last one has all."""
     api.call("GET", "/healthz")
     samples = scrape(api)
     health = 'method="GET",route="/healthz",status="200"'
@@ -67,7 +67,6 @@ def test_latency_falls_into_its_bucket(api: Api) -> None:
 
 
 def test_problems_are_counted_by_their_error(api: Api, tenant: Tenant) -> None:
-    """By our own code for it, which tells more than the status does."""
     expected = {"NOT_FOUND": 1, "INVALID_VALUE": 1, "UNAUTHORIZED": 1, "INVALID_CLIENT": 1}
     with moves(api, {f'pricekeeper_problems_total{{code="{c}"}}': n for c, n in expected.items()}):
         api.call("GET", "/nonsense")
@@ -90,7 +89,6 @@ def refresh(api: Api, token: str) -> int:
 
 
 def test_retrieval_tokens_issued_claimed_and_refused(api: Api) -> None:
-    """A registration and a rotation issue one each; a second claim is refused."""
     name = 'pricekeeper_retrieval_tokens_total{event="%s"}'
     path, claim = f"/api/v1/orgs/{uuid.uuid4()}", "/api/v1/credentials/claim"
     with moves(api, {name % "issued": 1, name % "claimed": 0, name % "refused": 0}):
@@ -105,7 +103,6 @@ def test_retrieval_tokens_issued_claimed_and_refused(api: Api) -> None:
 
 
 def test_tokens_issued_refreshed_and_refused(api: Api, tenant: Tenant) -> None:
-    """A refresh token that comes back after it was spent is refused, and ends its session."""
     event, kind = 'pricekeeper_tokens_total{event="%s"}', 'pricekeeper_revocations_total{kind="%s"}'
     with moves(api, {event % "issued": 1, event % "login_refused": 1}):
         first = tenant.login(tenant.client_id)["refresh_token"]
@@ -120,7 +117,6 @@ def test_tokens_issued_refreshed_and_refused(api: Api, tenant: Tenant) -> None:
 
 
 def test_revocation_is_answered_from_memory_or_from_the_store(api: Api, tenant: Tenant) -> None:
-    """The first check of a token asks the store, those that follow know; a forgery is refused."""
     answer = 'pricekeeper_token_checks_total{answer="%s"}'
     token = tenant.login(tenant.client_id)["access_token"]
     with moves(api, {answer % "store": 1, answer % "memory": 3, answer % "refused": 0}):
@@ -132,11 +128,10 @@ def test_revocation_is_answered_from_memory_or_from_the_store(api: Api, tenant: 
 
 
 def test_revocations_by_kind(api: Api, tenant: Tenant) -> None:
-    """A token, a session by its refresh token or by name, an eviction, and everything at once."""
     kind = 'pricekeeper_revocations_total{kind="%s"}'
     with moves(api, {kind % "token": 1, kind % "session": 2, kind % "evicted": 0}):
         grants = [tenant.login(tenant.client_id) for _ in range(3)]
-        for name in ("access_token", "access_token"):  # the second time it is none any more
+        for name in ("access_token", "access_token"):  # the second time it is revoked already
             body = {"token": grants[0][name]}
             api.call("POST", "/auth/revoke", body, token=tenant.app_token)
         body = {"token": grants[1]["refresh_token"]}
@@ -152,7 +147,6 @@ def test_revocations_by_kind(api: Api, tenant: Tenant) -> None:
 
 
 def test_what_administrators_end_by_kind(api: Api, tenant: Tenant) -> None:
-    """All credentials of a client, a rotation without grace, a session, all sessions."""
     kind = 'pricekeeper_revocations_total{kind="%s"}'
     why = {"reason": "leaked"}
     with moves(api, {kind % "session": 1, kind % "client": 1}):
@@ -173,7 +167,7 @@ def test_what_administrators_end_by_kind(api: Api, tenant: Tenant) -> None:
 
 
 def test_usage_and_the_size_of_its_commits(api: Api, tenant: Tenant) -> None:
-    """Ten records that come together are counted by one commit, and a duplicate by none."""
+    """One commit counts ten records that come together; a duplicate needs none."""
     outcome = 'pricekeeper_usage_records_total{outcome="%s"}'
     size, records = "pricekeeper_usage_commit_records", [usage() for _ in range(10)]
     body = {"requests": [*records, records[0]]}
@@ -193,7 +187,7 @@ def test_usage_and_the_size_of_its_commits(api: Api, tenant: Tenant) -> None:
 
 
 def test_store_calls_and_the_size_of_commits(api: Api, tenant: Tenant) -> None:
-    """A usage record is one transaction, which is one commit when it comes alone.
+    """A single usage record is one transaction and one commit.
 
     A new tick of the ledger may begin meanwhile: its marks are puts.
     """
@@ -220,7 +214,6 @@ def test_store_calls_and_the_size_of_commits(api: Api, tenant: Tenant) -> None:
 
 
 def test_selections_flips_and_quotas(api: Api, tenant: Tenant) -> None:
-    """Each flip down the ordering shows, and so does how much of every quota is spent."""
     reason, flips = 'pricekeeper_selections_total{reason="%s"}', "pricekeeper_sticky_flips_total"
     path = f"{tenant.app}/model-selection"
     with moves(api, {reason % "NORMAL": 1, reason % "warm": 2, f'{flips}{{outcome="made"}}': 0}):
@@ -250,7 +243,7 @@ def test_selections_flips_and_quotas(api: Api, tenant: Tenant) -> None:
 
 
 def test_limits_by_name_and_outcome(api: Api, tenant: Tenant) -> None:
-    """A tenant's own limits, and the API's; the limit that was in the way is the one denied."""
+    """A tenant's own limits, and the API's; only the limit that denies is counted as denied."""
     limit = 'pricekeeper_limit_decisions_total{limit="%s",outcome="%s"}'
     own = 'pricekeeper_api_limit_decisions_total{limit="%s",outcome="%s"}'
     path = f"{tenant.app}/limits/acquire"
@@ -265,7 +258,7 @@ def test_limits_by_name_and_outcome(api: Api, tenant: Tenant) -> None:
 
 
 def test_the_aggregator_lags_until_it_has_run(tmp_path: Path, api: Api) -> None:
-    """It grows with time, and falls when a run is complete; who does not run it can't say."""
+    """It grows with time, and falls when a run is complete; NaN without an aggregator."""
     name = "pricekeeper_aggregator_lag_seconds"
     assert isnan(scrape(api)[name])
     environment = {**ENVIRONMENT, "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "1"}
@@ -284,8 +277,6 @@ def test_the_aggregator_lags_until_it_has_run(tmp_path: Path, api: Api) -> None:
 async def test_on_dynamodb_faults_attempts_and_capacity(
     tmp_path: Path, dynamodb_local: str
 ) -> None:
-    """A throttle, a conflict and a lost reply are each counted; the record is, too, once."""
-
     def watch(proxy: FaultProxy) -> None:
         prefix = f"metrics-{uuid.uuid4().hex[:8]}-"
         store = f"dynamodb://us-east-1?prefix={prefix}&endpoint={proxy.endpoint}"
@@ -319,7 +310,6 @@ async def test_on_dynamodb_faults_attempts_and_capacity(
 
 @pytest.mark.slow
 def test_with_two_workers_a_scrape_speaks_for_both(tmp_path: Path) -> None:
-    """Whoever answers it: requests, and what the features of either process have counted."""
     with running_server(tmp_path, "--workers", "2", environment=ENVIRONMENT) as server:
         api = Api(server.url)
         tenant = Tenant(api).register()
@@ -343,7 +333,7 @@ def test_with_two_workers_a_scrape_speaks_for_both(tmp_path: Path) -> None:
                     assert connection.call("POST", path, body, token=tenant.app_token).status == 202
                 assert connection.call("GET", f"{tenant.app}/limits", token="none").status == 401
 
-        # A gauge is as the worker said that looked last, not as the other one remembers it.
+        # A gauge has the value that was set last, by any worker.
         name = tenant.quota_line("premium")
         path = f"{tenant.app}/model-selection?force_check=true"
         with connections_to_each(server, workers=2, each=1) as connections:
@@ -352,6 +342,6 @@ def test_with_two_workers_a_scrape_speaks_for_both(tmp_path: Path) -> None:
                 connection.call("POST", f"{tenant.app}/usage", body, token=tenant.app_token)
                 answer = connection.call("GET", path, token=tenant.app_token)
                 spent = answer.json["quota_status"]["quota_pct"] / 100
-                # So that this worker has told what it knows.
+                # So that this worker has carried its counts over.
                 connection.call("GET", "/metrics", token=METRICS_TOKEN)
                 assert scrape(api)[name] == pytest.approx(spent)

@@ -1,4 +1,4 @@
-"""Who may read the metrics, and a listener of their own that a busy service does not hold up."""
+"""Who may read the metrics, and a separate listener that a busy service does not delay."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ SPELLINGS = (
 
 
 def asked(url: str, path: str, method: str = "GET", *, authorization: str | None = None) -> Reply:
-    """The answer to a path that is sent as it is."""
+    """The answer to a path, sent unchanged."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=30)
     try:
         connection.putrequest(method, path, skip_host=True)
@@ -62,14 +62,14 @@ def asked(url: str, path: str, method: str = "GET", *, authorization: str | None
         connection.close()
 
 
-# Where clients ask
+# The public port
 
 
 @pytest.fixture(scope="module", params=["with a token", "without one"])
 def public(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Api]:
-    """A server that others can reach, without a listener for metrics."""
+    """A public server without a metrics listener."""
     environment = ENVIRONMENT if request.param == "with a token" else WITHOUT
     with running_server(tmp_path_factory.mktemp("public"), environment=environment) as server:
         yield Api(server.url)
@@ -78,7 +78,7 @@ def public(
 @pytest.mark.parametrize("path", SPELLINGS)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_nobody_reads_metrics_without_the_token(public: Api, path: str, method: str) -> None:
-    """However the path is spelled: what is served and who may have it is one decision."""
+    """However the path is spelled."""
     reply = asked(public.url, path, method)
     assert reply.status in (401, 404)
     assert b"pricekeeper_" not in reply.data
@@ -90,7 +90,7 @@ def test_nobody_reads_metrics_without_the_token(public: Api, path: str, method: 
      f"Bearer {METRICS_TOKEN}x", f"Bearer {METRICS_TOKEN[:-1]}", "Bearer \xfc"],
 )  # fmt: skip
 def test_another_token_does_not_open_them(public: Api, authorization: str) -> None:
-    """Nor does a part of it, nor the right one in another place."""
+    """Nor a part of it, nor the right one in another place."""
     reply = asked(public.url, "/metrics", authorization=authorization)
     assert (reply.status, reply.code) == (401, "UNAUTHORIZED")
     bearer = authorization.startswith("Bearer ") and bool(authorization[7:])
@@ -99,7 +99,7 @@ def test_another_token_does_not_open_them(public: Api, authorization: str) -> No
 
 
 def test_a_client_does_not_read_them(public: Api) -> None:
-    """They are the operator's: neither an access token nor the provisioning key opens them."""
+    """Neither an access token nor the provisioning key opens them."""
     tenant = Tenant(public).register()
     assert public.call("GET", "/metrics", token=tenant.app_token).status == 401
     assert public.call("GET", "/metrics", token=tenant.org_token).status == 401
@@ -107,7 +107,7 @@ def test_a_client_does_not_read_them(public: Api) -> None:
 
 
 def test_the_token_opens_them_where_one_is_set(request: pytest.FixtureRequest, public: Api) -> None:
-    """In every spelling that leads there, since there is one path behind all of them."""
+    """In every spelling of the path."""
     status = 200 if "with a token" in request.node.name else 401
     for path in ("/metrics", "/%6detrics"):
         reply = asked(public.url, path, authorization=f"bearer {METRICS_TOKEN}")
@@ -116,7 +116,7 @@ def test_the_token_opens_them_where_one_is_set(request: pytest.FixtureRequest, p
 
 
 def test_guesses_are_failures_of_their_address(tmp_path: Path) -> None:
-    """And are refused after a few. To come without a token is no guess, and the right one opens."""
+    """A missing token is no guess, and the right one still opens them."""
     environment = {**ENVIRONMENT, "PRICEKEEPER_API_RATE_LIMITS": "failures=3"}
     with running_server(tmp_path, environment=environment) as server:
         without = {asked(server.url, "/metrics").status for _ in range(6)}
@@ -130,7 +130,7 @@ def test_guesses_are_failures_of_their_address(tmp_path: Path) -> None:
     assert right.status == 200
 
 
-# A listener of their own
+# A separate listener
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def with_listener(
 
 
 def test_the_listener_has_metrics_and_health_and_nothing_else(tmp_path: Path) -> None:
-    """The service beside it has no metrics then."""
+    """The service itself has no metrics then."""
     with with_listener(tmp_path) as (server, listener):
         public = Api(server.url)
         assert listener.call("GET", "/healthz").json == {"status": "alive"}
@@ -169,7 +169,6 @@ def test_the_listener_has_metrics_and_health_and_nothing_else(tmp_path: Path) ->
 
 
 def test_the_listener_says_why_the_service_is_not_ready(tmp_path: Path) -> None:
-    """In the words of the service itself."""
     with with_listener(tmp_path) as (server, listener):
         until(lambda: listener.call("GET", "/readyz").json == {"status": "ready"})
         (tmp_path / "store.db").unlink()
@@ -180,7 +179,7 @@ def test_the_listener_says_why_the_service_is_not_ready(tmp_path: Path) -> None:
 
 
 def test_if_there_is_a_token_the_listener_asks_for_it(tmp_path: Path) -> None:
-    """For metrics; health is for everybody who reaches it."""
+    """Health stays open."""
     with with_listener(tmp_path, token=METRICS_TOKEN) as (server, listener):
         for path in ("/metrics", "/%6detrics"):
             refused = asked(listener.url, path)
@@ -193,7 +192,7 @@ def test_if_there_is_a_token_the_listener_asks_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_with_two_workers_one_listener_speaks_for_both(tmp_path: Path) -> None:
-    """The process that has started them answers: metrics of both, and health of both."""
+    """The parent process answers for both."""
     with with_listener(tmp_path, "--workers", "2") as (server, listener):
         tenant = Tenant(Api(server.url)).register()
         with connections_to_each(server, workers=2, each=1) as connections:
@@ -210,12 +209,12 @@ def test_with_two_workers_one_listener_speaks_for_both(tmp_path: Path) -> None:
         until(lambda: listener.call("GET", "/readyz").json == {"status": "ready"})
 
 
-# How it is with a service that is stuck
+# A service that is stuck
 
 
 @contextmanager
 def in_a_thread(server: uvicorn.Server) -> Iterator[str]:
-    """Serve from another thread of this process; the value is the URL."""
+    """Serve from another thread of this process; yields the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
@@ -238,7 +237,7 @@ def listener_for(
 def test_a_loop_that_stands_still_does_not_hold_up_the_listener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Health and metrics are answered while nothing else is; readiness says that it is not."""
+    """Health and metrics are answered meanwhile; readiness says no."""
     worker, loops, goes_on = OneWorker(), list[asyncio.AbstractEventLoop](), threading.Event()
     show = worker.show
 
@@ -264,7 +263,7 @@ def test_a_loop_that_stands_still_does_not_hold_up_the_listener(
 
 
 class Beating:
-    """Workers whose loops turn when they are told to."""
+    """Workers whose loops turn when the test says."""
 
     def __init__(self, *beats_ms: int | None) -> None:
         self.beats_ms: Sequence[int | None] = beats_ms
@@ -277,7 +276,7 @@ class Beating:
 
 
 def test_alive_means_that_every_loop_has_turned_of_late() -> None:
-    """Within ten seconds; a worker that only starts is no reason to end the others."""
+    """Within ten seconds. A starting worker does not make the others fail."""
     clock, watched = ManualClock(), Beating(None, None)
     with in_a_thread(listener_for(watched, "http://127.0.0.1:1", clock)) as url:
         listener = Api(url)
@@ -302,7 +301,7 @@ def test_alive_means_that_every_loop_has_turned_of_late() -> None:
 
 
 async def test_a_worker_leaves_its_sign_as_often_as_it_says(tmp_path: Path) -> None:
-    """In a file that the process which has started it looks at."""
+    """In a file that its parent process reads."""
     clock = ManualClock()
     beating = asyncio.create_task(beat_forever(HeartbeatInFile(tmp_path), clock))
     workers = SeveralWorkers(tmp_path, lambda: [os.getpid(), 1])

@@ -1,4 +1,4 @@
-"""What an operator sees of money: over a socket, on both stores."""
+"""Money in the metrics, over a socket on both stores."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ def today() -> str:
 
 
 def test_before_the_first_aggregation_no_moment_is_1970(api: Api) -> None:
-    """What is known then is what was counted since the day began."""
+    """Only counts are known since the day began."""
     tenant = Tenant(api).register()
     reply = api.call("POST", f"{tenant.app}/usage", usage(), token=tenant.app_token)
     as_of = datetime.fromisoformat(reply.json["daily_total"]["as_of"])
@@ -67,7 +67,7 @@ def test_ranges_say_how_old_they_are(api: Api, location: str) -> None:
 def test_the_quotas_of_more_than_a_thousand_apps_are_all_in_the_sum(
     api: Api, location: str
 ) -> None:
-    """However many pages that takes, for a day and for a range."""
+    """Through all pages, for a day and for a range."""
     tenant = Tenant(api).register()
 
     async def multiply(store: Store) -> None:
@@ -105,7 +105,6 @@ def test_a_deletion_is_a_revocation_of_the_client(api: Api) -> None:
 
 
 def test_quotas_are_shown_of_apps_that_only_report_and_after_an_override(api: Api) -> None:
-    """No selection is needed for the one, and none takes the other back."""
     tenant = Tenant(api).register()
     name = tenant.quota_line("premium")
     record = usage(input_tokens=100_000, output_tokens=20_000)
@@ -121,7 +120,7 @@ def test_quotas_are_shown_of_apps_that_only_report_and_after_an_override(api: Ap
 
 
 def test_a_restart_does_not_end_the_lag(location: str, tmp_path: Path, server: Server) -> None:
-    """The store knows when the last complete run was, and the process that starts asks it."""
+    """The new process reads the last complete run from the store."""
     del server  # it has made the tables
     table, key = CHECKPOINT
     began_ms = SystemClock().now_ms() - 3_600_000

@@ -1,4 +1,4 @@
-"""From counts to metrics, on a clock that the test moves: what time does to them, and bounds."""
+"""From counts to metrics, on a clock that the test moves."""
 
 import asyncio
 import uuid
@@ -36,7 +36,7 @@ DAY_MS = 24 * 3_600_000
 
 @dataclass
 class Instance:
-    """A service's inside, and what is seen of it."""
+    """A service and its metrics."""
 
     clock: ManualClock
     services: Services
@@ -62,12 +62,12 @@ class Instance:
         await self.services.metering.record(policy, record)
 
     async def spend(self, policy: Policy, input_tokens: int) -> None:
-        """Use the premium model, and have that noticed."""
+        """Use the premium model, and update the metrics."""
         await self.report(policy, input_tokens)
         await self.services.selection.assess(policy, force_check=True)
 
     async def restarted(self) -> "Instance":
-        """Start another observer on the same store, as the next process would."""
+        """Start another observer on the same store, as a restart would."""
         limits = ApiLimits(self.services.limiter, {})
         metrics = Metrics(self.services.meter)
         observer = Observer(self.services, metrics, self.supervisor, limits)
@@ -95,7 +95,7 @@ async def at(tmp_path: Path) -> AsyncIterator[Instance]:
 
 
 async def test_the_lag_grows_until_a_run_is_complete(at: Instance) -> None:
-    """It is the time since the last complete run began, whoever made it."""
+    """It is the time since the last complete run began, on any instance."""
     assert at.scrape()[LAG] == 0
     at.clock.advance_ms(60_000)
     assert at.scrape()[LAG] == 60
@@ -112,7 +112,6 @@ async def test_the_lag_grows_until_a_run_is_complete(at: Instance) -> None:
 async def test_a_run_that_fails_does_not_end_the_lag(
     at: Instance, since_last_ms: int | None
 ) -> None:
-    """An aggregator that fails every minute is late, and the alarm has to hear of it."""
     for _ in range(10):
         at.clock.advance_ms(60_000)
         at.observer.note_aggregation(
@@ -122,7 +121,7 @@ async def test_a_run_that_fails_does_not_end_the_lag(
 
 
 async def test_a_restart_does_not_end_the_lag(at: Instance) -> None:
-    """The store knows when the last complete run began, and since when a first one is awaited."""
+    """The store knows when the last complete run began, or since when the first is due."""
     at.clock.advance_ms(60_000)
     assert (await at.restarted()).scrape()[LAG] == 60
     await at.services.aggregator.run_once()
@@ -134,7 +133,7 @@ async def test_a_restart_does_not_end_the_lag(at: Instance) -> None:
 
 
 async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path: Path) -> None:
-    """Neither zero, which would be a promise, nor more, which would be an alarm."""
+    """Neither zero, a promise, nor more, an alarm."""
     settings = Settings(
         SqliteLocation(MEMORY), data_dir=tmp_path / "data", aggregator_interval_secs=0
     )
@@ -145,7 +144,7 @@ async def test_an_instance_without_an_aggregator_does_not_know_the_lag(tmp_path:
 
 
 async def test_a_quota_is_unspent_again_when_the_day_is_over(at: Instance) -> None:
-    """A client that went away in the evening does not ring the alarm all night."""
+    """A client that stopped in the evening does not cause an alarm all night."""
     policy = await at.org()
     name = quota_line(policy)
     await at.spend(policy, input_tokens=400_000)
@@ -157,7 +156,7 @@ async def test_a_quota_is_unspent_again_when_the_day_is_over(at: Instance) -> No
 
 
 async def test_a_quota_that_is_used_is_not_forgotten_by_an_older_total(at: Instance) -> None:
-    """What was summed or counted stands: an override, or a total of before, takes nothing back."""
+    """An override or an older total does not lower it."""
     policy = await at.org()
     name = quota_line(policy)
     await at.spend(policy, input_tokens=400_000)
@@ -172,7 +171,7 @@ async def test_a_quota_that_is_used_is_not_forgotten_by_an_older_total(at: Insta
 
 
 async def test_an_app_that_only_reports_has_its_quotas_shown(at: Instance) -> None:
-    """A record tells how much of a quota is used; so does the next one, and so does a batch."""
+    """From records and from batches."""
     policy = await at.org()
     name = quota_line(policy)
     await at.report(policy, input_tokens=10_000)
@@ -196,7 +195,7 @@ async def test_an_app_that_only_reports_has_its_quotas_shown(at: Instance) -> No
 
 
 async def test_only_so_many_scopes_are_shown(at: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first thousand: a line for each of a million tenants would help nobody."""
+    """The first thousand."""
     monkeypatch.setattr(metering_meter, "SCOPES_MAX", 3)
     policies = [await at.org() for _ in range(5)]
     for policy in (*policies, policies[0]):
@@ -207,7 +206,7 @@ async def test_only_so_many_scopes_are_shown(at: Instance, monkeypatch: pytest.M
 
 
 async def test_a_line_is_under_the_name_of_whom_it_is_about(at: Instance) -> None:
-    """Two of the same name are told apart by id; who is renamed has one line and not two."""
+    """Equal names are distinguished by id; a renamed scope has one line."""
     first, second = await at.org(), await at.org()
     for policy in (first, second):
         await at.spend(policy, input_tokens=400_000)
@@ -221,7 +220,7 @@ async def test_a_line_is_under_the_name_of_whom_it_is_about(at: Instance) -> Non
 
 
 def test_only_so_many_limit_names_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tenants name their limits; whatever they come up with, the rest counts as one."""
+    """Tenants name their limits; beyond the bound, the rest counts as one."""
     monkeypatch.setattr(metrics_module, "_LIMIT_NAMES_MAX", 2)
     metrics = Metrics(StoreMeter())
     for name in ("rpm", "tpm", "a", "b", "rpm"):
@@ -237,7 +236,7 @@ def test_only_so_many_limit_names_are_shown(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_job_that_crashes_is_counted(at: Instance) -> None:
-    """Shown at zero from the start, so that the first crash is a change to see."""
+    """Shown at zero from the start, so that the first crash is a change."""
 
     async def crash() -> None:
         await at.clock.sleep_ms(1)
@@ -254,7 +253,6 @@ async def test_a_job_that_crashes_is_counted(at: Instance) -> None:
 
 
 async def test_a_clock_in_doubt_is_shown(at: Instance) -> None:
-    """While it is, and how far wall time is ahead; and how often that began."""
     names = [f"pricekeeper_clock_{name}" for name in ("in_doubt", "leap_seconds", "leaps_total")]
 
     def shown() -> list[float]:
@@ -269,7 +267,6 @@ async def test_a_clock_in_doubt_is_shown(at: Instance) -> None:
 
 
 async def test_swept_rows_are_counted(at: Instance) -> None:
-    """What expired and was removed from the file."""
     expired = {"PK": "jti", "expires_at_epoch": (at.clock.now_ms() - DAY_MS) // 1000}
     await at.services.store.put(Put(REVOKED_TOKENS, expired))
     assert isinstance(at.services.store, SqliteStore)
@@ -278,7 +275,7 @@ async def test_swept_rows_are_counted(at: Instance) -> None:
 
 
 def test_counts_are_carried_over_once() -> None:
-    """A scrape between two others takes nothing away from them, and adds nothing twice."""
+    """Extra scrapes change nothing."""
     meter = StoreMeter()
     metrics = Metrics(meter)
     name = 'pricekeeper_store_calls_total{call="get"}'
@@ -292,7 +289,7 @@ def test_counts_are_carried_over_once() -> None:
     ("size", "bound"), [(1, "1.0"), (2, "2.0"), (3, "4.0"), (1_000, "1024.0"), (1_025, "+Inf")]
 )
 def test_sizes_are_a_histogram(size: int, bound: str) -> None:
-    """In the first bucket that is large enough, with their sum: what Prometheus itself would do."""
+    """As Prometheus itself would count them."""
     meter = StoreMeter()
     metrics = Metrics(meter)
     for _ in range(2):
@@ -310,7 +307,7 @@ def test_sizes_are_a_histogram(size: int, bound: str) -> None:
 
 
 async def test_the_age_of_a_secret_is_shown_when_its_client_comes(at: Instance) -> None:
-    """From its first login here on, and that of the newest one from its claim on."""
+    """From its first login on this instance, and of the newest secret from its claim."""
     policy, credentials = await at.org(), at.services.credentials
     labels = f'app="",app_id="",org="{policy.org_name}",org_id="{policy.org_id}"'
     name = f"pricekeeper_client_secret_created_timestamp_seconds{{{labels}}}"
@@ -327,7 +324,7 @@ async def test_the_age_of_a_secret_is_shown_when_its_client_comes(at: Instance) 
 
 
 async def test_only_so_many_ages_are_kept(at: Instance) -> None:
-    """Clients are named by others, and a metric has a line for each."""
+    """Tenants name clients, and a metric has a line for each."""
     meter, policy = CredentialsMeter(), await at.org()
 
     def log_in(client: Client, created_at_epoch: int | None) -> None:

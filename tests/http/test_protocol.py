@@ -1,4 +1,4 @@
-"""What a peer may send before a request is whole, and leave unread after it, is bounded."""
+"""Bounds on what a peer may send before a request is complete, and leave unread after it."""
 
 import json
 import socket
@@ -28,7 +28,7 @@ CHUNKED = b"POST /auth/token HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """One server: no store has a part in this."""
+    """One server for all tests: the store plays no part."""
     with running_server(tmp_path_factory.mktemp("protocol"), environment=ENVIRONMENT) as server:
         yield Api(server.url)
 
@@ -41,7 +41,7 @@ def connected(url: str) -> Iterator[socket.socket]:
 
 
 def flooded(raw: socket.socket, start: bytes, piece: bytes) -> int:
-    """Send it again and again until the other side has had enough: how much it took."""
+    """Send it repeatedly until the server closes; returns how many bytes it took."""
     raw.sendall(start)
     sent = 0
     try:
@@ -54,7 +54,7 @@ def flooded(raw: socket.socket, start: bytes, piece: bytes) -> int:
 
 
 def received(raw: socket.socket) -> bytes:
-    """Everything until it is closed; a reset is an end, too."""
+    """Everything until the connection is closed or reset."""
     data = b""
     try:
         while part := raw.recv(65536):
@@ -81,7 +81,6 @@ def received(raw: socket.socket) -> bytes:
     ],
 )
 def test_what_gathers_without_end_is_cut_off(api: Api, start: bytes, piece: bytes) -> None:
-    """Long before it could fill a memory; others are served."""
     with connected(api.url) as raw:
         assert flooded(raw, start, piece) < SENT_MAX
     assert api.call("GET", "/healthz").status == 200
@@ -98,7 +97,7 @@ def test_what_gathers_without_end_is_cut_off(api: Api, start: bytes, piece: byte
     ],
 )
 def test_a_request_says_once_which_host_it_is_for(api: Api, head: bytes, status: int) -> None:
-    """RFC 9112 has it so; HTTP/1.0 did not."""
+    """RFC 9112 requires it; HTTP/1.0 did not."""
     with connected(api.url) as raw:
         raw.sendall(head + b"Connection: close\r\n\r\n")
         answer = received(raw)
@@ -108,7 +107,6 @@ def test_a_request_says_once_which_host_it_is_for(api: Api, head: bytes, status:
 
 
 def test_too_many_headers_are_told(api: Api) -> None:
-    """With a problem, if the request is small enough to be read first."""
     few = b"".join(b"X-%d: y\r\n" % n for n in range(protocol.FIELDS_MAX - 2))
     with connected(api.url) as raw:
         raw.sendall(HEAD + few + b"Connection: close\r\n\r\n")
@@ -121,7 +119,7 @@ def test_too_many_headers_are_told(api: Api) -> None:
 
 
 def test_a_body_in_small_chunks_is_no_flood(api: Api) -> None:
-    """However much the lines between them come to."""
+    """However many bytes its chunk lines have."""
     body = b'{"org_name":"' + b"x" * 90_000 + b'"}'
     chunks = b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n\r\n"
     with connected(api.url) as raw:
@@ -149,7 +147,7 @@ def test_a_body_in_small_chunks_is_no_flood(api: Api) -> None:
 def test_who_never_finishes_a_request_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes, half: bytes
 ) -> None:
-    """After half a minute; here, a moment. Whole requests are not hurried."""
+    """After half a minute; here, sooner. Complete requests are not affected."""
     monkeypatch.setattr(protocol, "ARRIVAL_SECS_MAX", 0.2)
     monkeypatch.setattr(protocol, "_LOOK_EVERY_SECS", 0.05)
     with (
@@ -170,7 +168,7 @@ def test_who_never_finishes_a_request_is_cut_off(
 
 
 def test_half_a_request_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """Nothing of it was accepted; whoever sent it can send it again."""
+    """It was not accepted, so its client can send it again."""
     with running_server(tmp_path, environment=ENVIRONMENT) as server, connected(server.url) as raw:
         raw.sendall(CHUNKED)
         with connected(server.url) as other:  # answered: so the half has come as well

@@ -1,4 +1,4 @@
-"""Readiness: whether the store takes writes, tried once a second at most whoever asks."""
+"""Readiness: whether the store takes writes, probed at most once a second."""
 
 import asyncio
 import uuid
@@ -60,7 +60,7 @@ def leaves(kind: type[StoreError]) -> list[type[StoreError]]:
 
 
 class Failing:
-    """A store that answers when it is told to, and how."""
+    """A store that answers or fails as the test says."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -96,7 +96,6 @@ async def readiness_of() -> AsyncIterator[tuple[Failing, Readiness, ManualClock]
 
 
 async def test_both_answers_are_remembered_for_a_second() -> None:
-    """A store that comes back, or goes away, is noticed after that."""
     async with readiness_of() as (store, readiness, clock):
         failure = StoreUnavailableError("it is down")
         for down in (None, failure, None):
@@ -109,7 +108,7 @@ async def test_both_answers_are_remembered_for_a_second() -> None:
 
 
 async def test_a_probe_that_hangs_is_the_only_one_and_holds_nobody() -> None:
-    """Whoever asks waits for it so long and no longer; when it ends, its answer counts."""
+    """Requests wait for a bounded time; when the probe ends, its result counts."""
     async with readiness_of() as (store, readiness, clock):
         store.answers.clear()
         first, second = (asyncio.create_task(readiness.check()) for _ in range(2))
@@ -129,13 +128,13 @@ async def test_a_probe_that_hangs_is_the_only_one_and_holds_nobody() -> None:
         assert probe is not None
         assert patience is not None
         assert await probe is None
-        assert patience.done()  # and nothing is left behind
+        assert patience.done()  # nothing is left behind
         assert await readiness.check() is None
 
 
 @pytest.mark.parametrize("failure", leaves(StoreError))
 async def test_every_failure_of_a_store_has_a_reason(failure: type[StoreError]) -> None:
-    """And the reason does not quote the error, which may name accounts and paths."""
+    """It does not quote the error, which may name accounts and paths."""
     async with readiness_of() as (store, readiness, _):
         store.failure = failure.__new__(failure, "arn:aws:secret")
         reason = await readiness.check()
@@ -149,7 +148,7 @@ async def turn() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the others go on until it is so."""
+    """Let other tasks run until it is true."""
     for _ in range(100):
         if condition():
             return

@@ -1,4 +1,4 @@
-"""The shell around every operation: what is told, logged and counted when something goes wrong."""
+"""The shell around every operation: answers, logs and counts when something goes wrong."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from pricekeeper.values import OrgId
 from pricekeeper.wire.operation import Access, Operation
 from scraping import read_samples
 
-SOMEBODY = Principal(
+OTHER = Principal(
     org_id=OrgId("11111111-2222-4333-8444-555555555555"),
     app_id=None,
     client_id="org-11111111-2222-4333-8444-555555555555",
@@ -41,7 +41,7 @@ SOMEBODY = Principal(
 
 
 async def handler(call: Call) -> Answer:
-    """Whatever the path asks for."""
+    """Does what the path says."""
     match call.path["what"]:
         case "bug":
             raise ZeroDivisionError
@@ -50,7 +50,7 @@ async def handler(call: Call) -> Answer:
         case "missing":
             raise NotFoundError("x")
         case "not-yours":
-            call.principal = SOMEBODY
+            call.principal = OTHER
             raise NotFoundError("x")
         case "unspeakable":
             return Answer(200, object())
@@ -63,7 +63,7 @@ def lifespan() -> AbstractAsyncContextManager[dict[str, Any]]:
 
 
 class Served:
-    """The shell, with requests put into it as a server would."""
+    """The shell, with requests as a connection begins them."""
 
     def __init__(self, state: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
         get = Operation("get", "GET", "/{what}", dict, Access.PUBLIC, "", limit="selection")
@@ -103,7 +103,7 @@ class Served:
         return int(first.split()[1]), {line.partition(b":")[0] for line in lines}, body
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """Every line about that, since the last time."""
+        """All lines of that event since the last call."""
         lines = [json.loads(line) for line in self._capsys.readouterr().err.splitlines()]
         return [line for line in lines if line["event"] == event]
 
@@ -141,7 +141,7 @@ async def served(
 async def test_our_own_faults_are_told_without_a_word_and_logged_whole(
     served: Served, path: str, status: int, code: str, event: str
 ) -> None:
-    """A problem with the request's id; the log has the reason under it, the metrics count it."""
+    """A problem with the request's id; the log has the cause under that id."""
     answered, _, body = await served(path) or pytest.fail("no answer")
     problem = json.loads(body)
     (line,) = served.logged(event)
@@ -154,7 +154,6 @@ async def test_our_own_faults_are_told_without_a_word_and_logged_whole(
 
 
 async def test_a_mistake_of_the_callers_is_no_line_in_the_log(served: Served) -> None:
-    """It has its access line and is counted, like everything else."""
     await served("/missing")
     assert served.logged("problem") == []
     assert served.counted('pricekeeper_problems_total{code="NOT_FOUND"}') == 1
@@ -163,7 +162,7 @@ async def test_a_mistake_of_the_callers_is_no_line_in_the_log(served: Served) ->
 async def test_what_is_left_of_a_limit_is_told_unless_it_could_tell_tenants_apart(
     served: Served,
 ) -> None:
-    """What another tenant has is refused before it is counted; so what is absent says nothing."""
+    """Else headers would tell a missing resource from another tenant's."""
     for path in ("/fine", "/missing", "/bug"):
         _, names, _ = await served(path) or pytest.fail("no answer")
         assert b"ratelimit-remaining" in names
@@ -174,7 +173,7 @@ async def test_what_is_left_of_a_limit_is_told_unless_it_could_tell_tenants_apar
 async def test_who_leaves_before_the_body_has_come_is_noted_and_not_answered(
     served: Served,
 ) -> None:
-    """Under nginx's number for it, in the log and the metrics."""
+    """As 499, in the log and the metrics."""
     assert await served("/fine", "PUT", leaves=True) is None
     (line,) = served.logged("request")
     assert (line["status"], line["route"]) == (499, "/{what}")

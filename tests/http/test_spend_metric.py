@@ -1,4 +1,4 @@
-"""Dollars in the metrics, by name: over a socket on each store, and bounds on a manual clock."""
+"""Dollars in the metrics by name, on each store, with bounds on a manual clock."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_dollars_by_name_are_the_same_after_a_restart(
     tmp_path: Path, store: str, workers: int
 ) -> None:
-    """What was counted before a kill is there at once, from the totals, and grows from there."""
+    """The totals are there at once after a kill, and grow from there."""
     environment = {**ENVIRONMENT, "PRICEKEEPER_AGGREGATOR_INTERVAL_SECS": "1"}
     arguments = ("--workers", str(workers)) if workers > 1 else ()
     options: dict[str, Any] = {"environment": environment, "store": store}
@@ -106,7 +106,7 @@ def test_dollars_by_name_are_the_same_after_a_restart(
 
 @dataclass
 class Instance:
-    """A service's inside, on a clock that the test moves."""
+    """A service on a clock that the test moves."""
 
     clock: ManualClock
     services: Services
@@ -131,7 +131,7 @@ class Instance:
         return made.policy
 
     async def spend(self, policy: Policy, dollars: int, label: str = "premium") -> None:
-        """Use a model for that many dollars, and have it aggregated."""
+        """Spend that many dollars, and aggregate."""
         prices = self.services.prices.catalogue.model(label).default_pricing
         assert prices.input is not None
         for _ in range(dollars):
@@ -154,7 +154,7 @@ async def at(tmp_path: Path) -> AsyncIterator[Instance]:
 
 
 async def test_there_is_a_bound_and_the_rest_is_one_line(at: Instance) -> None:
-    """Those who spent the most have their own; nobody loses it to a newcomer; nothing is lost."""
+    """The highest spenders have lines; a line stays; the sum is complete."""
     metric = at.metric(series_max=2)
     orgs = [await at.org(f"org {number}") for number in range(4)]
     for number, org in enumerate(orgs):
@@ -174,7 +174,7 @@ async def test_there_is_a_bound_and_the_rest_is_one_line(at: Instance) -> None:
 
 
 async def test_a_month_ends_where_the_organisation_is(at: Instance) -> None:
-    """Its line begins anew; the line of an organisation further west goes on."""
+    """Its line resets; the line of an organisation further west continues."""
     metric = at.metric()
     east = await at.org("East", timezone="Pacific/Auckland")
     west = await at.org("West", timezone="America/Los_Angeles")
@@ -193,7 +193,7 @@ async def test_a_month_ends_where_the_organisation_is(at: Instance) -> None:
 
 
 async def test_a_new_name_takes_the_line_over(at: Instance) -> None:
-    """Within ten minutes; the line of the old name is empty then, so that sums stay right."""
+    """Within ten minutes. The old name's line becomes empty, so sums stay right."""
     metric = at.metric()
     org = await at.org("Before")
     await at.spend(org, 2)
@@ -207,7 +207,6 @@ async def test_a_new_name_takes_the_line_over(at: Instance) -> None:
 
 
 async def test_who_was_deleted_has_its_ids(at: Instance) -> None:
-    """The money was spent."""
     org = await at.org("Gone", quota_scope="APP")
     app = await at.app(org, "web", "Web")
     await at.spend(app, 2)
@@ -217,7 +216,7 @@ async def test_who_was_deleted_has_its_ids(at: Instance) -> None:
 
 
 async def test_an_organisation_that_can_not_be_read_has_its_ids(at: Instance) -> None:
-    """And keeps nobody else from being shown."""
+    """Other lines are still shown."""
     strange, good = await at.org("Strange"), await at.org("Good")
     await at.spend(strange, 2)
     await at.spend(good, 3)
@@ -229,21 +228,21 @@ async def test_an_organisation_that_can_not_be_read_has_its_ids(at: Instance) ->
 
 
 async def test_a_scope_that_is_none_has_its_own_line(at: Instance) -> None:
-    """An organisation that nobody knows is shown as it is, and keeps nobody else from that."""
+    """An unknown organisation is shown by id, and other lines are still shown."""
     org = await at.org("Acme")
     await at.spend(org, 2)
     day = org_day("UTC", at.clock.now_ms())
-    account, expires = Account("ORG#nobody", "premium", day), day_expires_at_epoch(day)
+    account, expires = Account("ORG#unknown", "premium", day), day_expires_at_epoch(day)
     total = Total(cost_usd_picos=10**12, as_of_ms=1)
     for put in listed_total_puts(account, total, expires):
         await at.services.store.put(put)
     await at.metric().refresh()
-    expected = {("Acme", "", "premium"): 2, ("nobody", "", "premium"): 1}
+    expected = {("Acme", "", "premium"): 2, ("unknown", "", "premium"): 1}
     assert at.dollars() == pytest.approx(expected, rel=1e-5)
 
 
 async def test_a_store_that_does_not_answer_changes_nothing(at: Instance) -> None:
-    """What was shown stays, and the next refresh goes on."""
+    """The shown values stay until the next refresh."""
     metric, org = at.metric(), await at.org("Acme")
     await at.spend(org, 2)
     await metric.refresh()
@@ -253,7 +252,7 @@ async def test_a_store_that_does_not_answer_changes_nothing(at: Instance) -> Non
 
 
 def test_names_are_unmistakable() -> None:
-    """Equal names have their ids; so has a name that looks like that, or like the rest."""
+    """Equal names have their ids; so does a name that imitates one, or the rest."""
     owners = {
         "ORG#1#APP#a": ScopeOwner("Acme", "Web", "UTC"),
         "ORG#1#APP#b": ScopeOwner("Acme", "Web", "UTC"),
@@ -282,7 +281,6 @@ def test_what_can_not_be_printed_is_replaced() -> None:
 
 
 def test_one_worker_of_several_is_elected(tmp_path: Path) -> None:
-    """Until it ends; then another one is."""
     with Election(tmp_path, "spend") as second:
         with Election(tmp_path, "spend") as first:
             assert (first.try_to_take_lock(), second.try_to_take_lock()) == (True, False)

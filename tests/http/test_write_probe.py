@@ -1,4 +1,4 @@
-"""Readiness is whether the service can do its work: each trouble of a store is told, with a reason.
+"""Readiness names each trouble of a store.
 
 Real files, real limits of the operating system, real sockets; the service's own clock.
 """
@@ -31,7 +31,7 @@ def ready(api: Api) -> Reply:
 
 
 def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
-    """The operating system lets no file grow; as soon as it does again, the service is ready."""
+    """The operating system lets no file grow, then lets it grow again."""
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
         api = Api(server.url)
         tenant = Tenant(api).register()
@@ -52,7 +52,7 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
 def with_its_store(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Api, SqliteStore]]:
-    """A service in this process, and the store that it has opened."""
+    """A service in this process, and its store."""
     opened: list[SqliteStore] = []
     open_store = SqliteStore.open
 
@@ -67,7 +67,7 @@ def with_its_store(
 
 
 def test_a_file_that_is_read_only_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though reads go on. Root may write to any file, so SQLite itself is told to refuse."""
+    """Reads continue. Root may write to any file, so SQLite itself is set to refuse."""
     with with_its_store(tmp_path, monkeypatch) as (api, store):
         assert ready(api).status == 200
         store._writer._connection.pragma("query_only", "on")
@@ -79,7 +79,7 @@ def test_a_file_that_is_read_only_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def damage(path: Path) -> None:
-    """Overwrite every page but the first, as a dying disk does: the file's time stays as it was."""
+    """Overwrite every page but the first, as a dying disk does, and keep the file's time."""
     before = path.stat()
     whole = path.read_bytes()
     with path.open("r+b") as file:
@@ -89,7 +89,7 @@ def damage(path: Path) -> None:
 
 
 def test_a_file_that_gets_damaged_is_told_and_refused(tmp_path: Path) -> None:
-    """Once SQLite has met the damage, nothing more is written that could spread it."""
+    """Once SQLite has met the damage, no write can spread it."""
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
         tenant = Tenant(Api(server.url)).register()
         api = tenant.api
@@ -108,7 +108,6 @@ def test_a_file_that_gets_damaged_is_told_and_refused(tmp_path: Path) -> None:
 
 
 def test_a_service_does_not_start_on_a_damaged_file(tmp_path: Path) -> None:
-    """And says why."""
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
         tenant = Tenant(Api(server.url)).register()
         api = tenant.api
@@ -123,7 +122,7 @@ def test_a_service_does_not_start_on_a_damaged_file(tmp_path: Path) -> None:
 
 
 def test_a_store_that_hangs_does_not_hold_readiness(tmp_path: Path, dynoxide: str) -> None:
-    """The answer comes while it hangs, and the next ones need no second probe."""
+    """The answer comes while it hangs, without a second probe."""
     with hanging_proxy(dynoxide) as store:
         url = f"dynamodb://us-east-1?prefix=p-{uuid.uuid4().hex[:8]}-&endpoint={store.endpoint}"
         settings = replace(
@@ -140,7 +139,7 @@ def test_a_store_that_hangs_does_not_hold_readiness(tmp_path: Path, dynoxide: st
 
 
 def test_a_probe_costs_one_write_unit_and_one_read_unit(tmp_path: Path, dynoxide: str) -> None:
-    """A second at most, and only while somebody asks; docs/costs.md has it."""
+    """At most once a second, and only while `/readyz` is asked; as docs/costs.md says."""
     clock = ManualClock()
     url = f"dynamodb://us-east-1?prefix=c-{uuid.uuid4().hex[:8]}-&endpoint={dynoxide}"
     settings = replace(

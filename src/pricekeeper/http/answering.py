@@ -41,7 +41,7 @@ from pricekeeper.http.problems import problem_of
 
 log = structlog.get_logger("pricekeeper.http")
 
-NOBODY_LEFT: Final = 499
+CALLER_LEFT: Final = 499
 """The caller left before its answer; nginx's number, for the log and the metrics only."""
 _PROBLEM: Final = b"application/problem+json"
 _NO_STORE: Final = (b"cache-control", b"no-store")
@@ -177,7 +177,7 @@ async def answer_with(
     work: Coroutine[Any, Any, Answer],
 ) -> None:
     """Send the result of ``work``, or the problem that it raised, and note it."""
-    status, elapsed_us = NOBODY_LEFT, None
+    status, elapsed_us = CALLER_LEFT, None
     try:
         answer = await _answer_of(call, work)
         status = answer.status
@@ -185,7 +185,7 @@ async def answer_with(
             elapsed_us = _us_since(started_ns)
         await send_answer(exchange, answer, call)
     except CallerLeftError:
-        status = NOBODY_LEFT
+        status = CALLER_LEFT
     finally:  # also if the server cancels it
         note(call, route, status, _us_since(started_ns) if elapsed_us is None else elapsed_us)
 

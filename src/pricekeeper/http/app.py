@@ -1,4 +1,4 @@
-"""The ASGI application: every operation on its path, and the lifespan around them."""
+"""The service as an ASGI application: its operations, and the lifespan that opens them."""
 
 from __future__ import annotations
 
