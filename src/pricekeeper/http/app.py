@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pricekeeper.gateway.relay import Gateway
 
 CALLS_PERCENT: Final = 75
-"""Of the connections, how many calls through the gateway may be under way at once."""
+"""Share of the connections that may be calls through the gateway."""
 
 
 def make_app(
@@ -48,9 +48,9 @@ def make_app(
     heartbeat: Heartbeat | None = None,
     page_folder: Path = FOLDER,
 ) -> Shell:
-    """An application that opens its services when it starts and drains them when it stops.
+    """An application that opens its services at the start and drains them at the end.
 
-    ``worker`` is what another thread sees of it, ``heartbeat`` where another process looks. The
+    Another thread watches it through ``worker``, another process through ``heartbeat``. The
     dashboard was built into ``page_folder``.
     """
     operations = ROUTES if settings.serves_api else GATEWAY_ROUTES
@@ -97,9 +97,9 @@ def make_app(
 
 
 def app_from_environment(worker: OneWorker | None = None, *, public_allowed: bool = False) -> Shell:
-    """The application as the environment configures it: what each worker process starts from.
+    """The application of a worker process, configured by the environment.
 
-    With ``public_allowed`` the demo's secrets are good enough: ``serve --demo`` sees to the rest.
+    ``public_allowed`` accepts the demo's secrets; ``serve --demo`` makes sure that this is safe.
     """
     collect_garbage_less_often()
     settings = read_settings(os.environ)
@@ -116,7 +116,7 @@ def app_from_environment(worker: OneWorker | None = None, *, public_allowed: boo
 
 @asynccontextmanager
 async def _open_api_limits(services: Services) -> AsyncIterator[ApiLimits]:
-    """Open the API's own limits; at the end, give back what was prefetched for them."""
+    """Open the API's own limits; at the end, return prefetched tokens."""
     async with Limiter(services.store, clock=services.clock) as limiter:
         yield ApiLimits(limiter, services.settings.api_limits_per_minute)
 
@@ -125,12 +125,11 @@ async def _open_api_limits(services: Services) -> AsyncIterator[ApiLimits]:
 async def _open_gateway(
     services: Services, api_limits: ApiLimits, metrics: Metrics
 ) -> AsyncIterator[Gateway | None]:
-    """Open the gateway, if an upstream is configured."""
     location = services.settings.bedrock
     if location is None or not services.settings.serves_gateway:
         yield None
         return
-    # What it needs takes a while to load, and most services have no gateway.
+    # It takes a while to load, and most services have no gateway.
     from pricekeeper.gateway.relay import Gateway  # noqa: PLC0415
     from pricekeeper.gateway.upstream import open_upstream  # noqa: PLC0415
 
@@ -163,7 +162,7 @@ async def _open_gateway(
 
 @asynccontextmanager
 async def _open_readiness(services: Services) -> AsyncIterator[Readiness]:
-    """What is known of the store; a look into it ends before the store does."""
+    """Probe the store for readiness; a probe ends before the store closes."""
     readiness = Readiness(services.store, services.clock)
     try:
         yield readiness
@@ -173,7 +172,7 @@ async def _open_readiness(services: Services) -> AsyncIterator[Readiness]:
 
 @asynccontextmanager
 async def _show_worker(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[None]:
-    """Let the thread that watches this worker see it, for as long as it runs."""
+    """Show this worker to the thread that watches it."""
     if worker is None:
         yield
         return
@@ -188,7 +187,7 @@ async def _show_worker(worker: OneWorker | None, metrics: Metrics) -> AsyncItera
 async def _run_background(
     services: Services, api_limits: ApiLimits, heartbeat: Heartbeat | None
 ) -> AsyncIterator[Observer]:
-    """Run aggregation, exports, price refresh and metrics, supervised, as long as we serve."""
+    """Run the supervised background jobs."""
     supervisor = Supervisor(services.clock)
     observer = Observer(services, Metrics(services.meter), supervisor, api_limits)
     await observer.read_lag()
@@ -218,11 +217,11 @@ async def _run_background(
         supervisor.start("prices", observer.refresh_prices_daily)
     supervisor.start("metrics", observer.carry_forever)
     if services.settings.metrics_token is not None or services.settings.metrics_address is not None:
-        supervisor.start("spend", observer.show_spend_forever)  # else nobody could see it
+        supervisor.start("spend", observer.show_spend_forever)  # else it could not be seen
     if heartbeat is not None:
         supervisor.start("heartbeat", lambda: beat_forever(heartbeat, services.clock))
     try:
         yield observer
     finally:
         await supervisor.close()
-        observer.carry()  # for whoever is scraped after this worker has ended
+        observer.carry()  # for a scrape after this worker has ended

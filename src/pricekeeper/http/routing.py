@@ -1,7 +1,7 @@
-"""From a path to what serves it: a walk down a tree of its segments.
+"""From a path to its target, by a tree of segments.
 
-The paths are few and known, and a request's whole budget is a hundred microseconds: one look into
-a dict per segment, instead of one regular expression per route.
+A request has a budget of a hundred microseconds, so this looks into one dict per segment instead of
+trying one regular expression per route.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class _Node(Generic[_Target]):
         self.children: dict[str, _Node[_Target]] = {}
         self.other: _Node[_Target] | None = None
         self.name = ""
-        """Of the parameter that leads to `other`."""
+        """Name of the parameter that leads to `other`."""
         self.target: _Target | None = None
 
 
 class Paths(Generic[_Target]):
-    """Targets by path; ``{name}`` in a path stands for one segment that is not empty."""
+    """Targets by path; ``{name}`` in a path matches one segment that is not empty."""
 
     def __init__(self) -> None:
         self._root: _Node[_Target] = _Node()
@@ -36,7 +36,6 @@ class Paths(Generic[_Target]):
         self._found = BoundedCache(FOUND_MAX)
 
     def add(self, path: str, target: _Target) -> None:
-        """Serve that path with the target."""
         self._found.clear()
         node = self._root
         for segment in path.split("/"):
@@ -49,10 +48,10 @@ class Paths(Generic[_Target]):
         node.target = target
 
     def find(self, path: str) -> tuple[_Target | None, Mapping[str, str]]:
-        """The target of the path, if there is one, and the parameters in it.
+        """The target of a path, if any, and the parameters in it.
 
-        Literal segments come first. An app asks for the same few paths all day, so some are
-        remembered: no long ones, and none that lead nowhere.
+        Literal segments come first. Apps request the same few paths, so found ones are cached, up
+        to `FOUND_LENGTH_MAX` characters.
         """
         found = self._found.get(path)
         if found is None:
