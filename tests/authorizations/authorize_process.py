@@ -1,6 +1,6 @@
-"""A process that authorizes and captures as fast as it can, and tells every answer on its output.
+"""A process that authorizes and captures as fast as it can, and prints every answer.
 
-Run as ``python authorize_process.py STORE_URL ORG_ID``. It goes on until it is killed. A line is
+Run as ``python authorize_process.py STORE_URL ORG_ID``. It runs until it is killed. A line is
 ``granted ID``, ``captured ID COST``, ``denied`` or ``unanswered``.
 """
 

@@ -1,10 +1,8 @@
-"""What the items of a store say of budgets, whoever wrote them: the auditor of the simulation.
+"""The auditor of the simulation: checks budgets by the items of a store.
 
-It reads the items themselves, at any moment, and holds the enforced value of every account against
-what it must be: the records that count in it, the holds of open authorizations, and the charges of
-those that nobody has settled.
-
-It looks after every step of a history, and reads what was written since the step before.
+It reads the items at any moment and compares each account with the records that count in it, the
+holds of open authorizations and the charges of unsettled ones. It runs after every step of a
+history, and reads what has changed since.
 """
 
 from collections import Counter, defaultdict
@@ -40,7 +38,7 @@ class Written(NamedTuple):
 
 
 class LogSums:
-    """What the sheets of a log add up to, from the first one on, whatever was filed."""
+    """The sums of all sheets of a log."""
 
     def __init__(self) -> None:
         self.balances: dict[AccountKey, Balance] = {}
@@ -75,14 +73,11 @@ class LogSums:
 
 
 class Auditor:
-    """Holds the items of a store against each other.
+    """Compares the items of a store with each other.
 
-    What accounts have, and what has become of authorizations, is summed from all sheets of the log.
-    What was filed must be the same, as far as it goes.
-
-    Each check is of everything. What has not changed since it was last found right is right, and so
-    a check looks only at what has: an account if its balance, or anything that it must be, is
-    another; an authorization if its state or its records are. What was found wrong stays wrong.
+    Accounts and authorizations are summed from all sheets of the log; filed items must agree. Each
+    check covers everything, but looks only at accounts and authorizations that have changed since
+    they were last found right.
     """
 
     def __init__(self, store: MemoryStore) -> None:
@@ -101,7 +96,7 @@ class Auditor:
         self.unsettled: set[str] = set()
         """The ids of those that are charged at their holds, as of the last check."""
         self._log: LogSums | None = None
-        """``None`` if the sheets have to be summed anew."""
+        """``None`` if the sheets must be summed again."""
         self._last_summed: tuple[str, int] = ("", 0)
         self._spent: dict[AccountKey, int] = {}
         """What the records add up to in each account that is known."""
@@ -111,7 +106,7 @@ class Auditor:
         }
         """What authorizations that are open, or unsettled, add up to in each account."""
         self._unchecked: dict[Key, Item] = {}
-        """What was filed since it was last checked."""
+        """Items filed since the last check."""
         self._unbalanced: set[AccountKey] = set()
         """Accounts of which something has changed since they were last checked."""
         self._unlimited: set[AccountKey] = set()
@@ -119,7 +114,7 @@ class Auditor:
         self._unrecorded: dict[str, None] = {}
         """Ids of authorizations whose records have to be checked."""
         self.accounts: dict[AccountKey, BudgetAccount] = {}
-        """Every account that anybody may have opened."""
+        """Every account that may be open."""
         self._recounted: set[AccountKey] = set()
         self._given_late: set[AccountKey] = set()
 
@@ -173,7 +168,7 @@ class Auditor:
         for key, balance in balances.items():
             if key not in self._unbalanced:
                 continue
-            assert key in self.accounts, f"{key[1]} is nobody's account"
+            assert key in self.accounts, f"{key[1]} is an unknown account"
             spent = self._spent[key]
             if key in self._recounted:
                 assert balance.spent <= spent, f"{key[1]} has {balance.spent} of {spent}"
@@ -183,7 +178,7 @@ class Auditor:
         self._unbalanced.clear()
 
     def check_filed(self) -> None:
-        """What was filed is what the log says, up to the chapter that was filed last."""
+        """Filed items equal the log, up to the last filed chapter."""
         log = self._read_log()
         for key, item in self._unchecked.items():
             is_account = _is_account(key)
@@ -230,7 +225,6 @@ class Auditor:
         self._unrecorded.clear()
 
     def _read(self) -> None:
-        """Read what was written since."""
         written = self._store.written
         if self._read_writes == len(written):
             return
@@ -242,7 +236,7 @@ class Auditor:
                 self._unchecked[key] = self._store.partitions[table, key.pk][key.sk or ""]
 
     def _read_log(self) -> LogSums:
-        """Read what was written since, and sum the sheets."""
+        """Sum the sheets written since."""
         self._read()
         if self._log is None or self._new_sheets:
             self._sum()
@@ -250,7 +244,7 @@ class Auditor:
         return self._log
 
     def _take_page(self, key: Key, item: Item | None) -> None:
-        """A page of the journal was written: usage, a sheet, or what was filed of its grants."""
+        """Note a page of the journal: usage, a sheet, or filed outcomes."""
         assert item is not None, f"{key} was deleted"
         sort_key = str(key.sk)
         if sort_key.startswith(OUTCOMES):
@@ -259,7 +253,7 @@ class Auditor:
         self._take_records(key, list(records_on(item)))
         if not sort_key.startswith(SHEET):
             return
-        if key in self._sheets:  # whoever writes a sheet twice has mistaken it
+        if key in self._sheets:  # no sheet is written twice
             self._log = None
         org_id = key.pk.split("#")[1]
         sheet = Written(sort_key[1:10], number_of(item), sheet_from(org_id, item))

@@ -63,7 +63,6 @@ async def test_a_hold_becomes_what_the_call_cost(instance: Instance, clock: Sett
 async def test_a_captured_call_is_in_the_totals_once(
     instance: Instance, clock: SettableClock
 ) -> None:
-    """It counts as a usage record, whoever repeats the capture."""
     policy = a_policy(budgets=(a_budget(),))
     granted = await instance.authorize(policy)
     captures = [await instance.capture(policy, granted.authorization.id) for _ in range(3)]
@@ -477,7 +476,7 @@ async def test_a_soft_budget_counts_and_denies_nobody(
 
 
 async def test_each_value_of_a_tag_has_a_budget(instance: Instance) -> None:
-    """Whoever has no such tag has a budget together with all who have none."""
+    """Calls without the tag share one budget."""
     policy = a_policy(
         tag_keys=("team",),
         org_budgets=(a_budget(20_000, name="team", per_tag="team"),),
@@ -541,7 +540,7 @@ async def test_a_caller_that_leaves_gets_nothing_held(
 async def test_a_caller_that_leaves_when_its_decision_fails_has_left(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is cancelled, whatever the failure was: who cancels a task relies on that."""
+    """It is cancelled with any failure."""
     task: asyncio.Task[Authorized]
 
     async def fail_and_cancel(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Captures that nobody waits for: what they cost is known at once, and they count all the same."""
+"""Captures without a waiting caller: their cost is known at once, and they are counted."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ async def balances(instance: Instance, policy: Policy, clock: SettableClock) -> 
 async def test_what_was_begun_counts_and_releases_the_hold(
     instance: Instance, clock: SettableClock
 ) -> None:
-    """Its cost is told before it is written; then it is as any capture."""
+    """Its cost is returned before it is written."""
     policy = a_strict_policy(budgets=(a_budget(),))
     granted, failures = await a_granted(instance, policy), list[Any]()
     assert begin(instance, policy, granted, failures) == COST_USD_PICOS
@@ -73,16 +73,14 @@ async def test_the_next_call_of_this_process_has_what_is_released(instance: Inst
     assert (await instance.authorize(policy)).granted is not None
 
 
-@pytest.mark.parametrize(
-    "is_applied", [False, True], ids=["not applied", "applied, and nobody knows"]
-)
+@pytest.mark.parametrize("is_applied", [False, True], ids=["not applied", "applied, reply lost"])
 async def test_who_began_it_is_told_that_it_failed(
     instance: Instance, monkeypatch: pytest.MonkeyPatch, is_applied: bool
 ) -> None:
     """Then the capture is repeated, and counts once."""
     policy = a_policy(budgets=(a_budget(),))
     granted, failures = await a_granted(instance, policy), list[Any]()
-    original, error = OrgLog.append, StoreUnavailableError("it is away")
+    original, error = OrgLog.append, StoreUnavailableError("it is down")
 
     async def fail(log: OrgLog, draft: Draft, *more: Any) -> None:
         if is_applied:
@@ -103,7 +101,7 @@ async def test_who_began_it_is_told_that_it_failed(
 async def test_a_record_that_is_written_late_is_put_down_for_repair(
     instance: Instance, store: Store, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who began it is told to try again, which has its day summed anew."""
+    """The repeated capture has its day summed again."""
     policy = a_policy()
     granted, failures = await a_granted(instance, policy), list[Any]()
     original = OrgLog.append

@@ -109,7 +109,7 @@ def test_a_block_is_spent_once_in_its_time_and_under_its_limits() -> None:
 def test_remembered_accounts_are_those_of_the_moment(
     hours: list[int], windows: list[Window], by_tag: bool
 ) -> None:
-    """Whichever way time jumps, and whatever the tags; one window's accounts are made once."""
+    """For any time and tags; the accounts of one window are made once."""
     memory = AccountMemory()
     budgets = [a_budget(name=f"b{n}", window=window) for n, window in enumerate(windows)]
     if by_tag:

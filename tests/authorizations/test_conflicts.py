@@ -1,10 +1,9 @@
-"""Instances that get into each other's way at DynamoDB: nobody is told so, and nobody waits long.
+"""Instances that conflict at DynamoDB: no caller sees it, and none waits long.
 
-Every authorization of an organisation is on its one log, for whose next sheet three instances race,
-and takes tokens from the same few buckets. Calls under ids of their callers' own are transactions,
-and on DynamoDB a write fails if a transaction on its item is under way. `ConflictingStore` does to
-them what DynamoDB does, and what our adapter makes of it: a few attempts with jitter, then
-`ContendedError`. Time is virtual: a write takes 6 ms.
+Three instances race for the next sheet of an organisation's log, and take tokens from the same few
+buckets. Calls with ids of their own are transactions, and on DynamoDB a write fails while a
+transaction on its item is under way. `ConflictingStore` does the same, with our adapter's answer: a
+few attempts with jitter, then `ContendedError`. Time is virtual: a write takes 6 ms.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ ItemKey = tuple[str, Key]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in which time passes when nobody has anything to do, and at once."""
+    """An event loop in which time passes only when all tasks wait."""
 
     def __init__(self) -> None:
         super().__init__(_Skipping(self))
@@ -127,7 +126,7 @@ class ConflictingStore:
     async def _send(
         self, operations: Sequence[Write], send: Callable[[], Awaitable[_T]], *, alone: bool
     ) -> _T:
-        """Send it until nobody is in the way, as often as the adapter does."""
+        """Repeat while another write is under way, as often as the adapter does."""
         items = {(one.table.name, one.key) for one in operations}
         for attempt in range(1, self.limits.attempts_max + 1):
             if self._in_flight.isdisjoint(items):
@@ -275,7 +274,7 @@ def test_three_instances_at_five_hundred_pairs_a_second(seed: int, named: bool) 
 
 @pytest.mark.slow
 def test_an_instance_alone_does_not_wait_for_others() -> None:
-    """A write for its tokens, one for its sheet, and a short pause: nobody is in its way."""
+    """A write for its tokens, one for its sheet, and a short pause."""
     world, store = run_world(1, instances=1)
     assert not world.failed
     assert not store.befell["conflict"]

@@ -31,7 +31,7 @@ SHEETS = 32
 
 
 class TimelessClock(StillClock):
-    """Writes take no time, however busy the machine is: nobody leaves room for others then."""
+    """Writes take no time on any machine, so no instance yields to others."""
 
     __slots__ = ()
 
@@ -112,7 +112,7 @@ async def test_an_id_of_the_callers_own_costs_its_claim(
 async def test_an_id_of_the_callers_own_is_looked_up_elsewhere(
     instance: Instance, known: Policy, store: Store, clock: StillClock, meter: StoreMeter
 ) -> None:
-    """The place, what is new in the log, the grant and what was filed of it."""
+    """The place, the new sheets, the grant and its outcome."""
     other = Instance(store, clock, seed=2)
     first = await authorize_some(instance, known, 1)
     await other.capture(known, first[0].id)  # it knows accounts and marks now
@@ -128,7 +128,7 @@ async def test_an_id_of_the_callers_own_is_looked_up_elsewhere(
 async def test_a_capture_elsewhere_reads_the_authorization(
     instance: Instance, known: Policy, store: Store, clock: StillClock, meter: StoreMeter
 ) -> None:
-    """What is new in the log, the grant, and what was filed of it; here, it is remembered."""
+    """The new sheets, the grant and its outcome; here it is cached."""
     other = Instance(store, clock, seed=2)
     for one in await authorize_some(instance, known, 2):
         meter.clear()
@@ -156,7 +156,7 @@ async def test_a_sheet_that_another_instance_was_first_to_write_is_billed(
 async def test_nothing_is_written_to_give_nothing_back(
     instance: Instance, known: Policy, meter: StoreMeter
 ) -> None:
-    """A call that used what was taken for it leaves the buckets alone."""
+    """A call that used all its tokens does not write to the buckets."""
     made = await instance.authorize(known)
     await instance.authorizations.close()
     meter.clear()
@@ -215,7 +215,7 @@ async def test_under_load_calls_share_the_buckets_and_the_sheets(
     meter.clear()
     for _ in range(4):
         begun = await begin_and_end(instance, known, begun)
-    given_back = 2  # by the last of them, for whom nobody takes it along
+    given_back = 2  # by the last of them, with no later write
     assert read_units(meter) == 0
     await instance.close()
     assert (write_units(meter) - given_back) / together / 4 <= units_max
@@ -315,7 +315,7 @@ async def test_a_recount(
 
 
 class OneClient(Tenants):
-    """Knows one policy, which nobody has written down."""
+    """Has one policy, which is not in the store."""
 
     policy: Policy
 

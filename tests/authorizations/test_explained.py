@@ -1,9 +1,8 @@
-"""A denial is an explanation: raising exactly what it names admits the call, and nothing less does.
+"""A denial is complete and minimal: raising exactly what it names admits the call.
 
-Chains are random: budgets of the app and of its organisation with several windows and labels, hard
-and soft, strict quotas, requests and tokens a minute on both, with some calls behind them that hold
-or have spent. Each denial is put to the test against the real service. Everything it names is
-raised by what is missing, and the same call must pass; with any one left as it was, it must not.
+Chains are random: budgets of an app and its organisation with several windows and labels, hard and
+soft, strict quotas and rate limits, with some earlier calls. Everything that a denial names is
+raised by the shortfall, and the call must pass. With any one of them unchanged it must not.
 """
 
 import asyncio
@@ -105,7 +104,6 @@ def examples(draw: st.DrawFn) -> Example:
 @given(examples())
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 def test_raising_exactly_what_a_denial_names_admits_the_call(example: Example) -> None:
-    """And leaving any one of these as it was does not."""
     asyncio.run(check(example))
 
 
@@ -182,9 +180,9 @@ def with_raised(policy: Policy, denied_by: Iterable[DeniedBy]) -> Policy:
 def raise_limit(
     limits: dict[str, dict[str, RateLimit]], denied: DeniedBy
 ) -> dict[str, dict[str, RateLimit]]:
-    """Raise the capacity for one label. A bucket keeps the share of its capacity that it has.
+    """Raise the capacity for one label.
 
-    One that is empty stays empty whatever its capacity, so there the limit is taken away.
+    A bucket keeps its relative level. An empty one would stay empty, so there the limit is removed.
     """
     assert denied.label is not None
     own = {**limits.get("*", {}), **limits.get(denied.label, {})}

@@ -69,7 +69,7 @@ class Told:
 
 
 class Running:
-    """One of the processes, and whoever reads what it tells."""
+    """One of the processes, and the reader of its output."""
 
     def __init__(self, process: asyncio.subprocess.Process, told: Told) -> None:
         self._process = process
@@ -117,7 +117,7 @@ class World:
         self.looks += bool(auditor.balances())
 
     async def audit(self) -> Auditor:
-        """Everything, while nobody writes: accounts are records, holds and what is unsettled."""
+        """Check everything while no process writes."""
         auditor = await self.copy(self.queries())
         auditor.check()
         auditor.check_limits()

@@ -56,7 +56,7 @@ async def test_what_differs_is_named_and_set_right(
     (account,) = accounts_of(policy, clock.now_ms())
     right = Balance(HELD_USD_PICOS, HELD_USD_PICOS, 0)
     wrong = Balance(HELD_USD_PICOS + 5, HELD_USD_PICOS + 3, 1)
-    strange = {"u": 5, "h": 3, "x": 1}  # somebody has written that by hand
+    strange = {"u": 5, "h": 3, "x": 1}  # written by hand
     item = {f"{name}:{account.id}": picos for name, picos in strange.items()}
     await store.put(Put(RATE_BUCKETS, {"PK": account.key.pk, "SK": account.key.sk, **item}))
     check = LedgerCheck(store, clock)
@@ -93,10 +93,7 @@ async def test_an_account_that_changes_meanwhile_is_not_accused(
 async def test_what_is_unsettled_for_days_stays_charged_and_listed(
     store: Store, instance: Instance, clock: SettableClock
 ) -> None:
-    """A capture is refused after a day; an administrator voids it as long as it is kept.
-
-    The account of its day is gone by then; that of its month gets back what it was charged.
-    """
+    """A late capture is refused; an administrator's void returns the charge."""
     policy = a_policy(budgets=(a_budget(), a_budget(name="monthly", window=Window.MONTH)))
     org = a_policy(None, org_id=policy.org_id)
     granted = await instance.authorize(policy, hold_secs=10)
@@ -142,7 +139,7 @@ async def test_what_is_unsettled_for_days_stays_charged_and_listed(
 async def test_what_was_left_open_is_charged_after_days_without_any_instance(
     store: Store, instance: Instance, clock: SettableClock
 ) -> None:
-    """As long as it is kept, a sweep finds it, and the check knows what is held."""
+    """A sweep finds it while it exists."""
     policy = a_policy(budgets=(a_budget(name="monthly", window=Window.MONTH),))
     await Instance(store, clock).authorize(policy, hold_secs=10)
     clock.advance_ms(12 * MS_PER_DAY)

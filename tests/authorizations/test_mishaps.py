@@ -57,7 +57,7 @@ def world() -> World:
 async def test_a_caller_that_leaves_when_too_many_wait_harms_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it was granted goes back, and those who were granted with it are told so."""
+    """Its grant goes back, and the others get theirs."""
     await world.instance.authorize(world.policy)
     monkeypatch.setattr(worker, "WAITING_MAX", 4)
     together = [asyncio.create_task(world.instance.authorize(world.policy)) for _ in range(3)]
@@ -92,7 +92,7 @@ async def gather(tasks: Sequence[asyncio.Task[Authorized]]) -> list[Authorized |
 async def test_a_call_that_stood_still_is_not_granted_a_second_time(
     world: World, monkeypatch: pytest.MonkeyPatch, *, is_minted: bool
 ) -> None:
-    """Not even if whatever has named its id was filed and forgotten meanwhile."""
+    """Not even if the sheet with its id was filed and forgotten meanwhile."""
     slow, quick = world.instance, Instance(world.store, world.clock, seed=2)
     name = minted(world.clock.now_ms()) if is_minted else str(uuid.uuid4())
     await slow.authorize(world.policy)
@@ -176,7 +176,7 @@ async def test_an_old_id_is_found_wherever_it_was_granted_behind_its_claim(
 async def test_nothing_is_decided_behind_a_damaged_sheet(
     world: World, name: str, value: bytes | str | int | None
 ) -> None:
-    """What it holds is never taken for nothing. Others go on, and so does whoever has read it."""
+    """Other organisations work, and so does a process that has read it before."""
     made = await world.instance.authorize(world.policy)
     key = sheet_key(world.policy.org_id, made.authorization.id)
     sheet = await world.store.get(USAGE_AGG_SHARDED, key)
@@ -207,7 +207,7 @@ async def test_nothing_is_decided_behind_a_damaged_sheet(
 async def test_an_item_of_accounts_that_was_set_right_is_used_again(
     world: World, name: str, damage: str, repair: str | int
 ) -> None:
-    """By a process that has seen it damaged, too; the check of the ledger counts it anew."""
+    """Also by a process that has seen the damage."""
     await world.instance.authorize(world.policy)
     world.clock.advance_ms(CHAPTER_MS)
     await world.instance.authorize(world.policy)
@@ -286,7 +286,7 @@ async def test_more_items_of_accounts_than_are_remembered_are_changed_at_once(
 async def test_a_sheet_that_a_query_has_passed_by_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query is no snapshot: it may find what was written later, and not what came before."""
+    """A query is no snapshot: it may find a later sheet and miss an earlier one."""
     writer, reader = world.instance, Instance(world.store, world.clock, seed=2)
     await writer.authorize(world.policy)
     await reader.authorize(world.policy)

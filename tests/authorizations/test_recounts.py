@@ -97,7 +97,7 @@ async def test_what_was_counted_without_a_new_budget_is_added_to_it(
     world: World, clock: SettableClock
 ) -> None:
     """Once every instance knows of it, by one of them; and once more for what may be late."""
-    assert await world.waiting() == 0, "nobody has a budget yet"
+    assert await world.waiting() == 0, "there is no budget yet"
     await world.give_a_budget()
     assert await world.spent() == (COST_USD_PICOS, 2 * COST_USD_PICOS)
     assert await world.first.recounts.run_due() == 0, "not everybody knows of it yet"
@@ -162,7 +162,7 @@ async def test_who_never_rests_is_recounted_again_later(
     monkeypatch.setattr(busy.recounts, "_measure", measure_and_call)
     assert await busy.recounts.run_due() == 1
     enforced, right = await world.spent()
-    assert right - COST_USD_PICOS <= enforced <= right, "at most what was counted meanwhile"
+    assert right - COST_USD_PICOS <= enforced <= right, "at most the calls counted meanwhile"
     monkeypatch.undo()
     clock.advance_ms(2 * PAUSE_MS_FIRST)
     assert await world.second.recounts.run_due() == 1
@@ -193,7 +193,7 @@ async def test_only_what_gives_other_accounts_is_recounted(world: World) -> None
 
 
 async def test_what_is_held_and_unsettled_is_left_alone(world: World, clock: SettableClock) -> None:
-    """Only what was spent is recounted, and a client that is gone has nothing to recount."""
+    """Only spend is recounted; a deleted client has nothing to recount."""
     await world.give_a_budget()
     policy = await world.first.policy()
     unsettled = await world.first.authorize(policy, hold_secs=10)

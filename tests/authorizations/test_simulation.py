@@ -1,18 +1,15 @@
-"""Budgets under everything at once, in an order that a seed decides.
+"""Budgets under all faults at once, in an order that a seed decides.
 
 Three instances with clocks up to two seconds wrong authorize, capture, void, extend and expire for
 two apps of an organisation, around a midnight of its zone. The wire loses requests and replies and
-delivers late, up to minutes; processes die at any call. Callers repeat what was not answered, at
-another instance, under ids of theirs or of ours; they abandon calls, capture after the expiry,
-capture twice, and capture without waiting for it, as the gateway does. In some histories usage is
-also recorded that nobody authorized. In others an administrator gives a budget in the middle, of
-which instances learn one after the other, within 30 s; those that know of it recount it once all of
-them do.
+delivers up to minutes late; processes die at any call. Callers repeat at another instance, under
+ids of theirs or of ours, abandon calls, capture late or twice, and capture without waiting, as the
+gateway does. Some histories have usage without authorization. In some an administrator adds a
+budget in the middle, which instances learn within 30 s and recount later.
 
-After every single step the items themselves are read: what a hard budget has used is at most its
-limit, and what every account has is exactly its records, its holds and what is unsettled. In the
-account of the new budget may be less until it is recounted, and never more. In the end nothing is
-held, and the new budget has what was spent without it.
+After every step the items are checked: a hard budget has used at most its limit, and every account
+equals its records, holds and unsettled charges. The new account may have less until it is
+recounted. In the end nothing is held.
 """
 
 import asyncio
@@ -108,7 +105,7 @@ class Call:
         self.captures = 0
         """How often a capture was sent that may have been applied."""
         self.counted = 0
-        """How often it was told that its capture is the one that counts."""
+        """How often an answer said that its capture is the one that counts."""
         self.kept_until_ms = 0
 
     @property
@@ -140,7 +137,7 @@ class World:
         """Which of them has answered last."""
         self.calls: list[Call] = []
         self.begun: list[tuple[Call, Instance, list[BaseException]]] = []
-        """Captures that nobody has waited for, who has begun them, and how they failed."""
+        """Captures without a waiting caller: which instance began them, and how they failed."""
         self.granted: defaultdict[str, list[Call]] = defaultdict(list)
         """The calls by what their authorizations are called."""
         self.known_spans: set[Span] = set()
@@ -344,7 +341,7 @@ class World:
         call.counted += not is_duplicate
         self.outcomes["captured"] += 1
         if first and is_duplicate:
-            self.broken.append(AssertionError("the first capture was told to be a duplicate"))
+            self.broken.append(AssertionError("the first capture was answered as a duplicate"))
 
     async def begin_capture(self, call: Call, usage: dict[str, int]) -> bool:
         """Capture without waiting for it, as the gateway does; whether it has not failed since."""
@@ -405,7 +402,7 @@ class World:
                 await instance.authorizations.expiry.sweep()
 
     async def check_begun(self) -> None:
-        """What was begun is captured, or whoever began it was told, unless that one has died."""
+        """A begun capture is captured, or its failure was reported, unless its process died."""
         for instance in self.instances:
             with suppress(*_NO_ANSWER):
                 await instance.ledger.close()
@@ -414,7 +411,7 @@ class World:
             if instance in self.instances and not failures:
                 assert call.granted is not None
                 is_captured = by_id[call.granted.id].state is State.CAPTURED
-                assert is_captured, "what was begun was forgotten"
+                assert is_captured, "a begun capture was forgotten"
 
     async def finish(self) -> None:
         """Let everything arrive; then let everything expire. Nothing is held any more."""
@@ -557,14 +554,13 @@ async def simulate(seed: int) -> World:
 
 
 def trace_of(seed: int, loop: type[TimelessLoop] = QuickLoop) -> str:
-    """What was written in a history, in its order, and what the store has in the end."""
+    """The writes of a history in order, and the items in the end."""
     store = quick_loop.run(simulate(seed), loop).store
     return hashlib.sha256(repr((store.written, store.partitions)).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("first", batches(HISTORIES, HISTORIES_EACH))
 def test_no_budget_is_overspent_and_nothing_stays_held(first: int) -> None:
-    """Whatever is lost, repeated, late or dead, at every step."""
     befell: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     crashes = 0
@@ -615,7 +611,7 @@ def test_what_the_auditor_remembers_is_what_is_there() -> None:
 
 
 def nonzero(sums: Any) -> Any:
-    """What is not nothing; what was taken away again leaves a 0."""
+    """The sums that are not zero."""
     if not isinstance(sums, dict):
         return sums
     return {key: nonzero(value) for key, value in sums.items() if nonzero(value)}

@@ -32,7 +32,7 @@ SLOW = {"*": {"tpm": RateLimit(100_000, 100, 86_400_000)}}
 
 
 class LosingStore(FaultyStore):
-    """A store that loses a request for a bucket, or its reply, when it is told to."""
+    """A store that loses a request for a bucket, or its reply, on request."""
 
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store, Interleaving(0), Faults())
@@ -94,7 +94,7 @@ def world() -> World:
 
 
 async def test_what_a_capture_gives_back_goes_along_with_what_is_taken_next(world: World) -> None:
-    """It has no write of its own, if somebody asks soon."""
+    """It has no write of its own if another call comes soon."""
     first = await world.instance.authorize(world.policy)
     before = Counter(world.store.writes)
     await world.instance.capture(world.policy, first.authorization.id)
@@ -158,7 +158,7 @@ async def test_what_the_store_refused_to_take_back_is_still_owed(world: World) -
     await world.instance.close()
     with pytest.raises(StoreUnavailableError):
         await world.instance.authorize(world.policy)
-    with pytest.raises(StoreUnavailableError):  # it takes along what was owed, in vain
+    with pytest.raises(StoreUnavailableError):  # with the refunds, in vain
         await world.instance.authorize(world.policy)
     assert await world.consumed() == [2 * HELD_TOKENS] * 2
     world.store.unavailable = ""
@@ -215,7 +215,7 @@ async def test_nothing_is_taken_if_one_bucket_has_too_little(world: World) -> No
 
 
 async def test_tokens_go_back_if_there_is_no_money(world: World) -> None:
-    """Whoever has taken them first, and then finds that the budget is spent."""
+    """Tokens are taken first, and then the budget is found spent."""
     policy = a_policy(budgets=(a_budget(18_000),), rate_limits=SLOW, org_rate_limits=SLOW)
     world.policy = policy
     asked = [world.instance.authorize(policy) for _ in range(5)]
@@ -226,7 +226,7 @@ async def test_tokens_go_back_if_there_is_no_money(world: World) -> None:
 
 
 async def test_tokens_of_a_shorter_answer_are_enough(world: World) -> None:
-    """What the budget leaves of the answer is less than what was taken for it."""
+    """The budget allows a shorter answer than the tokens taken for it."""
     world.policy = a_policy(budgets=(a_budget(10_500),), rate_limits=SLOW, org_rate_limits=SLOW)
     made = await world.instance.authorize(world.policy, allow_lower_max_output=True)
     assert made.authorization.grant.max_output_tokens == 500
@@ -287,7 +287,7 @@ async def test_a_caller_that_leaves_leaves_no_tokens_taken(world: World) -> None
 async def test_a_caller_that_leaves_while_its_call_is_granted_gets_its_tokens_back_once(
     world: World, monkeypatch: pytest.MonkeyPatch, asked_as: str | None
 ) -> None:
-    """When it is voided, by us or by whoever knows its id, and not before that as well."""
+    """When it is voided, by us or by a caller with its id."""
     await world.instance.authorize(world.policy)
     task = asyncio.create_task(world.instance.authorize(world.policy, authorization_id=asked_as))
     append = OrgLog.append
@@ -309,7 +309,7 @@ async def test_a_caller_that_leaves_while_its_call_is_granted_gets_its_tokens_ba
 
 
 async def test_a_full_bucket_takes_no_more_back_than_it_has_room_for() -> None:
-    """Then a call that is larger than the bucket is denied, whatever is given back with it."""
+    """Then a call that is larger than the bucket is denied."""
     world = World({"*": {"tpm": RateLimit(2_000, 2_000, 1_000)}})
     first = await world.instance.authorize(world.policy)
     world.clock.advance_ms(60_000)

@@ -1,9 +1,8 @@
-"""A budget is usable: what is held for cheap calls comes back before anybody is finally denied.
+"""A budget is usable: holds of cheap calls come back before any caller is finally denied.
 
-Thirty-two callers ask for answers fifty times as long as those they get. So a few holds fill the
-budget, and most of the callers are denied most of the time; each of these denials says that it is
-for now. A caller that was told so asks again when another call has ended. The first final denial,
-one that says no such thing, comes when the budget is all but spent.
+Thirty-two callers request answers fifty times as long as they get. A few holds fill the budget, so
+most callers are denied most of the time, temporarily. They retry when another call has ended. The
+first final denial comes when the budget is nearly spent.
 """
 
 import asyncio

@@ -294,7 +294,7 @@ _RULES: dict[str, Callable[[dict[str, Any], Bill], None]] = {
 
 
 def _read_native(more: Any, bill: Bill) -> None:
-    """What Converse hands to the model as it is."""
+    """Converse's additional fields, which the model gets unchanged."""
     if type(more) is not dict:
         raise RefusedError
     bill.json(more)

@@ -258,7 +258,7 @@ def test_bytes_that_two_readers_may_read_differently_are_refused(body: bytes) ->
      (b'{"Max-Tokens":900,"max_tokens":5}', 900)],
 )  # fmt: skip
 def test_a_name_that_is_there_twice_is_sent_once(body: bytes, longest: int) -> None:
-    """As it was read, so that no second reader takes the other one."""
+    """With the value that was read."""
     held = held_for(body, Family.ANTHROPIC, {})
     assert held is not None
     assert held[0].encoded(held[1]) == b'{"max_tokens":%d}' % longest

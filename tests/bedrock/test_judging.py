@@ -36,7 +36,7 @@ texts = st.text(max_size=40) | st.just(TEXT)
 def test_the_bound_is_never_below_the_bytes_of_the_text(
     said: list[str], system: str, family: Family | None
 ) -> None:
-    """Wherever it stands: a tokenizer that begins with bytes makes no more of it."""
+    """In any member: byte-level tokenizers make no more tokens."""
     if family in (None, Family.NOVA):
         body = converse(*({"text": one} for one in said), system=[{"text": system}])
     else:
@@ -413,7 +413,7 @@ def test_a_length_for_several_answers_is_shared_by_them() -> None:
 def test_tools_that_run_at_the_other_side_are_held_at_the_window(
     body: dict[str, Any], family: Family | None, use: str
 ) -> None:
-    """What they find is read by the model, nobody can count it before, and each use is billed."""
+    """The model reads their findings, which can't be counted before, and each use is billed."""
     found = judged(body, family).bounds
     assert (found.input_tokens, found.is_open, found.uses) == (WINDOW_TOKENS, True, (use,))
 

@@ -64,7 +64,7 @@ def test_a_connection_that_was_never_made_is_free(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", MAYBE_SENT, ids=repr)
 def test_a_connection_that_was_lost_is_not(error: BaseException) -> None:
-    """A model may run for it, whatever the error is called."""
+    """A model may run for it, for any name of the error."""
     assert not was_never_sent(error)
 
 

@@ -1,4 +1,4 @@
-"""The usage in an event stream, however its bytes are cut, and whatever else is in it."""
+"""The usage in an event stream, for any cuts and any other content."""
 
 import json
 import struct
@@ -151,7 +151,7 @@ def test_a_stream_that_ends_without_usage_has_none() -> None:
 
 
 def test_an_exception_at_the_end_is_no_usage() -> None:
-    """What was billed until then, the stream does not say."""
+    """The stream does not state its bill until then."""
     failure = exception_frame("modelStreamErrorException", b'{"message":"broke off"}')
     assert read(CONVERSE, converse_stream(ends=False) + failure) is None
 

@@ -259,7 +259,7 @@ def test_a_record_leaves_out_what_is_nothing() -> None:
     ],
 )
 def test_an_id_names_its_family(model_id: str, family: Family) -> None:
-    """Whatever region or ARN is before it."""
+    """After any region or ARN."""
     assert family_of_model(model_id) is family
 
 

@@ -1,4 +1,4 @@
-"""Forecasts of windows that are over, made with what was known then, beside what came of them."""
+"""Forecasts of past windows, from the hours before, compared with their real ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Score(NamedTuple):
 
     @property
     def error(self) -> float:
-        """By how much of what was spent the forecasts missed the end of their windows."""
+        """The relative error of the forecasts."""
         return self.missed / self.spent
 
     @property

@@ -18,7 +18,7 @@ RECORDED = {"electricity": ("Europe/London", "2000-06-04T23:00:00+00:00"),
 
 
 class Series(NamedTuple):
-    """What was spent in each hour from the first on, and where."""
+    """The spend of each hour from the first one, and the zone."""
 
     name: str
     zone: str

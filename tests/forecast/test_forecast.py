@@ -47,7 +47,6 @@ def test_a_limit_that_is_not_reached_has_no_time() -> None:
 
 
 def test_a_limit_that_is_spent_is_spent_now() -> None:
-    """Whatever is still to come."""
     made = forecast(day_at(6), 1_500, 1_500, even(100, MONDAY + 6))
     assert made.reached_at_ms == day_at(6).now_ms
 

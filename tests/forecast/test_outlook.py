@@ -22,7 +22,7 @@ def history(hours: int, ahead: int, spend: int = 0, *, busy: int = 0) -> History
 
 
 def test_a_week_like_all_others_goes_on_like_them() -> None:
-    """On Saturday nobody expects what Friday brought; what always came is expected exactly."""
+    """Saturday is not expected to be like Friday; a constant week is expected exactly."""
     friday_evening = 4 * 24 + 18
     made = look_ahead(history(WEEKS * 168 + friday_evening, 24, 10, busy=1_000))
     assert made is not None
@@ -43,7 +43,7 @@ def test_who_never_erred_has_narrow_bounds() -> None:
 
 
 def test_a_new_level_is_believed_within_days() -> None:
-    """Who has spent twice as much for three days is expected to go on so."""
+    """Twice the spend for three days is expected to continue."""
     before = history(WEEKS * 168, 24, 100)
     doubled = [*before.spend[:-72], *(200 for _ in range(72))]
     made = look_ahead(before._replace(spend=doubled))
@@ -94,7 +94,7 @@ def test_whatever_was_spent_the_bounds_are_in_order(spend: list[int], ahead: int
 
 
 def test_bounds_hold_in_four_of_five_and_a_straight_line_is_farther_off() -> None:
-    """A short half of ``make backtest``: each kind of company, and what was recorded elsewhere."""
+    """A short half of ``make backtest``: each kind of company, and recorded series."""
     score = Score()
     for seed, kind in enumerate(KINDS):
         series = made_up(kind, seed)

@@ -1,4 +1,4 @@
-"""Forecasts over a socket, from what was recorded, on both stores."""
+"""Forecasts over a socket, from recorded hours, on both stores."""
 
 import asyncio
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def forecasts(world: World, path: str, **how: Any) -> dict[tuple[str, str], Any]
 
 
 def test_a_budget_that_will_be_spent_says_when(world: World, tenant: Tenant) -> None:
-    """One call an hour goes on: the budget for twelve of them is spent at noon."""
+    """With one call an hour, a budget for twelve is spent at noon."""
     found = forecasts(world, tenant.org, token=tenant.org_token)
     one = found["daily", "DAY"]
     hourly = one["spent_usd_micros"] // 6
@@ -105,7 +105,7 @@ def test_everything_of_the_day_and_of_the_month_is_there(world: World, tenant: T
 
 
 def test_a_quota_is_forecast_by_its_label(world: World, tenant: Tenant) -> None:
-    """What was spent on other labels is not in it."""
+    """Spend on other labels is not in it."""
     found = forecasts(world, tenant.app, token=tenant.app_token)
     premium, economy = found["quota-premium", "DAY"], found["quota-economy", "DAY"]
     assert (premium["kind"], premium["label"]) == ("QUOTA", "premium")

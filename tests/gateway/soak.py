@@ -1,9 +1,9 @@
-"""Many calls in a bad world, and the ledger beside the bill, call by call.
+"""Many calls with many faults, and the ledger compared with the bill call by call.
 
-Callers leave streams half way, the upstream fails, and the gateway is killed and started again on
-its store. Each call has a number, which the stand-in finds in its metadata and we in its tags. In
-the end a call that was captured has cost what was billed to the micro-dollar, one that is unsettled
-is charged at least that, and one of which nothing is left was not billed.
+Callers leave streams half way, the upstream fails, and the gateway is killed and restarted on its
+store. Each call has a number, in its metadata for the stand-in and in its tags for us. In the end a
+captured call has cost its bill to the micro-dollar, an unsettled one is charged at least that, and
+a call that left nothing was not billed.
 """
 
 import asyncio

@@ -83,7 +83,7 @@ def bill_of(request: Received) -> tuple[int, int, int]:
 
 
 def usage_in_words(request: Received, tokens: int, output: int) -> bytes:
-    """The answer of the family, with what was used."""
+    """The answer of the family, with its usage."""
     names = ("input_tokens", "output_tokens")
     if "converse" in request.path:
         names = ("inputTokens", "outputTokens")
@@ -102,7 +102,7 @@ def attack(world: World, app: App, path: str, body: Any, headers: dict[str, str]
 def test_seven_calls_at_once_never_spend_more_than_the_budget(
     scripted: ScriptedWorld, path: str, body: Any, headers: dict[str, str]
 ) -> None:
-    """Each that is granted has at least its bill held, and the books have what was billed."""
+    """Each granted call has at least its bill held, and the books equal the bill."""
 
     def answer(_: Upstream, peer: socket.socket, request: Received) -> None:
         tokens, output, _cost = bill_of(request)

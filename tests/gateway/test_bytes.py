@@ -51,7 +51,6 @@ def test_the_body_is_the_upstreams_byte_for_byte(
 
 
 def test_the_body_of_any_bytes_is_untouched(scripted: ScriptedWorld) -> None:
-    """Also one that is no JSON, with any byte in it, whatever its length."""
     bodies = [b"", b"\0" * 3, bytes(range(256)) * 1000, b"\xff" * (3 * MIB)]
 
     def answer(_: Upstream, peer: socket.socket, request: Received) -> None:
@@ -69,7 +68,7 @@ def test_the_body_of_any_bytes_is_untouched(scripted: ScriptedWorld) -> None:
 def test_the_first_event_arrives_while_the_upstream_still_works(
     scripted: ScriptedWorld, path: str
 ) -> None:
-    """The upstream goes on only when the caller has what came before; so does the head."""
+    """The upstream continues only when the caller has read the part before."""
     seen = [threading.Event() for _ in range(4)]
 
     def answer(upstream: Upstream, peer: socket.socket, _: Received) -> None:

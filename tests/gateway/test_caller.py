@@ -1,4 +1,4 @@
-"""Whoever waits for a stream, where another server than ours says that it has left."""
+"""The caller of a stream on another server than ours."""
 
 import asyncio
 from typing import Any

@@ -42,7 +42,7 @@ def used_model(world: World) -> str:
 def test_a_model_is_found_by_whatever_names_it(
     world: World, app: App, asked: str, called: str
 ) -> None:
-    """The path is read raw; an id that the deployment knows is sent on as it was spelt."""
+    """The path is read raw; a known id is sent in its own spelling."""
     reply = world.converse(app, asked)
     assert reply.status == 200, reply.data
     assert used_model(world) == called
@@ -121,7 +121,7 @@ def test_another_method_is_refused(world: World, app: App, method: str) -> None:
 def test_a_body_that_is_no_json_object_is_refused(
     world: World, app: App, path: str, body: bytes
 ) -> None:
-    """Bad input is a 400, never a 500, and in the words of whoever asks."""
+    """Bad input is a 400, never a 500, in the caller's dialect."""
     reply = world.post(path, body, app)
     assert reply.status == 400, reply.data
     if "anthropic" in path:

@@ -58,7 +58,7 @@ def held_for(label: str, tokens: int, output: int = OUTPUT) -> str:
 @pytest.mark.parametrize("operation", ["converse", "converse-stream"])
 @pytest.mark.parametrize("model", ["premium", "us.anthropic.claude-opus-5-5", "profile"])
 def test_what_is_held_is_what_bedrock_counts(world: World, model: str, operation: str) -> None:
-    """It is asked under the name of the foundation model, whatever the call names."""
+    """The foundation model counts, for any name in the call."""
     app, label = App(world.api).register(), "profile" if model == "profile" else "premium"
     reply = world.post(f"/model/{model}/{operation}", converse_body(text_of(TOKENS), **CONFIG), app)
     assert reply.status == 200
@@ -118,7 +118,7 @@ def test_a_body_that_takes_long_to_encode_is_not_counted(world: World) -> None:
 
 
 def test_what_a_model_reads_beyond_its_prompt_is_not_counted(world: World) -> None:
-    """A tool that runs at Bedrock's side finds what nobody knows before."""
+    """The findings of a tool that runs at Bedrock are unknown before."""
     app = App(world.api).register()
     tools = {"toolConfig": {"tools": [{"systemTool": {"name": "nova_grounding"}}]}}
     reply = world.converse(app, "premium", text_of(TOKENS), **CONFIG, **tools)
@@ -156,7 +156,7 @@ IN_THE_BODY = [
 def test_bodies_that_name_their_model_are_counted_too(
     world: World, path: str, body: dict[str, Any], streams: bool
 ) -> None:
-    """What was not counted of them is held for by its bytes, and the bill is below that."""
+    """Uncounted members are held by their bytes, and the bill is below that."""
     app = App(world.api).register()
     reply = world.post(path, {**body, "stream": streams}, app)
     assert reply.status == 200, reply.data
@@ -359,7 +359,7 @@ def say_nothing(upstream: Upstream, _: socket.socket, __: Received) -> None:
 def test_a_count_takes_nothing_of_the_time_that_a_call_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not counted in time goes on, however little time requests have."""
+    """A call that is not counted in time continues."""
     monkeypatch.setattr(counting, "SECS_MAX", 1.5)
     path = write_deployment(tmp_path, COUNTED)
     with (

@@ -92,7 +92,7 @@ USAGE = b'data: {"id":"1","choices":[],"usage":{"prompt_tokens":3,"completion_to
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 10_000])
 def test_all_but_the_usage_passes_byte_for_byte(end: bytes, size: int) -> None:
-    """However it is cut, and whichever ends of lines there are."""
+    """For any cuts and line ends."""
     before = [b'data: {"choices":[{"delta":{"content":"usage \xc3\x9f"}}],"usage":null}', b": ping"]
     after = [b"data: [DONE]"]
     expected = b"".join(one + end for one in (*before, *after)) + b"rest"
@@ -197,7 +197,7 @@ def test_refusals_are_in_the_words_of_the_dialect(
     assert ("type" in reply.json) == (path == MESSAGES)
 
 
-NOBODY: dict[str, dict[str, str]] = {
+NO_CREDENTIALS: dict[str, dict[str, str]] = {
     "none": {},
     "a made-up bearer": {"authorization": "Bearer x"},
     "a made-up key": {"x-api-key": "sk-ant-x"},
@@ -212,7 +212,7 @@ NOBODY: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("headers", NOBODY.values(), ids=NOBODY)
+@pytest.mark.parametrize("headers", NO_CREDENTIALS.values(), ids=NO_CREDENTIALS)
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/model/premium/converse"])
 def test_a_caller_without_valid_credentials(
     world: World, path: str, headers: dict[str, str]

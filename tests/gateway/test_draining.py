@@ -1,4 +1,4 @@
-"""A service that is told to stop: what was begun for calls that are answered is done first."""
+"""A service that stops finishes settlements of answered calls first."""
 
 import asyncio
 from pathlib import Path

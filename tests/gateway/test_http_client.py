@@ -99,7 +99,7 @@ async def read_all(reply: HttpReply) -> bytes:
 
 
 async def turns_until(condition: Callable[[], bool]) -> None:
-    """Let the loop go on until something is so; the time around a test ends one that never is."""
+    """Let the loop run until a condition holds."""
     for _ in range(1_000_000):
         if condition():
             return

@@ -1,4 +1,4 @@
-"""Who calls: bearers, credentials that end, guesses that count, and secrets that nobody reads."""
+"""Identification: bearers, expired credentials, counted guesses, and hidden secrets."""
 
 import re
 import uuid
@@ -21,7 +21,7 @@ from scraping import until
 from serving import Server, running_server
 
 PATH = "/bedrock/model/premium/converse"
-SECRET_PROMPT = "the-prompt-that-nobody-may-read"
+SECRET_PROMPT = "the-prompt-that-stays-secret"
 
 
 def call(world: World, bearer: str) -> Reply:
@@ -37,7 +37,7 @@ def test_a_bearer_is_an_access_token_or_a_pair(world: World, app: App) -> None:
 
 
 def test_a_pair_is_hashed_once(world: World, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token stands in for it; it takes no session slot."""
+    """Its token needs no session slot."""
     authenticated = []
     original = Identity.authenticate
 

@@ -23,7 +23,7 @@ EVERYTHING = {SIGNED, TOKEN, PAIR}
 
 @dataclass
 class Thief:
-    """Somebody who has an app's secret, its token and credentials that were fetched with it."""
+    """Has an app's secret, its token, and credentials made with it."""
 
     world: World
     app: App
@@ -58,7 +58,7 @@ def gateways(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 def test_what_ends_an_app_here_ends_its_calls_there_within_half_a_minute(
     gateways: tuple[World, World], end: str
 ) -> None:
-    """Signatures, tokens and pairs alike; and what was called until then is on the books."""
+    """Signatures, tokens and pairs alike; calls until then are counted."""
     here, there = gateways
     here.ledger.clear()
     app = App(here.api).register()

@@ -96,7 +96,7 @@ def test_beyond_the_bound_on_drains_a_call_is_left_at_its_hold(
     def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
         peer.sendall(CHUNKED + chunk(b"first"))
         peer.settimeout(20)
-        if not peer.recv(1):  # nobody reads on
+        if not peer.recv(1):  # no more reads
             gone.release()
 
     with scripted(answer) as (world, upstream):

@@ -93,7 +93,7 @@ def is_listening(port: int) -> bool:
 def test_a_signed_call_and_a_stream_pass_through_nginx(
     world: World, app: App, tmp_path: Path
 ) -> None:
-    """The path arrives as it was signed (``%3A``, ``%2F``), and the front speaks HTTP/2."""
+    """The path arrives in its signed form (``%3A``, ``%2F``), and the front speaks HTTP/2."""
     certificate = make_certificate(tmp_path, HOST)
     environment = gateway_environment(
         world.url, app.client_id, app.secret, "", {"PATH": os.environ["PATH"]}

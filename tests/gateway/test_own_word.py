@@ -1,4 +1,4 @@
-"""Somebody settles the authorization of a call while that is under way: an app can't."""
+"""An app can't settle the authorization of a gateway call that is under way."""
 
 import threading
 from dataclasses import replace
@@ -58,10 +58,10 @@ def test_what_an_administrator_voids_under_way_counts_all_the_same(
 ) -> None:
     """Bedrock bills it. It is a record of its own, and the authorization stays voided."""
     other = world
-    if case != "first call":  # then nobody waits for the capture
+    if case != "first call":  # then the capture is not awaited
         assert world.converse(app).status == 200
         world.assert_equal(app)
-    if case == "voided elsewhere":  # and whoever captures does not know of the void
+    if case == "voided elsewhere":  # and the capture does not know of the void
         other = make_world(world.upstream_url, **world.location)
     before, replies = len(app.usage()), list[Reply]()
     body = converse_body(

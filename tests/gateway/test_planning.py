@@ -165,7 +165,7 @@ def sent(scripted: ScriptedWorld) -> Any:
 def test_a_call_that_does_not_say_how_long_its_answer_may_be_is_told(
     sent: Any, path: str, body: dict[str, Any], written: dict[str, Any]
 ) -> None:
-    """At the place where the model reads it; the rest is as it was."""
+    """Where the model reads it; the rest is unchanged."""
     assert sent(path, body) == {**body, **written}
 
 
@@ -286,7 +286,7 @@ PATHS = [
 def test_a_length_that_is_none_is_refused_by_its_name(
     world: World, app: App, path: str, bad: str
 ) -> None:
-    """Whoever says 1e2 does not want to pay for 4,096 tokens; and nothing is called."""
+    """Nothing is called."""
     is_converse = "/converse" in path
     body = converse_body() if is_converse else claude_body(model="premium")
     reply = world.post(path, {**body, bad: "1e2"}, app)
@@ -317,7 +317,7 @@ MARKS = b'[{,\\" \\\\'
     ids=["nested", "objects", "texts", "numbers", "deep", "broken", "floats", "integers"],
 )  # fmt: skip
 def test_a_body_has_only_so_many_values(world: World, app: App, inner: bytes) -> None:
-    """To look at millions of them would take seconds, in which nobody else is served."""
+    """Reading millions of them would block other calls for seconds."""
     reply = world.post("/model/premium/converse", b'{"messages":[%b]}' % inner, app)
     assert (reply.status, reply.json["message"]) == (
         400,
@@ -489,7 +489,7 @@ def test_the_tier_that_served_is_what_is_counted(
     answered: bytes,
     lines: tuple[str, ...],
 ) -> None:
-    """Wherever the reply says it; if it does not say, what was asked for, if that costs more."""
+    """From any place in the reply; without it, a dearer requested tier counts."""
 
     def answer(_: Upstream, peer: socket.socket, __: Received) -> None:
         peer.sendall(whole(answered, *lines))

@@ -78,7 +78,7 @@ UNKNOWN: dict[str, Shape] = {
     ),
     "json of a proxy": ("503 X", (), b'{"error":"upstream connect error"}'),
     "a proxy's timeout": ("408 X", (), b"stream timeout"),
-    "nobody's model error": ("424 X", (), b""),
+    "an unnamed model error": ("424 X", (), b""),
     "after output": ("424 X", (named("ModelStreamErrorException"),), AWS_BODY),
     "see other": ("303 X", ("location: /result",), b""),
     "usage that is not whole": ("400 X", (), b'{"error":{"message":"x"},"usage":{"tokens":5}}'),
@@ -174,7 +174,7 @@ def test_an_error_that_says_what_it_used_is_counted(
 @pytest.mark.parametrize("path", [MESSAGES, CHAT])
 @pytest.mark.parametrize("shape", ["aws header and body", "nothing but a body", "empty"])
 def test_throttling_does_not_eat_a_budget(scripted: ScriptedWorld, path: str, shape: str) -> None:
-    """22 refused calls, each of which holds most of the budget, leave it as it was."""
+    """22 refused calls, each holding most of the budget, release it."""
     budget = {"name": BUDGET, "window": "DAY", "limit_usd_micros": TWO_USD_MICROS}
     label = "gpt" if path == CHAT else "premium"
     tokens = TWO_USD_MICROS * 9 // 10 // BY_LABEL[label].output

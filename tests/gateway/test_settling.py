@@ -57,7 +57,7 @@ def failing(
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses that nobody has to wait for."""
+    """Pauses that take no time."""
     monkeypatch.setattr("pricekeeper.gateway.settling.PAUSE_MS", 1)
     monkeypatch.setattr("pricekeeper.gateway.settling.SECS_MAX", 0.2)
 

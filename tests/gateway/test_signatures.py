@@ -173,7 +173,7 @@ class Signer:
 
 @pytest.fixture
 def signer(world: World, app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[Signer]:
-    """Time stands still while something is signed, sent and verified."""
+    """The clock stops while something is signed, sent and verified."""
     world.clock.stopped_at_ms = world.clock.now_ms()
     yield Signer(world, monkeypatch, app)
     world.clock.stopped_at_ms = None
@@ -207,7 +207,7 @@ def test_a_signature_of_botocores_is_accepted(
 def test_a_client_of_http2_signs_the_authority(
     world: World, signer: Signer, authority: str, status: int
 ) -> None:
-    """What ends HTTP/2 in front of us makes it the host; it has to be what was signed."""
+    """A proxy makes it the host, which must be the signed one."""
     signed = signer.sign()
     header = signed.headers["Authorization"].replace("content-type;host", ":authority;content-type")
     presented = parse_presented(header)
@@ -284,7 +284,7 @@ CHANGES: dict[str, Change] = {
 def test_any_change_of_a_signed_request_is_refused(
     world: World, app: App, signer: Signer, what: str
 ) -> None:
-    """One thing at a time; the request as it was signed would be served."""
+    """One change at a time; the unchanged request would be served."""
     signed = signer.sign(query="a=1")
     reply = CHANGES[what](signed).send(world)
     if what != "capital-signature":  # which is none
@@ -411,7 +411,7 @@ ACTED_ON = {
 def test_what_a_call_is_counted_by_has_to_be_signed(
     world: World, app: App, signer: Signer, header: str
 ) -> None:
-    """Else whoever sees a request could send it again for another budget, or a dearer tier."""
+    """Otherwise a replay could use another budget or a dearer tier."""
     added = signer.sign().with_header(header, ACTED_ON[header]).send(world)
     assert header in added.json["message"]
     assert_refused(added, world, app)
@@ -488,7 +488,7 @@ async def test_aiobotocore_works_by_its_environment_alone(world: World, app: App
 def test_calls_are_signed_anew_with_the_services_own_credentials(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    """As botocore would sign them, whatever the caller has signed; also below a prefix."""
+    """As botocore signs them; also below a prefix."""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-session-token")
 
     def answer(_: Upstream, peer: socket.socket, __: Received) -> None:

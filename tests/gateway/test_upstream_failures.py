@@ -72,7 +72,7 @@ def test_throttling_is_repeated_by_the_client_and_each_attempt_is_its_own(
 def test_a_lost_reply_is_not_asked_for_again(
     own_world: World, own_app: App, fate: str, operation: str
 ) -> None:
-    """One attempt of a client that repeats whatever may be repeated; charged at the hold."""
+    """One attempt of a retrying client; charged at the hold."""
     with bedrock_client(own_world, own_app) as client:
         with pytest.raises(ClientError) as refused:
             getattr(client, operation)(modelId="premium", **converse_body(directive(fate=fate)))

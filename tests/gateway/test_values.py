@@ -1,4 +1,4 @@
-"""How many values a body has, as it is judged before anybody reads it."""
+"""The number of values of a body, bounded before it is parsed."""
 
 import json
 import tracemalloc
@@ -34,7 +34,7 @@ def test_no_body_has_more_values_than_are_counted(value: Any, spaced: bool) -> N
 
 
 def test_many_texts_take_no_more_room_than_the_body() -> None:
-    """They are too many by their number; nobody makes a list of them."""
+    """They are refused by their number, without a list of them."""
     body = b"[" + b',""' * 500_000 + b"]"
     tracemalloc.start()
     try:

@@ -31,7 +31,7 @@ class ShiftedClock(SystemClock):
         super().__init__()
         self.shift_ms = 0
         self.stopped_at_ms: int | None = None
-        """Wall time stands still there, if it is said."""
+        """Wall time stops there, if set."""
 
     def now_ms(self) -> int:
         if self.stopped_at_ms is not None:

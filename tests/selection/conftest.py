@@ -147,7 +147,7 @@ class FailingStore(FaultyStore):
 
 
 class NeverFirst(FaultyStore):
-    """A store in which somebody else always came first, with something that does not help."""
+    """A store in which another writer is always first, with a change that does not help."""
 
     async def update(self, _: Update) -> Item:
         raise ConditionFailedError(None)

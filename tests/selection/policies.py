@@ -8,7 +8,7 @@ from pricekeeper.values import AppId, ModelLabel, OrgId
 
 PREMIUM, STANDARD, ECONOMY = map(ModelLabel, ("premium", "standard", "economy"))
 TURBO = ModelLabel("turbo")
-"""Known to the deployment, but in nobody's order unless a test puts it there."""
+"""Known to the deployment, but in no order unless a test adds it."""
 CHAIN = (PREMIUM, STANDARD, ECONOMY)
 LABELS = (*CHAIN, TURBO)
 QUOTAS = {PREMIUM: 1_000, STANDARD: 500, ECONOMY: 200, TURBO: 100}

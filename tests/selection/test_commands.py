@@ -31,7 +31,7 @@ async def test_an_override_whose_reply_is_lost_is_set_once(
 async def test_an_override_whose_reply_is_lost_is_cleared_once(
     world: World, app: Client, applied: bool
 ) -> None:
-    """Clearing again finds nothing left to clear, and that is what was wanted."""
+    """Clearing again finds nothing to clear."""
     mine = policy(client=app)
     await world.instance().set_override(mine, ECONOMY, BY)
     here = world.instance(FailingStore(world.store, OutcomeUnknownError("lost"), applied=applied))

@@ -54,7 +54,7 @@ async def test_a_warm_answer_costs_nothing(world: World, meter: StoreMeter, app:
 async def test_a_flip_adds_one_write_and_a_mark(
     world: World, meter: StoreMeter, app: Client
 ) -> None:
-    """And whoever meets it later adds none."""
+    """Later selections add none."""
     mine = policy(client=app)
     await world.spend(mine, {PREMIUM: 1_000})
     meter.clear()
@@ -114,7 +114,7 @@ async def test_force_check_reads_everything_again(
 async def test_forced_checks_of_one_scope_share_a_sum_for_a_second(
     world: World, meter: StoreMeter, clock: SettableClock, org: Client
 ) -> None:
-    """Of whatever apps; each looks for a fallback and an override twice, for all of its callers."""
+    """Of all apps; each reads its fallback and override."""
     apps = [policy(client=Client(org.org_id, AppId(name)), scope=QuotaScope.ORG) for name in "abc"]
     instance = world.instance()
     await asyncio.gather(*(instance.select(one) for one in apps))
@@ -186,7 +186,7 @@ async def test_who_waits_for_the_same_answer_shares_one_read(
 
 
 async def test_who_waits_under_another_policy_does_not_share(world: World, app: Client) -> None:
-    """What was changed meanwhile counts for those who know of it."""
+    """A changed policy counts for callers that know it."""
     old = policy(client=app)
     new = replace(old, quotas={**QUOTAS, STANDARD: 0})
     await world.spend(old, {PREMIUM: 1_000})

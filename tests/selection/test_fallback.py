@@ -112,7 +112,7 @@ def test_the_first_label_is_chosen_while_it_has_quota() -> None:
 
 
 def test_a_decision_shows_every_quota_it_looked_at() -> None:
-    """Also of labels that were not needed, with what was spent of each."""
+    """Also of labels that were not needed, with their spend."""
     choice = choose(policy(), CHAIN, {PREMIUM: 950, ECONOMY: 300})
 
     assert [
@@ -124,7 +124,7 @@ def test_a_decision_shows_every_quota_it_looked_at() -> None:
 
 
 def test_an_exceeded_label_hands_over_to_the_next_and_asks_for_a_record() -> None:
-    """The record names the label, its position, and what was given up for it."""
+    """The record names the label, its position, and the given-up labels."""
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000})
 
     assert (choice.label, choice.reason) == (STANDARD, Reason.QUOTA_EXCEEDED)
@@ -135,7 +135,6 @@ def test_an_exceeded_label_hands_over_to_the_next_and_asks_for_a_record() -> Non
 
 
 def test_several_exceeded_labels_are_one_step() -> None:
-    """Nobody waits on a label that is exhausted as well."""
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 600})
 
     assert choice.flip == StickyFlip(
@@ -144,7 +143,7 @@ def test_several_exceeded_labels_are_one_step() -> None:
 
 
 def test_when_all_are_exhausted_there_is_no_label() -> None:
-    """Nothing is recorded then: raising the last quota is enough to go on."""
+    """Nothing is recorded: raising the last quota is enough."""
     choice = choose(policy(), CHAIN, {PREMIUM: 1_000, STANDARD: 500, ECONOMY: 200})
 
     assert (choice.label, choice.chosen, choice.flip) == (None, None, None)
@@ -157,7 +156,6 @@ def test_when_all_are_exhausted_there_is_no_label() -> None:
 
 
 def test_a_label_that_was_given_up_comes_back_if_its_quota_is_raised() -> None:
-    """Whoever is told that a quota is spent can raise it, and what is there again is used again."""
     spends = {PREMIUM: 1_000}
     state = held(choose(policy(), CHAIN, spends).flip)
     raised = policy(quotas={**QUOTAS, PREMIUM: 1_001})
@@ -171,7 +169,7 @@ def test_a_label_that_was_given_up_comes_back_if_its_quota_is_raised() -> None:
 
 
 def test_a_label_that_came_back_is_given_up_again_at_its_new_quota() -> None:
-    """Then only a quota that is higher still brings it back: nobody goes to and fro."""
+    """Then only a higher quota brings it back."""
     raised = policy(quotas={**QUOTAS, PREMIUM: 2_000})
     state = held(choose(policy(), CHAIN, {PREMIUM: 1_000}).flip)
 
@@ -187,7 +185,7 @@ def test_a_label_that_came_back_is_given_up_again_at_its_new_quota() -> None:
 
 
 def test_a_record_that_does_not_say_at_which_quota_a_label_was_given_up_keeps_it_so() -> None:
-    """Nobody knows whether the quota was raised since; an override is the operator's way out."""
+    """A raise can't be known; an override is the operator's way out."""
     raised = policy(quotas={**QUOTAS, PREMIUM: 10**9})
 
     choice = choose(raised, CHAIN, {PREMIUM: 1_000}, ON_STANDARD)
@@ -205,7 +203,7 @@ def test_a_label_that_was_given_up_stays_so_for_a_reader_of_older_totals() -> No
 
 
 def test_what_a_label_that_was_given_up_has_spent_is_what_the_totals_say() -> None:
-    """Not the quota that it had: a record may have been voided since. That is told beside it."""
+    """Not its former quota: a record may have been voided since. The quota is stated beside it."""
     state = held(choose(policy(), CHAIN, {PREMIUM: 1_200}).flip)
 
     premium, standard, _ = choose(policy(), CHAIN, {PREMIUM: 300}, state).quotas
@@ -284,7 +282,6 @@ def test_a_label_without_a_model_is_passed_over() -> None:
 
 
 def test_nothing_but_zero_quotas_is_exhausted() -> None:
-    """There is no label to recommend, whatever the reason."""
     nothing = policy(quotas=dict.fromkeys(CHAIN, 0))
 
     choice = choose(nothing, CHAIN, {})
@@ -296,7 +293,7 @@ def test_nothing_but_zero_quotas_is_exhausted() -> None:
 
 
 def test_a_sticky_label_that_left_the_order_leaves_what_was_given_up() -> None:
-    """The chain goes on with what is left, and never back to an exhausted label."""
+    """The chain continues with the rest, and never returns to an exhausted label."""
     choice = choose(policy(ordering=(PREMIUM, ECONOMY)), CHAIN, {PREMIUM: 1_000}, ON_STANDARD)
 
     assert (choice.label, choice.reason, choice.flip) == (ECONOMY, Reason.STICKY_FALLBACK, None)
@@ -374,7 +371,7 @@ def test_an_override_saves_an_exhausted_scope() -> None:
 
 
 def test_the_first_override_that_can_be_followed_counts() -> None:
-    """An app's own comes before its organisation's; one outside the order binds nobody."""
+    """An app's own comes before its organisation's; one outside the order is ignored."""
     both = [by_hand(ECONOMY), by_hand(STANDARD)]
 
     assert choose(policy(), CHAIN, {}, None, both).label == ECONOMY
@@ -383,7 +380,7 @@ def test_the_first_override_that_can_be_followed_counts() -> None:
     assert choose(policy(), {PREMIUM}, {}, None, both).label == PREMIUM
 
 
-# -- whatever happens ----------------------------------------------------------------------
+# -- always        ----------------------------------------------------------------------
 
 orderings = st.lists(st.sampled_from(LABELS), min_size=1, unique=True)
 spends_of = st.dictionaries(st.sampled_from(LABELS), st.integers(0, 30), max_size=4)

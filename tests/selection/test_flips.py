@@ -192,7 +192,7 @@ async def test_a_flip_that_the_store_refuses_does_not_stand_in_the_way(
 
 
 async def test_a_chain_that_keeps_moving_is_not_chased_for_ever(world: World, app: Client) -> None:
-    """After a few lost flips the decision stands by itself."""
+    """After a few lost flips the decision is used without a record."""
     mine = policy(client=app)
     await world.spend(mine, {PREMIUM: 1_000})
     instance = world.instance(NeverFirst(world.store, Interleaving(0), Faults()))

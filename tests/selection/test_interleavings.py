@@ -95,7 +95,7 @@ class Witness(FaultyStore):
 
 
 class UnconditionalPut(FaultyStore):
-    """Broken: a flip writes the whole item, whatever is there."""
+    """Broken: a flip overwrites the whole item."""
 
     async def update(self, operation: Update) -> Item:
         item = Update(operation.table, operation.key, operation.actions).apply(None)
@@ -121,7 +121,7 @@ class FirstFlipOnly(FaultyStore):
 
 
 class Replacing(FaultyStore):
-    """Broken: a flip replaces the set of what was given up instead of adding to it."""
+    """Broken: a flip replaces the set of given-up labels instead of adding to it."""
 
     async def update(self, operation: Update) -> Item:
         replacing = tuple(
@@ -216,7 +216,7 @@ async def different_orders(seed: int, broken: Broken | None = None) -> Simulatio
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_the_chain_never_moves_back_and_all_converge(seed: int) -> None:
-    """Only where a quota was raised, for whoever knows of it; each step is made once."""
+    """Only a raised quota moves it back; each step is made once."""
     await raised_quota(seed)
 
 
@@ -227,7 +227,7 @@ async def test_apps_with_different_orders_share_a_record_that_never_forgets(seed
 
 
 async def test_the_wire_was_as_bad_as_it_should_be() -> None:
-    """Every kind of fault befell somebody."""
+    """Every kind of fault has happened."""
     befell: Counter[str] = Counter()
     for seed in range(SEEDS // 4):
         befell += (await raised_quota(seed)).befell

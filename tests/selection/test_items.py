@@ -93,7 +93,7 @@ async def test_a_flip_is_refused_unless_it_goes_further(store: Store, app: Clien
 
 
 async def test_a_flip_adds_to_what_was_given_up(store: Store, app: Client) -> None:
-    """Whatever the writer knew of it."""
+    """Whether or not the writer knew of it."""
     key = items.sticky_key(policy(client=app).scope_key, DAY)
     await store.update(items.flip_update(key, TO_STANDARD, ENTRY))
     unaware = StickyFlip(ECONOMY, 2, STANDARD, frozenset({STANDARD}))
@@ -119,7 +119,7 @@ async def test_a_command_that_arrives_late_is_refused(store: Store, app: Client)
 
 
 async def test_an_override_is_of_one_life_of_its_client(store: Store, app: Client) -> None:
-    """Whoever is deleted and created again has none."""
+    """A client that is deleted and created again has none."""
     key = items.override_key(app, DAY)
     item = await store.update(override(key, ECONOMY, 0))
 

@@ -1,4 +1,4 @@
-"""What is remembered, for how long, and what a command leaves as it was."""
+"""What is cached, for how long, and what a command expires."""
 
 import asyncio
 import uuid
@@ -59,7 +59,7 @@ async def test_what_this_process_has_seen_spent_is_not_recommended(
 async def test_a_command_about_one_app_leaves_the_others_warm(
     world: World, meter: StoreMeter, app: Client, other_app: Client
 ) -> None:
-    """Only what it touched is decided anew."""
+    """Only the affected decisions are made again."""
     one, other = policy(client=app), policy(client=other_app)
     instance = world.instance()
     first = await instance.select(other)
@@ -103,7 +103,7 @@ async def test_an_override_alone_is_kept_as_long_as_a_fallback(world: World, app
 
 
 def test_a_quota_taken_away_is_what_is_told_of_a_label_that_was_given_up() -> None:
-    """It has no quota, whatever became of the one it had."""
+    """It has no quota now."""
     sticky = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}))
     choice = choose(policy(quotas={**QUOTAS, PREMIUM: 0}), LABELS, {PREMIUM: 1_000}, sticky)
 
@@ -122,7 +122,7 @@ def test_a_quota_taken_away_is_what_is_told_of_a_label_that_was_given_up() -> No
 async def test_the_prices_told_are_those_of_the_organisations_day(
     world: World, clock: SettableClock, app: Client, zone: str, now: str, day: date
 ) -> None:
-    """In the far east Greenwich's tomorrow has begun, in the far west its yesterday goes on."""
+    """In the far east it is tomorrow, in the far west still yesterday."""
     clock.set(now)
     mine = policy(client=app, timezone=zone, ordering=(ECONOMY,))
     stated = StatedPrices(

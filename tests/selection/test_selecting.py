@@ -21,7 +21,7 @@ BEYOND_ANY_CACHE_MS = 5_000
 
 
 async def test_a_normal_day(world: World, app: Client) -> None:
-    """The first model, with everything that an app is told about it."""
+    """The first model, with all fields of the answer."""
     mine = policy(client=app)
     await world.spend(mine, {PREMIUM: 123})
 
@@ -42,7 +42,7 @@ async def test_a_normal_day(world: World, app: Client) -> None:
 
 
 async def test_a_frozen_client_gets_no_model(world: World, app: Client) -> None:
-    """Not by what was decided a moment ago, nor by looking closely; its numbers are still told."""
+    """Neither from the cache nor by a forced check; its numbers are still shown."""
     mine, selection = policy(client=app), world.instance()
     await world.spend(mine, {PREMIUM: 123})
     assert (await selection.select(mine)).label == PREMIUM
@@ -82,7 +82,7 @@ async def test_a_flip_is_recorded_as_the_schema_says(world: World, app: Client) 
 async def test_a_flip_holds_for_everybody_until_midnight(
     world: World, clock: SettableClock, app: Client
 ) -> None:
-    """Another instance follows it, whatever the totals that it sees."""
+    """Another instance follows it, for any totals that it sees."""
     mine = policy(client=app)
     await world.spend(mine, {PREMIUM: 1_000})
     await world.instance().select(mine)
@@ -327,7 +327,7 @@ async def test_clearing_what_another_instance_has_cleared_counts_here_at_once(
 async def test_an_override_whose_label_left_the_ordering_binds_nobody(
     world: World, app: Client
 ) -> None:
-    """The automatic decision goes on."""
+    """The automatic decision continues."""
     here = world.instance()
     await here.set_override(policy(client=app), PREMIUM, BY)
 
