@@ -38,7 +38,7 @@ def demo(printed: list[str], tmp_path: Path) -> dict[str, str]:
         "AWS_SHARED_CREDENTIALS_FILE": str(keys),
     }
     heading, lines, *_ = printed
-    assert heading.startswith("Demo Company is there.")  # and no log line before
+    assert heading.startswith("Demo Company is ready.")  # and no log line before
     return environment_after(lines.splitlines(), before)
 
 

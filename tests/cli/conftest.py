@@ -147,7 +147,7 @@ def logs_that_can_be_undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Commands on a store that is not there yet."""
+    """Commands on a store that does not exist yet."""
     for name in [name for name in os.environ if name.startswith("PRICEKEEPER_")]:
         monkeypatch.delenv(name)
     settings: Mapping[str, str] = {

@@ -48,7 +48,7 @@ def test_what_a_person_sees(anywhere: Cli) -> None:
     (line,) = [line.strip() for line in done.out.splitlines() if "export" in line]
     name, _, key = line.removeprefix("export ").partition("=")
     assert (name, len(key)) == (ADMIN_KEY, 65)
-    assert "shown now and never again" in done.out
+    assert "shown only once" in done.out
     listed = anywhere("admin-keys", "list").out
     assert key not in listed
     for text in (key[4:16], "platform", "ADMIN", "all organisations", "never"):

@@ -71,7 +71,7 @@ def test_channels_are_set_shown_tried_and_removed(anywhere: Cli, hook: Hook) -> 
     assert f"pricekeeper alerts test --org {ORG} --channel ops" in made.out
     assert origin in listed.out
     assert "BUDGET" in listed.out
-    assert (tried.code, "every test has arrived" in tried.out) == (0, True)
+    assert (tried.code, "every test was delivered" in tried.out) == (0, True)
     assert [one.json["test"] for one in hook.requests] == [True]
     for done in (made, listed, tried):
         assert "secret" not in done.out + done.err

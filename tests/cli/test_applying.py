@@ -133,7 +133,7 @@ class TestThePlan:
         folder = str(place.folder / "policies")
         answer = place.ok("apply", folder, "--yes")
         assert answer["undeclared"] == [{"org_id": ORG, "app_id": "chat"}, {"org_id": OTHER}]
-        line = f"left alone, because no file declares it: {ORG} chat, {OTHER}"
+        line = f"left alone, because no file declares them: {ORG} chat, {OTHER}"
         assert line in told(place("apply", folder).out)
         assert place.ok("app", "get", ORG, "chat")["configuration"]["session_limit"] == 9
         assert len(place.ok("org", "list")) == 2
@@ -332,7 +332,7 @@ class TestFailing:
         assert lines[start + 2].startswith(f"✗ Chat {ORG} chat INVALID_CONFIG ")
         assert "the labels of this deployment are economy, premium, standard" in lines[start + 2]
         assert lines[start + 3] == f"· Web {ORG} web not done"
-        assert lines[-1] == "what is done stays so; the same command goes on from here"
+        assert lines[-1] == "finished steps are kept; run the same command again to continue"
         assert place.ok("app", "list", ORG) == []
         answer = place("apply", path, "--json")
         assert answer.code == 1
@@ -397,8 +397,8 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "twice.json": ('{"org_name": 1, "org_name": 2}', ("the key 'org_name' is there twice",)),
     "b.json": ("{", ("is not JSON: line 1, column 2",)),
     "half.json": ('{"org_name": "\\ud800"}', ("is not JSON",)),
-    "list.yaml": ("- 1", ("want the fields of an organisation",)),
-    "empty.yaml": ("", ("want the fields of an organisation",)),
+    "list.yaml": ("- 1", ("write the fields of an organisation",)),
+    "empty.yaml": ("", ("write the fields of an organisation",)),
     "two.yaml": ("a: 1\n---\nb: 2", ("line 2, column 1: but found another document",)),
     "latin.yaml": ("\udce4", ("is not UTF-8 text",)),
     "apps.yaml": ("apps: [chat]", ("apps: must be a mapping", "org_id: is missing")),
@@ -456,7 +456,7 @@ def test_what_would_not_count_can_not_be_declared(cli: Cli) -> None:
     apps = {"chat": {"app_name": "Chat", "quotas": quotas}}
     done = cli("apply", declare(cli, {"quota_scope": "ORG", "apps": apps}))
     assert done.code == 2
-    assert "acme.yaml: apps.chat.quotas: do not count" in done.err
+    assert "acme.yaml: apps.chat.quotas: have no effect" in done.err
 
 
 def test_an_organisation_has_one_file(cli: Cli) -> None:
@@ -473,7 +473,7 @@ def test_a_folder_is_read_with_the_folders_in_it(place: Cli) -> None:
     folder = place.folder / "policies"
     done = place("apply", str(folder))
     assert done.code == 2
-    assert "there is no .yaml, .yml or .json file" in done.err
+    assert "has no .yaml, .yml or .json file" in done.err
     (folder / "team").mkdir()
     (folder / ".git").mkdir()
     (folder / ".git" / "config.yaml").write_text("[")
@@ -504,7 +504,7 @@ def test_a_person_is_asked_after_the_plan(
 ) -> None:
     """Yes, no, and ctrl-c."""
     with in_a_terminal("apply", declare(cli), environment=environment) as terminal:
-        shown = terminal.read_until("Do this, for 3 of 3? [y/N]")
+        shown = terminal.read_until("Apply these changes to 3 of 3? [y/N]")
         assert "3 to create" in shown
         terminal.type(typed)
         assert terminal.end() == code

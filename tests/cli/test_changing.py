@@ -40,7 +40,7 @@ def test_a_flag_changes_what_it_names(anywhere: Cli) -> None:
         "quotas are ADVISORY -> STRICT",
         "rate limit premium:tpm none -> 9000/1m/20000",
         "budget daily none -> $5.00 a day, soft",
-        f"every instance follows within 30 s; next: pricekeeper org get {ORG}",
+        f"in force everywhere within 30 s; next: pricekeeper org get {ORG}",
     ]
     after = anywhere.ok("org", "get", ORG)["configuration"]
     names = [budget["name"] for budget in after["budgets"]]
@@ -115,7 +115,7 @@ def test_a_quota_that_an_app_inherits_brings_the_others_with_it(anywhere: Cli) -
         "quota standard $20.00 a day, inherited -> $20.00 a day",
         "quota economy $0.50 a day, inherited -> $0.50 a day",
         f"its quotas are its own now; to inherit them again: {undo}",
-        f"every instance follows within 30 s; next: pricekeeper app get {ORG} chat",
+        f"in force everywhere within 30 s; next: pricekeeper app get {ORG} chat",
     ]
     answer = anywhere.ok("app", "set", ORG, "chat", "--quota", "economy=3")
     assert answer["configuration"]["quotas"] == {
@@ -171,22 +171,22 @@ def test_what_is_so_already_is_told(anywhere: Cli) -> None:
     """And is no failure."""
     anywhere.register()
     done = anywhere("app", "set", ORG, "chat", "--name", "Chat")
-    assert (done.code, told(done.out)[1]) == (0, "it was so already; nothing changed")
+    assert (done.code, told(done.out)[1]) == (0, "no change: the settings had these values already")
 
 
 MISTAKES: dict[tuple[str, ...], tuple[int, str]] = {
-    ("org", "set", ORG): (2, "say what shall change"),
+    ("org", "set", ORG): (2, "name a setting to change"),
     ("org", "set", NOBODY, "--name", "x"): (3, "pricekeeper org list"),
     ("app", "set", ORG, "nope", "--name", "x"): (3, "pricekeeper org list"),
     ("org", "set", ORG, "--quota", "gold=1"): (2, "economy, premium, standard"),
-    ("org", "set", ORG, "--quota", "premium=much"): (2, "want LABEL=USD"),
+    ("org", "set", ORG, "--quota", "premium=much"): (2, "write LABEL=USD"),
     ("org", "set", ORG, "--unset", "colour"): (2, "colour"),
     ("org", "set", ORG, "--unset", "org_name"): (2, "org_name"),
     ("app", "set", ORG, "chat", "--unset", "timezone"): (2, "timezone"),
     ("org", "set", ORG, "--unset", "session_limit", "--session-limit", "3"): (2, "another flag"),
     ("org", "set", ORG, "--unset", "budgets", "--budget", "a=DAY:1"): (2, "another flag"),
     ("org", "set", ORG, "--unset", "quotas", "--no-quota", "premium"): (2, "another flag"),
-    ("org", "set", ORG, "--no-budget", "nope"): (2, "there is none"),
+    ("org", "set", ORG, "--no-budget", "nope"): (2, "not found"),
     ("org", "set", ORG, "--no-quota", "gold"): (2, "there is premium, standard, economy"),
     ("org", "set", ORG, "--no-quota", "premium"): (2, "quotas.premium"),
     ("app", "set", ORG, "chat", "--no-rate-limit", "*:tpm"): (2, "there is *:rpm"),

@@ -74,9 +74,7 @@ def test_revoking_asks_first(cli: Cli) -> None:
     cli.monkeypatch.setattr("typer.confirm", confirm)
     cli.monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     assert cli("credentials", "revoke", ORG, *WHY).code == 0
-    assert asked == [
-        f"Stop every secret and every token of {ORG}? It has no way in until you rotate."
-    ]
+    assert asked == [f"Revoke every secret and token of {ORG}? It can't log in until you rotate."]
 
 
 def test_a_freeze_is_set_shown_and_lifted(registered: Cli) -> None:

@@ -66,7 +66,7 @@ def test_a_day_from_end_to_end() -> None:
 
 @pytest.mark.slow
 def test_without_a_terminal_there_are_plain_lines(cli: Cli) -> None:
-    """One for each event, the summary, the commands to go on; and the store is kept if asked."""
+    """One for each event, the summary, the commands to go on; and store: kept if asked."""
     kept = cli.folder / "kept"
     done = run_demo(*SMALL, "--keep", str(kept))
     assert (done.returncode, done.stderr) == (0, "")

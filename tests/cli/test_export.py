@@ -93,7 +93,7 @@ def test_totals_that_differ_are_exit_1(cli: Cli, days: list[str]) -> None:
     connection.close()
     done = cli("export", "--day", days[0], "--into", "out")
     assert done.code == 1
-    assert "the total is not the sum of the records" in done.out
+    assert "differ from their records: pricekeeper ledger rebuild" in done.out
     answer = cli("export", "--day", days[0], "--into", "out", "--json")
     assert (answer.code, answer.json["days"][0]["totals_equal_records"]) == (1, False)
     assert answer.json["days"][0]["differing_accounts"] > 0
@@ -108,10 +108,13 @@ def test_today_may_still_change(cli: Cli, days: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "say --day, or --from and --to"),
-        (("--from", "2026-01-01"), "say --day, or --from and --to"),
-        (("--day", "2026-01-01", "--to", "2026-01-02"), "say --day, or --from and --to"),
-        (("--from", "2026-01-02", "--to", "2026-01-01"), "--from is after --to"),
+        ((), "give --day, or --from and --to"),
+        (("--from", "2026-01-01"), "give --day, or --from and --to"),
+        (("--day", "2026-01-01", "--to", "2026-01-02"), "give --day, or --from and --to"),
+        (
+            ("--from", "2026-01-02", "--to", "2026-01-01"),
+            "--from is after --to; give the earlier day first",
+        ),
         (("--from", "2006-01-01", "--to", "2026-01-01"), "3650 days"),
         (("--day", "2026-01-01", "--into", "gs://x/y"), "names no bucket"),
         (("--day", "2026-01-01", "--format", "csv"), "csv"),

@@ -27,7 +27,7 @@ from pricekeeper.values import settings_tag
 __all__ = ["filled"]  # the fixture
 
 MARKUP = "[/evil][red]x[link=http://127.0.0.1]:smile:"
-ORDERS = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\x7f\u202e\n✓ all is well"
+ORDERS = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\x7f\u202e\n✓ all checks passed"
 EVIL = MARKUP + ORDERS
 HARMFUL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 FIELDS = {"org_name", "app_name", "user_agent", "address", "timezone"}
@@ -72,7 +72,7 @@ def test_no_answer_is_markup_or_an_order(spoiled: Cli, path: tuple[str, ...]) ->
     found = shown(spoiled, *path, *RUNS[path](spoiled))
     for text in found.at.values():
         assert not HARMFUL.search(text), text
-        assert "✓ all is well" not in text.splitlines()
+        assert "✓ all checks passed" not in text.splitlines()
         assert MARKUP in text or "/evil" not in text
 
 

@@ -175,7 +175,7 @@ def test_the_first_ctrl_c_ends_the_wait_for_a_secret(environment: Mapping[str, s
     for words, question in (
         (("credentials", "claim", "-"), "secret (not shown): "),
         (("org", "list", "--key", "-"), "secret (not shown): "),
-        (("org", "put", ORG, "--file", "-"), "ctrl-d ends them:"),
+        (("org", "put", ORG, "--file", "-"), "end with ctrl-d:"),
     ):
         with in_a_terminal(*words, environment=environment) as terminal:
             terminal.read_until(question)

@@ -71,7 +71,7 @@ def test_what_is_no_secret_is_told_and_not_shown(cli: Cli, text: str) -> None:
         typed(cli, text)
         done = cli("org", "list", "--key", given)
         assert (done.code, done.out) == (2, "")
-        assert "want the secret alone, on one line" in done.err
+        assert "put the secret alone there, on one line" in done.err
         assert text.strip() not in done.err or not text.strip()
 
 
@@ -90,5 +90,5 @@ def test_help_says_so_and_why(cli: Cli, path: tuple[str, ...]) -> None:
     text = " ".join(cli(*path, "--help").out.replace("│", " ").split())
     secrets = SECRETS | ({"--to"} if path[0] == "alerts" else set())
     takes = {name for one in COMMANDS[path].params for name in one.opts} & secrets
-    told = "- reads it from stdin, @FILE from a file: others can see command lines"
+    told = "- reads stdin, @FILE a file, since others can see command lines"
     assert text.count(told) == len(takes)

@@ -80,7 +80,7 @@ def test_a_metrics_port_that_is_taken_is_told_like_the_other(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "metrics: not shown; set PRICEKEEPER_METRICS_PORT or PRICEKEEPER_METRICS_TOKEN"),
+        ({}, "metrics: not served; set PRICEKEEPER_METRICS_PORT or PRICEKEEPER_METRICS_TOKEN"),
         ({"PRICEKEEPER_METRICS_TOKEN": "a-token-of-thirty-two-characters"},
          "/metrics, with $PRICEKEEPER_METRICS_TOKEN as bearer token"),
     ],
@@ -98,7 +98,7 @@ def test_the_demo_may_be_shown_to_others_with_a_key_of_ones_own(tmp_path: Path) 
     environment = {"PRICEKEEPER_PROVISIONING_KEY": OWN_KEY}
     with running_server(tmp_path, "--demo", "--host", ANYWHERE, environment=environment) as server:
         assert "PRICEKEEPER_METRICS_TOKEN=" not in server.output()
-        assert "metrics: not shown" in server.output()
+        assert "metrics: not served" in server.output()
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ async def test_what_changes_is_told(watched: Watched) -> None:
     watched.clock.advance_ms(DAY_MS)
     await spend(watched.services, "chat", 1_000)
     text = (await watched.next_frame(watching))[1]
-    assert "the quotas start anew" in text
+    assert "quotas reset" in text
     assert "standard → premium" in text
     assert "premium → standard" in text, "what was told before stays"
 

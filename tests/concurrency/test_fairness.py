@@ -85,7 +85,6 @@ def test_turns_rotate_and_keep_the_order_of_each() -> None:
     queue.append("b", ("b", 0))
     for number in range(3):
         queue.append("c", ("c", number))
-    assert queue.first() == ("a", 0)
     assert len(queue) == 9
     order = [queue.pop() for _ in range(9)]
     assert "".join(name for name, _ in order) == "aabccaaca"

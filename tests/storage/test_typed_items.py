@@ -23,10 +23,9 @@ def item(**attributes: Any) -> TypedItem:
 
 def test_what_is_there_and_right_is_returned() -> None:
     """Each with its own type; what is absent is the default, if there is one."""
-    typed = item(n=5, s="text", b=False, m={"a": 1}, names=["a"], some=frozenset({"b"}))
+    typed = item(n=5, s="text", m={"a": 1}, names=["a"], some=frozenset({"b"}))
     assert typed.whole("n", least=5) == 5
     assert typed.text("s") == "text"
-    assert typed.flag("b") is False
     assert typed.mapping("m") == {"a": 1}
     assert typed.texts("names") == ["a"]
     assert typed.texts("some") == {"b"}
@@ -47,7 +46,6 @@ def test_what_is_there_and_right_is_returned() -> None:
         (lambda one: one.wholes(("number", "flag")), "flag must be an integer, not bool"),
         (lambda one: one.wholes(("number", "debt")), "debt must be at least 0"),
         (lambda one: one.text("number"), "number must be a string, not int"),
-        (lambda one: one.flag("number"), "number must be a boolean, not int"),
         (lambda one: one.mapping("names"), "names must be a map, not list"),
         (lambda one: one.texts("text"), "text must be a list of strings, not str"),
         (lambda one: one.texts("mixed"), "mixed must be a list of strings, not list"),

@@ -1,7 +1,7 @@
 """The command line: ``pricekeeper --help``.
 
-It needs the extra ``server``. Whoever has installed the client alone is told so, and can look after
-the client's spool.
+It needs the extra ``server``. With the client alone only ``spool`` works; other commands say what
+to install.
 """
 
 import sys
@@ -23,11 +23,11 @@ NEEDED: Final = (
     "uvicorn",
     "yaml",
 )
-"""What the extra brings."""
+"""The packages of the extra ``server``."""
 
 
 def main() -> None:
-    """Run a command; an error of ours becomes one line and its exit code."""
+    """Run a command."""
     if any(find_spec(name) is None for name in NEEDED):
         sys.exit(_run_without_server(sys.argv[1:]))
     from pricekeeper.cli.commands import main as run  # noqa: PLC0415 - it may not be installed
@@ -41,8 +41,8 @@ def _run_without_server(arguments: list[str]) -> int:
 
         return run(arguments[1:])
     sys.stderr.write(
-        "the service and the command line are not installed, only the client is:\n"
+        "Only the client is installed. To get the service and all commands:\n"
         "    pip install 'bedrock-price-keeper[server]'\n"
-        "Without them there is 'pricekeeper spool show' and 'pricekeeper spool flush'.\n"
+        "Without it, 'pricekeeper spool show' and 'pricekeeper spool flush' work.\n"
     )
     return 2

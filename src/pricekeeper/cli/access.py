@@ -1,4 +1,4 @@
-"""``credentials``, ``override`` and ``sessions``: who gets in, and what they are told to use."""
+"""``credentials``, ``override``, ``sessions``, ``freeze`` and ``unfreeze``."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:  # a command that only explains itself imports none of this
     from pricekeeper.tenants import Client
 
 credentials = typer.Typer(no_args_is_help=True, help="Secrets of organisations and apps.")
-overrides = typer.Typer(no_args_is_help=True, help="A model set by hand, until midnight.")
+overrides = typer.Typer(no_args_is_help=True, help="A model set by hand until midnight.")
 top = typer.Typer()
 sessions = typer.Typer(no_args_is_help=True, help="Live sessions of a client.")
 
 OptionalOrg = Annotated[str | None, argument("ORG", "The organisation's UUID; else --client.")]
 ClientOption = Annotated[
-    str | None, option("--client ID", "As an administrator: org-ORG-app-APP, or org-ORG.")
+    str | None, option("--client ID", "For administrators: org-ORG-app-APP or org-ORG.")
 ]
 
 
@@ -48,12 +48,12 @@ async def rotate(
     app: OptionalApp = None,
     *,
     grace_hours: Annotated[
-        int, option("--grace-hours", "How long the old secret lives on.", min=0, max=168)
+        int, option("--grace-hours", "How long the old secret still works.", min=0, max=168)
     ] = 24,
 ) -> Output:
-    """Let a new secret be claimed; the old one works until then, and for the grace.
+    """Offer a new secret to claim. The old one works until the end of the grace after the claim.
 
-    With --grace-hours 0 every session and token ends with the claim, a thief's among them.
+    With --grace-hours 0 the claim ends every session and token.
 
     [dim]pricekeeper credentials rotate $ORG chat --grace-hours 48[/dim]
     """
@@ -74,20 +74,20 @@ async def claim(
         ),
     ] = None,
 ) -> Output:
-    """Turn a retrieval token into the secret: this is the only time that anybody sees it.
+    """Exchange a retrieval token for the secret, which is shown only once.
 
     [dim]echo pkr_... | pricekeeper credentials claim - --json > secret.json[/dim]
     """
     wanted = token or os.environ.get(RETRIEVAL_TOKEN)
     if not wanted:
-        raise MisusedError(f"say the retrieval token: - for stdin, @FILE, or ${RETRIEVAL_TOKEN}")
+        raise MisusedError(f"give the retrieval token: - for stdin, @FILE, or ${RETRIEVAL_TOKEN}")
     with hint_if_missing(
         "a retrieval token works once, for ten minutes; "
         "'pricekeeper credentials rotate' makes another"
     ):
         answer = plain(await backend.admin.claim(wanted))
     parts = [
-        Text("shown now and never again:", "dim"),
+        Text("shown only once:", "dim"),
         to_paste(f"export PRICEKEEPER_CLIENT_ID={answer['client_id']}"),
         to_paste(f"export PRICEKEEPER_CLIENT_SECRET={answer['client_secret']}"),
     ]
@@ -101,11 +101,9 @@ async def provisioning_key(
     backend: Backend,
     org: OrgArgument,
     *,
-    withdraw: Annotated[
-        bool, option("--withdraw", "Stop the key that it has from working.")
-    ] = False,
+    withdraw: Annotated[bool, option("--withdraw", "Remove the key that it has.")] = False,
 ) -> Output:
-    """Give an organisation a key that provisions it and its apps; the one it had stops working.
+    """Issue a key that provisions an organisation and its apps. It replaces the earlier key.
 
     [dim]pricekeeper credentials provisioning-key $ORG --json > key.json[/dim]
 
@@ -114,10 +112,10 @@ async def provisioning_key(
     if withdraw:
         await backend.admin.withdraw_provisioning_key(org)
         answer = {"org_id": org, "status": "withdrawn"}
-        return Output(answer, done(f"{org} has no provisioning key of its own"))
+        return Output(answer, done(f"{org} has no provisioning key of its own any more"))
     answer = plain(await backend.admin.issue_provisioning_key(org))
     parts = [
-        Text("shown now and never again:", "dim"),
+        Text("shown only once:", "dim"),
         to_paste(f"export PRICEKEEPER_PROVISIONING_KEY={answer['provisioning_key']}"),
     ]
     return Output(answer, Section(Text(answer["org_id"], "bold"), *parts))
@@ -126,8 +124,8 @@ async def provisioning_key(
 def _question(given: Mapping[str, Any]) -> str:
     whose = given["app"] or given["org"]
     if given["previous"]:
-        return f"End all sessions of {whose}, and the secret before the present one?"
-    return f"Stop every secret and every token of {whose}? It has no way in until you rotate."
+        return f"End all sessions of {whose}, and its previous secret?"
+    return f"Revoke every secret and token of {whose}? It can't log in until you rotate."
 
 
 @backend_command(credentials, "revoke", asks=_question)
@@ -139,12 +137,12 @@ async def revoke(
     reason: Reason,
     previous: Annotated[
         bool,
-        option("--previous", "Spare the present secret: only the one before it, in its grace."),
+        option("--previous", "Revoke only the previous secret, which is in its grace."),
     ] = False,
 ) -> Output:
-    """Stop the secrets, sessions and tokens of a client at once; rotate gives it a secret again.
+    """Revoke the secrets, sessions and tokens of a client at once. 'rotate' makes a new secret.
 
-    An organisation's apps keep theirs, and so does its provisioning key.
+    Credentials of an organisation's apps and its provisioning key are kept.
 
     [dim]pricekeeper credentials revoke $ORG chat --reason "found on GitHub"[/dim]
     """
@@ -152,10 +150,10 @@ async def revoke(
         await backend.admin.revoke_credentials(org, app, reason=reason, previous_only=previous)
     )
     if previous:
-        picture = done(f"{answer['client_id']}: sessions, and the secret before, have ended")
+        picture = done(f"{answer['client_id']}: sessions and the previous secret are revoked")
     else:
         after = f"next: pricekeeper credentials rotate {org}{f' {app}' if app else ''}"
-        picture = done(f"{answer['client_id']}: nothing opens it any more", after)
+        picture = done(f"{answer['client_id']}: all credentials revoked", after)
     return Output(answer, picture)
 
 
@@ -163,7 +161,7 @@ async def revoke(
 async def freeze(
     backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
 ) -> Output:
-    """Refuse models and tokens to an app, or to an organisation and its apps; usage counts on.
+    """Deny models and tokens to an app, or to an organisation and its apps. Usage still counts.
 
     [dim]pricekeeper freeze $ORG --reason "spends by itself since 3 am"[/dim]
 
@@ -177,13 +175,13 @@ async def freeze(
 async def unfreeze(
     backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
 ) -> Output:
-    """Lift the freeze of an app or an organisation. An organisation's holds for its apps.
+    """Lift the freeze of an app or an organisation. A frozen organisation's apps stay frozen.
 
     [dim]pricekeeper unfreeze $ORG chat --reason "has a new secret"[/dim]
     """
     await backend.admin.unfreeze(org, app, reason=reason)
     answer = {"org_id": org, **({"app_id": app} if app else {}), "status": "unfrozen"}
-    return Output(answer, done(f"{app or org} is not frozen"))
+    return Output(answer, done(f"{app or org} is not frozen any more"))
 
 
 @backend_command(overrides, "set")
@@ -193,7 +191,7 @@ async def set_override(
     label: Annotated[str, argument("LABEL", "The model label to use.")],
     app: OptionalApp = None,
 ) -> Output:
-    """Have one model used until the end of the organisation's day, whatever was spent.
+    """Select one model until the end of the organisation's day, ignoring quotas.
 
     [dim]pricekeeper override set $ORG economy[/dim]
 
@@ -206,7 +204,7 @@ async def set_override(
 
 @backend_command(overrides, "clear")
 async def clear_override(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
-    """Let quotas decide again.
+    """Remove the override; quotas select the model again.
 
     [dim]pricekeeper override clear $ORG chat[/dim]
     """
@@ -223,9 +221,9 @@ async def list_sessions(
     *,
     client: ClientOption = None,
 ) -> Output:
-    """Show the live sessions of an organisation or app, the oldest first.
+    """List the live sessions of an organisation or app, oldest first.
 
-    A service asks for the client's own credentials; with --client, for the provisioning key.
+    A service requires the client's own credentials; with --client, an admin key.
 
     [dim]pricekeeper sessions list $ORG chat[/dim]
 
@@ -236,7 +234,7 @@ async def list_sessions(
         answer = plain(await backend.keeper(wanted, itself=True).sessions())
     else:
         answer = plain(await backend.admin.list_sessions(wanted.org_id, wanted.app_id))
-    rows = table("session", "since (UTC)", "last used", "from", "with", wraps=["with"])
+    rows = table("session", "since (UTC)", "last used (UTC)", "from", "with", wraps=["with"])
     for session in answer["sessions"]:
         mine = " (this command)" if session["current"] else ""
         rows.add_row(
@@ -256,25 +254,25 @@ async def end_session(
     org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
-    session: Annotated[str | None, option("--session ID", "The one to end.")] = None,
-    everything: Annotated[bool, option("--all", "End all of them.")] = False,
+    session: Annotated[str | None, option("--session ID", "The session to end.")] = None,
+    everything: Annotated[bool, option("--all", "End all sessions.")] = False,
     client: ClientOption = None,
     reason: Annotated[
-        str | None, option("--reason TEXT", "Why, with --client: it is logged.")
+        str | None, option("--reason TEXT", "Why, with --client. It is kept in the audit log.")
     ] = None,
 ) -> Output:
-    """End one session, or all: their tokens stop working.
+    """End one session, or all. Their tokens stop working.
 
-    A service asks for the client's own credentials; with --client, for the provisioning key.
+    A service requires the client's own credentials; with --client, an admin key.
 
     [dim]pricekeeper sessions end $ORG chat --session 000-Zm9vYmFyYmF6cXV4cXV1eA[/dim]
 
     [dim]pricekeeper sessions end --client org-$ORG-app-chat --all --reason "stolen laptop"[/dim]
     """
     if everything == (session is not None):
-        raise MisusedError("say either --session ID or --all")
+        raise MisusedError("give either --session ID or --all")
     if (client is None) != (reason is None):
-        raise MisusedError("--client takes a --reason, and only --client does")
+        raise MisusedError("give --client and --reason together, or neither")
     wanted = _one_client(org, app, client)
     if reason is not None:
         ending = _end_as_admin(backend.admin, wanted, session, reason)
@@ -296,14 +294,14 @@ async def _end_as_client(keeper: Api, session: str | None) -> None:
     if session is None:
         await keeper.end_sessions()
     else:
-        with hint_if_missing("'pricekeeper sessions list' shows those that live"):
+        with hint_if_missing("'pricekeeper sessions list' shows live sessions"):
             await keeper.end_session(session)
 
 
 def _one_client(org: str | None, app: str | None, client: str | None) -> Client:
-    """The client that the command line names, in one way or the other."""
+    """Return the client named by ORG and APP, or by --client."""
     if (org is None) == (client is None):
-        raise MisusedError("say either ORG and APP or --client ID")
+        raise MisusedError("give either ORG and APP or --client ID")
     if client is None:
         return client_of(org or "", app)
     from pricekeeper.tenants import parse_client_id  # noqa: PLC0415  # --help needs none

@@ -1,15 +1,12 @@
-"""The aggregator as an AWS Lambda function, for deployments that run none in the service.
+"""The aggregator outside the service: for ``pricekeeper aggregate``, and as an AWS Lambda function.
 
-The function's handler is ``pricekeeper.cli.aggregator_lambda.handler``; its settings are the
-service's own, from the environment. The event is not looked at, so any schedule will do, and
-two functions at once do no harm: totals only move forward. It opens the store and nothing else:
-a function that sums needs no keys, and has no folder to keep any in. Alerts that follow from what
-it sums are decided here, and delivered by the instances of the service. Authorizations of instances
-that are gone are charged at what they hold, also while there are no instances at all.
+The handler is ``pricekeeper.cli.aggregator_lambda.handler``; its settings are the service's own.
+It ignores the event, so any schedule works. Two functions at once do no harm: totals only grow. It
+opens the store alone and needs no keys. It decides alerts; the service's instances deliver them.
+It also charges expired authorizations of dead instances at what they hold.
 
-Lambda gives one event at a time to a process and freezes it in between. So what took time to
-open is kept: the event loop, and the store that is bound to it. A frozen process loses its
-connections without noticing; the aggregator begins with a read, which the store sends again.
+Lambda freezes the process between events, so the event loop and the store stay open. Connections
+break meanwhile; the first read of a run is then repeated by the store.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ log = structlog.get_logger("pricekeeper.aggregator")
 
 
 class WarmAggregator:
-    """An event loop with an open store on it, kept from one run to the next."""
+    """An event loop and an open store, kept between runs."""
 
     def __init__(
         self, location: StoreLocation, retention_days: int = RETENTION_DAYS_DEFAULT
@@ -50,11 +47,11 @@ class WarmAggregator:
         self._look: Look = look_at_nothing
 
     def run_once(self) -> AggregationReport:
-        """Aggregate and sweep. If the store could not be opened, the next run tries that again."""
+        """Aggregate and sweep. If opening the store fails, the next run tries again."""
         return self._runner.run(self._run_once())
 
     def close(self) -> None:
-        """Let go of everything. Lambda never asks for that; whoever embeds this may."""
+        """Close the store and the loop. Lambda never calls it."""
         if self._store is not None:
             self._runner.run(self._store.close())
         self._runner.close()
@@ -76,10 +73,9 @@ class WarmAggregator:
 
 @cache
 def warm_aggregator() -> WarmAggregator:
-    """The one of this process, made by the first event and not at import.
+    """Make the aggregator of this process at the first event.
 
-    A setting that is wrong is then the error of an invocation, which is logged and counted,
-    and not that of a process that won't start.
+    Then a wrong setting is the error of an invocation, which Lambda logs and counts.
     """
     settings = read_settings(os.environ)
     configure_logging(settings.log_level)
@@ -87,10 +83,9 @@ def warm_aggregator() -> WarmAggregator:
 
 
 def handler(event: object, context: object) -> dict[str, Any]:
-    """Run one aggregation; what it did, as JSON can say it.
+    """Run one aggregation, and return its report as JSON.
 
-    A schedule throws the answer away. So a run that left something behind raises, for Lambda's
-    error count and the alarm on it; the next run visits them again.
+    An incomplete run raises, for Lambda's error count; the next run tries the rest again.
     """
     del event, context
     report = warm_aggregator().run_once()
@@ -113,7 +108,7 @@ def handler(event: object, context: object) -> dict[str, Any]:
 async def aggregate_and_sweep(
     store: Store, clock: Clock, *, retention_days: int, look: Look
 ) -> AggregationReport:
-    """Bring the totals up to date, then charge what has expired of processes that are gone."""
+    """Bring the totals up to date, then charge expired authorizations of dead processes."""
     aggregator = Aggregator(store, clock, retention_days=retention_days, look=look)
     report = await aggregator.run_once()
     expiry = Expiry.on_store(store, clock, retention_days)

@@ -1,4 +1,4 @@
-"""``alerts``: what people were told, the channels that it goes to, and whether they work."""
+"""``alerts``: alerts that were sent, channels, and tests of channels."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rich.text import Text
 from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.command import Output, backend_command
-from pricekeeper.cli.drawing import Section, done, minute, moment, plain, table
+from pricekeeper.cli.drawing import Section, done, minute, moment, more_after, plain, table
 from pricekeeper.cli.exits import hint_if_missing
 from pricekeeper.cli.options import HOW_TO_HIDE, argument, option, read_secret
 from pricekeeper.cli.terminal import harmless
 
-alerts = typer.Typer(no_args_is_help=True, help="Who is told of what, and what was told.")
+alerts = typer.Typer(no_args_is_help=True, help="Alerts and the channels that they go to.")
 
 _STYLES: Final = {"delivered": "green", "pending": "yellow", "given_up": "red", "unsent": "dim"}
-_HINT: Final = "'pricekeeper alerts channels' shows what there is"
+_HINT: Final = "'pricekeeper alerts channels' lists the channels"
 OrgOption = Annotated[str | None, option("--org ORG", "Of this organisation.")]
 NameArgument = Annotated[str, argument("NAME", "The channel's name.")]
 
@@ -32,11 +32,11 @@ async def list_alerts(
     org: OrgOption = None,
     kind: Annotated[str | None, option("--kind", "Of this kind.")] = None,
     state: Annotated[
-        str | None, option("--state", "Only those: pending, delivered, given_up or unsent.")
+        str | None, option("--state", "Only pending, delivered, given_up or unsent alerts.")
     ] = None,
-    after: Annotated[str | None, option("--after ID", "Go on behind that page.")] = None,
+    after: Annotated[str | None, option("--after ID", "The page after this one.")] = None,
 ) -> Output:
-    """Show what people were told, the newest first, and whether it has arrived.
+    """List alerts, newest first, and whether they were delivered.
 
     [dim]pricekeeper alerts list --org $ORG[/dim]
 
@@ -49,15 +49,13 @@ async def list_alerts(
             minute(one["at"]), Text(one["state"], _STYLES[one["state"]]), one["title"], one["id"]
         )
     parts: list[RenderableType] = [rows] if answer["alerts"] else []
-    parts += [Text(one, "red") for one in _errors(answer)]
-    if "next" in answer:
-        parts.append(Text(f"more: --after {answer['next']}", "dim"))
+    parts += [*(Text(one, "red") for one in _errors(answer)), *more_after(answer)]
     return Output(answer, Section(Text(f"{len(answer['alerts'])} alerts", "bold"), *parts))
 
 
 @backend_command(alerts, "channels")
 async def list_channels(backend: Backend, *, org: OrgOption = None) -> Output:
-    """Show where alerts go: an organisation's channels, or those of the deployment.
+    """List the channels of an organisation, or of the deployment.
 
     [dim]pricekeeper alerts channels --org $ORG[/dim]
     """
@@ -67,7 +65,7 @@ async def list_channels(backend: Backend, *, org: OrgOption = None) -> Output:
         kinds = ", ".join(one["kinds"]) or "everything"
         rows.add_row(one["channel"], one["kind"], one["address"], kinds, minute(one["updated_at"]))
     if not answer["channels"]:
-        hint = "no channels; see 'pricekeeper alerts set --help'"
+        hint = "no channels; 'pricekeeper alerts set --help' shows how to make one"
         return Output(answer, Text(f"{org or 'the deployment'} has {hint}"))
     return Output(answer, Section(Text(org or "of the deployment", "bold"), rows))
 
@@ -87,18 +85,20 @@ async def set_channel(
     ] = None,
     secret: Annotated[
         str | None,
-        option("--secret TEXT", f"What signs, or a password; {HOW_TO_HIDE}.", parser=read_secret),
+        option("--secret TEXT", f"Signing secret or password; {HOW_TO_HIDE}.", parser=read_secret),
     ] = None,
-    user: Annotated[str | None, option("--user", "Who logs in at the mail server.")] = None,
-    sender: Annotated[str | None, option("--from ADDRESS", "Who mails are from.")] = None,
+    user: Annotated[str | None, option("--user", "Login name at the mail server.")] = None,
+    sender: Annotated[str | None, option("--from ADDRESS", "Sender of mails.")] = None,
     recipients: Annotated[
-        str | None, option("--mail-to ADDRESSES", "Who gets mails, with commas.")
+        str | None, option("--mail-to ADDRESSES", "Recipients of mails: a@x.org,b@x.org.")
     ] = None,
-    kinds: Annotated[str | None, option("--kinds KINDS", "Only these, with commas.")] = None,
+    kinds: Annotated[
+        str | None, option("--kinds KINDS", "Only these kinds: BUDGET,QUOTA. Default: all.")
+    ] = None,
 ) -> Output:
-    """Create a channel or change it; what a change does not say stays as it is.
+    """Create or change a channel. Options that are not given keep their value.
 
-    Another server needs --secret and --user again: they are never sent to a server by themselves.
+    A change of the server needs --secret and --user again: they are never sent to another server.
 
     [dim]pricekeeper alerts set ops --org $ORG --to https://hooks.example.com --secret @FILE[/dim]
 
@@ -125,13 +125,13 @@ async def set_channel(
 
 @backend_command(alerts, "remove")
 async def remove_channel(backend: Backend, name: NameArgument, *, org: OrgOption = None) -> Output:
-    """Remove a channel; alerts that wait for it are given up.
+    """Remove a channel. Alerts that wait for it are dropped.
 
     [dim]pricekeeper alerts remove ops --org $ORG[/dim]
     """
     with hint_if_missing(_HINT):
         await backend.admin.remove_alert_channel(org, name)
-    return Output({"channel": name, "status": "removed"}, done(f"{name} is removed"))
+    return Output({"channel": name, "status": "removed"}, done(f"{name} was removed"))
 
 
 @backend_command(alerts, "test")
@@ -139,9 +139,9 @@ async def try_channels(
     backend: Backend,
     *,
     org: OrgOption = None,
-    channel: Annotated[str | None, option("--channel NAME", "This one alone.")] = None,
+    channel: Annotated[str | None, option("--channel NAME", "Only this channel.")] = None,
 ) -> Output:
-    """Send a marked test through each channel, and say what happened; exit 1 if one failed.
+    """Send a test alert through each channel. Exit 1 if one was not delivered.
 
     [dim]pricekeeper alerts test --org $ORG[/dim]
 
@@ -155,14 +155,14 @@ async def try_channels(
         tried = [plain(await backend.admin.test_alert_channel(org, str(name))) for name in names]
     answer = {"channels": tried}
     if not tried:
-        hint = "there is no channel to try; 'pricekeeper alerts set' makes one"
+        hint = "there is no channel to test; 'pricekeeper alerts set' makes one"
         return Output(answer, Text(hint), exits.FAILED)
     rows = table("channel", "", "why", wraps=["why"])
     for one in tried:
         style = "green" if one["outcome"] == "delivered" else "red"
         rows.add_row(one["channel"], Text(one["outcome"], style), one.get("error", ""))
     failed = any(one["outcome"] != "delivered" for one in tried)
-    heading = Text("some tests did not arrive" if failed else "every test has arrived", "bold")
+    heading = Text("not every test was delivered" if failed else "every test was delivered", "bold")
     return Output(answer, Section(heading, rows), exits.FAILED if failed else exits.OK)
 
 
@@ -171,7 +171,7 @@ def _split(text: str) -> list[str]:
 
 
 def _errors(answer: Mapping[str, Any]) -> list[str]:
-    """Why alerts did not arrive, each once."""
+    """List why alerts were not delivered, each reason once."""
     found = [
         f"{delivery['channel']}, {moment(delivery['at'])}: {delivery['error']}"
         for one in answer["alerts"]

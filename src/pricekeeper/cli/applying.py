@@ -1,4 +1,8 @@
-"""``pricekeeper apply``: organisations and apps as files declare them."""
+"""``pricekeeper apply``: plan what makes a service equal to files, show it, and do it.
+
+A declared organisation or app gets exactly the settings in its file; the others get their default
+or are inherited. Undeclared clients and all credentials are left alone.
+"""
 
 from __future__ import annotations
 
@@ -50,23 +54,23 @@ _SURELY_NOT_DONE: Final = ("CONFLICT", "RATE_LIMIT_EXCEEDED", "UNREACHABLE")
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """Everything that is declared, and what no file declares."""
+    """The steps for declared clients, and the undeclared clients."""
 
     steps: tuple[PlanStep, ...]
     undeclared: tuple[Mapping[str, str], ...]
 
     @property
     def open_steps(self) -> tuple[PlanStep, ...]:
-        """Those that change something."""
+        """The steps that change something."""
         return tuple(step for step in self.steps if step.action != "unchanged")
 
     @property
     def undeclared_names(self) -> list[str]:
-        """An app with its organisation, as a command line names it."""
+        """Undeclared clients, as a command line names them."""
         return [" ".join(one.values()) for one in self.undeclared]
 
     def answer(self, status: str, outcomes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """The plan as JSON, and what came of each step that changes something."""
+        """Return the plan as JSON, with the outcome of each open step."""
         came = dict(zip(map(id, self.open_steps), outcomes, strict=False))
         steps = [{**step.answer, **came.get(id(step), {})} for step in self.steps]
         return {"status": status, "steps": steps, "undeclared": list(self.undeclared)}
@@ -83,13 +87,13 @@ async def apply(
     ],
     *,
     dry_run: Annotated[
-        bool, option("--dry-run", "Show what would change, and change nothing.")
+        bool, option("--dry-run", "Show what would change; change nothing.")
     ] = False,
 ) -> Output | Proposal:
-    """Make organisations and apps what files declare, after showing what that changes.
+    """Show what differs from the files, then change organisations and apps to match them.
 
-    Each file has an organisation with its apps, budgets and limits; docs/policies.md has an
-    example. What no file declares is left alone, and credentials stay as they are.
+    Each file declares an organisation with its apps, budgets and limits; docs/policies.md has an
+    example. Undeclared organisations, undeclared apps and credentials are left alone.
 
     [dim]pricekeeper apply acme.yaml --dry-run[/dim]
 
@@ -101,7 +105,7 @@ async def apply(
     picture = drawn_plan(plan.steps, plan.undeclared_names)
     if dry_run:
         return Output(plan.answer("planned"), picture)
-    question = f"Do this, for {len(plan.open_steps)} of {len(plan.steps)}?"
+    question = f"Apply these changes to {len(plan.open_steps)} of {len(plan.steps)}?"
     return Proposal(picture, question, lambda backend: _carry_out(backend.admin, plan))
 
 
@@ -124,7 +128,7 @@ async def _make_plan(admin: Admin, declarations: Declarations) -> ApplyPlan:
 
 
 async def _carry_out(admin: Admin, plan: ApplyPlan) -> Output:
-    """Do one step after the other; the first that fails is the last that is tried."""
+    """Do one step after the other, and stop at the first that fails."""
     outcomes: list[dict[str, Any]] = []
     failure: PriceKeeperError | None = None
     for step in plan.open_steps:
@@ -145,7 +149,7 @@ async def _carry_out(admin: Admin, plan: ApplyPlan) -> Output:
 
 
 async def _do(admin: Admin, step: PlanStep) -> None:
-    """Create what is not there; of what is there, change what differs and nothing else."""
+    """Create a missing client, or patch what differs."""
     client = step.declared
     if client.app_id is None:
         if step.patch is None:
@@ -159,7 +163,7 @@ async def _do(admin: Admin, step: PlanStep) -> None:
 
 
 def _came_of(error: PriceKeeperError) -> str:
-    """Whether what failed can have been done all the same."""
+    """Tell a step that surely failed from one that may have been done."""
     refused = exits.exit_code(error) in (exits.USAGE, exits.NOT_FOUND, exits.REFUSED)
     return FAILED if refused or error.code in _SURELY_NOT_DONE else UNKNOWN
 
@@ -172,7 +176,7 @@ def _nothing_to_do(plan: ApplyPlan) -> RenderableType:
 def _picture(
     plan: ApplyPlan, outcomes: Sequence[str], failure: PriceKeeperError | None
 ) -> RenderableType:
-    """What was done, what was not, and what to do next."""
+    """Draw the outcomes and the next steps."""
     done = outcomes.count(DONE)
     if failure is None:
         heading = Text.assemble(("✓ ", "green"), f"done, for {done} of {len(plan.steps)}")
@@ -191,7 +195,7 @@ def _remark(step: PlanStep, outcome: str, failure: PriceKeeperError | None) -> s
     if outcome == NOT_DONE or failure is None:
         return outcome
     fix = exits.fix_of(failure)
-    perhaps = "" if outcome == FAILED else "; it may have been done all the same"
+    perhaps = "" if outcome == FAILED else "; it may have been done nevertheless"
     return f"{failure.code} {failure}{f'; {fix}' if fix else ''}{perhaps}"
 
 
@@ -204,13 +208,13 @@ def _next_steps(
         if step.action == "create" and outcome == DONE
     ]
     if created:
-        # Not the retrieval token itself: what applies files writes logs that many people read.
-        yield Text("its secret, for each that is new: claim what this shows", "dim")
+        # Not the retrieval token itself: many people read the logs of what applies files.
+        yield Text("to get the secret of each new one, run this and claim it", "dim")
         for step in created:
             words = harmless(step.words)
             yield Text(f"pricekeeper credentials rotate {words} --grace-hours 0", "bold")
     if failure is not None:
-        yield Text("what is done stays so; the same command goes on from here", "dim")
+        yield Text("finished steps are kept; run the same command again to continue", "dim")
 
 
 Action: TypeAlias = Literal["create", "change", "unchanged"]
@@ -224,17 +228,17 @@ _ACTION_SIGNS: Final[Mapping[Action, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """What has to be done for one organisation or app."""
+    """What to do for one organisation or app."""
 
     declared: DeclaredClient
     action: Action
     changes: Sequence[LineChange] = ()
     patch: Mapping[str, Any] | None = None
-    """The merge patch of what differs; if there is none, the whole body is put."""
+    """The merge patch; without one the whole body is put."""
 
     @property
     def words(self) -> str:
-        """The organisation or app as a command line names it."""
+        """The client as a command line names it."""
         app_id = self.declared.app_id
         return self.declared.org_id if app_id is None else f"{self.declared.org_id} {app_id}"
 
@@ -262,7 +266,7 @@ class PlanStep:
 def plan_step(
     declared: DeclaredClient, current: Mapping[str, Any] | None, org: DeclaredClient
 ) -> PlanStep:
-    """What to do, by what the service says that there is; ``org`` is the app's organisation."""
+    """Compare a declared client with the service's answer. ``org`` is the app's organisation."""
     if current is None:
         return PlanStep(declared, "create", differences({}, lines_of(declared.fields)))
     _require_same_shards(declared, current)
@@ -279,9 +283,9 @@ def plan_step(
 
 
 def _step_out_of_scope(declared: DeclaredClient, current: Mapping[str, Any]) -> PlanStep:
-    """What to do for an app whose organisation stops sharing its quotas.
+    """Plan an app whose organisation stops sharing its quotas.
 
-    Nobody can see whether the app has quotas of its own, so whatever it has is replaced.
+    The answer does not show whether the app has quotas of its own, so the whole app is put.
     """
     before = lines_in_force(current)
     after = _lines_after(declared, current, before)
@@ -291,7 +295,7 @@ def _step_out_of_scope(declared: DeclaredClient, current: Mapping[str, Any]) -> 
 
 
 def stated_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client states itself, by the service's answer."""
+    """Return the settings of an answer that are the client's own."""
     inherited = answer.get("inherited_fields", ())
     return {
         field: value
@@ -301,7 +305,7 @@ def stated_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drawn_plan(steps: Sequence[PlanStep], undeclared: Sequence[str]) -> RenderableType:
-    """The plan as people read it."""
+    """Draw the plan."""
     counts = {action: sum(step.action == action for step in steps) for action in _ACTION_SIGNS}
     heading = Text(
         f"{counts['create']} to create, {counts['change']} to change, "
@@ -312,7 +316,7 @@ def drawn_plan(steps: Sequence[PlanStep], undeclared: Sequence[str]) -> Renderab
 
 
 def drawn_step(step: PlanStep, sign: str, style: str, more: str = "") -> Text:
-    """One line about an organisation or app."""
+    """Draw one line about an organisation or app."""
     name = harmless(step.declared.name)
     line = Text.assemble((f"{sign} ", style), (name, "bold"), f"  {harmless(step.words)}")
     if more:
@@ -321,10 +325,10 @@ def drawn_step(step: PlanStep, sign: str, style: str, more: str = "") -> Text:
 
 
 def drawn_undeclared(undeclared: Sequence[str]) -> Iterator[RenderableType]:
-    """What no file declares, and what happens to it: nothing."""
+    """Draw the undeclared clients."""
     if undeclared:
         names = ", ".join(map(harmless, undeclared))
-        yield Text(f"left alone, because no file declares it: {names}", "dim")
+        yield Text(f"left alone, because no file declares them: {names}", "dim")
 
 
 def _drawn_steps(steps: Sequence[PlanStep]) -> Iterator[RenderableType]:
@@ -334,7 +338,7 @@ def _drawn_steps(steps: Sequence[PlanStep]) -> Iterator[RenderableType]:
 
 
 def _require_same_shards(declared: DeclaredClient, current: Mapping[str, Any]) -> None:
-    """Refuse, before anything is done, what can't be changed any more."""
+    """Refuse a change of the number of shards before any step is done."""
     wanted, there = declared.body.get(SHARDS), current["configuration"][SHARDS]
     if declared.app_id is None and wanted is not None and wanted != there:
         raise ConflictError(
@@ -343,14 +347,14 @@ def _require_same_shards(declared: DeclaredClient, current: Mapping[str, Any]) -
 
 
 def _comparable(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields in one form: the order of budgets means nothing, nor do an app's that are none."""
+    """Sort budgets, whose order has no meaning, and drop an app's empty list."""
     budgets = sorted(fields.get("budgets") or (), key=lambda budget: str(budget["name"]))
     others = {name: value for name, value in fields.items() if name != "budgets"}
     return {**others, "budgets": budgets} if budgets or "org_name" in fields else others
 
 
 def _merge_patch(stated: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch that makes the one of the other."""
+    """Return the merge patch from the stated to the wanted settings."""
     patch: dict[str, Any] = dict.fromkeys(name for name in stated if name not in wanted)
     for name, value in wanted.items():
         there = stated.get(name)
@@ -365,7 +369,7 @@ def _merge_patch(stated: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[s
 def _lines_after(
     declared: DeclaredClient, current: Mapping[str, Any], before: Mapping[Line, str]
 ) -> dict[Line, str]:
-    """What will be so. What an app inherits now goes on as it is; what it will inherit is named."""
+    """Return the lines after the change. Newly inherited settings read "inherited"."""
     after = lines_of(declared.fields)
     inherited = current.get("inherited_fields", ())
     for line, text in before.items():

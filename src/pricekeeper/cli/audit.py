@@ -1,4 +1,4 @@
-"""``audit list``, ``verify`` and ``export``: who changed what, and whether that is true."""
+"""``audit list``, ``verify`` and ``export``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pricekeeper.cli import exits
 from pricekeeper.cli.backends import Backend
 from pricekeeper.cli.clients import OptionalOrg
 from pricekeeper.cli.command import Output, backend_command, store_command
-from pricekeeper.cli.drawing import Section, done, moment, plain, table
+from pricekeeper.cli.drawing import Section, done, moment, more_after, plain, table
 from pricekeeper.cli.exits import MisusedError
 from pricekeeper.cli.opening import open_local_store, store_name
 from pricekeeper.cli.options import option
@@ -31,9 +31,9 @@ audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from whe
 ENTRIES_DEFAULT: Final = 50
 ENTRIES_MAX: Final = 10_000
 NAMED_MAX: Final = 5
-"""Organisations without entries that are named on the screen; the JSON has all of them."""
+"""Organisations without entries that are named on the screen; the JSON has all."""
 PAGES_MAX: Final = 1_000
-"""Pages that one list looks at: a million entries, if few of them fit."""
+"""Pages that one list reads."""
 
 
 @backend_command(audit, "list")
@@ -42,21 +42,23 @@ async def list_audit(
     org: OptionalOrg = None,
     *,
     actor: Annotated[
-        str | None, option("--actor WHO", "By this actor; 'cli' is everybody there.")
+        str | None, option("--actor WHO", "By this actor; 'cli' matches all who use commands.")
     ] = None,
     action: Annotated[
         str | None, option("--action WHAT", "Of this kind: freeze, credentials ...")
     ] = None,
     first: Annotated[
-        str | None, option("--from DATE", "The first day (UTC), or the first moment.")
+        str | None, option("--from DATE", "From this day or moment on, in UTC.")
     ] = None,
-    last: Annotated[str | None, option("--to DATE", "The last day, or before a moment.")] = None,
+    last: Annotated[
+        str | None, option("--to DATE", "To the end of this day, or before this moment.")
+    ] = None,
     limit: Annotated[
-        int, option("--limit", "So many at the most.", min=1, max=ENTRIES_MAX)
+        int, option("--limit", "At most so many entries.", min=1, max=ENTRIES_MAX)
     ] = ENTRIES_DEFAULT,
-    after: Annotated[str | None, option("--after NEXT", "Go on behind an earlier list.")] = None,
+    after: Annotated[str | None, option("--after NEXT", "The page after this one.")] = None,
 ) -> Output:
-    """List changes that people and keys have made, the newest first.
+    """List changes by people and keys, newest first.
 
     [dim]pricekeeper audit list $ORG[/dim]
 
@@ -88,14 +90,14 @@ async def verify_audit(
     against: Annotated[
         Path | None,
         option(
-            "--against FILE", "Hold it against an earlier export, too.", exists=True, dir_okay=False
+            "--against FILE", "Also compare with an earlier export.", exists=True, dir_okay=False
         ),
     ] = None,
 ) -> Output:
-    """Find entries that were changed, removed or put elsewhere; exit 1 if there are any.
+    """Find entries that were changed, removed or moved. Exit 1 if there are any.
 
-    Entries that were rewritten with all that follow them are found with --against alone.
-    Organisations without any entry were made before there was a trail, and are a note.
+    If an entry was rewritten with all that follow it, only --against finds it.
+    Organisations without entries are listed in a note.
 
     [dim]pricekeeper audit verify[/dim]
 
@@ -136,10 +138,10 @@ async def export_audit(
     *,
     to: Annotated[Path, option("--to FILE", "The file to write.")],
 ) -> Output:
-    """Write every entry to a file, as JSON lines; each line names the SHA-256 of the one before.
+    """Write every entry to a file, as JSON lines. Each line has the SHA-256 of the one before.
 
-    Keep it where whoever can write to the store can't: `audit verify --against` then finds what
-    was rewritten.
+    Keep the file where writers of the store can't change it. Then 'audit verify --against FILE'
+    finds rewritten entries.
 
     [dim]pricekeeper audit export --to audit.jsonl[/dim]
     """
@@ -154,7 +156,7 @@ async def export_audit(
 
 
 async def _write_lines(path: Path, lines: AsyncIterator[bytes]) -> int:
-    """Write the file as a whole, for its owner alone; returns how many lines it has."""
+    """Replace the file atomically, readable by its owner only. Returns the number of lines."""
     fresh, count = path.with_name(f"{path.name}.new"), 0
     try:
         fresh.unlink(missing_ok=True)
@@ -167,26 +169,26 @@ async def _write_lines(path: Path, lines: AsyncIterator[bytes]) -> int:
             os.fsync(descriptor)
         fresh.replace(path)
     except OSError as error:
-        raise MisusedError(f"{path} can't be written: {error.strerror}") from error
+        text = f"{path} can't be written: {error.strerror}; name another file with --to"
+        raise MisusedError(text) from error
     return count
 
 
 def _entries(answer: Mapping[str, Any]) -> RenderableType:
     if not answer["entries"]:
-        return Text("no such change was written down")
+        return Text("no entries match; leave filters out to see more")
     shown = len(answer["entries"])
     heading = Text.assemble((f"{shown:,}", "bold"), " changes, the newest first")
-    rows = table("at (UTC)", "actor", "action", "target", "what", wraps=["actor", "target", "what"])
+    rows = table("at", "actor", "action", "target", "what", wraps=["actor", "target", "what"])
     for entry in answer["entries"]:
         rows.add_row(
             moment(entry["at"]), entry["actor"], entry["action"], entry["target"], _what(entry)
         )
-    more = [Text(f"there are more: --after {answer['next']}", "dim")] if "next" in answer else []
-    return Section(heading, rows, *more)
+    return Section(heading, rows, *more_after(answer))
 
 
 def _what(entry: Mapping[str, Any]) -> str:
-    """What differs, in a line, and why."""
+    """Describe the change and its reason in one line."""
     before, after = _flat(entry.get("before", {})), _flat(entry.get("after", {}))
     parts = []
     for name in dict.fromkeys([*before, *after]):
@@ -226,24 +228,24 @@ def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> Rende
     entries = sum(chain["entries"] for chain in answer["chains"])
     store, against = Text(f"the store is {answer['store']}", "dim"), answer.get("against")
     if not found:
-        text = f"{entries:,} entries are as they were written, in {len(answer['chains']):,} chains"
+        text = f"{entries:,} entries in {len(answer['chains']):,} chains are unchanged"
         if against is not None:
-            text += f", and so are the {against['lines']:,} lines of {against['file']}"
+            text += f", and equal to the {against['lines']:,} lines of {against['file']}"
         return Section(done(text), *_note(answer), store)
     rows = table("chain", "entry", "finding", numbers=["entry"], wraps=["chain", "finding"])
     for one in found:
         rows.add_row(one.chain, str(one.seq), one.problem)
     heading = Text(f"{len(found):,} findings in {entries:,} entries", "bold red")
     if against is not None:
-        heading.append(f", held against {against['lines']:,} lines of {against['file']}")
+        heading.append(f", compared with {against['lines']:,} lines of {against['file']}")
     return Section(heading, rows, *_note(answer), store)
 
 
 def _note(answer: Mapping[str, Any]) -> list[Text]:
-    """Which organisations nobody can say anything about."""
+    """Name organisations without entries."""
     org_ids = answer.get("orgs_without_entries", [])
     if not org_ids:
         return []
     named = ", ".join(org_ids[:NAMED_MAX]) + (", ..." if len(org_ids) > NAMED_MAX else "")
-    text = f"{len(org_ids):,} organisations have no entry, as those made before the trail: {named}"
+    text = f"{len(org_ids):,} organisations have no entry, so nothing is known of them: {named}"
     return [Text(text, "yellow")]

@@ -1,4 +1,4 @@
-"""``authorizations`` and ``budgets``: what is held for calls, and what is left to spend."""
+"""``authorizations`` and ``budgets``: holds for calls, and what is left to spend."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from pricekeeper.cli.drawing import (
     done,
     minute,
     moment,
+    more_after,
     pct_bar,
+    percent,
     plain,
     table,
+    tag_words,
     usd,
 )
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.options import argument, option
 
-authorizations = typer.Typer(no_args_is_help=True, help="Calls that money is held for.")
+authorizations = typer.Typer(no_args_is_help=True, help="Calls that hold money.")
 top = typer.Typer()
 
 TIGHT_PCT: Final = 80
 BAR_WIDTH: Final = 10
 _STYLES: Final = {"open": "green", "unsettled": "red"}
 _UNFINISHED: Final = ("open", "unsettled")
-_HINT: Final = "'pricekeeper authorizations list' shows those that are open or unsettled"
+_HINT: Final = "'pricekeeper authorizations list' shows open and unsettled ones"
 IdArgument = Annotated[str, argument("ID", "The authorization's id.")]
 
 
@@ -45,22 +48,22 @@ async def list_authorizations(
     org: OrgArgument,
     app: AppArgument,
     *,
-    status: Annotated[str | None, option("--status", "Only those: open or unsettled.")] = None,
-    after: Annotated[str | None, option("--after ID", "Go on behind that page.")] = None,
+    status: Annotated[str | None, option("--status", "Only open, or only unsettled.")] = None,
+    after: Annotated[str | None, option("--after ID", "The page after this one.")] = None,
 ) -> Output:
-    """Show the authorizations of an app that are open, or that nobody has settled in time.
+    """List the open and the unsettled authorizations of an app, newest first.
 
     [dim]pricekeeper authorizations list $ORG chat[/dim]
 
     [dim]pricekeeper authorizations list $ORG chat --status unsettled[/dim]
     """
     if status is not None and status not in _UNFINISHED:
-        raise MisusedError("--status is open or unsettled")
+        raise MisusedError("--status: use open or unsettled")
     answer = plain(
         await backend.reader(client_of(org, app)).authorizations(status=status, after=after)
     )
     rows = table(
-        "authorization", "", "model", "held", "since (UTC)", "until", "tags",
+        "authorization", "", "model", "held", "since (UTC)", "until (UTC)", "tags",
         numbers=["held"], wraps=["tags"],
     )  # fmt: skip
     for one in answer["authorizations"]:
@@ -71,21 +74,19 @@ async def list_authorizations(
             usd(one["held_usd_micros"]),
             minute(one["authorized_at"]),
             minute(one["expires_at"]),
-            _tags(one["tags"]),
+            tag_words(one["tags"]),
         )
     held = sum(one["held_usd_micros"] for one in answer["authorizations"])
     heading = Text.assemble((usd(held), "bold"), f" held for {len(answer['authorizations'])} calls")
     parts: list[RenderableType] = [rows] if answer["authorizations"] else []
-    if "next" in answer:
-        parts.append(Text(f"more: --after {answer['next']}", "dim"))
-    return Output(answer, Section(heading, *parts))
+    return Output(answer, Section(heading, *parts, *more_after(answer)))
 
 
 @either_command(authorizations, "show")
 async def show_authorization(
     backend: Backend, org: OrgArgument, app: AppArgument, authorization_id: IdArgument
 ) -> Output:
-    """Show an authorization of an app, and what has become of it.
+    """Show an authorization of an app.
 
     [dim]pricekeeper authorizations show $ORG chat 01928f7c-12ab-8c3d-8e4f-0123456789ab[/dim]
     """
@@ -101,11 +102,11 @@ async def void_authorization(
     app: AppArgument,
     authorization_id: IdArgument,
     *,
-    reason: Annotated[str | None, option("--reason TEXT", "Why; it is kept and shown.")] = None,
+    reason: Annotated[str | None, option("--reason TEXT", "Why. It is kept and shown.")] = None,
 ) -> Output:
-    """Give everything back that an authorization holds: the model was never reached.
+    """Release what an authorization holds, because the model was not called.
 
-    A service asks for the credentials of the app, or of its organisation.
+    A service requires the credentials of the app or its organisation.
 
     [dim]pricekeeper authorizations void $ORG chat 01928f7c-12ab-8c3d-8e4f-0123456789ab[/dim]
     """
@@ -113,39 +114,38 @@ async def void_authorization(
     with hint_if_missing(_HINT):
         await keeper.void(authorization_id, reason=reason)
     answer = {"authorization_id": authorization_id, "status": "voided"}
-    return Output(answer, done(f"{authorization_id} holds nothing any more"))
+    return Output(answer, done(f"{authorization_id} is voided"))
 
 
 @backend_command(authorizations, "revoke")
 async def revoke_authorization(
     backend: Backend, org: OrgArgument, authorization_id: IdArgument, *, reason: Reason
 ) -> Output:
-    """Give back what an authorization of any app holds, as an administrator.
+    """Release what an authorization of any app holds, as an administrator.
 
-    One that was captured is a usage record: void that.
+    A captured one is a usage record: use 'usage void'.
 
     [dim]pricekeeper authorizations revoke $ORG $ID --reason "its job was stopped"[/dim]
     """
     answer = plain(await backend.admin.void_authorization(org, authorization_id, reason=reason))
-    whose = f"it was {answer['client_id']}'s"
-    return Output(answer, done(f"{answer['authorization_id']} holds nothing any more", whose))
+    whose = f"of {answer['client_id']}"
+    return Output(answer, done(f"{answer['authorization_id']} is voided", whose))
 
 
 @either_command(top, "budgets")
 async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
-    """Show every budget that holds for an organisation or app, and what is left of it.
+    """Show the budgets of an organisation or app, and what is left of them, as of now.
 
-    Used is what was spent, is held for calls that are under way, and was charged for calls that
-    nobody has settled.
+    Used is spent + held for calls in flight + charged for calls that were not settled.
 
     [dim]pricekeeper budgets $ORG chat[/dim]
     """
     answer = plain(await backend.reader(client_of(org, app)).budgets())
     if not answer["budgets"]:
-        hint = "no budgets; see 'pricekeeper org put --help', --budget and --strict"
+        hint = "no budgets; 'pricekeeper org set --help' shows --budget and --strict"
         return Output(answer, Text(f"{app or org} has {hint}"))
     rows = table(
-        "budget", "of", "a", "used", "held", "unsettled", "left", "limit", "", "", "anew (UTC)",
+        "budget", "of", "a", "used", "held", "unsettled", "left", "limit", "", "", "resets (UTC)",
         numbers=["used", "held", "unsettled", "left", "limit"], wraps=["budget"],
     )  # fmt: skip
     for one in answer["budgets"]:
@@ -162,7 +162,7 @@ async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = No
             usd(left),
             usd(limit),
             pct_bar(pct, style, BAR_WIDTH),
-            Text(f"{pct:.1f} %", style, justify="right"),
+            Text(percent(pct), style, justify="right"),
             minute(one["resets_at"]),
         )
     return Output(answer, Section(Text(app or org, "bold"), rows))
@@ -176,12 +176,8 @@ def _status(pct: float) -> str:
 
 def _name(budget: Mapping[str, Any]) -> str:
     soft = " soft" if budget["enforcement"] == "SOFT" else ""
-    tag = "".join(f" {tag}" for tag in [_tags(budget.get("tag", {}))] if tag)
+    tag = f" {tag_words(budget['tag'])}" if budget.get("tag") else ""
     return f"{budget['name']}{tag}{soft}"
-
-
-def _tags(tags: Mapping[str, str]) -> str:
-    return "  ".join(f"{name}:{value}" for name, value in tags.items())
 
 
 def _one(answer: Mapping[str, Any]) -> RenderableType:
@@ -193,10 +189,10 @@ def _one(answer: Mapping[str, Any]) -> RenderableType:
         "until": moment(answer["expires_at"]),
     }
     if answer["tags"]:
-        pairs["tags"] = _tags(answer["tags"])
+        pairs["tags"] = tag_words(answer["tags"])
     if "cost_usd_micros" in answer:
         pairs["cost"] = usd(answer["cost_usd_micros"])
-        pairs["beyond what was held"] = usd(answer["overrun_usd_micros"])
+        pairs["above the hold"] = usd(answer["overrun_usd_micros"])
     if "settled_at" in answer:
         pairs["settled"] = moment(answer["settled_at"])
     if "void_reason" in answer:

@@ -1,7 +1,4 @@
-"""What ``doctor`` looks at where the store is at hand. Nothing is created that was not there.
-
-Each check is one line: OK, WARN (it works, but look) or FAIL (it does not), and what to do.
-"""
+"""Checks of ``doctor`` on the store and this machine. They create nothing."""
 
 from __future__ import annotations
 
@@ -55,9 +52,9 @@ from pricekeeper.storage.typed_items import StrangeItems
 
 AGGREGATION_AGE_MS_MAX: Final = 15 * 60_000
 DAMAGE_MS_MAX: Final = 20_000
-"""How long a database file is read in search of damage."""
+"""How long a database file is searched for damage."""
 SKEW_MS_MAX: Final = 30_000
-"""What tokens and buckets are built to bear."""
+"""Clock difference that tokens and buckets tolerate."""
 STEP_MS_MAX: Final = 250
 SAMPLE_MS: Final = 50
 FREE_BYTES_MIN: Final = 100 * 1024**2
@@ -68,13 +65,13 @@ _EPOCH_MS_PLAUSIBLE: Final = (1_767_225_600_000, 4_102_444_800_000)
 
 
 async def check_store(target: Where) -> AsyncIterator[Checked]:
-    """Everything that can be told from here, the most basic first."""
+    """Run all checks, the most basic first."""
     try:
         settings = target.settings()
     except PriceKeeperError as error:
-        yield Checked("settings", "FAIL", str(error), "mend that one, then look again")
+        yield Checked("settings", "FAIL", str(error), "correct it, then run doctor again")
         return
-    yield Checked("settings", "OK", f"the store is {store_name(settings)}")
+    yield Checked("settings", "OK", f"store: {store_name(settings)}")
     for text in unknown_settings(os.environ):
         yield Checked("settings", "WARN", text, "correct its name, or unset it")
     yield _models(settings)
@@ -96,36 +93,36 @@ def _models(settings: Settings) -> Checked:
     try:
         catalogue = load_catalogue(settings.config_path)
     except PriceKeeperError as error:
-        return Checked("models", "FAIL", str(error), "see config.example.yaml for every field")
+        return Checked("models", "FAIL", str(error), "config.example.yaml shows every field")
     return Checked("models", "OK", f"{', '.join(catalogue.labels)} ({catalogue.origin})")
 
 
 def _proxies(settings: Settings) -> Checked:
-    """Whether callers can be told apart, by these settings or by those of the last start."""
+    """Check whether callers have addresses of their own, by the settings or the last start."""
     listening = read_note(settings.data_dir)
     believed = settings.trusted_proxies
     if believed is None and listening is not None:
         believed = listening.trusted_proxies
     if believed == "*":
-        text = "X-Forwarded-For is believed from everybody, who can then say any address"
+        text = "X-Forwarded-For is trusted from any sender, so callers can forge their address"
         return Checked("proxies", "WARN", text, FIX)
     if believed is not None:
-        return Checked("proxies", "OK", f"X-Forwarded-For is believed from {believed or 'nobody'}")
+        return Checked("proxies", "OK", f"X-Forwarded-For is trusted from {believed or 'no one'}")
     if listening is not None and listening.is_exposed:
         return Checked("proxies", "WARN", listening.warning, FIX)
     return Checked("proxies", "OK", f"{TRUSTED_PROXIES} is not set, which is right on loopback")
 
 
 def _metrics(settings: Settings) -> Checked:
-    """Whether the operator can see the metrics, and nobody else."""
+    """Check that the operator can read the metrics, and others can't."""
     at, token = settings.metrics_address, settings.metrics_token
     if token == DEMO_METRICS_TOKEN:
-        text = "their token is the demo's, which everybody knows"
+        text = "their token is the demo's, which is public"
         return Checked("metrics", "WARN", text, HOW_TO_MAKE_A_TOKEN)
     if at is None and token is None:
-        return Checked("metrics", "WARN", "nobody can read them", f"export {METRICS_PORT}=9464")
+        return Checked("metrics", "WARN", "they are not served", f"export {METRICS_PORT}=9464")
     if at is not None and token is None and not is_loopback(at.host):
-        text = f"whoever reaches {at.host}, port {at.port}, reads what every tenant spends"
+        text = f"any host that reaches {at.host}, port {at.port}, can read every tenant's spend"
         return Checked("metrics", "WARN", text, HOW_TO_MAKE_A_TOKEN)
     shown = [] if at is None else [f"on {at.host}, port {at.port}"]
     shown += [] if token is None else ["with their token"]
@@ -133,7 +130,7 @@ def _metrics(settings: Settings) -> Checked:
 
 
 def _disk(settings: Settings) -> Iterator[Checked]:
-    """Room to write, on each disk that is written to."""
+    """Check the free space of each disk that is written to."""
     folders = {settings.data_dir}
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
@@ -143,23 +140,23 @@ def _disk(settings: Settings) -> Iterator[Checked]:
         free = shutil.disk_usage(folder).free
         text = f"{free / 1024**3:,.1f} GiB free at {folder}"
         if free < FREE_BYTES_MIN:
-            yield Checked("disk", "FAIL", text, "make room: without it nothing can be recorded")
+            yield Checked("disk", "FAIL", text, "free some: a full disk stops all recording")
         elif free < FREE_BYTES_CALM:
-            yield Checked("disk", "WARN", text, "make room before it is needed")
+            yield Checked("disk", "WARN", text, "free some soon")
         else:
             yield Checked("disk", "OK", text)
 
 
 async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator[Checked]:
     if is_missing_file(settings):
-        text = f"{store_name(settings)} is not there yet"
-        yield Checked("store", "WARN", text, "pricekeeper tables create, or just serve")
+        text = f"{store_name(settings)} does not exist yet"
+        yield Checked("store", "WARN", text, "pricekeeper tables create, or pricekeeper serve")
         return
     whole = await _check_whole_file(settings, clock)
     if whole is not None:
         yield whole
         if whole.level == "FAIL":
-            return  # what follows would write to it
+            return  # the other checks would write to it
     try:
         async with open_local_store(settings, any_format=True, clock=clock) as store:
             found = await find_tables(store)
@@ -174,7 +171,7 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
                 text = f"missing: {', '.join(missing)}"
                 yield Checked("tables", "FAIL", text, "pricekeeper tables create")
                 return
-            yield Checked("tables", "OK", f"all {len(found)} are there")
+            yield Checked("tables", "OK", f"all {len(found)} exist")
             yield await _check_expiry(settings, clock)
             yield await _check_writable(store, clock)
             with StrangeItems() as strange:
@@ -184,14 +181,14 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
             yield _stored_items(strange)
             yield _store_time(settings, clock)
     except PriceKeeperError as error:
-        yield Checked("store", "FAIL", str(error), "check where it is, permissions and credentials")
+        yield Checked("store", "FAIL", str(error), "check its location, permissions, credentials")
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
             yield _store_file(path)
 
 
 async def _check_whole_file(settings: Settings, clock: Clock) -> Checked | None:
-    """Whether the file of an embedded store is damaged."""
+    """Search the file of an embedded store for damage."""
     found = await find_damage(settings.store, clock=clock, patience_ms=DAMAGE_MS_MAX)
     if found is None:
         return None
@@ -200,29 +197,27 @@ async def _check_whole_file(settings: Settings, clock: Clock) -> Checked | None:
             "stop the service, move the file with its -wal and -shm away, put a backup in its "
             "place (without one: sqlite3 DAMAGED .recover | sqlite3 NEW), then start it"
         )
-        return Checked("damage", "FAIL", f"it is damaged: {found.damage}", fix)
+        return Checked("damage", "FAIL", f"the file is damaged: {found.damage}", fix)
     if not found.complete:
-        text = f"no damage in what could be read in {DAMAGE_MS_MAX // 1000} s"
-        return Checked(
-            "damage", "WARN", text, "look at all of it: sqlite3 FILE 'PRAGMA quick_check'"
-        )
-    return Checked("damage", "OK", "it is not damaged")
+        text = f"no damage in the part that could be read in {DAMAGE_MS_MAX // 1000} s"
+        return Checked("damage", "WARN", text, "check all of it: sqlite3 FILE 'PRAGMA quick_check'")
+    return Checked("damage", "OK", "none found")
 
 
 async def _check_expiry(settings: Settings, clock: Clock) -> Checked:
-    """Whether expired items are removed; a table that was restored has lost that."""
+    """Check that expired items are removed. A restored table has lost that setting."""
     fix = "pricekeeper tables create"
     try:
         lasting = await find_tables_without_expiry(settings.store, clock=clock)
     except StoreMisconfiguredError as error:
-        return Checked("expiry", "WARN", f"can't be told: {error}", fix)
+        return Checked("expiry", "WARN", f"can't be read: {error}", fix)
     if lasting:
-        return Checked("expiry", "WARN", f"items stay for ever in {', '.join(lasting)}", fix)
+        return Checked("expiry", "WARN", f"items never expire in {', '.join(lasting)}", fix)
     return Checked("expiry", "OK", "expired items are removed")
 
 
 async def _check_writable(store: Store, clock: Clock) -> Checked:
-    """Write, read and remove an item that means nothing, and that would expire by itself."""
+    """Write, read and remove a test item, which would also expire by itself."""
     key = Key(f"doctor-{uuid.uuid4()}")
     item: Item = {"PK": key.pk, "expires_at_epoch": clock.now_ms() // 1000 + 60}
     began_ms = clock.monotonic_ms()
@@ -231,26 +226,27 @@ async def _check_writable(store: Store, clock: Clock) -> Checked:
     await store.delete(Delete(REVOKED_TOKENS, key))
     took_ms = clock.monotonic_ms() - began_ms
     if there != item:
-        return Checked("store", "FAIL", "what was written could not be read", "is it one store?")
-    return Checked("store", "OK", f"written, read and removed an item in {took_ms} ms")
+        fix = "check that the setting names one store, not several behind one address"
+        return Checked("store", "FAIL", "a written item could not be read back", fix)
+    return Checked("store", "OK", f"wrote, read and removed an item in {took_ms} ms")
 
 
 async def _check_aggregation(store: Store, clock: Clock) -> Checked:
     name, last_ms = "aggregator", checkpoint_from(await store.get(*CHECKPOINT))
     if last_ms is None:
-        return Checked(name, "OK", "has not run on this store yet")
+        return Checked(name, "OK", "no run on this store yet")
     age_ms = clock.now_ms() - last_ms
     text = f"last complete run {max(0, age_ms) // 1000:,} s ago"
     if age_ms < -SKEW_MS_MAX:
         text = f"another machine's run is {-age_ms // 1000:,} s in our future"
         return Checked(name, "FAIL", text, "set the clocks: timedatectl set-ntp true")
     if age_ms > AGGREGATION_AGE_MS_MAX:
-        return Checked(name, "WARN", text, "is a service running? else: pricekeeper aggregate")
+        return Checked(name, "WARN", text, "start a service, or run: pricekeeper aggregate")
     return Checked(name, "OK", text)
 
 
 def _store_time(settings: Settings, clock: TrustedClock) -> Checked:
-    """Whether store and services agree with this clock; the store was asked a moment ago."""
+    """Compare this clock with the store's and the services' time. The store was just asked."""
     name, fix = "store's time", "set the clocks: timedatectl set-ntp true"
     doubt = clock.doubt
     if doubt is not None:
@@ -259,9 +255,9 @@ def _store_time(settings: Settings, clock: TrustedClock) -> Checked:
         return Checked(name, "FAIL", text, fix)
     leap_ms = read_leap_ms(settings.store)
     if leap_ms:
-        text = f"a service doubts its clock, which is {_distance(leap_ms)} the time it goes by"
+        text = f"a service's clock is {_distance(leap_ms)} the time that it uses instead"
         return Checked(name, "FAIL", text, fix)
-    return Checked(name, "OK", "the store agrees about the time")
+    return Checked(name, "OK", "equal to this clock")
 
 
 def _distance(ahead_ms: int) -> str:
@@ -269,7 +265,7 @@ def _distance(ahead_ms: int) -> str:
 
 
 def secrets_check(ages: Ages) -> Checked:
-    """Whether clients' secrets are due for a rotation."""
+    """Check whether clients' secrets should be rotated."""
     fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
     return Checked(
         "client secrets", "WARN" if ages.old else "OK", ages.summary, fix if ages.old else ""
@@ -277,24 +273,24 @@ def secrets_check(ages: Ages) -> Checked:
 
 
 def _stored_items(strange: StrangeItems) -> Checked:
-    """Whether what was looked at, every client and the aggregator's mark, could be read."""
+    """Check that all items of clients and of the aggregator could be read."""
     if not strange.counts:
-        return Checked("stored items", "OK", "every client and the aggregator's mark can be read")
+        return Checked("stored items", "OK", "all items of clients can be read")
     text = f"{strange.counts.total()} can't be read: {'; '.join(strange.latest)}"
     return Checked(
-        "stored items", "WARN", text, "correct or remove each: it stops its client alone"
+        "stored items", "WARN", text, "correct or remove them; each blocks only its own client"
     )
 
 
 def _store_file(path: str) -> Checked:
-    """The embedded store is as secret as what is in it."""
+    """Check that only its owner can read the embedded store."""
     if Path(path).stat().st_mode & OTHERS:
         return Checked("store file", "WARN", f"others can read {path}", f"chmod 600 {path}")
-    return Checked("store file", "OK", "nobody else can read it")
+    return Checked("store file", "OK", "only its owner can read it")
 
 
 async def clock_check(clock: Clock) -> Checked:
-    """Whether the wall clock is plausible and runs as fast as the monotonic one."""
+    """Check that the wall clock is plausible and as fast as the monotonic clock."""
     fix = "timedatectl set-ntp true"
     wall_ms, steady_ms = clock.now_ms(), clock.monotonic_ms()
     first_ms, last_ms = _EPOCH_MS_PLAUSIBLE
@@ -303,26 +299,26 @@ async def clock_check(clock: Clock) -> Checked:
     await clock.sleep_ms(SAMPLE_MS)
     drift_ms = (clock.now_ms() - wall_ms) - (clock.monotonic_ms() - steady_ms)
     if abs(drift_ms) > STEP_MS_MAX:
-        return Checked("clock", "WARN", f"it was set by {drift_ms} ms while we looked", fix)
-    return Checked("clock", "OK", "plausible, and it runs evenly")
+        return Checked("clock", "WARN", f"it was set by {drift_ms} ms during this check", fix)
+    return Checked("clock", "OK", "plausible and steady")
 
 
 def _file_clock(settings: Settings, clock: Clock) -> Checked:
-    """Whether the file system agrees about the time: a network one has its own clock."""
+    """Compare this clock with that of the file system; a network file system has its own."""
     folder = _existing(settings.data_dir)
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             skew_ms = Path(file.name).stat().st_mtime_ns // 1_000_000 - clock.now_ms()
     except OSError as error:
         return Checked("file times", "FAIL", f"can't write to {folder}: {error.strerror}",
-                     "let this user write there")  # fmt: skip
+                     "allow this user to write there")  # fmt: skip
     if abs(skew_ms) > SKEW_MS_MAX:
         text = f"the file system's clock is {skew_ms // 1000} s off"
         return Checked("file times", "WARN", text, "keep the data folder on a local disk")
-    return Checked("file times", "OK", "the file system agrees about the time")
+    return Checked("file times", "OK", "equal to this clock")
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """Return the folder, or its nearest existing parent."""
     folder = folder.resolve()
     return next(one for one in (folder, *folder.parents) if one.is_dir())

@@ -1,4 +1,4 @@
-"""What ``doctor`` looks at of keys: those of administrators, those that sign, and the pepper."""
+"""Checks of ``doctor``: admin keys, signing keys, the pepper, the age of clients' secrets."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ _DAY_SECS: Final = 86_400
 
 
 def provisioning_key_check(settings: Settings) -> Checked:
-    """Whether nobody can guess the environment's key, if there is one."""
+    """Check that the environment's key can't be guessed, if there is one."""
     name, key = "provisioning key", settings.provisioning_key
     if key == DEMO_KEY:
-        return Checked(name, "WARN", "it is the demo's, which everybody knows", HOW_TO_MAKE_ONE)
+        return Checked(name, "WARN", "it is the demo's, which is public", HOW_TO_MAKE_ONE)
     if key is None and is_missing_file(settings):
-        return Checked(name, "FAIL", "serve does not start: there is no key yet", HOW_TO_MAKE_ONE)
+        return Checked(name, "FAIL", "serve can't start: there is no key yet", HOW_TO_MAKE_ONE)
     if key is None:
-        return Checked(name, "OK", "none, so that admin keys alone open this deployment")
+        return Checked(name, "OK", "none; only admin keys open this deployment")
     try:
         require_strong_key(key)
     except SettingsError as error:
-        return Checked(name, "FAIL", f"serve does not start: {error}", HOW_TO_MAKE_ONE)
+        return Checked(name, "FAIL", f"serve can't start: {error}", HOW_TO_MAKE_ONE)
     return Checked(name, "OK", f"about {estimate_bits(key)} bits")
 
 
 async def own_secrets_checks(settings: Settings, clock: Clock) -> AsyncIterator[Checked]:
-    """Signing keys and pepper: there, readable, and by nobody else. Nothing is made by looking."""
+    """Check that signing keys and pepper exist and that only their owner can read them."""
     folder = settings.data_dir
     is_used = settings.signing_keys is None or settings.pepper is None
     if is_used and not folder.is_dir():
-        text = f"{folder.resolve()} is not there yet; the first start makes it"
-        yield Checked("data folder", "WARN", text, f"if there should be one: set {DATA_DIR}")
+        text = f"{folder.resolve()} does not exist yet; the first start makes it"
+        yield Checked("data folder", "WARN", text, f"if it should exist: set {DATA_DIR}")
         return
     if is_used and folder.stat().st_mode & OTHERS:
-        text = f"others can look into {folder.resolve()}"
+        text = f"others can read {folder.resolve()}"
         yield Checked("data folder", "WARN", text, f"chmod 700 {folder}")
     elif is_used:
         yield Checked("data folder", "OK", str(folder.resolve()))
@@ -63,7 +63,7 @@ async def own_secrets_checks(settings: Settings, clock: Clock) -> AsyncIterator[
 async def _signing_keys(settings: Settings, clock: Clock) -> Checked:
     name, path = "signing keys", settings.data_dir / KEY_FILE
     if settings.signing_keys is None and not path.exists():
-        return Checked(name, "WARN", f"{path} is not there yet; the first start makes it")
+        return Checked(name, "WARN", f"{path} does not exist yet; the first start makes it")
     try:
         keyring = (await open_keys(settings, clock))[0].keyring
     except PriceKeeperError as error:
@@ -79,33 +79,31 @@ async def _signing_keys(settings: Settings, clock: Clock) -> Checked:
 async def _pepper(settings: Settings, clock: Clock) -> Checked:
     path = settings.data_dir / PEPPER_FILE
     if settings.pepper is None and not path.exists():
-        return Checked("pepper", "WARN", f"{path} is not there yet; the first start makes it")
+        return Checked("pepper", "WARN", f"{path} does not exist yet; the first start makes it")
     try:
         await read_peppers(settings, clock)
     except PriceKeeperError as error:
         return Checked("pepper", "FAIL", str(error), _mend(settings.pepper))
     if settings.pepper is not None:
         return Checked("pepper", "OK", f"from {settings.pepper}")
-    return Checked("pepper", "OK", "readable by its owner alone")
+    return Checked("pepper", "OK", "only its owner can read it")
 
 
 def _mend(location: SecretLocation | None) -> str:
     if location is None:
-        return "mend its mode, or restore it from the backup"
-    return "serve does not start like this: mend the setting, or what is kept there"
+        return "correct its mode, or restore it from the backup"
+    return "correct the setting, or the secret that it names; serve can't start without it"
 
 
 async def administrators_check(settings: Settings, store: Store, clock: Clock) -> Checked:
-    """Whether somebody can administer this deployment, also without the environment's key."""
+    """Check that a key exists that can administer this deployment."""
     name, now_epoch = "administrators", clock.now_ms() // 1000
     roots = await list_roots(store)
     counting = [key for key in roots if not key.has_ended(now_epoch)]
     if not counting and settings.provisioning_key is None:
-        text = (
-            "their keys have all expired" if roots else "there is no key, so serve does not start"
-        )
+        text = "all admin keys have expired" if roots else "there is no key, so serve can't start"
         level: Level = "WARN" if roots else "FAIL"
-        return Checked(name, level, f"nobody: {text}", HOW_TO_MAKE_A_ROOT)
+        return Checked(name, level, text, HOW_TO_MAKE_A_ROOT)
     text = f"{len(counting) or 'no'} ADMIN keys for all organisations"
     ends = [key.expires_at_epoch for key in counting]
     lasting = [end for end in ends if end is None or end - now_epoch > SOON_DAYS * _DAY_SECS]
@@ -119,24 +117,24 @@ async def administrators_check(settings: Settings, store: Store, clock: Clock) -
 
 AGE_DAYS_MAX: Final = 90
 CLIENTS_MAX: Final = 10_000
-"""More clients than this are not looked at, and it is said so."""
+"""Clients that are checked at most; the summary says if there are more."""
 ORGS_ASKED_MAX: Final = 100
-"""Of a service, the apps of so many organisations: each is a request."""
+"""Organisations whose apps are asked of a service: one request each."""
 NAMED_MAX: Final = 10
 
 
 class Ages:
-    """The secrets that were looked at."""
+    """Ages of clients' secrets."""
 
     def __init__(self, now_epoch: int) -> None:
         self._now_epoch = now_epoch
         self.old: list[tuple[int, str]] = []
-        """Days and client of those that are due."""
+        """Age in days and client of each old secret."""
         self.seen = 0
         self.is_complete = True
 
     def note(self, client_id: str, created_at_epoch: int | None) -> None:
-        """Note one client. Without a time nobody knows whether it has a secret."""
+        """Note one client. One without a secret has no time."""
         self.seen += 1
         if created_at_epoch is None:
             return
@@ -146,7 +144,7 @@ class Ages:
 
     @property
     def summary(self) -> str:
-        """The sentence about them: the oldest by name."""
+        """A sentence that names the oldest."""
         looked = f"{self.seen} clients" if self.is_complete else f"the first {self.seen} clients"
         oldest = sorted(self.old, reverse=True)
         named = [f"{client_id} ({days} days)" for days, client_id in oldest[:NAMED_MAX]]
@@ -156,7 +154,7 @@ class Ages:
 
 
 async def read_stored_secrets(store: Store, clock: Clock) -> Ages:
-    """Look at every client in the store."""
+    """Read the ages of all clients in the store."""
     ages, tenants = Ages(clock.now_ms() // 1000), Tenants(store, clock, ())
     async for policy in tenants.read_all():
         if ages.seen == CLIENTS_MAX:
@@ -167,7 +165,7 @@ async def read_stored_secrets(store: Store, clock: Clock) -> Ages:
 
 
 async def read_served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: Clock) -> Ages:
-    """Look at the clients that a service tells of: organisations, and the apps of some."""
+    """Read the ages from a service: all organisations, and the apps of some."""
     ages = Ages(clock.now_ms() // 1000)
     ages.is_complete = len(orgs) <= ORGS_ASKED_MAX
     for org in orgs:
@@ -179,6 +177,6 @@ async def read_served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: C
 
 
 def _created_at_epoch(answer: Mapping[str, Any]) -> int | None:
-    """As the service told it, if it did: a client without a secret has none."""
+    """Return the secret's time from an answer; a client without a secret has none."""
     created_at = answer.get("client_secret_created_at")
     return None if created_at is None else int(datetime.fromisoformat(created_at).timestamp())

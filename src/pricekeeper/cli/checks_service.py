@@ -1,4 +1,4 @@
-"""What ``doctor --url`` looks at: a service from outside, as its clients see it."""
+"""Checks of ``doctor --url``: a service as its clients see it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 
 
 async def check_service(target: Where, url: str) -> AsyncIterator[Checked]:
-    """Whether it lives, is ready, knows our credentials and agrees about the time."""
+    """Check that it answers, is ready, accepts the credentials, and has the same time."""
     base, clock = url.rstrip("/"), SystemClock()
     for text in unknown_settings(os.environ):
         yield Checked("settings", "WARN", text, "correct its name, or unset it")
@@ -39,22 +39,22 @@ async def check_service(target: Where, url: str) -> AsyncIterator[Checked]:
             async with session.get(f"{base}/metrics") as metrics:
                 shown = metrics.status == HTTPStatus.OK
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        fix = "is it running, and is the URL right?"
+        fix = "check that it is running, and the URL"
         yield Checked("service", "FAIL", f"{base} does not answer: {error}", fix)
         return
     yield Checked("service", "OK", f"{base} answers")
     if CLOCK_IN_DOUBT in text:
-        fix = "set its clock: timedatectl set-ntp true, over there"
+        fix = "set its clock: timedatectl set-ntp true, on its machine"
         yield Checked("ready", "FAIL", "its clock is in doubt, so it issues no tokens", fix)
     elif ready.status == HTTPStatus.OK:
         yield Checked("ready", "OK", "it serves requests")
     else:
-        yield Checked("ready", "FAIL", text, "look at its store: pricekeeper doctor, over there")
+        yield Checked("ready", "FAIL", text, "check its store: pricekeeper doctor, on its machine")
     if shown:
-        fix = "let the proxy refuse /metrics, and set a token: see docs/operations.md"
-        yield Checked("metrics", "FAIL", "anybody can read what every tenant spends", fix)
+        fix = "block /metrics at the proxy, and set a token: docs/operations.md"
+        yield Checked("metrics", "FAIL", "every tenant's spend can be read without a token", fix)
     else:
-        yield Checked("metrics", "OK", "not shown to everybody")
+        yield Checked("metrics", "OK", "not readable without a token")
     async for check in _check_key(target, url):
         yield check
     if target.client is not None:
@@ -64,10 +64,10 @@ async def check_service(target: Where, url: str) -> AsyncIterator[Checked]:
 
 
 async def _check_key(target: Where, url: str) -> AsyncIterator[Checked]:
-    """Whether the key opens the service, and what can be seen with it."""
+    """Check that the service accepts the key."""
     key = target.provisioning_key
     if not key:
-        text = "none given, so provisioning was not tried"
+        text = "none given, so provisioning was not checked"
         yield Checked("provisioning key", "WARN", text, f"export {PROVISIONING_KEY}=...")
         return
     try:
@@ -76,7 +76,7 @@ async def _check_key(target: Where, url: str) -> AsyncIterator[Checked]:
             yield Checked("provisioning key", "OK", f"accepted; {len(found)} organisations")
             yield secrets_check(await read_served_secrets(admin, found, SystemClock()))
     except ServiceError as error:
-        yield Checked("provisioning key", "FAIL", str(error), "use the key that the service has")
+        yield Checked("provisioning key", "FAIL", str(error), "use a key of this service")
 
 
 async def _check_credentials(url: str, client_id: str, secret: str) -> Checked:
@@ -88,11 +88,11 @@ async def _check_credentials(url: str, client_id: str, secret: str) -> Checked:
         return Checked(
             "credentials", "FAIL", str(error), "pricekeeper credentials rotate, and claim"
         )
-    return Checked("credentials", "OK", f"{client_id} gets in")
+    return Checked("credentials", "OK", f"{client_id} can log in")
 
 
 def _skew_ms(date: str | None, now_ms: int) -> int | None:
-    """How far the service's clock is ahead of ours; a Date header has whole seconds."""
+    """Return how far the service's clock is ahead. A Date header has whole seconds."""
     if date is None:
         return None
     return int(parsedate_to_datetime(date).timestamp() * 1000) - now_ms
@@ -100,7 +100,7 @@ def _skew_ms(date: str | None, now_ms: int) -> int | None:
 
 def _skew(skew_ms: int | None) -> Checked:
     if skew_ms is None:
-        return Checked("time", "WARN", "the service does not say what time it has")
+        return Checked("time", "WARN", "the service sends no Date header")
     text = f"its clock and ours are {abs(skew_ms) / 1000:.0f} s apart"
     if abs(skew_ms) > SKEW_MS_MAX:
         return Checked("time", "FAIL", text, "set the clocks: timedatectl set-ntp true")

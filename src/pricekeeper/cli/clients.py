@@ -1,4 +1,4 @@
-"""``pricekeeper org`` and ``pricekeeper app``: who there is, and what holds for them."""
+"""``pricekeeper org`` and ``pricekeeper app``: organisations, apps and their settings."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pricekeeper.cli.drawing import (
     Section,
     budgets,
     claim_hint,
+    done,
     frozen_since,
     plain,
     rate_limits,
@@ -51,15 +52,15 @@ OrgArgument = Annotated[str, argument("ORG", "The organisation's UUID.")]
 OptionalOrg = Annotated[str | None, argument("ORG", "The organisation's UUID.")]
 NewOrgArgument = Annotated[str, argument("ORG", "The organisation's UUID; 'new' makes one.")]
 AppArgument = Annotated[str, argument("APP", "The app's id.")]
-OptionalApp = Annotated[str | None, argument("APP", "The app; else the organisation itself.")]
-YamlOption = Annotated[bool, option("--yaml", "Print a file that 'put --file' takes again.")]
+OptionalApp = Annotated[str | None, argument("APP", "The app. Default: the organisation itself.")]
+YamlOption = Annotated[bool, option("--yaml", "Print a file for 'put --file'.")]
 
 
 @backend_command(orgs, "put", may_create=True)
 async def put_org(
     backend: Backend, org: NewOrgArgument, *, file: FileOption = None, flags: OrgFlags
 ) -> Output:
-    """Create an organisation, or replace its settings; credentials are never reset.
+    """Create an organisation, or replace its settings. Its credentials are kept.
 
     [dim]pricekeeper org put new --name Acme --timezone Europe/Berlin --scope APP
     --order premium,standard,economy --quota premium=50 --quota standard=20 --quota economy=5[/dim]
@@ -87,7 +88,7 @@ async def get_org(backend: Backend, org: OrgArgument, *, yaml: YamlOption = Fals
 
 @backend_command(orgs, "list")
 async def list_orgs(backend: Backend) -> Output:
-    """Show every organisation.
+    """List all organisations.
 
     [dim]pricekeeper org list --json | jq -r '.[].org_id'[/dim]
     """
@@ -115,20 +116,20 @@ async def list_orgs(backend: Backend) -> Output:
             *_frozen_cells(frozen, org),
         )
     return Output(
-        found, rows if found else Text("no organisations; see 'pricekeeper org put --help'")
+        found, rows if found else Text("no organisations; 'pricekeeper org put new' makes one")
     )
 
 
-@backend_command(orgs, "delete", asks=lambda given: f"End {given['org']} and all of its apps?")
+@backend_command(orgs, "delete", asks=lambda given: f"Delete {given['org']} and all of its apps?")
 async def delete_org(backend: Backend, org: OrgArgument) -> Output:
-    """End an organisation and all of its apps; their tokens stop working at once.
+    """Delete an organisation and its apps. Their tokens stop working at once.
 
-    Its spend is in no report any more, also of days gone by: export it first, or freeze instead.
+    Reports lose its spend, for past days too: export it first, or freeze it instead.
 
     [dim]pricekeeper org delete $ORG --yes[/dim]
     """
     await backend.admin.delete_org(org)
-    return Output({"org_id": org, "status": "deleted"}, Text(f"{org} is no more"))
+    return Output({"org_id": org, "status": "deleted"}, done(f"{org} is deleted"))
 
 
 @backend_command(apps, "put")
@@ -140,7 +141,7 @@ async def put_app(
     file: FileOption = None,
     flags: AppFlags,
 ) -> Output:
-    """Create an app, or replace what it overrides; credentials are never reset.
+    """Create an app, or replace its own settings. Its credentials are kept.
 
     [dim]pricekeeper app put $ORG chat --name Chat[/dim]
 
@@ -155,7 +156,7 @@ async def put_app(
 async def get_app(
     backend: Backend, org: OrgArgument, app: AppArgument, *, yaml: YamlOption = False
 ) -> Output:
-    """Show an app, and what it inherits.
+    """Show an app, with the settings that it inherits.
 
     [dim]pricekeeper app get $ORG chat[/dim]
     """
@@ -165,7 +166,7 @@ async def get_app(
 
 @backend_command(apps, "list")
 async def list_apps(backend: Backend, org: OrgArgument) -> Output:
-    """Show every app of an organisation.
+    """List all apps of an organisation.
 
     [dim]pricekeeper app list $ORG[/dim]
     """
@@ -191,39 +192,39 @@ async def list_apps(backend: Backend, org: OrgArgument) -> Output:
             str(settings["session_limit"]),
             *_frozen_cells(frozen, app),
         )
-    return Output(found, rows if found else Text("no apps; see 'pricekeeper app put --help'"))
+    return Output(found, rows if found else Text("no apps; 'pricekeeper app put' makes one"))
 
 
 @backend_command(
-    apps, "delete", asks=lambda given: f"End the app {given['app']} of {given['org']}?"
+    apps, "delete", asks=lambda given: f"Delete the app {given['app']} of {given['org']}?"
 )
 async def delete_app(backend: Backend, org: OrgArgument, app: AppArgument) -> Output:
-    """End an app; its tokens stop working at once.
+    """Delete an app. Its tokens stop working at once.
 
     [dim]pricekeeper app delete $ORG chat --yes[/dim]
     """
     await backend.admin.delete_app(org, app)
     answer = {"org_id": org, "app_id": app, "status": "deleted"}
-    return Output(answer, Text(f"{app} is no more"))
+    return Output(answer, done(f"{app} is deleted"))
 
 
 def client_of(org: str, app: str | None) -> Client:
-    """The client that the command line names."""
+    """Return the client that the command line names."""
     return Client(parse_org_id(org), None if app is None else parse_app_id(app))
 
 
 def _frozen_columns(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A column for freezes, where there is one."""
+    """Return the column of freezes, if one of these is frozen."""
     return (FROZEN,) if any("frozen" in one for one in found) else ()
 
 
 def _frozen_cells(columns: Sequence[str], one: Mapping[str, Any]) -> tuple[Text | str, ...]:
-    """What such a column says of one organisation or app."""
+    """Return the cells of that column."""
     return tuple(frozen_since(one["frozen"]) if "frozen" in one else "" for _ in columns)
 
 
 def _picture(answer: Mapping[str, Any]) -> RenderableType:
-    """An organisation or app with all that holds for it."""
+    """Draw an organisation or app with its settings."""
     settings = answer["configuration"]
     inherited = set(answer.get("inherited_fields", ()))
     name = answer.get("app_name") or answer["org_name"]
@@ -262,7 +263,7 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
 
 
 ATTEMPTS_MAX: Final = 24
-"""How often settings are read anew that others keep changing."""
+"""How often a change is tried again because others changed the settings meanwhile."""
 Json: TypeAlias = dict[str, Any]
 
 
@@ -270,7 +271,7 @@ Json: TypeAlias = dict[str, Any]
 async def set_org(
     backend: Backend, org: OrgArgument, *, flags: OrgFlags, removals: Removals
 ) -> Output:
-    """Change some settings of an organisation; whatever no flag names stays as it is.
+    """Change some settings of an organisation. Settings that no flag names are kept.
 
     [dim]pricekeeper org set $ORG --quota premium=75[/dim]
 
@@ -288,10 +289,10 @@ async def set_org(
 async def set_app(
     backend: Backend, org: OrgArgument, app: AppArgument, *, flags: AppFlags, removals: Removals
 ) -> Output:
-    """Change some settings of an app; whatever no flag names stays as it is.
+    """Change some settings of an app. Settings that no flag names are kept.
 
-    If a flag changes a quota or a rate limit that the app inherits, all of its quotas or limits
-    become its own, the others with what they are now. --unset lets the app inherit again.
+    If a flag changes an inherited quota or rate limit, all inherited quotas or limits are copied to
+    the app. --unset lets the app inherit again.
 
     [dim]pricekeeper app set $ORG chat --quota premium=2[/dim]
 
@@ -301,8 +302,8 @@ async def set_app(
     before = plain(await admin.get_app(org, app))
     if (flags.quota or removals.quotas) and before["configuration"]["quota_scope"] == "ORG":
         raise MisusedError(
-            "--quota: the apps of this organisation spend from its quotas, and their own do not "
-            f"count; change those with 'pricekeeper org set {org}', or its scope with --scope APP"
+            "--quota: the apps of this organisation share its quotas, so quotas of an app have no "
+            f"effect; change them with 'pricekeeper org set {org}', or its scope with --scope APP"
         )
     before, answer = await _change(
         lambda: admin.get_app(org, app),
@@ -315,10 +316,10 @@ async def _change(
     read: Callable[[], Awaitable[Any]],
     patch: Callable[[Json, str], Awaitable[Any]],
 ) -> tuple[Json, Json]:
-    """Change settings as they are: if others change them meanwhile, they are read again.
+    """Patch the settings, and read them again if another change came first.
 
-    A list of budgets is replaced as a whole, so what another has added must not be missing in it.
-    Returns the settings before and after.
+    Budgets are replaced as a list, so another's new budget must be in it. Returns the settings
+    before and after.
     """
     before, attempts = plain(await read()), 1
     while True:
@@ -329,30 +330,30 @@ async def _change(
             if error.code != ConflictError.code or attempts == ATTEMPTS_MAX:
                 raise
             before, attempts = plain(await read()), attempts + 1
-            if settings_tag(before) == tag:  # it is refused for another reason
+            if settings_tag(before) == tag:  # refused for another reason
                 raise
 
 
 def _change_picture(
     before: Mapping[str, Any], after: Mapping[str, Any], look: str
 ) -> RenderableType:
-    """What changed, and what to do next."""
+    """Draw the changes and the next steps."""
     changes = differences(lines_in_force(before), lines_in_force(after))
     name = after.get("app_name") or after["org_name"]
     heading = Text.assemble(("✓ ", "green"), (harmless(name), "bold"), f"  {after['client_id']}")
     if not changes:
-        return Section(heading, Text("it was so already; nothing changed"))
+        return Section(heading, Text("no change: the settings had these values already"))
     return Section(heading, drawn_changes(changes), *_next_steps(before, after, look))
 
 
 def _next_steps(
     before: Mapping[str, Any], after: Mapping[str, Any], look: str
 ) -> Iterator[RenderableType]:
-    """How to undo what became the app's own, and where to look."""
+    """Say how to inherit copied settings again, and how to look at the result."""
     inherited = set(after.get("inherited_fields", ()))
     for field in before.get("inherited_fields", ()):
         if field not in inherited and field in ("quotas", "rate_limits"):
             undo = f"pricekeeper {look.replace('get', 'set', 1)} --unset {field}"
             title = field.replace("_", " ")
             yield Text(f"its {title} are its own now; to inherit them again: {undo}", "dim")
-    yield Text(f"every instance follows within 30 s; next: pricekeeper {look}", "dim")
+    yield Text(f"in force everywhere within 30 s; next: pricekeeper {look}", "dim")

@@ -1,9 +1,8 @@
-"""How a function becomes a command: options that all share, an event loop, and the answer shown.
+"""Make a command of an async function: shared options, an event loop, and printed output.
 
-A command is an async function that takes what it works on (a backend, or the settings of a store)
-and gives back an `Output`: the answer as JSON, and a picture of it for people. Options that go
-together may be a dataclass: a parameter of that type stands for one option for each of its fields.
-A command that also shows something itself takes ``as_json``.
+The function's first parameter is a backend, or the settings of a store. It returns an `Output`: the
+answer as JSON, and a picture of it for people. A parameter that is a dataclass declares one option
+per field. A function that prints something itself takes ``as_json``.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ from pricekeeper.settings import ADMIN_KEY, CLIENT_ID, CLIENT_SECRET, CONFIG, ST
 
 
 def _where(spelling: str, text: str, variable: str, **more: Any) -> Any:
-    """An option about where to work."""
+    """Make an option of the panel "Where"."""
     return option(spelling, f"{text}; else ${variable}.", rich_help_panel="Where", **more)
 
 
 def _secret_where(spelling: str, text: str, variable: str) -> Any:
-    """The same for a secret, which may also come from stdin or a file."""
+    """Make such an option for a secret, which may also come from stdin or a file."""
     return _where(spelling, f"{text}; {HOW_TO_HIDE}", variable, parser=read_secret)
 
 
 HELP_WIDTH_MIN: Final = 80
-"""For less Typer would cut words. A narrower terminal breaks the lines, and cuts nothing."""
+"""Typer cuts words if it has less. A narrower terminal wraps the lines instead."""
 
 YesOption = Annotated[bool, option("--yes -y", "Do not ask.")]
-Reason = Annotated[str, option("--reason TEXT", "Why: it is logged, and a freeze shows it.")]
-Json = Annotated[bool, option("--json", "Print the answer as JSON, and nothing else.")]
+Reason = Annotated[str, option("--reason TEXT", "Why. It is kept in the audit log.")]
+Json = Annotated[bool, option("--json", "Print the answer as JSON only.")]
 StoreOption = Annotated[str | None, _where("--store URL", "The store", STORE)]
 ConfigOption = Annotated[str | None, _where("--config FILE", "The deployment file", CONFIG)]
 UrlOption = Annotated[
@@ -71,7 +70,7 @@ _EVERY_OPTION: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command found or did."""
+    """The result of a command."""
 
     answer: Any
     picture: RenderableType
@@ -80,19 +79,19 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a command would do; it is shown, and a person is asked before it is done."""
+    """A change to show before it is made. A person at a terminal is asked to confirm it."""
 
     picture: RenderableType
     question: str
     carry_out: Callable[[Any], Awaitable[Output]]
-    """Takes the backend, as the command does."""
+    """Makes the change on the backend."""
 
 
 Command: TypeAlias = Callable[..., Awaitable[Output | Proposal]]
 Opening: TypeAlias = Callable[[Where], AbstractAsyncContextManager[Any]]
-"""Opens what a command works on, which the command takes first."""
+"""Opens the first argument of a command."""
 Question: TypeAlias = Callable[[Mapping[str, Any]], str]
-"""What to ask before a command runs, made of its arguments."""
+"""Makes the question that a person must confirm, from the command's arguments."""
 _Result = TypeVar("_Result")
 _Command = TypeVar("_Command", bound=Command)
 
@@ -100,30 +99,30 @@ _Command = TypeVar("_Command", bound=Command)
 def backend_command(
     group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
 ) -> Callable[[_Command], _Command]:
-    """A command that works on a service with the provisioning key, or on the store."""
+    """Register a command that works on a service with an admin key, or on the store."""
     opening = functools.partial(open_backend, may_create=may_create)
     return _register(group, name, _KEY_OPTIONS, opening, asks=asks)
 
 
 def proposing_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """As `backend_command`, for one that may give back a `Proposal`: shown, asked, then done.
+    """Register a `backend_command` that may return a `Proposal`, which is shown and confirmed.
 
-    Only a person at a terminal is asked, and not after ``--yes``.
+    ``--yes`` skips the question, and so does a stdin that is no terminal.
     """
     return _register(group, name, _KEY_OPTIONS, open_backend, has_yes=True)
 
 
 def either_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """A command that works with a client's credentials or the provisioning key, or on the store."""
+    """Register a command that takes a client's credentials, an admin key, or the store."""
     return _register(group, name, _EVERY_OPTION, open_backend)
 
 
 def store_command(
     group: typer.Typer, name: str, *, must_name_store: bool = False
 ) -> Callable[[_Command], _Command]:
-    """A command that works on the store only, as the settings name it.
+    """Register a command that works on the store only.
 
-    With ``must_name_store`` it does not go by the default if the environment names a service.
+    With ``must_name_store`` it refuses the default store if the environment names a service.
     """
 
     def opening(target: Where) -> AbstractAsyncContextManager[Settings]:
@@ -135,12 +134,12 @@ def store_command(
 
 
 def doctor_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """A command that looks at either, and opens neither before it runs."""
+    """Register a command that takes a `Where` and opens nothing before it runs."""
     return _register(group, name, _EVERY_OPTION, nullcontext)
 
 
 def client_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """A command of an app itself, which the environment names as it does for the app."""
+    """Register a command of an app, which reads the app's own environment."""
     return _register(group, name, {}, nullcontext)
 
 
@@ -153,7 +152,7 @@ def _register(
     asks: Question | None = None,
     has_yes: bool = False,
 ) -> Callable[[_Command], _Command]:
-    """Make functions commands of that name, which show what comes out."""
+    """Return a decorator that registers a function as a command and prints its result."""
 
     def decorate(function: _Command) -> _Command:
         own = _own_parameters(function)
@@ -194,14 +193,17 @@ async def _run(
 
 
 def _propose(proposal: Proposal, *, yes: bool, as_json: bool) -> None:
-    """Print what would be done, and ask whoever is there; if it can't be shown, it is not done."""
+    """Print the proposal, and ask a person to confirm. If printing fails, nothing is changed."""
     asks = not yes and sys.stdin.isatty()
     if not as_json:
         try:
             _print(Output(None, proposal.picture), as_json=False)
         except OSError as error:
             _discard_stdout()
-            text = f"stdout can't be written ({error.strerror}), so nothing was changed"
+            text = (
+                f"stdout can't be written ({error.strerror}), so nothing was changed; "
+                "free it and run the command again"
+            )
             raise exits.MisusedError(text) from error
     elif asks:
         make_console(stderr=True).print(proposal.picture, soft_wrap=True)
@@ -210,11 +212,11 @@ def _propose(proposal: Proposal, *, yes: bool, as_json: bool) -> None:
 
 
 def _confirm(question: str, *, yes: bool) -> None:
-    """Ask a person, before the event loop runs: inside, the first ctrl-c would go unheard."""
+    """Ask a person, before the event loop runs: inside it the first ctrl-c would have no effect."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise exits.MisusedError("nobody is here to ask; say --yes if it is meant")
+        raise exits.MisusedError("there is no terminal to confirm this on; add --yes to do it")
     try:
         typer.confirm(harmless(question), abort=True, err=True)
     except typer.Abort as aborted:
@@ -224,9 +226,9 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 
 def show(output: Output, *, as_json: bool) -> None:
-    """Print the answer, and exit with what it means.
+    """Print the answer, and exit with its code.
 
-    If stdout can't be written, the answer goes to stderr: it may be a secret that is shown once.
+    If stdout can't be written, the answer goes to stderr, because it may be a one-time secret.
     """
     try:
         _print(output, as_json=as_json)
@@ -240,7 +242,7 @@ def show(output: Output, *, as_json: bool) -> None:
 
 
 def _print(output: Output, *, as_json: bool) -> None:
-    """Print the answer on stdout, and see to it that it gets there."""
+    """Print the answer on stdout and flush it. Raises `OSError` if that fails."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "it is closed")
     if as_json:
@@ -251,13 +253,13 @@ def _print(output: Output, *, as_json: bool) -> None:
 
 
 def _discard_stdout() -> None:
-    """Let what stdout has not written go nowhere: Python would try it again at its end."""
+    """Discard unwritten output: Python would try to write it again when it exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(answer: Any) -> None:
-    """The answer on stdout; nothing in it is an order to a terminal."""
+    """Print the answer as JSON, with control characters escaped."""
     import msgspec  # noqa: PLC0415  # --help needs none
 
     text = msgspec.json.format(msgspec.json.encode(answer), indent=2)
@@ -265,14 +267,14 @@ def print_json(answer: Any) -> None:
 
 
 def _own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """What comes from the command line: all but the first, which is what the command works on."""
+    """Return all parameters but the first, which is not from the command line."""
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
     return [one.replace(annotation=hints[one.name]) for one in own]
 
 
 def _grouped_options(kind: Any) -> list[inspect.Parameter]:
-    """The options that a dataclass is made of; none, if it is something else."""
+    """Return one parameter per field of a dataclass, and none for other types."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return []
     hints = get_type_hints(kind, include_extras=True)
@@ -286,10 +288,7 @@ def _declare(
     *,
     has_yes: bool,
 ) -> None:
-    """Give the command the signature that Typer reads: the function's own, and the options.
-
-    A command that asks has ``--yes``, which the function does not see.
-    """
+    """Give the command the signature for Typer: its own parameters and the shared options."""
     parameters = [part for one in own for part in _grouped_options(one.annotation) or [one]]
     if has_yes:
         parameters += [_keyword("yes", YesOption, default=False)]
@@ -306,7 +305,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def run_app(app: typer.Typer) -> None:
-    """Run the command line; an error of ours becomes one line and its exit code."""
+    """Run the command line. A `PriceKeeperError` becomes one line on stderr and an exit code."""
     if shutil.get_terminal_size().columns < HELP_WIDTH_MIN:
         from typer import rich_utils  # noqa: PLC0415  # it takes a while, and few need it
 

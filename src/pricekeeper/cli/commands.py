@@ -1,6 +1,6 @@
-"""The command line as a whole: which commands there are.
+"""All commands.
 
-Modules that a command needs are imported when it runs, so that ``--help`` is quick.
+A command imports what it needs when it runs, to keep ``--help`` quick.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ app = typer.Typer(
 
 
 TELL_SETTINGS_THEMSELVES = ("doctor", "serve")
-"""The doctor does it among its checks, the service on stdout: its stderr is a log."""
+"""The doctor lists unknown settings among its checks; ``serve`` prints them on stdout."""
 
 
 def _tell_version(wanted: bool) -> None:  # noqa: FBT001  # Typer's way
@@ -61,11 +61,11 @@ def pricekeeper(
         option("--version", "Print the version, and exit.", is_eager=True, callback=_tell_version),
     ] = False,
 ) -> None:
-    """Keep the LLM spend of many organisations and apps under control on Amazon Bedrock.
+    """Control the LLM spend of organisations and apps on Amazon Bedrock.
 
-    Commands work straight on the store ($PRICEKEEPER_STORE or --store), or on a running service
-    (--url, with $PRICEKEEPER_ADMIN_KEY). Exit codes: 0 done, 1 failed, 2 usage, 3 not
-    found, 4 refused, 5 unavailable.
+    Commands work on the store (--store or $PRICEKEEPER_STORE), or on a running service
+    (--url, with $PRICEKEEPER_ADMIN_KEY). Times are UTC. Exit codes: 0 done, 1 failed,
+    2 usage, 3 not found, 4 refused, 5 unavailable.
     """
     del version
     if context.invoked_subcommand not in TELL_SETTINGS_THEMSELVES:
@@ -81,16 +81,16 @@ def serve(
         str | None,
         option(
             "--metrics-port [ADDRESS:]PORT",
-            "A listener for metrics and health alone; a port alone is one of 127.0.0.1.",
+            "A separate listener for metrics and health. Without ADDRESS: on 127.0.0.1.",
         ),
     ] = None,
     store: StoreOption = None,
     config: ConfigOption = None,
     workers: Annotated[int, typer.Option(help="How many processes.", min=1, max=64)] = 1,
-    demo: Annotated[bool, option("--demo", "Bring a demo organisation and a key for it.")] = False,
+    demo: Annotated[bool, option("--demo", "Add a demo organisation and print its keys.")] = False,
     only: Annotated[
         Literal["api", "gateway"] | None,
-        option("--only", "Serve one part alone; both, if there is an upstream."),
+        option("--only", "Serve one part. By default both, if there is an upstream."),
     ] = None,
 ) -> None:
     """Run the service, with the gateway to Bedrock if it has an upstream.
@@ -110,19 +110,17 @@ def serve(
 @app.command("demo")
 def run_demo(
     *,
-    secs: Annotated[int, option("--secs", "How long the day shall take.", min=2, max=600)] = 22,
+    secs: Annotated[int, option("--secs", "How long the day takes.", min=2, max=600)] = 22,
     calls: Annotated[
-        int, option("--calls", "How many model calls it has.", min=60, max=100_000)
+        int, option("--calls", "How many model calls are made.", min=60, max=100_000)
     ] = 2_000,
-    seed: Annotated[int, option("--seed", "Another seed is another day.")] = 1,
-    keep: Annotated[
-        str | None, option("--keep FOLDER", "Keep the store there, to look at it.")
-    ] = None,
+    seed: Annotated[int, option("--seed", "Seed of the random traffic.")] = 1,
+    keep: Annotated[str | None, option("--keep FOLDER", "Keep the store in this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Watch a whole day of a company's Bedrock traffic, through the real service, in half a minute.
+    """Watch a simulated day of a company's Bedrock traffic in 22 seconds, on the real service.
 
-    Nothing is called but this machine, and nothing is left behind.
+    It uses only this machine, and removes its data at the end.
 
     [dim]pricekeeper demo[/dim]
 
@@ -161,5 +159,5 @@ app.add_typer(watch.top)
 
 
 def main() -> None:
-    """Run a command; an error of ours becomes one line and its exit code."""
+    """Run a command."""
     run_app(app)

@@ -1,9 +1,8 @@
-"""Declarations: files that say what organisations and their apps shall be.
+"""Read files that declare organisations and their apps.
 
-A file is YAML or JSON and has one organisation in it: the fields of ``PUT /orgs/{org}``, its
-``org_id``, and ``apps`` by their ids with the fields of ``PUT .../apps/{app}``. Everything is
-checked before anything is asked of a service, and every mistake is named by its file and path. The
-deployment's model labels are not known here: a label that there is not is refused when it is put.
+A YAML or JSON file declares one organisation: the fields of ``PUT /orgs/{org}``, its ``org_id``,
+and ``apps`` by id with the fields of ``PUT .../apps/{app}``. Files are checked before any request,
+and each mistake is listed with its file and path. Model labels are checked by the service.
 """
 
 from __future__ import annotations
@@ -25,36 +24,36 @@ if TYPE_CHECKING:  # --help needs none of it
 FILES_MAX: Final = 10_000
 FILE_BYTES_MAX: Final = 1024 * 1024
 MISTAKES_MAX: Final = 100
-"""No more mistakes than this are told: the rest shows when these are mended."""
+"""Mistakes that are listed at most."""
 YAML: Final = (".yaml", ".yml")
 JSON: Final = ".json"
 
 _OWN_FIELDS: Final = ("org_id", "apps")
-"""What a file has beyond the settings of an organisation."""
+"""Fields of a file that are no settings of the organisation."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredClient:
-    """What an organisation or app shall be."""
+    """The declared settings of an organisation or app."""
 
     file: str
     org_id: OrgId
     app_id: AppId | None
     body: Mapping[str, Any]
-    """As it can be put."""
+    """The body of a PUT."""
     fields: Mapping[str, Any]
-    """The same with every default in it; of an app, what it does not inherit."""
+    """The body with all defaults; of an app, its own settings only."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         shown: str = self.fields["org_name" if self.app_id is None else "app_name"]
         return shown
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredOrg:
-    """An organisation and the apps that are declared with it."""
+    """An organisation and its declared apps."""
 
     client: DeclaredClient
     apps: tuple[DeclaredClient, ...]
@@ -62,14 +61,14 @@ class DeclaredOrg:
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """Everything that is declared."""
+    """All declared organisations."""
 
     orgs: tuple[DeclaredOrg, ...]
     are_of_a_folder: bool
 
 
 def read_declarations(path: str) -> Declarations:
-    """Read the file, or every YAML and JSON file in the folder and the folders in it."""
+    """Read a file, or all YAML and JSON files of a folder and its subfolders."""
     declared: list[DeclaredOrg] = []
     mistakes: list[str] = []
     seen: dict[OrgId, str] = {}
@@ -92,7 +91,7 @@ def read_declarations(path: str) -> Declarations:
 
 
 class _MistakenFileError(Exception):
-    """A file that can't be applied, and all that is wrong with it."""
+    """A file that can't be applied, with all of its mistakes."""
 
     def __init__(self, file: str, mistakes: Sequence[FieldError]) -> None:
         self.mistakes = [
@@ -102,7 +101,7 @@ class _MistakenFileError(Exception):
 
 
 def _files(path: Path) -> list[Path]:
-    """The files to read, in the order of their names; what is hidden is no policy."""
+    """List the files to read, sorted, without hidden ones."""
     if not path.is_dir():
         return [path]
     found = sorted(
@@ -113,14 +112,16 @@ def _files(path: Path) -> list[Path]:
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not found:
-        raise MisusedError(f"{path}: there is no .yaml, .yml or .json file in this folder")
+        text = f"{path}: has no .yaml, .yml or .json file; name a file, or another folder"
+        raise MisusedError(text)
     if len(found) > FILES_MAX:
-        raise MisusedError(f"{path}: there are {len(found)} files; at most {FILES_MAX} are read")
+        text = f"{path}: has {len(found)} files, at most {FILES_MAX} are read; name a subfolder"
+        raise MisusedError(text)
     return found
 
 
 def _load(file: Path) -> Any:
-    """What the file says, as plain values."""
+    """Parse the file."""
     from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml  # noqa: PLC0415
 
     try:
@@ -144,7 +145,7 @@ def _load(file: Path) -> Any:
 
 
 def _load_json(text: str) -> Any:
-    """JSON as it is written: of two equal keys neither wins."""
+    """Parse JSON, and refuse duplicate keys."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
@@ -155,7 +156,7 @@ def _load_json(text: str) -> Any:
         return made
 
     plain = json.loads(text, object_pairs_hook=unique)
-    json.dumps(plain, ensure_ascii=False).encode()  # half a character is no text
+    json.dumps(plain, ensure_ascii=False).encode()  # fails on lone surrogates
     return plain
 
 
@@ -164,12 +165,12 @@ def _mistake(file: Path | str, field: str, message: str) -> _MistakenFileError:
 
 
 def _org_of(file: str, document: Any) -> DeclaredOrg:
-    """The organisation that the document declares, or everything that is wrong with it."""
+    """Parse the organisation of a document, or raise all of its mistakes."""
     from pricekeeper.tenants.parsing import parse_org_settings  # noqa: PLC0415
     from pricekeeper.tenants.stored_settings import stated_body  # noqa: PLC0415
 
     if not isinstance(document, dict):
-        raise _mistake(file, "", "want the fields of an organisation, name: value")
+        raise _mistake(file, "", "write the fields of an organisation, name: value")
     mistakes: list[FieldError] = []
     org_id = _org_id(document.get("org_id"), mistakes)
     body = {name: value for name, value in document.items() if name not in _OWN_FIELDS}
@@ -199,7 +200,7 @@ def _app_of(
     org: OrgSettings,
     mistakes: list[FieldError],
 ) -> DeclaredClient | None:
-    """The app, if nothing is wrong with it."""
+    """Parse an app; on mistakes, note them and return ``None``."""
     from pricekeeper.tenants.parsing import parse_app_settings  # noqa: PLC0415
     from pricekeeper.tenants.stored_settings import stated_body  # noqa: PLC0415
 
@@ -214,7 +215,7 @@ def _app_of(
     if not isinstance(body, dict):
         return None
     if org.quota_scope == "ORG" and fields.get("quotas") is not None:
-        message = "do not count where quota_scope is ORG, so none can be declared"
+        message = "have no effect where quota_scope is ORG; remove them, or set the scope to APP"
         mistakes.append(FieldError(f"{path}.quotas", message))
     settings: AppSettings | None = None
     try:
@@ -246,7 +247,7 @@ def _mapping(value: Any, path: str, mistakes: list[FieldError]) -> dict[str, Any
 
 
 def _labels_in(body: Any) -> Iterator[str]:
-    """Every text in the body that is where a label is, and could be one."""
+    """Find all texts in the body that may be labels, by their place and form."""
     from pricekeeper.wire.settings import LABEL  # noqa: PLC0415
 
     if not isinstance(body, dict):
@@ -265,7 +266,7 @@ def _labels_in(body: Any) -> Iterator[str]:
 
 
 def _any_org(body: Mapping[str, Any], labels: Collection[str]) -> OrgSettings:
-    """An organisation to check apps against whose own is wrong: one that refuses none of them."""
+    """Make an organisation that fits all apps, to check them if their own organisation is wrong."""
     from pricekeeper.tenants import OrgSettings, QuotaScope  # noqa: PLC0415
 
     tag_keys = body.get("tag_keys")

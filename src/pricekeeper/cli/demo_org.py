@@ -1,8 +1,7 @@
-"""The demo organisation of ``serve --demo``: something to try every command of the README on.
+"""The demo organisation of ``serve --demo``.
 
-Its app keeps its secret between starts, so a command pasted into a terminal keeps working. The
-secret is in a file of the data folder that only its owner can read. No other secret is stored: a
-reader of that folder has the signing keys anyway.
+Its app's secret is kept in the data folder, readable by its owner only, so that pasted commands
+work after a restart.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
 DEMO_CLIENT: Final = Client(DEMO_ORG, DEMO_APP)
 DEMO: Final = Attribution("serve/demo", "local", "local", authority=DEPLOYMENT)
-"""Who prepares the demo, as the audit trail has it."""
+"""The actor in the audit trail."""
 SECRET_FILE: Final = "demo-secret"  # noqa: S105  # its name
 GRACE_HOURS: Final = 24
 
@@ -69,7 +68,7 @@ _FOUND_FIRST: Final = (
     "AWS_SESSION_TOKEN",
     "AWS_BEARER_TOKEN_BEDROCK",
 )
-"""Where SDKs look for credentials before they ask the gateway for some."""
+"""Where SDKs look for credentials before they ask the gateway."""
 _PAIR: Final = '"$PRICEKEEPER_CLIENT_ID:$PRICEKEEPER_CLIENT_SECRET"'
 _ONE_MORE_LINE: Final = (
     (
@@ -85,25 +84,25 @@ _ONE_MORE_LINE: Final = (
         "CLAUDE_CODE_USE_BEDROCK=1 ANTHROPIC_MODEL=standard ANTHROPIC_DEFAULT_HAIKU_MODEL=economy",
     ),
     (
-        "Vercel's AI SDK, in a terminal of its own: boto3 sends no bearer token over http",
+        "Vercel's AI SDK, in a separate terminal: boto3 sends no bearer token over http",
         f"AWS_BEARER_TOKEN_BEDROCK={_PAIR}",
     ),
 )
-"""Lines for one client each. They are not in the first block: a bearer token stops boto3, and the
-others redirect programs that do not use Bedrock. docs/gateway.md shows the same lines."""
+"""One line per client, as in docs/gateway.md. They are separate, because a bearer token breaks
+boto3, and the others redirect programs that do not use Bedrock."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 async def prepare_demo(services: Services, url: str, console: Console) -> None:
-    """Create the organisation and its app, and print what to paste to work with them."""
+    """Create the organisation and its app, and print the environment to paste."""
     await services.provisioning.put_org(DEMO_ORG, ORG_BODY, DEMO)
     app = {"app_name": "Assistant"}
     created = await services.provisioning.put_app(DEMO_ORG, DEMO_APP, app, DEMO)
     secret = await _read_secret(services) or await _issue_secret(services, created.retrieval)
-    heading = Text.assemble(("Demo Company", "bold"), " is there. ")
+    heading = Text.assemble(("Demo Company", "bold"), " is ready. ")
     console.print(heading.append("Paste this into another terminal:\n"), soft_wrap=True)
     settings = services.settings
-    # A key or token that somebody has chosen is a secret, and whoever has chosen it knows it.
+    # A key or token from the environment is a secret, and is not printed.
     key = [(PROVISIONING_KEY, DEMO_KEY)] if settings.provisioning_key == DEMO_KEY else []
     is_public = settings.metrics_token == DEMO_METRICS_TOKEN
     metrics_token = [(METRICS_TOKEN, DEMO_METRICS_TOKEN)] if is_public else []
@@ -121,16 +120,16 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
         console.print(Text(f"export {name}={shlex.quote(value)}"), soft_wrap=True)
     if of_gateway:
         console.print(Text(f"unset {' '.join(_FOUND_FIRST)}"), soft_wrap=True)
-        console.print("\nSome clients need one more line; paste only that of your client.")
+        console.print("\nSome clients need one more line. Paste only the line of your client.")
         for client, assignments in _ONE_MORE_LINE:
             console.print(Text(f"\n{client}:\nexport {assignments}"), soft_wrap=True)
     console.print()
 
 
 def _gateway_variables(settings: Settings, url: str, secret: str) -> list[tuple[str, str]]:
-    """The environment that sends Bedrock clients to the gateway with the app's credentials.
+    """Return variables that send Bedrock clients to the gateway with the app's credentials.
 
-    docs/gateway.md says which client reads which variable.
+    docs/gateway.md lists which client reads which variable.
     """
     if settings.bedrock is None or not settings.serves_gateway:
         return []
@@ -149,7 +148,7 @@ def _gateway_variables(settings: Settings, url: str, secret: str) -> list[tuple[
 
 
 async def _read_secret(services: Services) -> str | None:
-    """The secret of an earlier start, if it opens this store and only its owner can read it."""
+    """Read the kept secret, if it still works and only its owner can read the file."""
     path = services.settings.data_dir / SECRET_FILE
     try:
         with path.open("rb") as file:
@@ -167,7 +166,7 @@ async def _read_secret(services: Services) -> str | None:
 
 
 async def _issue_secret(services: Services, retrieval: Retrieval | None) -> str:
-    """Issue a secret for the demo's app and keep it; an old one goes on working for a day."""
+    """Issue a secret for the demo's app and keep it. An old one works for another day."""
     if retrieval is None:
         retrieval = (await services.credentials.rotate(DEMO_CLIENT, GRACE_HOURS, DEMO)).retrieval
     claimed = await services.credentials.claim(retrieval.token.reveal(), DEMO)
@@ -177,7 +176,7 @@ async def _issue_secret(services: Services, retrieval: Retrieval | None) -> str:
 
 
 def _keep(path: Path, secret: str) -> None:
-    """Replace the file as a whole. It is made for its owner alone, whatever was there before."""
+    """Replace the file atomically, readable by its owner only."""
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,6 +1,6 @@
-"""Settings of an organisation or app line by line, and what differs between two of them.
+"""Settings of an organisation or app as lines, and the difference of two of them.
 
-Money is shown exactly: two amounts that differ never look alike.
+Money is shown with all digits, so that different amounts look different.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NONE: Final = "none"
 NAMES: Final = ("org_name", "app_name")
 
 Line: TypeAlias = tuple[str, str]
-"""The field that a line is about, and what people call the line."""
+"""The field, and the title of the line."""
 Lines: TypeAlias = Mapping[Line, str]
 
 _TITLES: Final[Mapping[str, str]] = {
@@ -55,14 +55,14 @@ class LineChange:
 
 
 def lines_of(fields: Mapping[str, Any]) -> dict[Line, str]:
-    """The settings, each quota, limit and budget by itself."""
+    """Return the settings as lines, one for each quota, limit and budget."""
     return {
         (field, title): text for field in fields for title, text in _lines(field, fields[field])
     }
 
 
 def lines_in_force(answer: Mapping[str, Any]) -> dict[Line, str]:
-    """What holds for a client by the service's answer, and whether it is inherited."""
+    """Return the settings of an answer as lines, with inherited ones marked."""
     inherited = answer.get("inherited_fields", ())
     return {
         line: f"{text}, {INHERITED}" if line[0] in inherited else text
@@ -71,7 +71,7 @@ def lines_in_force(answer: Mapping[str, Any]) -> dict[Line, str]:
 
 
 def effective_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The name and the settings that have a value; an app's without its organisation's alone."""
+    """Return the name and the settings with a value, without what only organisations have."""
     (name,) = [name for name in NAMES if name in answer]
     fields = {field: value for field, value in answer["configuration"].items() if value is not None}
     if name == "app_name":
@@ -82,7 +82,7 @@ def effective_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(before: Lines, after: Lines) -> list[LineChange]:
-    """Every line that is not the same, in the order of what was before."""
+    """Return the lines that differ."""
     return [
         LineChange(line, before.get(line, NONE), after.get(line, NONE))
         for line in dict.fromkeys((*before, *after))
@@ -91,7 +91,7 @@ def differences(before: Lines, after: Lines) -> list[LineChange]:
 
 
 def drawn_changes(changes: Sequence[LineChange]) -> Facts:
-    """A line for each: before -> after."""
+    """Draw each change as ``before -> after``."""
     return Facts(
         {
             harmless(one.line[1]): Text.assemble(
@@ -103,7 +103,7 @@ def drawn_changes(changes: Sequence[LineChange]) -> Facts:
 
 
 def _lines(field: str, value: Any) -> Iterator[tuple[str, str]]:
-    """The lines of one field."""
+    """Yield the lines of one field."""
     if value is not None:
         several = _SEVERAL.get(field)
         if several is None:

@@ -1,4 +1,7 @@
-"""``pricekeeper doctor``: is everything as it must be, and if not, what to do about it."""
+"""``pricekeeper doctor``: check a deployment, and say how to repair it.
+
+Each check is one line: OK, WARN (works, but needs attention) or FAIL, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ top = typer.Typer()
 Level: TypeAlias = Literal["OK", "WARN", "FAIL"]
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-"""The bits of a file's mode that let others in."""
+"""Mode bits of a file that give access to others."""
 
 _STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One thing that was looked at: whether it is as it must be, and what to do if not."""
+    """The result of one check."""
 
     name: str
     level: Level
@@ -36,7 +39,7 @@ class Checked:
 
 @doctor_command(top, "doctor")
 async def doctor(target: Where) -> Output:
-    """Check store, tables, clock, keys, configuration and disk; exit 1 if one of them fails.
+    """Check store, tables, clock, keys, settings and disk. Exit 1 if a check fails.
 
     [dim]pricekeeper doctor[/dim]
 
@@ -60,9 +63,9 @@ async def doctor(target: Where) -> Output:
             lines.append(Text(f"      {'':<{width}}  → {harmless(check.fix)}", "bold"))
     failed = sum(check.level == "FAIL" for check in checks)
     warned = sum(check.level == "WARN" for check in checks)
-    verdict = Text("all is well", "green")
+    verdict = Text("all checks passed", "green")
     if failed or warned:
-        verdict = Text(f"{failed} failed, {warned} to look at", "red" if failed else "yellow")
+        verdict = Text(f"{failed} failed, {warned} warnings", "red" if failed else "yellow")
     answer = {"checks": [asdict(check) for check in checks], "failed": failed, "warned": warned}
     code = exits.FAILED if failed else exits.OK
     return Output(answer, Section(verdict, *lines), code)

@@ -1,16 +1,17 @@
-"""What people see: money, bars and tables, drawn the same way by every command.
+"""Money, moments, bars and tables, formatted the same way by every command.
 
-Lines are not broken here: the terminal does that, and what is copied out of it is whole.
+A table never loses text, however narrow the terminal is. docs/style.md has the rules for numbers.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ def plain(answer: Any) -> Any:
 
 
 def pct_bar(pct: float, style: str, width: int = BAR_WIDTH) -> ProgressBar:
-    """A bar that is full from 100 on."""
+    """Draw a bar that is full from 100 % on."""
     return ProgressBar(
         total=FULL_PCT,
         completed=min(FULL_PCT, pct),
@@ -56,7 +57,7 @@ def pct_bar(pct: float, style: str, width: int = BAR_WIDTH) -> ProgressBar:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and what is so, one a line."""
+    """Pairs of a name and a value, one a line."""
 
     pairs: Mapping[str, str | Text]
 
@@ -68,7 +69,7 @@ class Facts:
 
 
 class Section:
-    """A heading and what is under it, a little indented."""
+    """A heading with indented parts."""
 
     def __init__(self, heading: Text, *parts: RenderableType) -> None:
         self._heading = heading
@@ -78,39 +79,57 @@ class Section:
         yield self._heading
         inner = options.update(width=max(1, options.max_width - len(INDENT)))
         for part in self._parts:
-            # Not Rich's Padding: it cuts off whatever is too long for its width.
+            # Not Rich's Padding, which cuts long lines.
             for line in Segment.split_lines(console.render(part, inner)):
                 yield from (Segment(INDENT), *line, Segment.line())
 
 
 def done(what: str, after: str = "") -> Text:
-    """One line about something that was done, and what to do next."""
+    """Confirm an action in one line, and name the next step in another."""
     line = Text.assemble(("✓ ", "green"), what)
     if after:
         line.append(f"\n  {after}", "dim")
     return line
 
 
-def moment(text: str | None) -> str:
-    """An RFC 3339 time, for reading."""
-    if not text:
-        return "never"
-    return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S UTC")
+def moment(text: str) -> str:
+    """Format an RFC 3339 time, always in UTC: ``2026-01-23 15:30:45 UTC``."""
+    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def minute(text: str) -> str:
-    """An RFC 3339 time in a table."""
-    return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M")
+def minute(text: str | None) -> str:
+    """Format a time for a column whose heading says UTC; ``never`` if there is none."""
+    return "never" if text is None else moment(text)[:16]
+
+
+def as_of(text: str | None) -> str:
+    """Say how old counted numbers are. Calls in flight are not in them."""
+    return f"as of {moment(text)}" if text else "nothing was counted yet"
+
+
+def percent(pct: float) -> str:
+    """Format a used percentage, rounded up, so that it never looks better than it is."""
+    return f"{math.ceil(round(pct * 10, 6)) / 10:.1f} %"
+
+
+def tag_words(tags: Mapping[str, str]) -> str:
+    """Format tags as the command line takes them: ``team:red  feature:search``."""
+    return "  ".join(f"{name}:{value}" for name, value in tags.items())
+
+
+def more_after(answer: Mapping[str, Any]) -> list[Text]:
+    """Say how to read the next page, if there is one."""
+    return [Text(f"more: --after {answer['next']}", "dim")] if answer.get("next") else []
 
 
 def frozen_since(frozen: Mapping[str, str]) -> Text:
-    """Since when, whether with the whole organisation, and why; the reason is never markup."""
+    """Format a freeze: its scope, start and reason."""
     whole = "its organisation, " if frozen["scope"] == "ORG" else ""
-    return Text.assemble((f"{whole}since {minute(frozen['at'])}: ", "red"), frozen["reason"])
+    return Text.assemble((f"{whole}since {moment(frozen['at'])}: ", "red"), frozen["reason"])
 
 
 def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
-    """Token buckets as the command line writes them."""
+    """Format rate limits as the command line takes them."""
     return "  ".join(
         f"{label}:{name}={rate(limit)}"
         for label, named in limits.items()
@@ -119,12 +138,12 @@ def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
 
 
 def budgets(listed: Sequence[Mapping[str, Any]]) -> str:
-    """What may be spent in which window, and what else each of them says."""
+    """Format budgets."""
     return "; ".join(f"{one['name']} {budget_terms(one, usd)}" for one in listed)
 
 
 def budget_terms(budget: Mapping[str, Any], money: Callable[[int], str]) -> str:
-    """What a budget says, but for its name."""
+    """Format a budget without its name."""
     window = WINDOWS.get(budget["window"], budget["window"])
     parts = [f"{money(budget['limit_usd_micros'])} {window}"]
     if budget["labels"]:
@@ -139,7 +158,7 @@ def budget_terms(budget: Mapping[str, Any], money: Callable[[int], str]) -> str:
 
 
 def rate(limit: Mapping[str, int]) -> str:
-    """A token bucket as the command line writes it."""
+    """Format a token bucket as the command line takes it."""
     period = f"{limit['refill_amount']}/{duration(limit['refill_period_ms'])}"
     if limit["capacity"] == limit["refill_amount"]:
         return period
@@ -147,7 +166,7 @@ def rate(limit: Mapping[str, int]) -> str:
 
 
 def duration(milliseconds: int) -> str:
-    """In the largest unit that it is a whole number of."""
+    """Format a duration in the largest unit that it is a whole number of."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if milliseconds % size == 0:
             return f"{milliseconds // size}{unit}"
@@ -155,12 +174,12 @@ def duration(milliseconds: int) -> str:
 
 
 def to_paste(command: str) -> Text:
-    """A command to copy."""
+    """Format a command to copy."""
     return Text(command, "bold")
 
 
 def _program() -> str:
-    """How this program was called, if a shell would not find it by its name."""
+    """Return the program's name, or its path if it is not in ``$PATH``."""
     called = sys.argv[0]
     if "/" not in called or Path(called).name != PROGRAM or shutil.which(PROGRAM) is not None:
         return PROGRAM
@@ -168,13 +187,13 @@ def _program() -> str:
 
 
 def claim_hint(retrieval: Mapping[str, Any] | None) -> list[RenderableType]:
-    """How to get at the secret of a client that has a new one waiting."""
+    """Say how to claim a new secret, if there is one to claim."""
     if retrieval is None:
         return []
     until = moment(retrieval["expires_at"])
     return [
-        Text(f"its secret can be claimed once, until {until}:", "dim"),
-        # Through a pipe: command lines can be read by others, what a shell echoes can't.
+        Text(f"to get its secret, once, until {until}:", "dim"),
+        # Through a pipe, because other users can read command lines.
         to_paste(f"echo {retrieval['token']} | {_program()} credentials claim -"),
     ]
 
@@ -186,24 +205,23 @@ class Column:
     heading: str
     is_number: bool
     wraps: bool
-    """Whether its text may go over several lines, between words."""
+    """Whether its text may be wrapped between words."""
     least_width: int = 0
 
 
 @dataclass(slots=True)
 class Listing:
-    """A calm table: a line under the headings, numbers to the right.
+    """A table that fits its terminal without losing text.
 
-    Where the terminal is narrow, the columns that wrap give way, down to their longest word. If
-    that is not enough, bars are left out, which only repeat a number; and if that is not enough
-    either, each cell gets a line of its own beside its heading.
+    In a narrow terminal the columns that wrap shrink to their longest word. If that is not enough,
+    bars are left out. If that is not enough either, each cell gets its own line.
     """
 
     columns: Sequence[Column]
     _rows: list[list[RenderableType] | None] = field(default_factory=list)
 
     def add_row(self, *cells: RenderableType) -> None:
-        """Add a row. A string is text as it is, never markup."""
+        """Add a row. A string is never read as markup."""
         self._rows.append([Text(harmless(one)) if isinstance(one, str) else one for one in cells])
 
     def add_section(self) -> None:
@@ -219,7 +237,7 @@ class Listing:
         yield from self.without_bars().stack()
 
     def without_bars(self) -> Listing:
-        """The same, of the columns that have text in them."""
+        """Return the table without columns that have no text."""
         rows = [row for row in self._rows if row is not None]
         kept = [
             number
@@ -232,7 +250,7 @@ class Listing:
         )
 
     def fit(self, console: Console, options: ConsoleOptions) -> list[int] | None:
-        """How wide each column is; ``None`` if they do not fit, though all give way."""
+        """Compute the column widths; ``None`` if the columns do not fit."""
         whole = options.update(width=PIPE_WIDTH, no_wrap=False)
         ranges = [self._range(console, whole, number) for number in range(len(self.columns))]
         widths = [
@@ -257,7 +275,7 @@ class Listing:
         return Measurement(least, max(least, *(one.maximum for one in found)))
 
     def as_table(self, widths: Sequence[int]) -> Table:
-        """Rich's table, each column as wide as it is told to be."""
+        """Build Rich's table with these column widths."""
         made = Table(
             box=box.SIMPLE_HEAD,
             header_style="bold",
@@ -280,10 +298,7 @@ class Listing:
         return made
 
     def stack(self) -> Iterator[Text]:
-        """Each row as lines of a heading and a cell, and an empty line between the rows.
-
-        A cell without a heading joins the line before it.
-        """
+        """Draw each cell on its own line. A cell without a heading joins the line before it."""
         width = max(len(column.heading) for column in self.columns)
         for number, row in enumerate(row for row in self._rows if row is not None):
             if number:
@@ -302,6 +317,6 @@ class Listing:
 
 
 def table(*columns: str, numbers: Iterable[str] = (), wraps: Iterable[str] = ()) -> Listing:
-    """An empty `Listing` with these columns."""
+    """Make an empty `Listing`."""
     right, soft = set(numbers), set(wraps)
     return Listing([Column(harmless(one), one in right, one in soft) for one in columns])

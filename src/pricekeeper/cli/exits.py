@@ -1,14 +1,14 @@
-"""How a command ends: exit codes that scripts can rely on, and errors in one line with the fix.
+"""Exit codes, and errors as one line with the next step.
 
-====  ============================================================================
+====  ======================================================================
 0     done
-1     failed: it was tried, and what came out is not what was wanted
-2     usage: the command line, a setting, or a file that one of them names, is wrong
-3     not found: there is no such organisation, app, session or retrieval token
-4     refused: credentials are missing, wrong, or not for this
-5     unavailable: the service or the store can't do it now; later may work
+1     failed: the command ran, and its result is not the wanted one
+2     usage: the command line, a setting or a file is wrong
+3     not found: no such organisation, app, session, key or token
+4     refused: credentials are missing, wrong, or not sufficient
+5     unavailable: the service or the store can't do it now; try again later
 130   interrupted: ctrl-c
-====  ============================================================================
+====  ======================================================================
 """
 
 from __future__ import annotations
@@ -68,25 +68,25 @@ _Found = TypeVar("_Found")
 
 
 class MisusedError(PriceKeeperError):
-    """The command line, or a file that it names, can't be meant like that."""
+    """The command line, or a file that it names, is wrong."""
 
     code = "USAGE"
 
 
 class RefusedError(PriceKeeperError):
-    """Credentials are missing or not for this, which can be told without asking the service."""
+    """Credentials are missing or are those of another client; the service was not asked."""
 
     code = "UNAUTHORIZED"
 
 
 def exit_code(error: PriceKeeperError) -> int:
-    """The code for an error, whether it was raised here or told by a service."""
+    """Return the exit code of an error, raised here or answered by a service."""
     if isinstance(error, (MisusedError, SettingsError, DeploymentFileError)):
         return USAGE
     if isinstance(error, RefusedError):
         return REFUSED
     if isinstance(error, StoreMisconfiguredError):
-        return FAILED  # for a caller of the service that is 'not now'; for its operator it is not
+        return FAILED  # the service answers 503 to its callers; its operator must repair it
     status = getattr(error, "status", None)
     if status is None:
         from pricekeeper.http.problems import status_of  # noqa: PLC0415  # few commands fail
@@ -96,7 +96,7 @@ def exit_code(error: PriceKeeperError) -> int:
 
 
 async def unless_missing(asked: Awaitable[_Found]) -> _Found | None:
-    """What is asked for; ``None`` if it is not there."""
+    """Return the answer, or ``None`` if it is not found."""
     try:
         return await asked
     except PriceKeeperError as error:
@@ -107,7 +107,7 @@ async def unless_missing(asked: Awaitable[_Found]) -> _Found | None:
 
 @contextmanager
 def hint_if_missing(hint: str) -> Iterator[None]:
-    """Tell what helps if what the block asks for is not there."""
+    """Add a hint to a "not found" error of the block."""
     try:
         yield
     except PriceKeeperError as error:
@@ -117,7 +117,7 @@ def hint_if_missing(hint: str) -> Iterator[None]:
 
 
 def tell(error: PriceKeeperError, console: Console) -> None:
-    """One line: the code, what happened, and what to do."""
+    """Print one line: the code, what happened, and what to do next."""
     line = Text.assemble((_one_line(error.code), "bold red"), " ", _one_line(str(error)))
     if fix := fix_of(error):
         line.append(f"; {_one_line(fix)}", "dim")
@@ -125,7 +125,7 @@ def tell(error: PriceKeeperError, console: Console) -> None:
 
 
 def tell_unknown_settings(console: Console) -> None:
-    """Say which variables look like settings and are none: a typing error would pass in silence."""
+    """Warn about environment variables that look like misspelt settings."""
     for warning in unknown_settings(os.environ):
         console.print(
             Text.assemble(("WARNING", "bold yellow"), " ", _one_line(warning)), soft_wrap=True
@@ -137,11 +137,11 @@ def _one_line(text: str) -> str:
 
 
 def fix_of(error: PriceKeeperError) -> str:
-    """What helps: what the command has noted, or what the service's answer says, or the code."""
+    """Return the next step: the command's hint, or one made of the answer's details or code."""
     if notes := getattr(error, "__notes__", None):
         return "; ".join(notes)
     if isinstance(error, RefusedError):
-        return ""  # it says so itself
+        return ""  # its text has the next step
     details: Mapping[str, Any] = getattr(error, "details", None) or {}
     problem = getattr(error, "problem", None)
     if problem is not None:

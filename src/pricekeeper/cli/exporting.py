@@ -1,4 +1,4 @@
-"""``export``: usage in files, for whoever keeps or analyses it elsewhere."""
+"""``export``: usage as files."""
 
 from __future__ import annotations
 
@@ -45,26 +45,22 @@ _DAY: Final = ["%Y-%m-%d"]
 async def export(
     settings: Settings,
     *,
-    day: Annotated[datetime | None, option("--day", "The day.", formats=_DAY)] = None,
-    first: Annotated[
-        datetime | None, option("--from", "The first day of several.", formats=_DAY)
-    ] = None,
-    last: Annotated[
-        datetime | None, option("--to", "The last day of several.", formats=_DAY)
-    ] = None,
-    org_id: Annotated[str | None, option("--org ID", "One organisation alone.")] = None,
+    day: Annotated[datetime | None, option("--day", "A single day.", formats=_DAY)] = None,
+    first: Annotated[datetime | None, option("--from", "The first day.", formats=_DAY)] = None,
+    last: Annotated[datetime | None, option("--to", "The last day.", formats=_DAY)] = None,
+    org_id: Annotated[str | None, option("--org ID", "Only this organisation.")] = None,
     into: Annotated[
-        str | None, option("--into FOLDER|s3://BUCKET/PREFIX", f"Where to; else ${EXPORT_TO}.")
+        str | None, option("--into FOLDER|s3://BUCKET/PREFIX", f"Target; else ${EXPORT_TO}.")
     ] = None,
     file_format: Annotated[
         Literal["jsonl", "parquet"],
         option("--format", "Gzipped JSON lines, or Parquet (needs pyarrow)."),
     ] = "jsonl",
 ) -> Output:
-    """Write records and totals of days to files, by day and organisation; exit 1 if they differ.
+    """Write records and totals to files by day and organisation. Exit 1 if they differ.
 
-    A day that is exported again gives the same bytes, and an export that was stopped goes on where
-    it stopped. The manifest of a day is written last.
+    Repeating an export gives the same bytes, and continues one that was interrupted. The manifest
+    of a day is written last.
 
     [dim]pricekeeper export --day 2026-01-31 --into exports[/dim]
 
@@ -100,7 +96,7 @@ async def export(
 async def _note_exported(
     store: Any, clock: Any, settings: Settings, exporter: Exporter, day: str
 ) -> None:
-    """Say that the day was exported, if every day before it was: the daily job is then past it."""
+    """Tell the daily job that the day is exported, if all days before it are."""
     from pricekeeper.export import DailyExports, ExportState  # noqa: PLC0415
 
     if await DailyExports(store, clock, settings).find_next_day(exporter) == day:
@@ -109,12 +105,12 @@ async def _note_exported(
 
 def _days(day: datetime | None, first: datetime | None, last: datetime | None) -> list[str]:
     if (day is None) is (first is None or last is None) or (day is not None and (first or last)):
-        raise MisusedError("say --day, or --from and --to")
+        raise MisusedError("give --day, or --from and --to")
     begin, end = (day, day) if day is not None else (first, last)
     if begin is None or end is None or begin > end:
-        raise MisusedError("--from is after --to")
+        raise MisusedError("--from is after --to; give the earlier day first")
     if (end - begin).days >= DAYS_MAX:
-        raise MisusedError(f"--from and --to may be {DAYS_MAX} days apart")
+        raise MisusedError(f"--from and --to: choose at most {DAYS_MAX} days")
     from pricekeeper.export.manifest import days_between  # noqa: PLC0415
 
     return list(days_between(begin.strftime("%Y%m%d"), end.strftime("%Y%m%d")))
@@ -127,12 +123,11 @@ def _location(settings: Settings, into: str | None) -> ExportLocation:
         except SettingsError as error:
             raise MisusedError(str(error)) from error
     if settings.export_to is None:
-        raise MisusedError(f"say where to: --into, or ${EXPORT_TO}")
+        raise MisusedError(f"give the target with --into, or set ${EXPORT_TO}")
     return settings.export_to
 
 
 def _name(location: ExportLocation) -> str:
-
     if isinstance(location, FolderLocation):
         return location.path
     return f"s3://{location.bucket}/{location.prefix}"
@@ -140,15 +135,15 @@ def _name(location: ExportLocation) -> str:
 
 @contextmanager
 def _shown_progress() -> Iterator[Observe]:
-    """Show how far it is, on one line of a terminal; nothing where nobody looks."""
+    """Show the progress on one line of a terminal; in a pipe show nothing."""
     if not sys.stderr.isatty():
 
-        async def say_nothing(_: Progress) -> None:
+        async def ignore(_: Progress) -> None:
             return
 
-        yield say_nothing
+        yield ignore
         return
-    with make_console(stderr=True).status("looking for what there is") as status:
+    with make_console(stderr=True).status("listing organisations") as status:
 
         async def show(progress: Progress) -> None:
             status.update(
@@ -183,7 +178,7 @@ def _answer(manifest: Manifest) -> dict[str, Any]:
 
 
 def _line(manifest: Manifest) -> Text:
-    """One line for each day, and what is wrong with it."""
+    """Draw one line for a day, with its problems."""
     sums = manifest.record_sums
     line = Text.assemble(
         ("✓ ", "green") if manifest.totals_equal_records else ("✗ ", "red"),
@@ -192,7 +187,7 @@ def _line(manifest: Manifest) -> Text:
     )
     if not manifest.totals_equal_records:
         accounts = _counted(_differing(manifest), "account")
-        text = f"; of {accounts} the total is not the sum of the records"
+        text = f"; totals of {accounts} differ from their records: pricekeeper ledger rebuild"
         line.append(text, "red")
     if not manifest.is_final:
         line.append("; the day may still change", "yellow")

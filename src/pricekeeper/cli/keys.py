@@ -1,4 +1,4 @@
-"""``admin-keys`` and ``whoami``: who may administer, what, and until when."""
+"""``admin-keys``, ``whoami`` and ``keys``: keys of administrators, and the service's own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.options import argument, option
 from pricekeeper.clock import SystemClock
 from pricekeeper.settings import ADMIN_KEY, SIGNING_KEYS, Settings
+from pricekeeper.showing import rfc3339
 
 if TYPE_CHECKING:
     from pricekeeper.tokens import Keyring
@@ -24,44 +25,43 @@ if TYPE_CHECKING:
 
 admin_keys = typer.Typer(no_args_is_help=True, help="Named keys of administrators, with roles.")
 
-_WHICH: Final = "'pricekeeper admin-keys list' shows the keys that there are"
+_WHICH: Final = "'pricekeeper admin-keys list' shows all keys"
 KeyId = Annotated[str, argument("KEY_ID", "As 'admin-keys list' shows it.")]
 
 
 @backend_command(admin_keys, "create", may_create=True)
 async def create(
     backend: Backend,
-    name: Annotated[str, argument("NAME", "Whose key it is: for people.")],
+    name: Annotated[str, argument("NAME", "A name for people.")],
     *,
     role: Annotated[
         Literal["VIEWER", "OPERATOR", "ADMIN"],
         option(
             "--role",
-            "VIEWER reads; OPERATOR also contains, overrides and rotates; ADMIN does all.",
+            "VIEWER reads; OPERATOR also freezes, overrides and rotates; ADMIN does all.",
             case_sensitive=False,
         ),
     ],
     org: Annotated[
-        list[str] | None, option("--org ORG", "It covers this one; repeatable. Else all.")
+        list[str] | None, option("--org ORG", "Only this organisation; repeatable. Default: all.")
     ] = None,
     days: Annotated[
-        int | None, option("--days", "It counts for so many days.", min=1, max=3650)
+        int | None, option("--days", "It expires after so many days.", min=1, max=3650)
     ] = None,
     expires_at: Annotated[
-        str | None, option("--expires-at TIME", "Until then: 2027-01-31T00:00:00Z.")
+        str | None, option("--expires-at TIME", "It expires at 2027-01-31T00:00:00Z.")
     ] = None,
 ) -> Output:
-    """Make a key: this is the only time that anybody sees it.
+    """Make a key, which is shown only once.
 
-    On the store this needs no key, so it is also how the first one is made, and how one gets in
-    again.
+    On the store this needs no key. So it makes the first key, and a new one if all are lost.
 
     [dim]pricekeeper admin-keys create platform --role ADMIN --json > key.json[/dim]
 
     [dim]pricekeeper admin-keys create "night shift" --role OPERATOR --org $ORG --days 90[/dim]
     """
     if days is not None and expires_at is not None:
-        raise MisusedError("say --days or --expires-at, not both")
+        raise MisusedError("give --days or --expires-at, not both")
     if days is not None:
         expires_at = (datetime.now(UTC) + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
     answer = plain(
@@ -72,23 +72,23 @@ async def create(
 
 @backend_command(admin_keys, "list")
 async def list_keys(backend: Backend) -> Output:
-    """Every key, the oldest first: who has it, what it may do, and when it was last used.
+    """List all keys, oldest first.
 
     [dim]pricekeeper admin-keys list[/dim]
     """
     found = plain(await backend.admin.list_admin_keys())
-    rows = table("key id", "name", "role", "covers", "expires (UTC)", "last used", "by")
+    rows = table("key id", "name", "role", "covers", "expires (UTC)", "last used (UTC)", "by")
     for key in found:
         rows.add_row(
             key["key_id"],
             key["name"],
             key["role"],
             _covers(key),
-            minute(key["expires_at"]) if "expires_at" in key else "never",
-            minute(key["last_used_at"]) if "last_used_at" in key else "never",
+            minute(key.get("expires_at")),
+            minute(key.get("last_used_at")),
             key["created_by"],
         )
-    empty = Text("no admin keys; see 'pricekeeper admin-keys create --help'")
+    empty = Text("no admin keys; 'pricekeeper admin-keys create' makes one")
     return Output(found, rows if found else empty)
 
 
@@ -98,10 +98,10 @@ async def rotate(
     key_id: KeyId,
     *,
     grace_hours: Annotated[
-        int, option("--grace-hours", "How long the old text lives on.", min=0, max=168)
+        int, option("--grace-hours", "How long the old key still works.", min=0, max=168)
     ] = 24,
 ) -> Output:
-    """Replace the text of a key; the one in use works for the grace. Name and role stay.
+    """Replace the secret text of a key. The old text works during the grace.
 
     [dim]pricekeeper admin-keys rotate 0RkYpZs9QbTd --grace-hours 48 --json > key.json[/dim]
     """
@@ -110,21 +110,21 @@ async def rotate(
     return Output(answer, _issued(answer))
 
 
-@backend_command(admin_keys, "delete", asks=lambda given: f"End the key {given['key_id']}?")
+@backend_command(admin_keys, "delete", asks=lambda given: f"Delete the key {given['key_id']}?")
 async def delete(backend: Backend, key_id: KeyId) -> Output:
-    """End a key: at once on the service that is asked, within 30 seconds on every other.
+    """Delete a key. It stops working at once on this service, within 30 seconds on others.
 
     [dim]pricekeeper admin-keys delete 0RkYpZs9QbTd --yes[/dim]
     """
     with hint_if_missing(_WHICH):
         await backend.admin.delete_admin_key(key_id)
     answer = {"key_id": key_id, "status": "deleted"}
-    return Output(answer, done(f"{key_id} opens nothing any more"))
+    return Output(answer, done(f"{key_id} is deleted"))
 
 
 @backend_command(admin_keys, "whoami")
 async def whoami(backend: Backend) -> Output:
-    """Say which key this is, and what it may see.
+    """Show the key in use, its role and its organisations.
 
     [dim]pricekeeper admin-keys whoami --url https://keeper.example.com[/dim]
     """
@@ -136,13 +136,13 @@ async def whoami(backend: Backend) -> Output:
 def _issued(answer: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [
         Facts({"key id": answer["key_id"], "role": answer["role"], "covers": _covers(answer)}),
-        Text("shown now and never again:", "dim"),
+        Text("shown only once:", "dim"),
         to_paste(f"export {ADMIN_KEY}={answer['key']}"),
     ]
     if until := answer.get("expires_at"):
-        parts.append(Text(f"it works until {moment(until)}", "dim"))
+        parts.append(Text(f"it expires at {moment(until)}", "dim"))
     if until := answer.get("old_key_expires_at"):
-        parts.append(Text(f"the text before it works until {moment(until)}", "dim"))
+        parts.append(Text(f"the old key works until {moment(until)}", "dim"))
     return Section(Text(answer["name"], "bold"), *parts)
 
 
@@ -150,10 +150,10 @@ def _covers(key: Mapping[str, Any]) -> str:
     return ", ".join(key["org_ids"]) if "org_ids" in key else "all organisations"
 
 
-keys = typer.Typer(no_args_is_help=True, help="The keys that sign tokens, and the pepper.")
+keys = typer.Typer(no_args_is_help=True, help="Signing keys and the pepper.")
 
 DropOld = Annotated[
-    bool, option("--drop-old", "Somebody has seen them: end every token and session.")
+    bool, option("--drop-old", "Old keys are compromised: end all tokens and sessions.")
 ]
 
 
@@ -162,14 +162,11 @@ async def rotate_keys(
     settings: Settings,
     *,
     drop_old: DropOld = False,
-    to_stdout: Annotated[
-        bool, option("--print", "Print the new keyring, for wherever it is kept.")
-    ] = False,
+    to_stdout: Annotated[bool, option("--print", "Print the new keyring; change nothing.")] = False,
 ) -> Output:
-    """Add a signing key, published five minutes before it signs; no restart, nobody logs in again.
+    """Add a signing key, which signs after five minutes. It needs no restart and ends no session.
 
-    Keys that are not in the data folder are printed with --print, and nothing is changed: put
-    them where they are kept.
+    If the keys are not in the data folder, use --print and store the new keyring yourself.
 
     [dim]pricekeeper keys rotate[/dim]
     """
@@ -177,8 +174,8 @@ async def rotate_keys(
         return _rotate_file(settings, drop_old=drop_old)
     if not to_stdout:
         raise MisusedError(
-            f"{SIGNING_KEYS} says {settings.signing_keys}, which is not ours to write: "
-            "say --print, and put what it prints there"
+            f"{SIGNING_KEYS} names {settings.signing_keys}, which this command does not write: "
+            "add --print, and store the printed keyring there"
         )
     from pricekeeper.bootstrap.secrets import open_keys  # noqa: PLC0415
     from pricekeeper.tokens import PUBLISH_AHEAD_SECS, new_keyring  # noqa: PLC0415
@@ -193,7 +190,7 @@ async def rotate_keys(
 
 @store_command(keys, "new")
 async def new_keys(_: Settings) -> Output:
-    """Print signing keys that nobody has seen before, for wherever they are to be kept.
+    """Print new signing keys, to be stored outside the data folder.
 
     [dim]pricekeeper keys new | aws secretsmanager create-secret --name pricekeeper/signing-keys
     --secret-string file:///dev/stdin[/dim]
@@ -205,7 +202,7 @@ async def new_keys(_: Settings) -> Output:
 
 @store_command(keys, "new-pepper")
 async def new_pepper(_: Settings) -> Output:
-    """Print a pepper that nobody has seen before, for wherever it is to be kept.
+    """Print a new pepper, to be stored outside the data folder.
 
     [dim]pricekeeper keys new-pepper | aws secretsmanager create-secret --name pricekeeper/pepper
     --secret-string file:///dev/stdin[/dim]
@@ -217,7 +214,7 @@ async def new_pepper(_: Settings) -> Output:
 
 
 def _printed(keyring: Keyring) -> Output:
-    """The keyring itself, as JSON either way: for a pipe, and not for the eye."""
+    """Print the keyring as JSON, with or without ``--json``."""
     import msgspec  # noqa: PLC0415
 
     from pricekeeper.tokens import dump_keyring  # noqa: PLC0415
@@ -234,13 +231,13 @@ def _rotate_file(settings: Settings, *, drop_old: bool) -> Output:
     path = settings.data_dir / KEY_FILE
     keyring = KeyFile(path).rotate(SystemClock().now_ms() // 1000, drop_old=drop_old)
     newest = keyring.entries[-1]
-    from_when = datetime.fromtimestamp(newest.active_from_epoch, UTC)
+    signs_from = rfc3339(newest.active_from_epoch * 1000)
     answer = {
         "file": str(path),
         "kid": newest.kid,
-        "signs_from": from_when.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "signs_from": signs_from,
         "keys": len(keyring.entries),
         "dropped_old": drop_old,
     }
-    text = f"{newest.kid} signs from {from_when:%Y-%m-%d %H:%M:%S} UTC"
+    text = f"{newest.kid} signs from {moment(signs_from)} on"
     return Output(answer, done(text, f"{len(keyring.entries)} keys in {path}; back it up"))

@@ -1,4 +1,4 @@
-"""``ledger rebuild`` and ``ledger check``: totals and budgets held against the journal."""
+"""``ledger rebuild`` and ``ledger check``: compare totals and budgets with the journal."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ async def rebuild(
         datetime,
         option(
             "--day YYYYMMDD",
-            "The day, in the calendar of whoever it is about.",
+            "The day, in each organisation's own calendar.",
             formats=["%Y%m%d", "%Y-%m-%d"],
         ),
     ],
-    org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
+    org: Annotated[str | None, option("--org ORG", "Only this organisation.")] = None,
 ) -> Output:
-    """Make the totals of a day anew from the journal, and show what has changed; none goes back.
+    """Recompute the totals of a day from the journal, and show the changes. No total decreases.
 
     [dim]pricekeeper ledger rebuild --day 20260123[/dim]
 
@@ -64,10 +64,10 @@ async def rebuild(
 async def check(
     settings: Settings,
     *,
-    org: Annotated[str | None, option("--org ORG", "This organisation; else everybody.")] = None,
-    mend: Annotated[bool, option("--mend", "Set right what differs.")] = False,
+    org: Annotated[str | None, option("--org ORG", "Only this organisation.")] = None,
+    mend: Annotated[bool, option("--mend", "Correct budgets that differ.")] = False,
 ) -> Output:
-    """Hold every budget against its records, its holds and what is unsettled, to the pico-dollar.
+    """Compare every budget with its records, holds and unsettled calls, to the pico-dollar.
 
     [dim]pricekeeper ledger check[/dim]
 
@@ -90,7 +90,7 @@ async def check(
                 async for page_of_apps in read_pages(partial(tenants.list_apps, org_id)):
                     policies += page_of_apps.policies
                 findings += await checking.check(policies, mend=mend)
-            except UnreadableItemError as damage:  # the others are checked all the same
+            except UnreadableItemError as damage:  # the others are still checked
                 unreadable[org_id] = str(damage)
     differing = [one for one in findings if not one.agrees and not one.moving and not one.mended]
     code = exits.FAILED if differing or unreadable else exits.OK
@@ -151,7 +151,7 @@ def _check_picture(
         return Section(heading, *damages)
     left = [one for one in others if not one.mended and not one.moving]
     if left:
-        heading = Text(f"{len(left)} accounts differ; --mend sets them right", "bold red")
+        heading = Text(f"{len(left)} accounts differ; --mend corrects them", "bold red")
     return Section(heading, Text("in pico-dollars", "dim"), rows, *damages)
 
 
@@ -178,19 +178,19 @@ def _answer(report: RebuildReport) -> dict[str, Any]:
 
 
 def _picture(report: RebuildReport) -> RenderableType:
-    heading = Text("nothing has changed", "bold green")
+    heading = Text("all totals are right; nothing changed", "bold green")
     if report.changes:
-        heading = Text(f"{len(report.changes)} totals have changed", "bold yellow")
+        heading = Text(f"{len(report.changes)} totals were corrected", "bold yellow")
     if report.failed or report.unreadable:
-        heading = Text("not every total could be made anew", "bold red")
-    about = f"{report.day}, {report.orgs} organisations have posted"
+        heading = Text("not every total could be recomputed; run it again", "bold red")
+    about = f"{report.day}, {report.orgs} organisations have records"
     parts: list[RenderableType] = [Text(about), *_changes(report.changes)]
     parts += [Text(text, "red") for text in report.errors]
     return Section(heading, *parts)
 
 
 def _changes(changes: Sequence[TotalChange]) -> list[RenderableType]:
-    """A line for each account; its hours and tags follow from it."""
+    """Draw one line for each account, and the number of other totals."""
     rows = table(
         "account", "calls", "were", "spent", "was", numbers=["calls", "were", "spent", "was"]
     )

@@ -1,8 +1,7 @@
-"""Where the service listens, and whether it can tell its callers apart there.
+"""Where the service listens, and whether it sees the addresses of its callers.
 
-Behind a proxy that nobody has named, every caller has the proxy's address, and shares with all
-others what is limited by address. Only ``serve`` knows where it listens, so it leaves a note in
-the data folder, by which ``doctor`` can say the same later.
+Behind an unnamed proxy every caller has the proxy's address, and shares its rate limits. ``serve``
+leaves a note of its address in the data folder, so that ``doctor`` can warn too.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PRIVATE: Final = 0o600
 
 
 class Listening(msgspec.Struct, frozen=True):
-    """How the service was last started."""
+    """The address of the last start."""
 
     host: str
     port: int
@@ -33,21 +32,21 @@ class Listening(msgspec.Struct, frozen=True):
 
     @property
     def is_exposed(self) -> bool:
-        """Whether it can be reached from elsewhere, and nobody has said by way of what."""
+        """Whether other machines can reach it, and no setting names their proxy."""
         return not is_loopback(self.host) and self.trusted_proxies is None
 
     @property
     def warning(self) -> str:
-        """What is wrong with that."""
+        """The warning about it."""
         return (
             f"the service listens on {self.host or 'every address'} and {TRUSTED_PROXIES} is not "
-            "set: behind a load balancer or proxy all callers have its address, and share what "
-            "is limited by address"
+            "set: behind a load balancer or proxy all callers have its address, and share its "
+            "rate limits"
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Whether only this machine can reach the address."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -57,7 +56,7 @@ def is_loopback(host: str) -> bool:
 
 
 def write_note(data_dir: Path, listening: Listening) -> None:
-    """Leave the note. A folder that can't be written to has none: then ``doctor`` does not know."""
+    """Write the note, if the folder can be written to."""
     fresh = data_dir / f"{NOTE}.new"
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE)
@@ -69,7 +68,7 @@ def write_note(data_dir: Path, listening: Listening) -> None:
 
 
 def read_note(data_dir: Path) -> Listening | None:
-    """The note of the last start, if there is one that can be read."""
+    """Read the note of the last start; ``None`` if it can't be read."""
     try:
         return msgspec.json.decode((data_dir / NOTE).read_bytes(), type=Listening)
     except (OSError, msgspec.DecodeError):

@@ -1,7 +1,6 @@
-"""The store that the settings name: whether it is there, what people call it, and opening it.
+"""Open the store that the settings name, alone or with all services.
 
-A store is opened alone, or with all that a service opens; what that needs is imported then, so that
-``--help`` is quick.
+Imports are made late, to keep ``--help`` quick.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ if TYPE_CHECKING:
 async def open_local_services(
     settings: Settings, *, may_create: bool = False
 ) -> AsyncIterator[Services]:
-    """Open everything that the service would open, and leave no keys where it has none.
+    """Open everything that the service opens, without leaving new keys in the data folder.
 
-    A new store gets new keys and a new pepper, as at a first start. But a store that is there
-    already has a service somewhere with its own, and whatever were made here beside it would
-    be taken for those later.
+    A new store gets new keys and a new pepper, as at a first start. An existing store belongs to a
+    service with its own, so keys made here go to a temporary folder.
     """
     from pricekeeper.bootstrap import open_services  # noqa: PLC0415
 
@@ -46,7 +44,7 @@ async def open_local_services(
 
 
 def has_pepper(settings: Settings) -> bool:
-    """Whether the service's own pepper is at hand: in the data folder, or where a setting says."""
+    """Whether the service's pepper can be read here."""
     from pricekeeper.credentials.peppers import PEPPER_FILE  # noqa: PLC0415
 
     return settings.pepper is not None or (settings.data_dir / PEPPER_FILE).exists()
@@ -60,10 +58,7 @@ async def open_local_store(
     any_format: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Store]:
-    """Open the store alone, for commands that need neither keys nor prices.
-
-    ``any_format`` is for commands that look at tables, or check the format themselves.
-    """
+    """Open the store alone. ``any_format`` skips the check of its format."""
     from pricekeeper.storage import open_store, require_format  # noqa: PLC0415
 
     if not may_create:
@@ -79,11 +74,11 @@ async def open_local_store(
 
 def _require_store(settings: Settings) -> None:
     if is_missing_file(settings):
-        raise StoreMisconfiguredError(f"there is no store: {store_name(settings)} is missing")
+        raise StoreMisconfiguredError(f"there is no store at {store_name(settings)}")
 
 
 def is_missing_file(settings: Settings) -> bool:
-    """Whether the store is a file that nobody has made yet; opening it would make it."""
+    """Whether the store is a file that does not exist; opening it would create it."""
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
             return not Path(path).exists()
@@ -91,7 +86,7 @@ def is_missing_file(settings: Settings) -> bool:
 
 
 def store_name(settings: Settings) -> str:
-    """The store as people would point to it."""
+    """Name the store for people."""
     match settings.store:
         case SqliteLocation(path):
             return path if path == MEMORY else str(Path(path).resolve())

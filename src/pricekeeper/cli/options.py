@@ -1,4 +1,8 @@
-"""How commands declare options and arguments: as the help shows them, and what they mean."""
+"""Options and arguments of commands, and secrets that they take.
+
+Other users of a machine can read command lines (``ps``), and shells keep them. So a secret may also
+come from stdin (``-``, not shown on a terminal), from a file (``@FILE``) or from the environment.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +17,25 @@ from pricekeeper.cli.exits import MisusedError
 
 
 def option(spelling: str, text: str, **more: Any) -> Any:
-    """An option, such as ``--file -f FILE``: its flags, and what stands for its value."""
+    """Declare an option by its spelling, such as ``--file -f FILE``."""
     words = spelling.split()
     metavar = words.pop() if not words[-1].startswith("-") else None
     return typer.Option(*words, metavar=metavar, help=text, **more)
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
-    """An argument, by what stands for its value."""
+    """Declare an argument."""
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
 STDIN: Final = "-"
 FILE_MARK: Final = "@"
 LENGTH_MAX: Final = 4_096
-HOW_TO_HIDE: Final = "- reads it from stdin, @FILE from a file: others can see command lines"
+HOW_TO_HIDE: Final = "- reads stdin, @FILE a file, since others can see command lines"
 
 
 def read_secret(given: str) -> str:
-    """The secret itself, from wherever the command line says that it is."""
+    """Read the secret from stdin or the file that the text names, or return the text."""
     if given == STDIN:
         return _only_line(_from_stdin(), "stdin")
     if given.startswith(FILE_MARK):
@@ -50,15 +54,17 @@ def _from_file(path: str) -> str:
         with Path(path).open(encoding="utf-8") as file:
             text = file.read(LENGTH_MAX + 1)
     except OSError as error:
-        raise MisusedError(f"{FILE_MARK}{path}: {error.strerror}") from error
+        text = f"{FILE_MARK}{path}: {error.strerror}; name a file that this user can read"
+        raise MisusedError(text) from error
     except UnicodeDecodeError as error:
-        raise MisusedError(f"{FILE_MARK}{path}: is not text") from error
+        text = f"{FILE_MARK}{path}: is not text; put the secret alone there, on one line"
+        raise MisusedError(text) from error
     return _only_line(text, path)
 
 
 def _only_line(text: str, where: str) -> str:
-    """The text without the line break at its end. A second line would be somebody's mistake."""
+    """Return the text without its last line break. Refuses a second line."""
     found = text.removesuffix("\n").removesuffix("\r")
     if not found or len(found) > LENGTH_MAX or "\n" in found:
-        raise MisusedError(f"{where}: want the secret alone, on one line")
+        raise MisusedError(f"{where}: put the secret alone there, on one line")
     return found

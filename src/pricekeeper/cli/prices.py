@@ -1,10 +1,9 @@
-"""``pricekeeper prices``: what is in force, what a source says, and whether the two agree."""
+"""``pricekeeper prices``: the prices in force, and those of a source."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from pricekeeper.cli import exits
 from pricekeeper.cli.command import Output, store_command
-from pricekeeper.cli.drawing import Listing, Section, table
+from pricekeeper.cli.drawing import Listing, Section, table, usd_exact
 from pricekeeper.cli.opening import open_local_services
 from pricekeeper.cli.options import option
 from pricekeeper.clock import SystemClock
@@ -26,7 +25,7 @@ if TYPE_CHECKING:  # they bring every feature with them
     from pricekeeper.pricing import CheckReport, PriceSource, RefreshReport
     from pricekeeper.pricing.reports import PriceChange
 
-prices = typer.Typer(no_args_is_help=True, help="What models cost. Works on the store.")
+prices = typer.Typer(no_args_is_help=True, help="Prices of models. Works on the store.")
 
 SourceOption = Annotated[
     str | None, option("--source", f"genai-prices, or aws:REGION[:FILE]; else ${PRICE_SOURCE}.")
@@ -41,7 +40,7 @@ async def show_prices(
         datetime | None, option("--day", "Else today, in UTC.", formats=["%Y-%m-%d"])
     ] = None,
 ) -> Output:
-    """Show the prices in force, in dollars per million tokens, and where each comes from.
+    """Show the prices in force, in dollars per million tokens, and their sources.
 
     [dim]pricekeeper prices show --day 2026-01-23[/dim]
     """
@@ -77,10 +76,10 @@ async def refresh_prices(
     *,
     source: SourceOption = None,
     accept: Annotated[
-        list[str] | None, option("--accept LABEL", "Believe a suspicious price; repeatable.")
+        list[str] | None, option("--accept LABEL", "Accept a suspicious price; repeatable.")
     ] = None,
 ) -> Output:
-    """Write what the source says for yesterday, today and tomorrow; exit 1 if it is not believed.
+    """Store the source's prices for yesterday, today and tomorrow. Exit 1 if one is suspicious.
 
     [dim]pricekeeper prices refresh --source genai-prices[/dim]
 
@@ -89,7 +88,7 @@ async def refresh_prices(
     labels = [parse_model_label(label, "--accept") for label in accept or ()]
     async with open_local_services(settings) as services:
         for label in labels:
-            services.prices.catalogue.model(label)  # a misspelt one would be accepted in silence
+            services.prices.catalogue.model(label)  # raises if it is misspelt
         report = await services.prices.refresh(_source(settings, source), accept_suspicious=labels)
     code = exits.FAILED if report.refused else exits.OK
     return Output(report, _refreshed(report), code)
@@ -97,10 +96,9 @@ async def refresh_prices(
 
 @store_command(prices, "check")
 async def check_prices(settings: Settings, *, source: SourceOption = None) -> Output:
-    """Compare the deployment file with a source; exit 1 if they differ. Nothing is written.
+    """Compare the deployment file with a source. Exit 1 if they differ. Nothing is written.
 
-    A model whose price the source may have for another region is left alone, which is said and
-    is no difference.
+    Models that the source may price for another region are listed and not compared.
 
     [dim]pricekeeper prices check --source genai-prices[/dim]
     """
@@ -118,7 +116,7 @@ def _source(settings: Settings, named: str | None) -> PriceSource:
 
     wanted = parse_price_location(named) if named else settings.price_source
     if wanted is None:
-        raise SettingsError(PRICE_SOURCE, "is not set; say --source genai-prices, for example")
+        raise SettingsError(PRICE_SOURCE, "is not set; add --source genai-prices, for example")
     return price_source(wanted)
 
 
@@ -126,18 +124,18 @@ def _refreshed(report: RefreshReport) -> RenderableType:
     parts: list[RenderableType] = []
     changed = {update.label: update for update in report.updated}
     if changed:
-        rows = _changes_table("was", "is")
+        rows = _changes_table("before", "now")
         for update in changed.values():
-            _add_changes(rows, update.label, update.changes, "as before")
+            _add_changes(rows, update.label, update.changes, "unchanged")
         parts.append(rows)
     if report.unchanged:
         parts.append(Text(f"up to date: {', '.join(report.unchanged)}"))
     if report.refused:
-        rows = _changes_table("in force", "not believed")
+        rows = _changes_table("in force", "suspicious")
         for refusal in report.refused:
             _add_changes(rows, refusal.label, refusal.suspicious, "")
         labels = " ".join(f"--accept {refusal.label}" for refusal in report.refused)
-        parts += [rows, Text(f"if that is right: pricekeeper prices refresh {labels}", "yellow")]
+        parts += [rows, Text(f"to accept them: pricekeeper prices refresh {labels}", "yellow")]
     heading = Text.assemble(("prices ", "bold"), f"from {report.source}")
     return Section(heading, *parts, *_passed_over(report))
 
@@ -145,7 +143,7 @@ def _refreshed(report: RefreshReport) -> RenderableType:
 def _checked(report: CheckReport) -> RenderableType:
     parts: list[RenderableType] = []
     if report.agreeing:
-        parts.append(Text(f"as the source says: {', '.join(report.agreeing)}", "green"))
+        parts.append(Text(f"equal to the source: {', '.join(report.agreeing)}", "green"))
     if report.differing:
         rows = _changes_table("file", "source")
         for difference in report.differing:
@@ -167,15 +165,12 @@ def _add_changes(rows: Listing, label: str, changes: Sequence[PriceChange], with
 
 
 def _price(micros: int | None) -> str:
-    """Dollars per million tokens, all of them: a price is not rounded."""
-    if micros is None:
-        return "-"
-    text = f"{Decimal(micros).scaleb(-6):f}".rstrip("0")
-    return f"${text}{'0' * max(0, 2 - len(text.partition('.')[2]))}"
+    """Format dollars per million tokens with all digits."""
+    return "-" if micros is None else usd_exact(micros)
 
 
 def _passed_over(report: RefreshReport | CheckReport) -> Iterator[Text]:
-    """A line for each: why, and where the source says something else."""
+    """Draw one line for each model that was not compared, with the reason."""
     for unmatched in report.unmatched:
         yield Text(f"{unmatched.label}: {unmatched.reason}", "yellow")
     for one in report.left_alone:

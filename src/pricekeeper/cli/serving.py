@@ -58,7 +58,7 @@ LISTENER_GRACEFUL_SECS: Final = 2
 FILES_MAX: Final = 65_536
 
 Application: TypeAlias = Callable[[OneWorker | None], Shell]
-"""What makes the application in the process that serves it; it is sent to each worker."""
+"""Makes the application in the process that serves it."""
 
 _log = structlog.get_logger(__name__)
 
@@ -72,9 +72,9 @@ def serve(
     demo: bool,
     console: Console,
 ) -> None:
-    """Check everything that can be checked before the first request, then serve until stopped.
+    """Check settings and store, then serve until stopped.
 
-    ``given`` are settings that the command line says in place of the environment.
+    ``given`` has settings of the command line, which replace the environment's.
     """
     environment = {**os.environ, **{name: text for name, text in given.items() if text is not None}}
     with ExitStack() as opened:
@@ -93,18 +93,18 @@ def _serve(
     demo: bool,
     console: Console,
 ) -> None:
-    """Serve as the environment says; what is opened on the way ends with ``opened``."""
+    """Serve with these settings. ``opened`` closes what is opened here."""
     settings = read_settings(environment)
     at = settings.metrics_address
     for_demo = demo and is_loopback(host)
     metrics_for_demo = for_demo and (at is None or is_loopback(at.host))
     require_strong_key(settings.provisioning_key, public_allowed=for_demo)
     if settings.provisioning_key is None and is_missing_file(settings):
-        raise no_administrator()  # before anything is made
+        raise no_administrator()  # before any file is created
     refuse_public_token(settings.metrics_token, public_allowed=metrics_for_demo)
     if workers > 1 and settings.store == SqliteLocation(MEMORY):
         raise SettingsError(
-            STORE, "a database in memory has one process; use a file, or --workers 1"
+            STORE, "names a database in memory, which has one process; use a file, or --workers 1"
         )
     listening = opened.enter_context(_bind(host, port, "--host, --port"))
     watching = None
@@ -113,18 +113,18 @@ def _serve(
     url = _url_of(host, listening)
     asyncio.run(_prepare(settings, url, demo=demo, console=console))
     _tell_exposure(settings, host, listening.getsockname()[1], console)
-    count = f" ({workers} worker{'s'[: workers > 1]}); ctrl-c ends it"
+    count = f" ({workers} worker{'s'[: workers > 1]}); stop with ctrl-c"
     serving = Text.assemble("serving on ", (url, "bold"), count)
     for line in (serving, *_places(settings, url, watching)):
         console.print(line, soft_wrap=True)
-    # Workers are processes of their own and start from the environment, so it carries it all.
+    # Workers are processes that read their settings from the environment.
     os.environ.update(environment)
     application = partial(app_from_environment, public_allowed=for_demo)
     _run(application, settings, listening, watching, workers=workers)
 
 
 def _default_to_demo(environment: dict[str, str], opened: ExitStack) -> None:
-    """The demo's key and metrics token, which everybody knows, and a stand-in for Bedrock."""
+    """Use the demo's public key and metrics token, and a stand-in for Bedrock."""
     environment.setdefault(PROVISIONING_KEY, DEMO_KEY)
     if environment[PROVISIONING_KEY] == DEMO_KEY:
         environment.setdefault(METRICS_TOKEN, DEMO_METRICS_TOKEN)
@@ -133,7 +133,7 @@ def _default_to_demo(environment: dict[str, str], opened: ExitStack) -> None:
 
 
 def _bind(host: str, port: int, setting: str) -> socket.socket:
-    """Bind the address to serve on, before anything is made or printed."""
+    """Bind the address, before anything is created or printed."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -152,12 +152,12 @@ def _url_of(host: str, listening: socket.socket) -> str:
 
 
 def _places(settings: Settings, url: str, watching: socket.socket | None) -> Iterator[Text]:
-    """Where everything is that is served, and who may read it."""
+    """Print the URL of each part, and who may read it."""
     if settings.serves_api and is_built():
         yield Text.assemble("the dashboard: ", (f"{url}/", "bold"))
     elif settings.serves_api:
-        yield Text("the dashboard was not built: make dashboard builds it, with npm")
-    yield Text.assemble("the API, readable: ", (f"{url}/docs", "bold"))
+        yield Text("the dashboard is not built: run 'make dashboard', which needs npm")
+    yield Text.assemble("the API's documentation: ", (f"{url}/docs", "bold"))
     if settings.bedrock is not None and settings.serves_gateway:
         where = f"{url}/bedrock"
         yield Text.assemble("the gateway: ", (where, "bold"), f" to {settings.bedrock.url}")
@@ -170,26 +170,25 @@ def _metrics_place(settings: Settings, url: str, watching: socket.socket | None)
         urls.append(f"{_url_of(at.host, watching)}/metrics")
     if settings.metrics_token is not None:
         urls.append(f"{url}/metrics")
-    shown = " and ".join(urls) or f"not shown; set {METRICS_PORT} or {METRICS_TOKEN}"
+    shown = " and ".join(urls) or f"not served; set {METRICS_PORT} or {METRICS_TOKEN}"
     key = f", with ${METRICS_TOKEN} as bearer token" if settings.metrics_token is not None else ""
     if at is not None and settings.metrics_token is None and not is_loopback(at.host):
-        key = f", for whoever reaches it; set {METRICS_TOKEN} to ask for a token"
+        key = f", for any host that reaches it; set {METRICS_TOKEN} to require a token"
     return Text(f"metrics: {shown}{key}")
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
-    """Open everything once, so that a mistake is told here and not by every worker."""
-    # A person reads this, and the log begins with serving; but not to wait for no visible reason.
-    configure_logging("warning", for_good=False)
+    """Open everything once, so that a mistake is reported once and not by every worker."""
+    configure_logging("warning", for_good=False)  # a wait for the store is shown
     async with open_services(settings, store_wait_ms=STORE_WAIT_MS) as services:
         await require_administrator(services)
         if demo:
-            configure_logging("error", for_good=False)  # the demo's changes are no news to anybody
+            configure_logging("error", for_good=False)  # not the audit lines of the demo
             await prepare_demo(services, url, console)
 
 
 def _tell_exposure(settings: Settings, host: str, port: int, console: Console) -> None:
-    """Say so loudly if the service could not tell its callers apart."""
+    """Warn if the service can't see the addresses of its callers."""
     listening = Listening(host, port, settings.trusted_proxies)
     write_note(settings.data_dir, listening)
     if listening.is_exposed:
@@ -199,7 +198,7 @@ def _tell_exposure(settings: Settings, host: str, port: int, console: Console) -
 
 
 def _raise_file_limit() -> None:
-    """As many connections as the machine allows, not as few as a shell does."""
+    """Raise the shell's limit of open files to what the machine allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -227,7 +226,7 @@ def _run(
             with _serve_metrics(settings, worker, listening, watching):
                 uvicorn.Server(config).run(sockets=accepting_sockets(listening))
     except KeyboardInterrupt:
-        return  # the server has shut down properly; this is how it says so
+        return  # raised after an orderly shutdown
 
 
 def _run_several(
@@ -238,7 +237,7 @@ def _run_several(
     *,
     workers: int,
 ) -> None:
-    """Run workers in processes of their own; a folder of files has what all of them count."""
+    """Run workers as processes. They share their counters in a folder of files."""
     folder = Path(tempfile.mkdtemp(prefix="pricekeeper-metrics-"))
     os.environ[MULTIPROCESS] = str(folder)
     listening.set_inheritable(True)
@@ -261,12 +260,12 @@ def _run_several(
 def _serve_metrics(
     settings: Settings, watched: Watched, listening: socket.socket, watching: socket.socket | None
 ) -> Iterator[None]:
-    """Let metrics and health be asked for on their own socket, from a thread of their own."""
+    """Serve metrics and health on a separate socket, in a thread."""
     if watching is None:
         yield
         return
     host, port = listening.getsockname()[:2]
-    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked on the loopback instead
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - reached by the loopback
     service = (anywhere.get(host, host), port)
     application = MetricsListener(watched, service, settings.metrics_token, SystemClock())
     config = server_config(application, lifespan="off", graceful_secs=LISTENER_GRACEFUL_SECS)

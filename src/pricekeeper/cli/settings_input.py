@@ -1,9 +1,8 @@
-"""Settings of organisations and apps as people write them: a YAML file, flags, or both.
+"""Settings of organisations and apps from a YAML file, flags, or both.
 
-The file has the fields of the REST contract. A flag replaces the file's field of that meaning; of
-quotas, rate limits and budgets it replaces those that it names, and the file's others stay. What a
-flag does not say of a budget, such as its labels, stays too.
-Money is in dollars on the command line, exact to the micro-dollar, and in micro-dollars in files.
+The file has the fields of the REST contract. A flag replaces its field of the file. Of quotas, rate
+limits and budgets it replaces the named entries and keeps the others, and a budget keeps the fields
+that the flag does not state. Flags take dollars, exact to the micro-dollar; files micro-dollars.
 """
 
 from __future__ import annotations
@@ -37,34 +36,35 @@ _MICROS_PER_USD: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """The fields of a file that the command line names."""
+    """The fields of a settings file."""
 
     fields: Mapping[str, Any]
 
 
 def read_settings_file(path: str) -> SettingsFile:
-    """Read the file, or stdin."""
+    """Read a settings file, or stdin for ``-``."""
     from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml  # noqa: PLC0415
 
     try:
         text = _read_stdin() if path == STDIN else Path(path).read_text(encoding="utf-8")
         found = load_strict_yaml(text)
     except OSError as error:
-        raise MisusedError(f"--file {path}: {error.strerror}") from error
+        text = f"--file {path}: {error.strerror}; name a file that this user can read"
+        raise MisusedError(text) from error
     except (InvalidYamlError, UnicodeDecodeError) as error:
-        raise MisusedError(f"--file {path}: {error}") from error
+        raise MisusedError(f"--file {path}: correct this: {error}") from error
     if not isinstance(found, dict):
-        raise MisusedError(f"--file {path}: want fields, name: value")
+        raise MisusedError(f"--file {path}: write fields, one a line, as name: value")
     return SettingsFile(found)
 
 
 def _read_stdin() -> str:
     if sys.stdin.isatty():
-        typer.echo("settings in YAML, ctrl-d ends them:", err=True)
+        typer.echo("type settings in YAML, and end with ctrl-d:", err=True)
     return sys.stdin.read()
 
 
-# Read while the command line is parsed: in the event loop the first ctrl-c would go unheard.
+# Read before the event loop runs: inside it the first ctrl-c would have no effect.
 FileOption = Annotated[
     SettingsFile | None,
     option("--file -f FILE", "Settings in YAML; - reads stdin.", parser=read_settings_file),
@@ -73,9 +73,9 @@ FileOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class AppFlags:
-    """Flags about an app; an organisation has them, too."""
+    """Flags of apps, which organisations have too."""
 
-    name: Annotated[str | None, option("--name", "What people call it.")] = None
+    name: Annotated[str | None, option("--name", "Its name for people.")] = None
     order: Annotated[
         str | None, option("--order LABELS", "Model labels, first choice first: a,b,c.")
     ] = None
@@ -92,25 +92,24 @@ class AppFlags:
     ] = None
     session_limit: Annotated[
         int | None,
-        option("--session-limit", "Live sessions at most, 1 to 100; twice its processes."),
+        option("--session-limit", "Maximum live sessions, 1 to 100: twice its processes."),
     ] = None
-    output_cap: Annotated[
-        int | None, option("--output-cap", "The longest answer of a call, in tokens.")
-    ] = None
+    output_cap: Annotated[int | None, option("--output-cap", "Maximum tokens of an answer.")] = None
     tight_pct: Annotated[
-        int | None, option("--tight-pct", "TIGHT from this percentage on, 50 to 100.")
+        int | None,
+        option("--tight-pct", "Percentage of a quota at which mode becomes TIGHT, 50 to 100."),
     ] = None
     budget: Annotated[
         list[str] | None,
         option(
             "--budget NAME=WINDOW:USD",
-            "Dollars for each HOUR, DAY, WEEK or MONTH, such as monthly=MONTH:200; "
-            "with :soft behind it, nothing is refused; repeatable.",
+            "Dollars for each HOUR, DAY, WEEK or MONTH, such as monthly=MONTH:200. "
+            "With :soft at the end it denies nothing. Repeatable.",
         ),
     ] = None
 
     def fields(self) -> dict[str, Any]:
-        """What they say, by the fields of the REST contract; ``None`` is not said."""
+        """Return the fields of the REST contract; ``None`` where a flag is not given."""
         return {
             "app_name": self.name,
             "model_ordering": parse_order(self.order),
@@ -125,26 +124,26 @@ class AppFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class OrgFlags(AppFlags):
-    """Flags about an organisation."""
+    """Flags of organisations."""
 
     timezone: Annotated[
-        str | None, option("--timezone", "IANA name; its midnight resets the quotas.")
+        str | None, option("--timezone", "IANA name. Quotas reset at its midnight.")
     ] = None
     scope: Annotated[str | None, option("--scope ORG|APP", "Whether apps share the quotas.")] = None
     tag_keys: Annotated[
         str | None,
         option(
             "--tag-keys NAMES",
-            "Tags by whose values spend is totalled too, at most 4: team,feature.",
+            "Tags to total spend by, at most 4: team,feature.",
         ),
     ] = None
-    strict: Annotated[bool, option("--strict", "Make the daily quotas hard budgets, too.")] = False
-    advisory: Annotated[
-        bool, option("--advisory", "Let the daily quotas only guide the choice of a model.")
-    ] = False
+    strict: Annotated[bool, option("--strict", "Enforce daily quotas as hard budgets.")] = False
+    advisory: Annotated[bool, option("--advisory", "Use daily quotas only to select a model.")] = (
+        False
+    )
 
     def fields(self) -> dict[str, Any]:
-        """What they say, by the fields of the REST contract; ``None`` is not said."""
+        """Return the fields of the REST contract; ``None`` where a flag is not given."""
         shared = super().fields()
         return {
             "org_name": shared.pop("app_name"),
@@ -158,40 +157,40 @@ class OrgFlags(AppFlags):
 
 @dataclass(frozen=True, kw_only=True)
 class Removals:
-    """Flags about what shall be gone."""
+    """Flags that remove settings."""
 
     settings: Annotated[
         list[str] | None,
         option(
             "--unset FIELD",
-            "A field to remove, such as session_limit: an app inherits it again, an "
-            "organisation has its default; repeatable.",
+            "Remove a field, such as session_limit: an app inherits it again, an "
+            "organisation gets the default. Repeatable.",
         ),
     ] = None
     quotas: Annotated[
-        list[str] | None, option("--no-quota LABEL", "A label to have no quota; repeatable.")
+        list[str] | None, option("--no-quota LABEL", "Remove a quota; repeatable.")
     ] = None
     rate_limits: Annotated[
-        list[str] | None, option("--no-rate-limit LABEL:NAME", "A limit to remove; repeatable.")
+        list[str] | None, option("--no-rate-limit LABEL:NAME", "Remove a limit; repeatable.")
     ] = None
     budgets: Annotated[
-        list[str] | None, option("--no-budget NAME", "A budget to remove; repeatable.")
+        list[str] | None, option("--no-budget NAME", "Remove a budget; repeatable.")
     ] = None
 
 
 def settings_patch(
     before: Mapping[str, Any], given: Mapping[str, Any], removals: Removals
 ) -> dict[str, Any]:
-    """The merge patch for a client as it was read: what the flags name, and nothing else.
+    """Return the merge patch of what the flags name, for these settings.
 
-    The quotas or rate limits that an app inherits become its own if a flag changes one of them:
-    the app has one list or its organisation's, and the other entries are to stay in force.
+    If a flag changes an inherited quota or rate limit, the patch copies the other inherited entries
+    too, because an app has its own list or its organisation's.
     """
     patch: dict[str, Any] = {name.replace("-", "_"): None for name in removals.settings or ()}
     changes = {name: value for name, value in given.items() if value is not None}
     named = {name for name in ("quotas", "rate_limits", "budgets") if getattr(removals, name)}
     if both := sorted(patch.keys() & (changes.keys() | named)):
-        raise MisusedError(f"--unset {both[0]}: another flag changes it")
+        raise MisusedError(f"--unset {both[0]}: another flag changes it; leave one of them out")
     holds, inherited = before["configuration"], before.get("inherited_fields", ())
     if changes.pop("budgets", None) or removals.budgets:
         merged = _merged_budgets(holds["budgets"], given.get("budgets") or ())
@@ -208,12 +207,12 @@ def settings_patch(
             patch[name] = _taken_over(holds[name], change) if name in inherited else change
     patch |= changes
     if not patch:
-        raise MisusedError("say what shall change; see --help")
+        raise MisusedError("name a setting to change; --help lists them")
     return patch
 
 
 def _taken_over(inherited: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """What an app inherits, as its own, with the change in it."""
+    """Return the inherited entries with the change in them."""
     merged: dict[str, Any] = _merged(dict(inherited), dict(change))
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -228,7 +227,7 @@ def _gone_quotas(quotas: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
 def _gone_limits(
     limits: Mapping[str, Mapping[str, Any]], wanted: Sequence[str], kept: Collection[str]
 ) -> dict[str, dict[str, None] | None]:
-    """The limits to remove, by label; the label with its last one, unless it is to be kept."""
+    """Return the limits to remove by label. A label with its last limit goes, unless ``kept``."""
     there = [f"{label}:{name}" for label, named in limits.items() for name in named]
     gone: dict[str, dict[str, None]] = {}
     for spelt in wanted:
@@ -251,30 +250,30 @@ def _without_budgets(budgets: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 
 def _absent(flag: str, name: str, there: Iterable[str]) -> MisusedError:
-    return MisusedError(f"{flag} {name}: there is none; there is {', '.join(there) or 'none'}")
+    return MisusedError(f"{flag} {name}: not found; choose one of: {', '.join(there) or 'none'}")
 
 
 def settings_body(file: SettingsFile | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a PUT: the file's fields, and over them the flags that were given."""
+    """Return the body of a PUT: the file's fields, with the given flags over them."""
     body = {} if file is None else dict(file.fields)
     for name, value in given.items():
         if value is not None:
             merged = _merged_budgets if name == "budgets" else _merged
             body[name] = merged(body.get(name), value)
     if not body:
-        raise MisusedError("say what it shall be, with --file or with flags; see --help")
+        raise MisusedError("give its settings with --file or with flags; --help lists them")
     return body
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """The new value; where both are mappings, the old one with the new one's entries in it."""
+    """Merge mappings; return the new value of anything else."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
 
 
 def _merged_budgets(old: Any, new: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The old budgets, those of a name in the new ones changed by them, and the others behind."""
+    """Change the old budgets by the new ones of the same name, and append the others."""
     changes = {budget["name"]: budget for budget in new}
     merged: list[Any] = []
     for budget in old if isinstance(old, list) else ():
@@ -285,17 +284,17 @@ def _merged_budgets(old: Any, new: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def parse_order(text: str | None) -> list[str] | None:
-    """``a,b,c`` as labels."""
+    """Parse ``a,b,c``."""
     return None if text is None else [label.strip() for label in text.split(",")]
 
 
 def parse_tag_keys(text: str | None) -> list[str] | None:
-    """``a,b`` as names of tags; nothing is no tag at all."""
+    """Parse ``a,b``; an empty text is no tag."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_quotas(texts: Sequence[str] | None) -> dict[str, int] | None:
-    """``LABEL=USD``, each, as micro-dollars by label."""
+    """Parse each ``LABEL=USD`` into micro-dollars by label."""
     if not texts:
         return None
     quotas: dict[str, int] = {}
@@ -304,15 +303,15 @@ def parse_quotas(texts: Sequence[str] | None) -> dict[str, int] | None:
         micros = _micros(dollars)
         if not separator or micros is None:
             raise MisusedError(
-                f"--quota {text}: want LABEL=USD, such as premium=25 or economy=0.5, "
-                "to the micro-dollar at the finest"
+                f"--quota {text}: write LABEL=USD, such as premium=25 or economy=0.5, "
+                "with at most six decimals"
             )
         quotas[label] = micros
     return quotas
 
 
 def parse_budgets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
-    """``NAME=WINDOW:USD[:soft]``, each, as fields of a budget; the last of a name counts."""
+    """Parse each ``NAME=WINDOW:USD[:soft]``; the last of a name counts."""
     if not texts:
         return None
     budgets: dict[str, dict[str, Any]] = {}
@@ -321,8 +320,8 @@ def parse_budgets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
         micros = None if matched is None else _micros(matched["dollars"])
         if matched is None or micros is None:
             raise MisusedError(
-                f"--budget {text}: want NAME=WINDOW:USD, such as monthly=MONTH:200 or "
-                "hourly=HOUR:0.5:soft, to the micro-dollar at the finest"
+                f"--budget {text}: write NAME=WINDOW:USD, such as monthly=MONTH:200 or "
+                "hourly=HOUR:0.5:soft, with at most six decimals"
             )
         budget = {
             "name": matched["name"],
@@ -336,14 +335,14 @@ def parse_budgets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
 
 
 def parse_enforcement(*, strict: bool, advisory: bool) -> str | None:
-    """``--strict`` or ``--advisory``, as the enforcement of quotas."""
+    """Return the enforcement of quotas, if a flag states it."""
     if strict and advisory:
-        raise MisusedError("--strict and --advisory: want one of them")
+        raise MisusedError("--strict and --advisory: give one of them")
     return "STRICT" if strict else "ADVISORY" if advisory else None
 
 
 def _micros(dollars: str) -> int | None:
-    """Micro-dollars; ``None`` if it is no amount, or not a whole number of them."""
+    """Parse dollars; ``None`` if it is no amount, or has more than six decimals."""
     try:
         micros = Decimal(dollars) * _MICROS_PER_USD
         exact = micros.is_finite() and micros == int(micros) and micros >= 0
@@ -353,7 +352,7 @@ def _micros(dollars: str) -> int | None:
 
 
 def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] | None:
-    """``LABEL:NAME=N/PERIOD[/CAPACITY]``, each, as the contract has rate limits."""
+    """Parse each ``LABEL:NAME=N/PERIOD[/CAPACITY]``."""
     if not texts:
         return None
     limits: dict[str, dict[str, Any]] = {}
@@ -361,7 +360,7 @@ def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] 
         matched = _LIMIT.fullmatch(text)
         if matched is None:
             raise MisusedError(
-                f"--rate-limit {text}: want LABEL:NAME=N/PERIOD, such as *:rpm=60/1m"
+                f"--rate-limit {text}: write LABEL:NAME=N/PERIOD, such as *:rpm=60/1m"
             )
         amount = int(matched["amount"])
         limits.setdefault(matched["label"], {})[matched["name"]] = {
@@ -373,7 +372,7 @@ def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] 
 
 
 def settings_file(answer: Mapping[str, Any]) -> str:
-    """An organisation or app as a file that can be put again; an app without what it inherits."""
+    """Write an answer as a file for ``put --file``; an app without inherited settings."""
     import yaml  # noqa: PLC0415
 
     name = "app_name" if "app_id" in answer else "org_name"
@@ -387,6 +386,6 @@ def settings_file(answer: Mapping[str, Any]) -> str:
         fields = {field: value for field, value in fields.items() if field in own}
     settings = {name: answer[name], **fields}
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=PIPE_WIDTH)
-    if not is_harmless(text):  # YAML's own escapes, so that it means the same when it is put again
+    if not is_harmless(text):  # YAML's escapes keep the meaning
         text = yaml.safe_dump(settings, sort_keys=False, width=PIPE_WIDTH)
     return text

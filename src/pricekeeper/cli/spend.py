@@ -1,4 +1,4 @@
-"""``spend`` and ``usage list``: what was spent, broken down, and the records that it is made of."""
+"""``spend``, ``usage list``, ``usage void`` and ``forecast``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from pricekeeper.cli.drawing import (
     FULL_PCT,
     STATUS_STYLES,
     Section,
+    as_of,
     done,
     minute,
     moment,
+    more_after,
     pct_bar,
     plain,
     table,
+    tag_words,
     usd,
 )
 from pricekeeper.cli.options import argument, option
@@ -32,7 +35,7 @@ top = typer.Typer()
 
 RequestArgument = Annotated[str, argument("REQUEST_ID", "The id of a usage record.")]
 PAGES_MAX: Final = 100
-"""Pages without a record in them that are passed over."""
+"""Pages without records that are skipped at most."""
 _END_HELP: Final = "2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
 
 
@@ -42,14 +45,14 @@ async def show_spend(
     *,
     first: Annotated[str, option("--from WHEN", f"The first day: {_END_HELP}.")],
     last: Annotated[
-        str | None, option("--to WHEN", "The last day, else the first; or an hour.")
+        str | None, option("--to WHEN", "The last day, or an hour. Default: the first.")
     ] = None,
     group_by: Annotated[
         str, option("--group-by NAMES", "Any of org,app,label,day,hour and one tag:KEY.")
     ] = "org",
     csv: Annotated[bool, option("--csv", "Print the rows as CSV.")] = False,
 ) -> Output:
-    """Show what everybody has spent, by organisation, app, model, day, hour or the value of a tag.
+    """Show spend by organisation, app, model, day, hour or the value of a tag.
 
     [dim]pricekeeper spend --from 2026-01-01 --to 2026-01-31 --group-by org,label[/dim]
 
@@ -70,13 +73,13 @@ async def list_usage(
     *,
     first: Annotated[str | None, option("--from WHEN", f"The first day: {_END_HELP}.")] = None,
     last: Annotated[str | None, option("--to WHEN", "The last day; or an hour.")] = None,
-    label: Annotated[str | None, option("--label", "Of this model label.")] = None,
+    label: Annotated[str | None, option("--label", "With this model label.")] = None,
     tag: Annotated[
-        str | None, option("--tag KEY:VALUE", "With this tag; KEY: is without it.")
+        str | None, option("--tag KEY:VALUE", "With this tag; 'KEY:' matches records without it.")
     ] = None,
-    after: Annotated[str | None, option("--after NEXT", "Behind the page before.")] = None,
+    after: Annotated[str | None, option("--after NEXT", "The page after this one.")] = None,
 ) -> Output:
-    """Show single usage records, the newest first, up to a hundred.
+    """List usage records, newest first, up to a hundred.
 
     [dim]pricekeeper usage list $ORG[/dim]
 
@@ -97,15 +100,15 @@ async def list_usage(
 async def void_usage(
     backend: Backend, org: OrgArgument, request_id: RequestArgument, *, reason: Reason
 ) -> Output:
-    """Take a usage record out of totals and budgets, by a correction; both stay visible.
+    """Remove a usage record from totals and budgets by a correction. Both stay visible.
 
-    It can be done until the day of the record is final, and again: that changes nothing.
+    It works until the day of the record is final. Repeating it changes nothing.
 
     [dim]pricekeeper usage void $ORG 01928f7c-12ab-7c3d-8e4f-0123456789ab --reason "a test"[/dim]
     """
     answer = plain(await backend.admin.void_usage(org, request_id, reason=reason))
-    after = f"its correction is {answer['correction_id']}"
-    return Output(answer, done(f"{answer['request_id']} counts no more", after))
+    after = f"correction: {answer['correction_id']}"
+    return Output(answer, done(f"{answer['request_id']} is voided", after))
 
 
 def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> RenderableType:
@@ -124,9 +127,8 @@ def _spend(answer: Mapping[str, Any], names: list[str], span: str) -> Renderable
         rows.add_section()
         ends = ["in all", *[""] * (len(names) - 1)]
         rows.add_row(*ends, usd(whole["cost_usd_micros"]), "", *_counts(whole))
-    updated = answer["as_of"]
-    age = f"as of {moment(updated)}" if updated else "nothing was aggregated yet"
-    return Section(Text.assemble(("spend", "bold"), f"  {span}"), rows, Text(age, "dim"))
+    age = Text(as_of(answer["as_of"]), "dim")
+    return Section(Text.assemble(("spend", "bold"), f"  {span}"), rows, age)
 
 
 def _counts(row: Mapping[str, Any]) -> list[str]:
@@ -146,7 +148,7 @@ def _csv(answer: Mapping[str, Any], names: list[str]) -> Text:
 
 
 def _state(record: Mapping[str, Any]) -> Text:
-    """What is unusual about a record."""
+    """Mark failed, voided and correcting records."""
     voiding = "voided" if "voided_at" in record else "correction" if "voids" in record else ""
     failed = "" if record["status"] == "OK" else record["status"]
     return Text(" ").join(Text(*one) for one in ((failed, "red"), (voiding, "yellow")) if one[0])
@@ -154,25 +156,23 @@ def _state(record: Mapping[str, Any]) -> Text:
 
 def _records(answer: Mapping[str, Any]) -> RenderableType:
     rows = table(
-        "recorded (UTC)", "app", "model", "spent", "tokens in", "out", "", "tags", "request",
+        "recorded", "app", "model", "spent", "tokens in", "out", "", "tags", "request",
         numbers=["spent", "tokens in", "out"], wraps=["tags"],
     )  # fmt: skip
     for record in answer["records"]:
         rows.add_row(
-            record["recorded_at"].replace("T", " ").removesuffix("Z"),
+            moment(record["recorded_at"]),
             record["app_id"] or "-",
             record["model_label"],
             usd(record["cost_usd_micros"]),
             f"{record['input_tokens']:,}",
             f"{record['output_tokens']:,}",
             _state(record),
-            "  ".join(f"{name}:{value}" for name, value in record["tags"].items()),
+            tag_words(record["tags"]),
             record["request_id"],
         )
     parts: list[RenderableType] = [rows if answer["records"] else Text("no records")]
-    if "next" in answer:
-        parts.append(Text(f"more: --after {answer['next']}", "dim"))
-    return Section(Text("usage records", "bold"), *parts)
+    return Section(Text("usage records", "bold"), *parts, *more_after(answer))
 
 
 UNKNOWN: Final = "?"
@@ -185,17 +185,17 @@ _METHODS: Final = {
 
 @either_command(top, "forecast")
 async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = None) -> Output:
-    """Show where every budget of an organisation or app will end, and when it will be spent.
+    """Forecast the end of each budget's window, and when a budget will be exhausted.
 
-    Four times of five a window ends between the two bounds. They are made from what was spent on
-    earlier weekdays and hours; with less than two days of those there is a straight line alone.
+    Four windows of five end between the two bounds. They come from the spend of earlier weekdays
+    and hours; with less than two days of data the forecast is a straight line.
 
     [dim]pricekeeper forecast $ORG chat[/dim]
     """
     answer = plain(await backend.reader(client_of(org, app)).forecast())
     rows = table(
-        "what", "of", "a", "spent", "expected", "between", "limit", "spent at (UTC)", "from",
-        numbers=["spent", "expected", "between", "limit"], wraps=["what", "from"],
+        "what", "of", "a", "spent", "expected", "between", "limit", "exhausted (UTC)", "method",
+        numbers=["spent", "expected", "between", "limit"], wraps=["what", "method"],
     )  # fmt: skip
     for one in answer["forecasts"]:
         expected = one["expected_usd_micros"]
@@ -214,8 +214,7 @@ async def show_forecast(backend: Backend, org: OrgArgument, app: OptionalApp = N
 
 
 def _forecast_name(one: Mapping[str, Any]) -> str:
-    tags = "".join(f" {name}:{value}" for name, value in one.get("tag", {}).items())
-    return f"{one.get('name', 'everything')}{tags}"
+    return " ".join(filter(None, (one.get("name", "everything"), tag_words(one.get("tag", {})))))
 
 
 def _between(one: Mapping[str, Any]) -> str:
@@ -224,7 +223,7 @@ def _between(one: Mapping[str, Any]) -> str:
 
 
 def _style(one: Mapping[str, Any]) -> str:
-    """Red where the limit will be spent, yellow where it may be."""
+    """Red if the limit will be reached, yellow if it may be."""
     if "spent_at" in one:
         return STATUS_STYLES["EXCEEDED"]
     return STATUS_STYLES["TIGHT" if "spent_at_earliest" in one else "NORMAL"]

@@ -1,11 +1,10 @@
-"""The terminal: the one place that makes consoles, and what keeps text from outside harmless there.
+"""Consoles, and escapes for text from outside.
 
-Names, user agents, labels and what a service says are text from outside. None of it is ever read as
-Rich's markup, and a control character in it is shown as an escape, so that it can't move the
-cursor, change what stands above or turn text around.
+Names, user agents, labels and answers of a service are text from outside. They are never read as
+Rich's markup, and their control characters are escaped, so that they can't move the cursor, change
+earlier lines or reverse text.
 
-Text is never cut. A terminal breaks a line that is too long for it by itself, and a copy of it has
-no break; a pipe has no width.
+Text is never cut. A terminal wraps a long line by itself, so a copy of it has no line break.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 PIPE_WIDTH: Final = 10_000
-"""How wide a line may be where nobody has a screen."""
+"""Line width in a pipe."""
 
 INDENT: Final = "  "
 _CONTROLS: Final = (*range(0x20), 0x7F, *range(0x80, 0xA0))
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-"""What turns the direction of text, and Unicode's own line breaks."""
+"""Characters that change the direction of text, and Unicode's line breaks."""
 _NEWLINE: Final = 0x0A
 
 
@@ -45,27 +44,27 @@ _ESCAPES_IN_JSON: Final = {
 
 
 def harmless(text: str) -> str:
-    """Text from outside on one line, with an escape for each control character."""
+    """Escape the control characters of a text, line breaks too."""
     return text.translate(_ESCAPES)
 
 
 def is_harmless(text: str) -> bool:
-    """Whether a terminal would show the text as it is, and its lines as lines."""
+    """Whether the text has no control characters but line breaks."""
     return text == text.translate(_ESCAPES_IN_LINES)
 
 
 def harmless_json(text: str) -> str:
-    """The same JSON: what JSON lets stand and a terminal obeys is written as an escape."""
+    """Write the control characters that JSON allows as JSON escapes."""
     return text.translate(_ESCAPES_IN_JSON)
 
 
 class HarmlessConsole(Console):
-    """A console that prints no control character but those that it makes itself."""
+    """A console that escapes control characters in the text that it prints."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments, with an escape for each control character in their text."""
+        """Escape control characters in each segment."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -74,7 +73,7 @@ class HarmlessConsole(Console):
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """The console of this process: as wide as the terminal, or as wide as it takes in a pipe."""
+    """Make a console as wide as the terminal; a pipe has no width."""
     stream = sys.stderr if stderr else sys.stdout
     has_width = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return HarmlessConsole(

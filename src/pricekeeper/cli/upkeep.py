@@ -1,4 +1,4 @@
-"""``aggregate``, ``migrate`` and ``tables``: upkeep of a deployment."""
+"""``aggregate``, ``migrate``, ``tables``, ``limits repair`` and ``spool``: upkeep."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ top = typer.Typer()
 
 @store_command(top, "aggregate")
 async def aggregate(settings: Settings) -> Output:
-    """Bring every daily total up to date, once: for cron, where no service does it.
+    """Bring all totals up to date once, for cron where no service does it.
 
-    Alerts that follow from them are decided; running services deliver them. Authorizations of
-    services that are gone are charged at what they hold, once they have expired.
+    It also decides alerts, which running services deliver, and charges expired authorizations of
+    dead services at what they hold.
 
     [dim]* * * * * pricekeeper aggregate --json >> aggregate.log[/dim]
     """
@@ -50,12 +50,12 @@ async def aggregate(settings: Settings) -> Output:
     if report.unreadable:
         heading = Text(f"{report.unreadable} accounts can't be read; the others are done", "yellow")
     if report.unswept:
-        heading = Text("not every expired authorization was charged; the next run tries", "yellow")
+        heading = Text("some expired authorizations were not charged; run it again", "yellow")
     if report.failed:
-        heading = Text(f"{report.failed} totals could not be brought up to date", "bold red")
+        heading = Text(f"{report.failed} totals could not be updated; run it again", "bold red")
     lag = "unknown: the first run" if report.lag_ms is None else f"{report.lag_ms / 1000:.1f} s"
     about: dict[str, str | Text] = {
-        "days looked at": str(report.days),
+        "days read": str(report.days),
         "accounts": str(report.accounts),
         "totals written": str(report.written),
         "lag": lag,
@@ -69,7 +69,7 @@ async def aggregate(settings: Settings) -> Output:
 
 @store_command(top, "migrate")
 async def migrate(settings: Settings) -> Output:
-    """Bring the store to the format of this version. The first format has nothing to migrate.
+    """Migrate the store to the format of this version. So far there is only one format.
 
     [dim]pricekeeper migrate[/dim]
     """
@@ -77,16 +77,15 @@ async def migrate(settings: Settings) -> Output:
 
     async with open_local_store(settings):
         pass  # opening checks the format
-    said = f"nothing to do: the store has format {FORMAT_VERSION}, which this version uses"
+    said = f"nothing to do: the store has format {FORMAT_VERSION}, that of this version"
     return Output({"format": FORMAT_VERSION, "migrated": False}, done(said))
 
 
 @store_command(tables, "create")
 async def create_tables(settings: Settings) -> Output:
-    """Create whatever tables are missing, and wait until they can be used.
+    """Create missing tables, and wait until they can be used.
 
-    On DynamoDB it also sees to it that expired items are removed, in the tables that are there
-    already as well.
+    On DynamoDB it also turns on the removal of expired items, in existing tables too.
 
     [dim]pricekeeper tables create --store "dynamodb://eu-central-1?prefix=prod-"[/dim]
     """
@@ -96,12 +95,12 @@ async def create_tables(settings: Settings) -> Output:
         await store.create_tables()
         await enable_expiry(settings.store, clock=SystemClock())
         found = await find_tables(store)
-    return Output({"tables": found}, done("the tables are there", "next: pricekeeper serve"))
+    return Output({"tables": found}, done("all tables exist", "next: pricekeeper serve"))
 
 
 @store_command(tables, "status")
 async def show_tables(settings: Settings) -> Output:
-    """Show which tables there are; exit 1 if one is missing. Nothing is created.
+    """Show which tables exist. Exit 1 if one is missing. Nothing is created.
 
     [dim]pricekeeper tables status[/dim]
     """
@@ -114,7 +113,7 @@ async def show_tables(settings: Settings) -> Output:
             found = await find_tables(store)
     rows = table("table", "")
     for name, there in found.items():
-        rows.add_row(name, Text("there", "green") if there else Text("missing", "red"))
+        rows.add_row(name, Text("exists", "green") if there else Text("missing", "red"))
     complete = all(found.values())
     parts = [rows] if complete else [rows, Text("create them: pricekeeper tables create", "dim")]
     code = exits.OK if complete else exits.FAILED
@@ -122,7 +121,7 @@ async def show_tables(settings: Settings) -> Output:
 
 
 async def find_tables(store: Store) -> dict[str, bool]:
-    """Which tables answer a read."""
+    """Find out which tables exist, by a read of each."""
     from pricekeeper.storage import Key  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
 
@@ -144,17 +143,16 @@ def _is_missing_table(error: StoreMisconfiguredError) -> bool:
     return "no such table" in text or "resourcenotfound" in text
 
 
-DryRun = Annotated[bool, option("--dry-run", "Only tell what would be changed.")]
+DryRun = Annotated[bool, option("--dry-run", "Show what would change; change nothing.")]
 
 
 @store_command(limits, "repair")
 async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Output:
-    """Bring token buckets that a leaping clock refilled in the future back to now.
+    """Reset token buckets whose last refill is in the future, after a clock jumped.
 
-    Do this where the clock is right. Services heal such buckets by themselves while they run; a
-    repaired one is right for new instances, too. Balances stay, and debts become empty buckets. A
-    store that has noted a later time forgets it; a service that doubts this clock is then started
-    again.
+    Run it where the clock is right. Balances are kept, and debts become empty buckets. The store
+    also forgets times ahead of this clock; then restart services whose clock is in doubt. Running
+    services repair the buckets that they use by themselves.
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """
@@ -185,27 +183,27 @@ async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Outp
 def _repair_picture(answer: dict[str, Any]) -> RenderableType:
     buckets, lines = answer["buckets"], list[RenderableType]()
     if answer["store_ahead"]:
-        what = "knows" if answer["dry_run"] else "has forgotten"
-        lines.append(Text(f"the store {what} a time that is ahead of this clock", "bold"))
+        what = "has" if answer["dry_run"] else "forgot"
+        lines.append(Text(f"the store {what} a time ahead of this clock", "bold"))
     if not buckets:
-        heading = f"no bucket is ahead of this clock, of {answer['clients']} clients"
+        heading = f"no bucket of {answer['clients']} clients is ahead of this clock"
         return Section(Text(heading, "green"), *lines)
     rows = table("client", "model", "ahead (s)", numbers=["ahead (s)"], wraps=["client"])
     for one in buckets:
         rows.add_row(Text(one["client_id"]), Text(one["resource"]), f"{one['ahead_secs']:,}")
-    what = "would be brought back" if answer["dry_run"] else "brought back to now"
+    what = "would be reset to now" if answer["dry_run"] else "reset to now"
     return Section(Text(f"{len(buckets)} {what}", "bold"), *lines, rows)
 
 
-spool = typer.Typer(no_args_is_help=True, help="What an app must still tell the service.")
+spool = typer.Typer(no_args_is_help=True, help="Usage that an app has not reported yet.")
 
 
 @client_command(spool, "show")
 async def show_spool(_: Where) -> Output:
-    """Show what waits to be told, and what the service has refused for good.
+    """Show usage that waits to be reported, and usage that the service has rejected.
 
-    The app is the one that $PRICEKEEPER_URL, $PRICEKEEPER_CLIENT_ID and $PRICEKEEPER_CLIENT_SECRET
-    name; its files are in $PRICEKEEPER_SPOOL_DIR, or where it keeps them without it.
+    $PRICEKEEPER_URL, $PRICEKEEPER_CLIENT_ID and $PRICEKEEPER_CLIENT_SECRET name the app,
+    $PRICEKEEPER_SPOOL_DIR its folder if it is not the default.
 
     [dim]pricekeeper spool show[/dim]
     """
@@ -218,9 +216,9 @@ async def show_spool(_: Where) -> Output:
 
 @client_command(spool, "flush")
 async def flush_spool(_: Where) -> Output:
-    """Tell the service what apps that have ended have left; exit 1 if some is left still.
+    """Report the usage that ended apps have left. Exit 1 if some remains.
 
-    What an app that runs has in its file is left to it.
+    Files of running apps are left to them.
 
     [dim]pricekeeper spool flush[/dim]
     """

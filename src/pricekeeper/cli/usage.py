@@ -1,4 +1,4 @@
-"""``usage show`` and ``limits show``: how much was spent, and how fast a client may go."""
+"""``usage show``, ``limits show`` and ``limits reset``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from pricekeeper.cli.drawing import (
     STATUS_STYLES,
     Listing,
     Section,
+    as_of,
     done,
     minute,
-    moment,
     pct_bar,
+    percent,
     plain,
     table,
     usd,
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
     from pricekeeper.client import Admin
 
 
-usage = typer.Typer(no_args_is_help=True, help="What was spent.")
+usage = typer.Typer(no_args_is_help=True, help="Spend and usage records.")
 limits = typer.Typer(no_args_is_help=True, help="Token buckets of an app.")
 
 ORGS_MAX: Final = 1_000
 ORGS_DEFAULT: Final = 100
 _PAGE_MAX: Final = 100
 _EMPTY_PAGES_MAX: Final = 1_000
-"""A page may be empty and have a next one, if what was on it has been deleted."""
+"""Deleted organisations leave empty pages."""
 _DAY = ["%Y-%m-%d"]
 
 
@@ -50,21 +51,23 @@ async def show_usage(
     org: OptionalOrg = None,
     app: OptionalApp = None,
     *,
-    everybody: Annotated[bool, option("--all", "Today, of every organisation and app.")] = False,
+    everybody: Annotated[bool, option("--all", "All organisations and apps, today.")] = False,
     limit: Annotated[
-        int, option("--limit", "With --all: so many organisations.", min=1, max=ORGS_MAX)
+        int, option("--limit", "With --all: at most so many organisations.", min=1, max=ORGS_MAX)
     ] = ORGS_DEFAULT,
     after: Annotated[
-        str | None, option("--after ORG", "With --all: those behind this one.")
+        str | None, option("--after ORG", "With --all: organisations after this one.")
     ] = None,
     first: Annotated[
-        datetime | None, option("--from", "The first day; else today.", formats=_DAY)
+        datetime | None, option("--from", "The first day. Default: today.", formats=_DAY)
     ] = None,
     last: Annotated[
-        datetime | None, option("--to", "The last day; else the first.", formats=_DAY)
+        datetime | None, option("--to", "The last day. Default: the first.", formats=_DAY)
     ] = None,
 ) -> Output:
-    """Show what an organisation or app spent: today, a day, or each day of a range.
+    """Show what an organisation or app spent today, on a day, or on each day of a range.
+
+    Spend is that of finished calls that were counted. 'pricekeeper budgets' adds calls in flight.
 
     [dim]pricekeeper usage show $ORG[/dim]
 
@@ -74,15 +77,15 @@ async def show_usage(
     """
     if everybody:
         if org is not None or first is not None or last is not None:
-            raise MisusedError("--all is of everybody, today; say no organisation and no days")
+            raise MisusedError("--all shows all organisations today; omit ORG, --from and --to")
         overview = await read_overview(backend, limit, after)
         return Output(overview, draw_overview(overview))
     if org is None:
-        raise MisusedError("say which organisation, or --all")
+        raise MisusedError("give an organisation, or --all")
     keeper = backend.reader(client_of(org, app))
     if first is None:
         if last is not None:
-            raise MisusedError("--to needs --from")
+            raise MisusedError("--to needs --from; add it")
         answer = plain(await keeper.usage())
         return Output(answer, _day(answer))
     if last is None or last == first:
@@ -94,13 +97,13 @@ async def show_usage(
 
 @either_command(limits, "show")
 async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> Output:
-    """Show how full the token buckets of an app are; nothing is taken.
+    """Show how full the token buckets of an app are. Nothing is taken.
 
     [dim]pricekeeper limits show $ORG chat[/dim]
     """
     answer = plain(await backend.reader(client_of(org, app)).limits())
     rows = table(
-        "model", "limit", "of whom", "left", "of", "", "full again (UTC)", numbers=["left", "of"]
+        "model", "limit", "shared by", "left", "of", "", "full at (UTC)", numbers=["left", "of"]
     )
     for whose, field in (("app", "resources"), ("organisation", "org_resources")):
         for label, named in answer[field].items():
@@ -115,7 +118,7 @@ async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> O
                     pct_bar(left_pct, "green" if left_pct > FULL_PCT // 10 else "yellow"),
                     "is full" if left_pct == FULL_PCT else minute(limit["resets_at"]),
                 )
-    empty = Text(f"{app} has no rate limits; see 'pricekeeper app put --help'")
+    empty = Text(f"{app} has no rate limits; 'pricekeeper app set --rate-limit' adds one")
     return Output(answer, rows if any(answer.values()) else empty)
 
 
@@ -123,7 +126,7 @@ async def show_limits(backend: Backend, org: OrgArgument, app: AppArgument) -> O
 async def reset_limits(
     backend: Backend, org: OrgArgument, app: OptionalApp = None, *, reason: Reason
 ) -> Output:
-    """Fill the token buckets of an app, or those of an organisation without its apps'.
+    """Fill the token buckets of an app, or an organisation's own.
 
     [dim]pricekeeper limits reset $ORG chat --reason "in debt after a wrong adjustment"[/dim]
     """
@@ -144,7 +147,7 @@ def _day(answer: Mapping[str, Any]) -> RenderableType:
             usd(model["cost_usd_micros"]),
             usd(model["quota_usd_micros"]),
             pct_bar(model["quota_pct"], style),
-            Text(f"{model['quota_pct']:.1f} %", style, justify="right"),
+            Text(percent(model["quota_pct"]), style, justify="right"),
             f"{model['requests']:,}",
             f"{model['input_tokens']:,}",
             f"{model['output_tokens']:,}",
@@ -159,7 +162,7 @@ def _day(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
-    """How an organisation's spend divides among its apps, where each has its own quotas."""
+    """Draw the spend by app, if each app has its own quotas."""
     if not answer.get("apps"):
         return []
     rows = table("app", "spent", "", numbers=["spent"])
@@ -170,14 +173,12 @@ def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _footer(answer: Mapping[str, Any]) -> Text:
-    """What is in force, and how old the numbers are."""
+    """Draw the model in use, and the age of the numbers."""
     line = Text(style="dim")
     if answer["current_active_model"] is not None:
         line.append(f"now in use: {answer['current_active_model']}")
         line.append(" (fallback until midnight)  " if answer["sticky_fallback_active"] else "  ")
-    updated = answer["updated_at"]
-    line.append(f"as of {moment(updated)}" if updated else "nothing was aggregated yet")
-    return line
+    return line.append(as_of(answer["updated_at"]))
 
 
 def _days(answer: Mapping[str, Any], first: date, last: date) -> RenderableType:
@@ -208,7 +209,10 @@ def _days(answer: Mapping[str, Any], first: date, last: date) -> RenderableType:
 
 
 async def read_overview(backend: Backend, limit: int, after: str | None) -> dict[str, Any]:
-    """At most so many organisations, each with its apps; ``next`` is where to go on."""
+    """Read at most so many organisations with their apps; ``next`` is where the next page begins.
+
+    It costs a request per organisation, and one per app where apps have their own quotas.
+    """
     listed, behind = await _read_orgs(backend.admin, limit, after)
     orgs = [entry for org in listed if (entry := await _read_org(backend, org)) is not None]
     return {"orgs": orgs, "next": behind}
@@ -228,7 +232,7 @@ async def _read_orgs(
 
 
 async def _read_org(backend: Backend, org: Mapping[str, Any]) -> dict[str, Any] | None:
-    """An organisation and its apps; ``None`` if it was deleted meanwhile."""
+    """Read an organisation and its apps; ``None`` if it was deleted meanwhile."""
     org_id = org["org_id"]
     day = await _read_day(backend, org_id)
     if day is None:
@@ -271,7 +275,7 @@ def _totals(day: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_overview(overview: Mapping[str, Any]) -> RenderableType:
-    """A row for each label of each client, under the names that people use."""
+    """Draw one row for each label of each client."""
     rows = table(
         "organisation", "app", "model", "spent", "quota", "", "",
         numbers=["spent", "quota"], wraps=["organisation", "app"],
@@ -301,13 +305,13 @@ def _draw_client(
             usd(model["cost_usd_micros"]),
             usd(model["quota_usd_micros"]),
             pct_bar(model["quota_pct"], style),
-            Text(f"{model['quota_pct']:.1f} %", style, justify="right"),
+            Text(percent(model["quota_pct"]), style, justify="right"),
         )
 
 
 def _more(behind: str | None) -> Iterable[RenderableType]:
     if behind is not None:
-        yield Text(f"there are more: pricekeeper usage show --all --after {behind}", "yellow")
+        yield Text(f"more: pricekeeper usage show --all --after {behind}", "yellow")
 
 
 def _reset(answer: Mapping[str, Any]) -> RenderableType:

@@ -1,7 +1,8 @@
-"""``pricekeeper watch``: an organisation at work, on one screen that is kept up to date.
+"""``pricekeeper watch``: an organisation's spend on a live screen, which the demo shows too.
 
-Each frame is one request for the organisation, and two for each app that has quotas of its own and
-has spent something today. What changes from one frame to the next is told below.
+A frame costs one request for the organisation, and two per app that has quotas of its own and spent
+something today. Events below the table are the differences between frames. Times are in the
+organisation's zone, which the heading names.
 """
 
 from __future__ import annotations
@@ -44,13 +45,11 @@ async def watch(
     backend: Backend,
     org: OrgArgument,
     *,
-    every_secs: Annotated[
-        int, option("--every", "Seconds from one frame to the next.", min=1, max=3_600)
-    ] = 2,
-    once: Annotated[bool, option("--once", "Print one frame, and end.")] = False,
+    every_secs: Annotated[int, option("--every", "Seconds between frames.", min=1, max=3_600)] = 2,
+    once: Annotated[bool, option("--once", "Print one frame and exit.")] = False,
     as_json: Json = False,
 ) -> Output:
-    """Watch an organisation at work: spend, quotas, models and limits, until ctrl-c.
+    """Watch the spend, quotas, models and limits of an organisation until ctrl-c.
 
     [dim]pricekeeper watch $ORG[/dim]
 
@@ -72,9 +71,9 @@ async def watch(
 
 
 async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> AsyncIterator[Output]:
-    """The organisation now, and again and again.
+    """Yield the organisation's state forever.
 
-    Once there is something to show, a service or a store that can't answer for a while is news.
+    After the first frame, a service or store that can't answer becomes an event on the screen.
     """
     keeper, events = backend.reader(client_of(org, None)), list[Event]()
     answer = await _read(keeper)
@@ -94,11 +93,11 @@ async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> Asy
 
 
 async def _read(keeper: Api) -> dict[str, Any]:
-    """The organisation's day; in ``apps`` those of its apps, each with its limits."""
+    """Read the organisation's day, and the days and limits of its apps."""
     day, apps = plain(await keeper.usage(waits_for_limit=True)), {}
     for app_id in sorted(day.get("apps", ())):
         app = await exits.unless_missing(_read_app(keeper.of_app(app_id)))
-        if app is not None:  # else it has spent, and was deleted
+        if app is not None:  # it may have been deleted after it spent
             apps[app_id] = app
     return {**day, "apps": apps}
 
@@ -109,18 +108,18 @@ async def _read_app(keeper: Api) -> dict[str, Any]:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], now: datetime) -> Iterator[Event]:
-    """What happened from one answer to the next."""
+    """Yield the differences of two answers."""
     if before["date"] != after["date"]:
-        yield Event(now, "midnight", "midnight", "the quotas start anew")
+        yield Event(now, "midnight", "midnight", "quotas reset")
     earlier = dict(_clients(before))
     for who, day in _clients(after):
         old, new = earlier.get(who, day)["current_active_model"], day["current_active_model"]
         if old != new:
-            yield Event(now, who, "flip", f"{old or 'none'} → {new or 'no model is left today'}")
+            yield Event(now, who, "flip", f"{old or 'none'} → {new or 'none left today'}")
 
 
 def _clients(answer: Mapping[str, Any]) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Whoever has quotas: the apps, or the organisation if they share its own."""
+    """Return the clients with quotas: the apps, or the organisation if they share its quotas."""
     return list(answer["apps"].items()) if answer["quota_scope"] == "APP" else [(_WHOLE, answer)]
 
 
@@ -161,7 +160,7 @@ def _row(who: str, day: Mapping[str, Any]) -> ScreenRow:
 
 
 def _local(clock: Clock, answer: Mapping[str, Any]) -> datetime:
-    """The organisation's time; UTC, if this machine does not know its zone."""
+    """Return the organisation's time; UTC, if this machine does not know its zone."""
     try:
         zone: tzinfo = ZoneInfo(answer["timezone"])
     except (OSError, ValueError, ZoneInfoNotFoundError):
@@ -173,9 +172,9 @@ PANEL_WIDTH: Final = 80
 WIDE: Final = 100
 EVENTS_SHOWN: Final = 8
 _BAR_WIDTHS: Final = (5, 10)
-"""In a terminal of less than `WIDE`, and in one of more."""
+"""In a terminal narrower than `WIDE`, and in a wider one."""
 _FRAME: Final = 6
-"""What the frame takes of a title's line."""
+"""Columns of the frame around a title."""
 _MARKS: Final = {
     "flip": ("↓", "yellow"),
     "denied": ("✗", "red"),
@@ -189,7 +188,7 @@ _HOME, _LINE_END, _REST_END = "\x1b[H", "\x1b[K\n", "\x1b[J"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something worth telling."""
+    """A line of news."""
 
     at: datetime
     who: str
@@ -197,7 +196,7 @@ class Event:
     text: str
 
     def line(self) -> Text:
-        """It, on one line."""
+        """Draw it on one line."""
         mark, style = _MARKS.get(self.kind, ("·", "dim"))
         who = harmless(f"{self.who:<14} ")
         return Text.assemble(
@@ -211,13 +210,13 @@ class ScreenRow:
 
     who: str
     label: str
-    """The model in use now."""
+    """The model in use."""
     quotas: Mapping[str, tuple[float, str]]
-    """By label: how much of it is spent, in percent, and the style of that."""
+    """Used percentage and its style, by label."""
     calls: int
     spent_usd_micros: int
     limits: str = ""
-    """The rate limit that has the least left."""
+    """The rate limit with the least left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +232,7 @@ class Frame:
 
     @property
     def heading(self) -> Text:
-        """The whole day on one line."""
+        """The day's sums on one line."""
         calls = sum(row.calls for row in self.rows)
         spent = usd(self.spent_usd_micros)
         return Text.assemble(
@@ -261,7 +260,7 @@ class Frame:
         )
         widths = (13, 8, *((len("100 %"), bar_width) * len(labels)), 5, 7)
         for column, width in zip(rows.columns, widths, strict=False):
-            column.least_width = width  # so that nothing moves when a word or a number grows
+            column.least_width = width  # columns don't move when a number grows
         for row in self.rows:
             uses = (_use(row.quotas.get(label), bar_width) for label in labels)
             rows.add_row(
@@ -283,12 +282,12 @@ def _use(use: tuple[float, str] | None, bar_width: int) -> tuple[RenderableType,
 
 
 def make_room(console: Console) -> None:
-    """Scroll away what is on the terminal, so that nothing is drawn over that is not ours."""
+    """Scroll earlier output away, so that frames don't overwrite it."""
     console.line(console.height)
 
 
 def draw_over(console: Console, frame: RenderableType) -> None:
-    """Print the frame in a terminal, over the one before."""
+    """Print the frame over the one before."""
     with console.capture() as drawn:
         console.print(frame, soft_wrap=True)
     console.file.write(_HOME + drawn.get().replace("\n", _LINE_END) + _REST_END)

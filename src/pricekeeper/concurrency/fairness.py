@@ -83,10 +83,6 @@ class TurnQueue(Generic[_Entry]):
         clients.setdefault(client_id, deque()).append(entry)
         self._length += 1
 
-    def first(self) -> _Entry:
-        """The entry that `pop` would return."""
-        return next(iter(next(iter(self._orgs.values())).values()))[0]
-
     def pop(self) -> _Entry:
         """Remove and return the next entry of the organisation whose turn it is."""
         org_id, clients = next(iter(self._orgs.items()))

@@ -112,9 +112,6 @@ class TypedItem:
     def text(self, name: str, default: _Default = REQUIRED) -> str | _Default:
         return self._of_type(name, default, str, "a string")
 
-    def flag(self, name: str, default: _Default = REQUIRED) -> bool | _Default:
-        return self._of_type(name, default, bool, "a boolean")
-
     def mapping(self, name: str, default: _Default = REQUIRED) -> dict[str, Any] | _Default:
         return self._of_type(name, default, dict, "a map")
 

@@ -1,8 +1,7 @@
-"""``pricekeeper demo``: a company's day in half a minute, through the real service.
+"""``pricekeeper demo``: a company's day in 22 seconds, through the real service.
 
-The service runs in this process, behind a real socket and on a real SQLite file in a temporary
-folder. Only time is not real: it passes some thousand times as fast, for the service and for the
-apps, which is why tokens run out and are renewed all the time.
+The service runs in this process, with a real socket and a SQLite file in a temporary folder. Only
+the clock is simulated: it is thousands of times faster, so tokens expire and are renewed often.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ __all__ = ["demonstrate"]
 
 
 def demonstrate(*, secs: int, calls: int, seed: int, keep: str | None, as_json: bool) -> None:
-    """Live through the day, show it, and check its sums."""
+    """Simulate the day, show it, and check its sums."""
     quiet_logs()
     org_id = str(uuid.uuid4())
     console = make_console()
@@ -83,14 +82,14 @@ async def _live(
 
 @contextmanager
 def _folder(keep: str | None) -> Iterator[Path]:
-    """A folder of its own: a new one that is left, or one that is gone afterwards."""
+    """Make the named folder, or a temporary one."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="pricekeeper-demo-") as temporary:
             yield Path(temporary)
         return
     folder = Path(keep)
     if folder.exists() and any(folder.iterdir()):
-        raise MisusedError(f"--keep {keep}: the folder is not empty")
+        raise MisusedError(f"--keep {keep}: the folder is not empty; name a new one")
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
 
@@ -101,7 +100,7 @@ AGGREGATE_EVERY_SECS: Final = 300
 
 
 def demo_settings(folder: Path) -> Settings:
-    """With everything in that folder."""
+    """Return the settings of a small company's service, with all files in this folder."""
     return Settings(
         store=SqliteLocation(str(folder / "demo.db")),
         data_dir=folder / "data",

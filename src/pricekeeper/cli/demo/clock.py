@@ -1,8 +1,6 @@
-"""A clock on which a day passes in seconds, for a service and its clients alike.
+"""A `Clock` on which a day passes in seconds.
 
-It is a `Clock` like any other, only faster. When the machine can't keep up, or when something
-is to be looked at closely, time passes slowly for a while; it never stands still, so that
-whoever sleeps wakes up.
+It slows down when the machine can't keep up. It never stops, so that sleepers wake up.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from typing import Final
 SLOWDOWN: Final = 60
 PAUSE_SECS_MIN: Final = 0.005
 PAUSE_SECS_MAX: Final = 0.05
-"""Of real time. A pause of milliseconds is for others to make progress, which takes real time."""
+"""Real time. Other tasks need some of it to make progress."""
 
 
 class FastClock:
-    """Wall time from ``start_ms`` on. May be read by any thread, and is set by one."""
+    """Wall time from ``start_ms`` on. Any thread may read it; one sets it."""
 
     def __init__(self, start_ms: int) -> None:
         self._speed = 1
@@ -32,23 +30,23 @@ class FastClock:
         return start_ms + (time.monotonic_ns() - started_ns) * speed // 1_000_000
 
     def monotonic_ms(self) -> int:
-        return self.now_ms()  # nobody sets this clock back
+        return self.now_ms()  # it is never set back
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Let that much time pass on this clock, however long it takes."""
+        """Sleep so long on this clock."""
         until_ms = self.now_ms() + duration_ms
-        while (left_ms := until_ms - self.now_ms()) > 0:  # the speed may have changed meanwhile
+        while (left_ms := until_ms - self.now_ms()) > 0:  # the speed may change meanwhile
             left_secs = left_ms / 1000 / self._anchor[2]
             await asyncio.sleep(min(PAUSE_SECS_MAX, max(PAUSE_SECS_MIN, left_secs)))
 
     def run(self, speed: int) -> None:
-        """From now on time passes so many times as fast as outside."""
+        """Set the speed, in multiples of real time."""
         self._speed = speed
         self._set()
 
     @contextmanager
     def slowly(self) -> Iterator[None]:
-        """Let time pass slowly meanwhile."""
+        """Slow the clock down inside the block."""
         self._slow += 1
         self._set()
         try:

@@ -1,7 +1,6 @@
-"""The company at work: its apps ask, wait, call and report, all through the client and HTTP.
+"""The company's apps: they select models, wait, call and report through the client and HTTP.
 
-Three things are staged: long jobs that come all at once, a deployment that needs a session more
-than there may be, and replies that get lost. Everything else just happens.
+Three events are staged: many long jobs at once, more processes than sessions, and lost replies.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ DENIALS_MAX: Final = 20
 AUDIT_LOOKS_MAX: Final = 200
 AUDIT_PAUSE_SECS: Final = 0.05
 MODEL_MS: Final = 2_000
-"""How long a model takes to answer."""
+"""Duration of a model call."""
 PODS: Final = 2
 
 
 class Pods:
-    """The processes that an app runs as: each has a session of its own, and takes its turn."""
+    """The processes of an app, which take turns. Each has its own session."""
 
     def __init__(self, start: Callable[[], Api]) -> None:
         self._start = start
@@ -64,22 +63,22 @@ class Pods:
 
     @property
     def running(self) -> list[Api]:
-        """The latest ones."""
+        """The newest processes."""
         return self.all[-PODS:]
 
     def next(self) -> Api:
-        """Whose turn it is."""
+        """Return the process whose turn it is."""
         return self.running[next(self._turns) % PODS]
 
     def replace_oldest(self) -> tuple[Api, Api]:
-        """Take the oldest out of service and start a new one: both."""
+        """Replace the oldest process, and return the old and the new one."""
         oldest = self.running[0]
         self.all.append(self._start())
         return oldest, self.all[-1]
 
     @property
     def renewals(self) -> int:
-        """How often tokens had run out and were renewed."""
+        """How often expired tokens were renewed."""
         return sum(pod.tokens.renewals for pod in self.all if pod.tokens is not None)
 
     async def close(self) -> None:
@@ -111,7 +110,7 @@ class Company:
 
     @property
     def renewals(self) -> int:
-        """How often tokens had run out and were renewed, in all apps."""
+        """How often expired tokens were renewed, in all apps."""
         return sum(pods.renewals for pods in self._pods.values())
 
     async def set_up(self, key: str, planned: list[Planned]) -> None:
@@ -126,17 +125,17 @@ class Company:
                 pods = Pods(await self._claimed(admin, app))
                 self._pods[persona.app_id] = pods
                 self._closing.push_async_callback(pods.close)
-                for pod in pods.running:  # in turn, so that it is known which is the oldest
+                for pod in pods.running:  # one after the other, so that the oldest is known
                     await pod.select()
 
     async def _claimed(self, admin: Admin, created: OrgAnswer | AppAnswer) -> Callable[[], Api]:
-        """Claim the secret of a new client: what starts a process of it."""
+        """Claim the secret of a new client. Returns a function that starts a process."""
         claimed = await admin.claim(created["secret_retrieval"]["token"])
         credentials = claimed["client_id"], claimed["client_secret"]
         return lambda: Api(self.url, *credentials, clock=self.clock)
 
     async def live_through(self, planned: list[Planned]) -> None:
-        """Make every call at its time. When the machine can't keep up, time waits for it."""
+        """Make each call at its time. The clock slows down if the machine can't keep up."""
         start_ms = self.board.day_starts_at_ms
         async with asyncio.TaskGroup() as calls:
             calls.create_task(self._redeploy(start_ms + REDEPLOYED_AT_MS))
@@ -148,7 +147,7 @@ class Company:
         await self._until(self.board.day_ends_at_ms + AFTER_MIDNIGHT_MS)
 
     async def audit(self) -> list[Mismatch]:
-        """Compare what was sent with what was counted, once the totals have caught up."""
+        """Compare sent and counted usage, until the totals have caught up."""
         for _ in range(AUDIT_LOOKS_MAX):
             found = await self._differences()
             if not found:
@@ -157,7 +156,7 @@ class Company:
         return found
 
     async def _make(self, call: Planned) -> None:
-        """One model call: which model, may I, call it, say what it used."""
+        """Make one call: select a model, take a lease, call, report."""
         try:
             keeper, app = self._pods[call.app_id].next(), self.board.apps[call.app_id]
             model = await keeper.select()
@@ -172,7 +171,7 @@ class Company:
             self._slots.release()
 
     async def _lease(self, keeper: Api, call: Planned, label: str, reserve: int) -> Lease:
-        """Take what the call may need; if it is denied, wait exactly as long as it is told to."""
+        """Take the tokens that the call may need. On a denial, wait as long as the answer says."""
         consume = {"tpm": reserve, **({"long_jobs": 1} if call.long_job else {})}
         lease_id = str(uuid.uuid4())
         for attempt in range(DENIALS_MAX):
@@ -184,19 +183,19 @@ class Company:
                 violation = error.violations[0]
                 wait_ms = error.retry_after_ms or 0
                 text = (
-                    f"denied: {violation.limit} has {violation.available} of the "
-                    f"{violation.requested} asked for; enough in {wait_ms // 1000:,} s"
+                    f"denied: {violation.limit} has {violation.available} of "
+                    f"{violation.requested} tokens; enough in {wait_ms // 1000:,} s"
                 )
                 self._note("denied", call.app_id, text, tell=attempt == 0)
                 await self.clock.sleep_ms(wait_ms)
             else:
                 if attempt:
-                    self._note("granted", call.app_id, "waited as told, and was let in")
+                    self._note("granted", call.app_id, "granted after the wait")
                 return lease
         raise OverloadedError(f"{call.app_id}: still denied after waiting {DENIALS_MAX} times")
 
     async def _report(self, keeper: Api, call: Planned, label: str) -> None:
-        """Record the usage, twice if the first reply got lost. The ledger counts it once."""
+        """Report the usage, twice if the first reply got lost. It is counted once."""
         now_ms = self.clock.now_ms()
         request_id = new_request_id(now_ms)
         stamp = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -216,9 +215,9 @@ class Company:
         self.board.spend(call.app_id, day, label, self.ledger.add(call, day, label))
 
     async def _redeploy(self, at_ms: int) -> None:
-        """Start one pod more than there may be sessions: the oldest one's ends, and its token."""
+        """Start one pod more than the session limit: the oldest session and its token end."""
         await self._until(at_ms)
-        with self.clock.slowly():  # so that no token just runs out meanwhile
+        with self.clock.slowly():  # so that no token expires meanwhile
             pods = self._pods[SUPPORT.app_id]
             oldest, fresh = pods.replace_oldest()
             if oldest.tokens is None:
@@ -244,13 +243,13 @@ class Company:
         return False
 
     def _note_model(self, app_id: str, model: Selection) -> None:
-        """Tell when an app is sent to another model than before."""
+        """Note that an app's model changed."""
         app = self.board.apps[app_id]
         before, app.label = app.label, model.label
         if before in ("", model.label):
             return
         if model.reason == "NORMAL":
-            self._note("midnight", app_id, f"{before} → {model.label}: the quotas start anew")
+            self._note("midnight", app_id, f"{before} → {model.label}: quotas reset")
         else:
             self._note("flip", app_id, f"{before} → {model.label}: {_why(before, model)}")
 
@@ -261,7 +260,7 @@ class Company:
         await self.clock.sleep_ms(at_ms - self.clock.now_ms())
 
     async def _differences(self) -> list[Mismatch]:
-        """Every number that is not equal, for the apps and for the organisation as a whole."""
+        """Find the numbers that differ, of the apps and of the whole organisation."""
         found: list[Mismatch] = []
         for day in sorted({day for _, day, _ in self.ledger.sums}):
             on = datetime.fromisoformat(day).date()
@@ -279,7 +278,7 @@ class Company:
 
 
 def _why(before: str, model: Selection) -> str:
-    """What the service says about the model that was left."""
+    """Say why the model changed."""
     left = model.answer["quota_status"]["models_status"][before]
     spent, quota = usd(left["spend_usd_micros"]), usd(left["quota_usd_micros"])
     return f"{spent} of {quota} spent on {before}, until midnight"

@@ -1,7 +1,8 @@
-"""The company and its day: three apps, when they call, and what they may spend.
+"""The company's traffic and quotas, made from a seed, and the sums that the service must count.
 
-Pure: a seed gives a day. Quotas are derived from the traffic, so that with any number of calls
-the models run out at about the same hours.
+Quotas are derived from the traffic, so that models run out at about the same hours with any number
+of calls. Costs come from the deployment file's prices, not from the service; both must be equal to
+the micro-dollar.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ _RESENT_EVERY: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """An app: when it calls, how much it says, and until when each of its models lasts."""
+    """An app: its busy hours, its token counts, and how long each model's quota lasts."""
 
     app_id: str
     name: str
     share_pct: int
     hours: Mapping[int, int]
-    """How busy each hour is, in relation to the others."""
+    """The weight of each hour."""
     input_tokens: tuple[int, int]
     output_tokens: tuple[int, int]
     order: tuple[str, ...]
     lasts_until_hour: tuple[int, ...]
-    """For each model of the order but the last: when its quota shall be spent."""
+    """For each model but the last: the hour when its quota runs out."""
 
 
 SUPPORT: Final = Persona(
@@ -66,7 +67,7 @@ PERSONAS: Final = (SUPPORT, REVIEW, REPORTS)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One model call to come."""
+    """A planned model call."""
 
     at_ms: int
     """From midnight."""
@@ -75,13 +76,13 @@ class Planned:
     output_tokens: int
     cache_read_tokens: int
     resend: bool = False
-    """The reply to its usage record gets lost on the way, so the app sends it again."""
+    """The reply to its usage record gets lost, so the app sends it again."""
     long_job: bool = False
 
 
 def plan_day(calls: int, seed: int) -> list[Planned]:
-    """Every call of the day, and a few of the next, in the order of their times."""
-    dice = random.Random(seed)  # noqa: S311  # a day that can be had again
+    """Plan all calls of the day and a few of the next, in order of time."""
+    dice = random.Random(seed)  # noqa: S311  # repeatable
     planned = [
         _call(dice, persona, _moment_ms(dice, persona), resend=number % _RESENT_EVERY == 0)
         for persona in PERSONAS
@@ -97,7 +98,7 @@ def plan_day(calls: int, seed: int) -> list[Planned]:
 
 
 def cost_usd_picos(call: Planned, rates: Rates) -> int:
-    """What the call costs at these rates, by the arithmetic on the back of an envelope."""
+    """Return the cost of a call at these rates."""
     return (
         call.input_tokens * (rates.input or 0)
         + call.output_tokens * (rates.output or 0)
@@ -106,7 +107,7 @@ def cost_usd_picos(call: Planned, rates: Rates) -> int:
 
 
 def quotas(persona: Persona, planned: Iterable[Planned], catalogue: Catalogue) -> dict[str, int]:
-    """Micro-dollars a day by label, such that each model is spent when the persona says."""
+    """Return micro-dollars a day by label, so that each model runs out at the persona's hour."""
     mine = [call for call in planned if call.app_id == persona.app_id and call.at_ms < DAY_MS]
     made: dict[str, int] = {}
     from_ms = 0
@@ -114,7 +115,7 @@ def quotas(persona: Persona, planned: Iterable[Planned], catalogue: Catalogue) -
         until_ms = DAY_MS if hour is None else hour * HOUR_MS
         rates = catalogue.model(label).default_pricing
         cost = sum(cost_usd_picos(call, rates) for call in mine if from_ms <= call.at_ms < until_ms)
-        # The last one is to last: nobody is sent home in a demo.
+        # The last model never runs out in the demo.
         ample = hour is None or until_ms >= DAY_MS
         made[label] = max(100_000, cost * (3 if ample else 1) // 1_000_000)
         from_ms = until_ms
@@ -122,7 +123,7 @@ def quotas(persona: Persona, planned: Iterable[Planned], catalogue: Catalogue) -
 
 
 def org_settings() -> dict[str, Any]:
-    """The organisation, as the REST contract has it; the apps say their own quotas."""
+    """Return the organisation's settings. Apps have their own quotas."""
     return {
         "org_name": COMPANY,
         "timezone": ZONE,
@@ -135,7 +136,7 @@ def org_settings() -> dict[str, Any]:
 def app_settings(
     persona: Persona, planned: Sequence[Planned], catalogue: Catalogue
 ) -> dict[str, Any]:
-    """An app, with limits that its normal traffic never meets and its long jobs do."""
+    """Return an app's settings, with limits that only its long jobs reach."""
     return {
         "app_name": persona.name,
         "model_ordering": list(persona.order),
@@ -180,20 +181,20 @@ NUMBERS = ("requests", "input_tokens", "output_tokens", "cache_read_tokens")
 
 
 class Sums(Counter[str]):
-    """What was used: `NUMBERS`, and the exact cost."""
+    """Summed usage: `NUMBERS`, and the exact cost."""
 
     @property
     def cost_usd_micros(self) -> int:
-        """The whole micro-dollars of the exact sum: this is how totals are shown."""
+        """The whole micro-dollars of the exact sum, as totals are shown."""
         return split_micros(self["cost_usd_picos"])[0]
 
     def answer(self) -> dict[str, int]:
-        """By the names of the REST contract."""
+        """Return the fields of the REST contract."""
         return {**{name: self[name] for name in NUMBERS}, "cost_usd_micros": self.cost_usd_micros}
 
 
 class Mismatch(NamedTuple):
-    """A number that should be equal and is not."""
+    """A sent and a counted number that differ."""
 
     app_id: str
     day: str
@@ -211,7 +212,7 @@ class DemoLedger:
         self.sums: defaultdict[tuple[str, str, str], Sums] = defaultdict(Sums)
 
     def add(self, call: Planned, day: str, label: str) -> Sums:
-        """One call was made and reported; what it adds up to."""
+        """Add a reported call, and return its sums."""
         sums = self.sums[call.app_id, day, label]
         cost = cost_usd_picos(call, self.catalogue.model(label).default_pricing)
         sums["requests"] += 1
@@ -221,7 +222,7 @@ class DemoLedger:
         return sums
 
     def whole(self) -> Sums:
-        """Everything that was sent."""
+        """Return the sums of all that was sent."""
         whole = Sums()
         for sums in self.sums.values():
             whole.update(sums)
@@ -230,7 +231,7 @@ class DemoLedger:
     def differences(
         self, app_id: str, day: str, models: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[Mismatch]:
-        """Compare with a day of an app as ``GET /aggregates`` tells it."""
+        """Compare with a day of an app from ``GET /aggregates``."""
         sent_labels = {label for app, on, label in self.sums if (app, on) == (app_id, day)}
         for label in sorted(sent_labels | models.keys()):
             sent, counted = self.sums.get((app_id, day, label), Sums()), models.get(label, {})

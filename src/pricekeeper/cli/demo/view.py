@@ -1,4 +1,4 @@
-"""The day as it is seen: the screen in a terminal, plain lines elsewhere, and the summary."""
+"""The demo's output: a screen in a terminal, lines elsewhere, and a summary."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PLAIN_EVERY_HOURS: Final = 3
 
 
 EXPECTED: Final = ("flip", "denied", "granted", "evicted", "duplicate", "midnight")
-"""What a day must have shown to be called a demonstration."""
+"""Events that a day must have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How the day went."""
+    """The result of the day."""
 
     board: Board
     ledger: DemoLedger
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def missing(self) -> list[str]:
-        """What should have happened and did not."""
+        """Expected events that did not happen."""
         used = {label for app_id, _, label in self.ledger.sums if app_id == SUPPORT.app_id}
         unused = [f"{SUPPORT.app_id} on {label}" for label in SUPPORT.order if label not in used]
         return [kind for kind in EXPECTED if not self.board.counts[kind]] + unused
@@ -58,7 +58,7 @@ class Result:
         return not self.differences and not self.missing
 
     def answer(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return it as JSON."""
         return {
             "calls": self.ledger.whole()["requests"],
             "sent": [
@@ -75,7 +75,7 @@ class Result:
 
 @asynccontextmanager
 async def shown(console: Console | None, board: Board, clock: FastClock) -> AsyncIterator[None]:
-    """Show the board meanwhile, and at the end, where there is a console."""
+    """Show the board during the block and at its end, if there is a console."""
     if console is None:
         yield
         return
@@ -88,7 +88,7 @@ async def shown(console: Console | None, board: Board, clock: FastClock) -> Asyn
 
 
 async def _follow(console: Console, board: Board, clock: FastClock) -> None:
-    """Keep showing the board, until cancelled. Who has no room for the screen gets lines."""
+    """Show the board until cancelled; as lines, if the terminal is too narrow."""
     on_screen = console.is_terminal and console.width >= PANEL_WIDTH
     events_shown = hours_shown = 0
 
@@ -116,7 +116,7 @@ async def _follow(console: Console, board: Board, clock: FastClock) -> None:
 
 
 def summary(result: Result) -> RenderableType:
-    """What was sent and what was counted, by app, day and model; and what was seen."""
+    """Draw sent and counted usage by app, day and model, and the number of events."""
     ledger, differences, counts = result.ledger, result.differences, result.board.counts
     rows = table(
         "app", "day", "model", "calls", "tokens in", "out", "cost", "counted",
@@ -132,7 +132,7 @@ def summary(result: Result) -> RenderableType:
     for account in sorted(ledger.sums, key=lambda one: (one[1], one[0], LABELS.index(one[2]))):
         add(account, ledger.sums[account], equal=account not in wrong)
     rows.add_section()
-    add(("in all", "", ""), ledger.whole(), equal=not differences)
+    add(("total", "", ""), ledger.whole(), equal=not differences)
     seen = Text(
         f"{counts['flip']} flips, {counts['denied']} denials with a reason, "
         f"{counts['evicted']} session evicted, {counts['duplicate']} duplicates not counted, "
@@ -147,16 +147,16 @@ def summary(result: Result) -> RenderableType:
 
 
 def going_on(store: str | None, org_id: str) -> RenderableType:
-    """What to do next."""
-    lines = {"pricekeeper demo --keep demo-data": "the same day again, to look into afterwards"}
+    """Draw the next steps."""
+    lines = {"pricekeeper demo --keep demo-data": "run the day again, and keep its data"}
     if store is not None:
         lines = {
-            f"pricekeeper usage show {org_id} --store {store}": "what was spent",
-            f"pricekeeper app list {org_id} --store {store}": "who spent it",
+            f"pricekeeper usage show {org_id} --store {store}": "show the spend",
+            f"pricekeeper app list {org_id} --store {store}": "list the apps",
         }
-    lines["pricekeeper serve --demo"] = "the service, with a key and an app to try with curl"
+    lines["pricekeeper serve --demo"] = "run the service, with a key and an app for curl"
     pairs = ((Text(f"  {text}", "dim"), to_paste(f"    {line}")) for line, text in lines.items())
-    return Group(Text("\nGo on:"), *(part for pair in pairs for part in pair))
+    return Group(Text("\nNext:"), *(part for pair in pairs for part in pair))
 
 
 TIGHT_PCT = 95
@@ -164,7 +164,7 @@ TIGHT_PCT = 95
 
 @dataclass(slots=True)
 class AppState:
-    """One app, as its own people see it."""
+    """The state of one app."""
 
     app_id: str
     quotas_usd_micros: dict[str, int]
@@ -174,7 +174,7 @@ class AppState:
     """Today, by label."""
 
     def row(self) -> ScreenRow:
-        """It on the screen."""
+        """Return its row on the screen."""
         uses = {}
         for label, quota in self.quotas_usd_micros.items():
             pct = FULL_PCT * self.spent_usd_micros[label] / quota
@@ -192,18 +192,18 @@ class Board:
     apps: dict[str, AppState]
     today: str = ""
     events: list[Event] = field(default_factory=list)
-    """All of them: a handful each of few kinds."""
+    """A few of each kind."""
     counts: Counter[str] = field(default_factory=Counter)
-    """By kind of event, also those that were not told."""
+    """Events by kind, shown or not."""
 
     def note(self, at_ms: int, app_id: str, kind: str, text: str, *, tell: bool = True) -> None:
-        """Count what happened, and tell of it unless it is one of many."""
+        """Count an event, and show it if ``tell``."""
         self.counts[kind] += 1
         if tell:
             self.events.append(Event(_local(at_ms), app_id, kind, text))
 
     def spend(self, app_id: str, day: str, label: str, sums: Sums) -> None:
-        """What an app has spent on a label that day; a new day begins with nothing."""
+        """Set what an app has spent on a label that day. A new day clears all amounts."""
         if day > self.today:
             self.today = day
             for app in self.apps.values():
@@ -212,7 +212,7 @@ class Board:
             self.apps[app_id].spent_usd_micros[label] = sums.cost_usd_micros
 
     def frame(self, now_ms: int) -> Frame:
-        """The screen now."""
+        """Return the screen."""
         rows = [app.row() for app in self.apps.values()]
         day_pct = FULL_PCT * (now_ms - self.day_starts_at_ms) / DAY_MS
         spent = sum(row.spent_usd_micros for row in rows)
