@@ -19,7 +19,7 @@ async def listed(store: Store, clock: ManualClock, org_id: str = ORG) -> list[Li
     first, last = clock.now_ms() - 86_400_000, clock.now_ms() + MINUTE_MS
     page = await DenialListing(store).read_org(org_id, first, last)
     assert page.after is None
-    return page.groups
+    return page.entries
 
 
 def note(noted: DenialLog, at_ms: int, **changes: object) -> None:
@@ -148,9 +148,9 @@ async def test_they_are_kept_for_five_weeks(store: Store, clock: ManualClock) ->
     at_ms = clock.now_ms()
     clock.advance_ms(35 * 86_400_000 - 1000)
     listing = DenialListing(store)
-    assert len((await listing.read_org(ORG, at_ms, at_ms)).groups) == 1
+    assert len((await listing.read_org(ORG, at_ms, at_ms)).entries) == 1
     clock.advance_ms(61_000)
-    assert (await listing.read_org(ORG, at_ms, at_ms)).groups == []
+    assert (await listing.read_org(ORG, at_ms, at_ms)).entries == []
 
 
 def test_an_example_is_bounded_and_says_what_it_lacks() -> None:

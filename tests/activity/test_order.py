@@ -22,7 +22,7 @@ async def announced(store: MemoryStore) -> set[str]:
 async def listed(store: MemoryStore, clock: ManualClock) -> set[str]:
     """Return the models of the denials that the API lists."""
     page = await DenialListing(store).read_org(ORG, clock.now_ms() - 60_000, clock.now_ms())
-    return {one.group.model for one in page.groups}
+    return {one.group.model for one in page.entries}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -33,7 +33,7 @@ HOUR_MS = 3_600_000
 
 
 async def ids_of(keys: AdminKeys, within: Coverage = ALL_ORGS) -> list[str]:
-    return [key.key_id for key in (await keys.list_keys(within, None, 1000)).keys]
+    return [key.key_id for key in (await keys.list_keys(within, None, 1000)).entries]
 
 
 class TestOneKey:
@@ -94,7 +94,7 @@ class TestOneKey:
         found, after = [], None
         for _ in range(1_000):
             page = await here.list_keys(ALL_ORGS, after, 1)
-            found += [key.key_id for key in page.keys]
+            found += [key.key_id for key in page.entries]
             after = page.after
             if after is None:
                 break
@@ -296,7 +296,7 @@ class TestUse:
         assert (calls["get"] - reads, calls["update"] - writes) == (21, 2)
         (found,) = [
             key
-            for key in (await here.list_keys(ALL_ORGS, None, 1000)).keys
+            for key in (await here.list_keys(ALL_ORGS, None, 1000)).entries
             if key.key_id == issued.key.key_id
         ]
         assert found.last_used_at_epoch is not None

@@ -130,7 +130,7 @@ class Org:
 
     async def history(self, **wanted: Any) -> list[StoredAlert]:
         page = await self.instance.alerts.history.read_page(await self.owner(), **wanted)
-        return page.alerts
+        return list(page.entries)
 
 
 def budget(limit_usd_micros: int, *at_pct: int, **changes: Any) -> dict[str, Any]:

@@ -403,4 +403,4 @@ async def test_deployment_channels_hear_of_everybody(
 
     assert len({one["org_id"] for one in endpoint.alerts()}) == 2
     page = await instance.alerts.history.read_page(None)
-    assert len(page.alerts) == 2
+    assert len(page.entries) == 2

@@ -35,7 +35,7 @@ def body(alert: StoredAlert) -> dict[str, Any]:
 
 async def of_deployment(instance: Instance, kind: AlertKind) -> list[dict[str, Any]]:
     page = await instance.alerts.history.read_page(None, kind=kind)
-    return [body(one) for one in page.alerts]
+    return [body(one) for one in page.entries]
 
 
 def test_the_contract_names_every_kind() -> None:

@@ -238,8 +238,8 @@ class World:
         page = await survivor.history.read_page(owner)
         assert page.after is None
         found: Counter[tuple[str, str, str, int]] = Counter()
-        bodies = {one.id: one.body for one in page.alerts}
-        for one in page.alerts:
+        bodies = {one.id: one.body for one in page.entries}
+        for one in page.entries:
             found[self.identity(json.loads(one.body))] += 1
             assert one.state is DeliveryState.DELIVERED, one
         assert set(found.values()) <= {1}, f"decided twice: {found}"

@@ -140,7 +140,7 @@ async def test_a_page_looks_at_a_bounded_number_of_entries(
     assert page.after is not None
     assert page.after.seq == 11
     everything = await reader.list_all(WantedEntries(actor="unknown"), None)
-    assert everything.entries == ()
+    assert everything.entries == []
     assert everything.after is not None
     assert meter.calls["query"] == 2
     assert await all_of(reader, orgs[0], WantedEntries(action="credentials"), 100) == [

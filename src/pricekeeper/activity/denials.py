@@ -22,7 +22,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -43,8 +43,8 @@ from pricekeeper.activity.items import (
 from pricekeeper.activity.meter import DenialMeter
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import gather_in_groups, in_groups
-from pricekeeper.errors import InvalidValueError, StoreError
-from pricekeeper.storage import Item, Store, query_items, readable
+from pricekeeper.errors import StoreError
+from pricekeeper.storage import Item, ListPage, Store, invalid_cursor, query_items, readable
 from pricekeeper.storage.tables import ACTIVITY
 
 GROUPS_MAX: Final = 32
@@ -228,7 +228,7 @@ class DenialCursor(NamedTuple):
     def parse(cls, text: str) -> DenialCursor:
         found = _CURSOR.fullmatch(text)
         if found is None:
-            raise InvalidValueError("after", "must be the `next` of the page before")
+            raise invalid_cursor()
         minute, digest, org_id = int(found[1]), found[2], found[3]
         return cls(minute, None if digest is None else GroupName(minute, org_id, digest))
 
@@ -239,11 +239,7 @@ class DenialCursor(NamedTuple):
         return f"{self.minute}-{self.group.digest}-{self.group.org_id}"
 
 
-class DenialPage(NamedTuple):
-    """A page; the next one begins after ``after``, ``None`` at the end."""
-
-    groups: list[Listed]
-    after: DenialCursor | None
+DenialPage: TypeAlias = ListPage[Listed, DenialCursor]
 
 
 class DenialListing:

@@ -40,6 +40,7 @@ from pricekeeper.storage import (
     ITEM_EXISTS,
     Action,
     Delete,
+    ListPage,
     Put,
     Query,
     Set,
@@ -75,14 +76,6 @@ class PresentedKey:
 
     key: AdminKey
     counts: bool
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPage:
-    """A page; the next one begins after ``after``, ``None`` at the end."""
-
-    keys: tuple[AdminKey, ...]
-    after: str | None
 
 
 class AdminKeys:
@@ -185,17 +178,19 @@ class AdminKeys:
             raise NotFoundError(f"admin key {key_id}") from failure
         _log.info("admin_key_deleted", key_id=key_id, actor=by.actor)
 
-    async def list_keys(self, within: Coverage, after: str | None, limit: int) -> KeyPage:
+    async def list_keys(
+        self, within: Coverage, after: str | None, limit: int
+    ) -> ListPage[AdminKey, str]:
         """List keys within that coverage, oldest first: one query. A page may be empty."""
         query = Query(CONFIG, items.PARTITION, after=after or "", limit=limit)
         page = await self._store.query(query)
-        keys = tuple(
+        keys = [
             stored.key
             for item in page.items
             if (stored := readable(items.stored_key, item)) is not None
             and within.includes(stored.key.coverage)
-        )
-        return KeyPage(keys, page.after or None)
+        ]
+        return ListPage(keys, page.after or None)
 
     async def list_roots(self) -> list[AdminKey]:
         """The keys for the whole deployment, also expired ones."""

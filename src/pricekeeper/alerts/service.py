@@ -33,20 +33,13 @@ from pricekeeper.ledger import Ledger
 from pricekeeper.metering import WindowSpend
 from pricekeeper.metering.folding import Look
 from pricekeeper.pricing import Catalogue
-from pricekeeper.storage import Item, Query, Store, readable
+from pricekeeper.storage import Item, ListPage, Query, Store, readable
 from pricekeeper.storage.tables import ALERTS
 from pricekeeper.tenants import Policy, Tenants
 from pricekeeper.values import OrgId, new_request_id
 
 PAGE_MAX: Final = 100
 LOOKED_AT_MAX: Final = 500
-
-
-class HistoryPage(NamedTuple):
-    """A page of alerts; the next one begins after ``after``, ``None`` at the end."""
-
-    alerts: list[StoredAlert]
-    after: str | None
 
 
 class AlertHistory:
@@ -67,7 +60,7 @@ class AlertHistory:
         kind: AlertKind | None = None,
         state: DeliveryState | None = None,
         after: str = "",
-    ) -> HistoryPage:
+    ) -> ListPage[StoredAlert, str]:
         """List the alerts of an owner, or of all covered owners, of one kind or state or all.
 
         A caller that does not cover all organisations sees no deliveries to the deployment's
@@ -91,8 +84,8 @@ class AlertHistory:
             found = await self._store.batch_get(keys)
         alerts = _wanted(found, kind, state, sees_all=coverage.is_all)
         if len(alerts) <= PAGE_MAX:
-            return HistoryPage(alerts, page.after or None)
-        return HistoryPage(alerts[:PAGE_MAX], alerts[PAGE_MAX - 1].id)
+            return ListPage(alerts, page.after or None)
+        return ListPage(alerts[:PAGE_MAX], alerts[PAGE_MAX - 1].id)
 
 
 def _wanted(

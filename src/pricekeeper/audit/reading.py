@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from pricekeeper.audit import items
 from pricekeeper.audit.entry import TrailEntry, chain_of
 from pricekeeper.audit.items import ListedEntry
-from pricekeeper.errors import InvalidValueError
-from pricekeeper.storage import Page, Store, readable
+from pricekeeper.storage import ListPage, Page, Store, invalid_cursor, readable
 from pricekeeper.storage.tables import AUDIT_TRAIL
 from pricekeeper.values import OrgId
 from pricekeeper.wire.bounds import AUDIT_CURSOR, PAGE_MAX
@@ -38,7 +37,7 @@ class TrailCursor(NamedTuple):
     def parse(cls, text: str) -> TrailCursor:
         found = _CURSOR.fullmatch(text)
         if found is None:
-            raise InvalidValueError("after", "must be the `next` of the page before")
+            raise invalid_cursor()
         return cls(found[1], int(found[2]))
 
     @property
@@ -61,12 +60,7 @@ class WantedEntries:
         return _is_part(self.actor, actor, "/") and _is_part(self.action, action, ".")
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPage:
-    """A page; the next one begins after ``after``, ``None`` at the end."""
-
-    entries: tuple[TrailEntry, ...]
-    after: TrailCursor | None = None
+EntryPage: TypeAlias = ListPage[TrailEntry, TrailCursor]
 
 
 class TrailReader:
@@ -93,9 +87,9 @@ class TrailReader:
                 if len(found) == limit or looked_at == LOOKED_AT_MAX:
                     cursor = TrailCursor(_NO_ID if entry is None else entry.id, seq)
                     is_last = item is page.items[-1] and not page.after
-                    return EntryPage(tuple(found), None if is_last else cursor)
+                    return EntryPage(found, None if is_last else cursor)
             if not page.after:
-                return EntryPage(tuple(found))
+                return EntryPage(found)
             behind = page.after
 
     async def list_all(
@@ -135,7 +129,7 @@ class TrailReader:
         keys = [(AUDIT_TRAIL, items.entry_key(one.chain, one.seq)) for one in listed]
         stored = await self._store.batch_get(keys)
         found = (readable(items.entry_from, item) for item in stored)
-        return EntryPage(tuple(entry for entry in found if entry is not None), after)
+        return EntryPage([entry for entry in found if entry is not None], after)
 
 
 def _is_wanted(entry: TrailEntry, wanted: WantedEntries) -> bool:

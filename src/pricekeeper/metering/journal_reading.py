@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from pricekeeper.budgets import BudgetAccount
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import gather_in_groups, in_groups
-from pricekeeper.errors import InvalidValueError, UnreadableItemError
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering.journal import Record, is_void_note, records_on
 from pricekeeper.metering.journal_items import (
     PostedRegion,
@@ -30,7 +30,15 @@ from pricekeeper.metering.journal_items import (
     void_note_from,
 )
 from pricekeeper.metering.usage import AHEAD_MS_MAX
-from pricekeeper.storage import Item, Page, Store, query_items, query_pages, read_items
+from pricekeeper.storage import (
+    Item,
+    Page,
+    Store,
+    invalid_cursor,
+    query_items,
+    query_pages,
+    read_items,
+)
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.ticks import tick_of
 
@@ -149,7 +157,7 @@ class Cursor(NamedTuple):
         """The cursor that `text` is."""
         found = _CURSOR.fullmatch(text)
         if found is None:
-            raise InvalidValueError("after", "must be the `next` of the page before")
+            raise invalid_cursor()
         tick = int(found[1], 16)
         return cls(tick) if found[2] is None else cls(tick, int(found[2], 16), found[3])
 

@@ -23,7 +23,14 @@ from pricekeeper.storage.opening import (
     read_leap_ms,
 )
 from pricekeeper.storage.operations import Check, Delete, Page, Put, Query, Update, Write
-from pricekeeper.storage.port import Store, query_items, query_pages, read_items
+from pricekeeper.storage.port import (
+    ListPage,
+    Store,
+    invalid_cursor,
+    query_items,
+    query_pages,
+    read_items,
+)
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.typed_items import TypedItem, readable
 from pricekeeper.storage.values import Item, Value
@@ -38,6 +45,7 @@ __all__ = [
     "Delete",
     "Item",
     "Key",
+    "ListPage",
     "Page",
     "Put",
     "Query",
@@ -54,6 +62,7 @@ __all__ = [
     "find_damage",
     "find_tables_without_expiry",
     "forget_moments_ahead",
+    "invalid_cursor",
     "open_store",
     "query_items",
     "query_pages",

@@ -16,13 +16,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage.operations import Delete, Page, Put, Query, Update, Write
 from pricekeeper.storage.tables import Key, Table
 from pricekeeper.storage.values import Item
+
+T = TypeVar("T")
+C = TypeVar("C")
 
 
 class Store(Protocol):
@@ -69,6 +73,18 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish the accepted calls, then close everything. Closing twice is fine."""
         ...
+
+
+class ListPage(NamedTuple, Generic[T, C]):
+    """A page of a list; the next one begins after ``after``, ``None`` at the end."""
+
+    entries: list[T]
+    after: C | None = None
+
+
+def invalid_cursor() -> InvalidValueError:
+    """The error for an ``after`` that is no cursor of the list."""
+    return InvalidValueError("after", "must be the `next` of the page before")
 
 
 async def query_pages(store: Store, query: Query) -> AsyncIterator[Page]:

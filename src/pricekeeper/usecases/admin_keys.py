@@ -35,7 +35,7 @@ async def list_keys(
 ) -> wire.AdminKeyList:
     """Read a page of the keys that cover no more than the caller."""
     page = await services.admin_keys.list_keys(within, after, limit)
-    return wire.AdminKeyList([_shown(key) for key in page.keys], page.after or UNSET)
+    return wire.AdminKeyList([_shown(key) for key in page.entries], page.after or UNSET)
 
 
 async def rotate_key(

@@ -21,6 +21,7 @@ from pricekeeper.alerts.alert import parse_body
 from pricekeeper.authority import Attribution, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
+from pricekeeper.storage import invalid_cursor
 from pricekeeper.usecases.queries import parse_choice, parse_each
 from pricekeeper.values import OrgId, parse_org_id
 from pricekeeper.wire import alerts as wire
@@ -52,7 +53,7 @@ def _parse_cursor(text: str) -> str:
     try:
         return parse_org_id(text)
     except InvalidValueError:
-        raise InvalidValueError("after", "must be the `next` of the page before") from None
+        raise invalid_cursor() from None
 
 
 async def list_alerts(
@@ -68,7 +69,7 @@ async def list_alerts(
     page = await services.alerts.history.read_page(
         owner, coverage, kind=request.kind, state=request.state, after=request.after
     )
-    return wire.AlertList([_alert(one) for one in page.alerts], page.after or UNSET)
+    return wire.AlertList([_alert(one) for one in page.entries], page.after or UNSET)
 
 
 async def list_channels(services: Services, org_id: OrgId | None) -> wire.ChannelList:

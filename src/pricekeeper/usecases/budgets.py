@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from pricekeeper.bootstrap import Services
 from pricekeeper.budgets import Balance, BudgetAccount, Kind, Scope, accounts_of, item_partition
 from pricekeeper.errors import InvalidValueError, NotFoundError
+from pricekeeper.storage import invalid_cursor
 from pricekeeper.tenants import Budget, Policy, QuotaScope, read_pages
 from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
@@ -54,7 +55,7 @@ class BudgetCursor(NamedTuple):
         try:
             return cls(parse_org_id(org_id), parse_app_id(app_id) if slash else None)
         except InvalidValueError:
-            raise InvalidValueError("after", "must be the `next` of the page before") from None
+            raise invalid_cursor() from None
 
     @property
     def text(self) -> str:

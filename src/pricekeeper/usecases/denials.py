@@ -50,7 +50,7 @@ async def list_denials(
     page = await DenialListing(services.store).read_org(
         policy.org_id, first_ms, last_ms, request.app_id, request.after
     )
-    return _answer(page.groups, page.after)
+    return _answer(page.entries, page.after)
 
 
 async def list_all_denials(
@@ -65,7 +65,7 @@ async def list_all_denials(
     page = await DenialListing(services.store).read_all(
         lambda one: OrgId(one) in viewer.coverage, first_ms, last_ms, request.after
     )
-    return _answer(page.groups, page.after)
+    return _answer(page.entries, page.after)
 
 
 def _bounds_ms(services: Services, request: DenialsRequest, zone: str) -> tuple[int, int]:

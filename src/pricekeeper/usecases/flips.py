@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 from pricekeeper.activity.event import Flip
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
-from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import org_day
 from pricekeeper.selection.history import FlipHistory, FlipPage
 from pricekeeper.selection.items import KEPT_DAYS
+from pricekeeper.storage import invalid_cursor
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end
 from pricekeeper.wire import activity as wire
@@ -46,7 +46,7 @@ def parse_request(query: Mapping[str, str]) -> FlipsRequest:
 def _parse_cursor(text: str) -> str:
     found = _CURSOR.fullmatch(text)
     if found is None:
-        raise InvalidValueError("after", "must be the `next` of the page before")
+        raise invalid_cursor()
     return f"{found[1]}#{found[2]}"
 
 
