@@ -129,11 +129,10 @@ class ProblemProtocol(HttpToolsProtocol):
         if self._watch is not None:
             self._watch.cancel()
         self._all.leave(self)
-        self._all.held_bytes -= self._held_head_bytes
+        self._hold_head(0)
         for accepted in self._accepted:
             accepted.let_go()
             accepted.give_up()
-        self._held_head_bytes = 0
         self._accepted.clear()
         self.pipeline.clear()
         super().connection_lost(exc)
@@ -247,8 +246,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))
         self._head_ended = True
-        self._all.held_bytes -= self._held_head_bytes
-        self._held_head_bytes = 0
+        self._hold_head(0)
         exchange.hold(self._head_bytes)
         self._accepted.append(exchange)
 
@@ -256,7 +254,7 @@ class ProblemProtocol(HttpToolsProtocol):
         """Make the scope as uvicorn does, with an `Exchange` for its answer."""
         scope, version = self.scope, self.parser.get_http_version()
         if self._hosts != 1 and version != "1.0":
-            raise _HeadRefusedError("host: has to be sent, and once")
+            raise _HeadRefusedError("send exactly one Host header")
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         scope["method"] = self.parser.get_method().decode("ascii")
@@ -333,10 +331,6 @@ class ProblemProtocol(HttpToolsProtocol):
         elif self._stop_taking():
             self.transport.close()
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP."""
-        self._refuse(400, "INVALID_REQUEST", msg or "this is not HTTP")
-
     def make_room(self) -> None:
         """Close the connection to free its place or the bytes that it holds."""
         if self.transport.get_write_buffer_size():
@@ -347,8 +341,12 @@ class ProblemProtocol(HttpToolsProtocol):
             self._refuse_for_room()
         elif self._stop_taking():
             self.transport.close()  # between requests, where clients expect it
-        self._all.held_bytes -= self._held_head_bytes
-        self._held_head_bytes = 0
+        self._hold_head(0)
+
+    def _hold_head(self, count: int) -> None:
+        """Count so many bytes of an incomplete head as held."""
+        self._all.held_bytes += count - self._held_head_bytes
+        self._held_head_bytes = count
 
     def _is_at_work(self) -> bool:
         """Whether every request that came is complete, and one is not answered yet."""
@@ -363,8 +361,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self._gathered_bytes = max(0, self._gathered_bytes + count - excused)
             self._gathered_pieces = 0 if self._body_parts else self._gathered_pieces + 1
             if not self._head_ended:
-                self._all.held_bytes += self._gathered_bytes - self._held_head_bytes
-                self._held_head_bytes = self._gathered_bytes
+                self._hold_head(self._gathered_bytes)
         if self._gathered_bytes > HEAD_BYTES_MAX or self._gathered_pieces > HEAD_PIECES_MAX:
             self._refuse_head()
             return False
@@ -415,9 +412,9 @@ class ProblemProtocol(HttpToolsProtocol):
         if str(error) == PREFACE_ERROR and newest is None:  # nothing came before it
             self._begin_http2(data[PREFACE_BYTES - self._gathered_bytes :])
         elif not isinstance(cause, _HeadRefusedError):
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse(400, "INVALID_REQUEST", "this is not a valid HTTP/1.1 request")
         elif cause.args:
-            self.send_400_response(str(cause))
+            self._refuse(400, "INVALID_REQUEST", str(cause))
         elif len(self.pipeline) >= PIPELINED_MAX:
             self._stop_taking()  # accepted requests are answered; the client may reconnect
         else:
