@@ -105,23 +105,20 @@ async def test_the_tier_that_was_served_is_what_is_billed(keeper: AsyncPriceKeep
     assert record["cost_usd_micros"] == COST_USD_MICROS
 
 
-async def test_a_failure_after_the_call_is_billed(keeper: AsyncPriceKeeper, api: Api) -> None:
-    with pytest.raises(KeyError, match="ours"):
-        await failing_after(keeper, 1_000, 100)
-    assert await keeper.flush() == 0
-
-    assert await money_of(api) == Money(COST_USD_MICROS, 0)
-
-
-async def test_usage_that_the_service_refuses_does_not_hide_the_callers_own_error(
-    keeper: AsyncPriceKeeper, api: Api
+@pytest.mark.parametrize(
+    ("used", "money"),
+    [((1_000, 100), Money(COST_USD_MICROS, 0)), ((-1, 0), Money(0, WORST_USD_MICROS))],
+    ids=["billed", "refused by the service"],
+)
+async def test_a_failure_after_the_call_is_the_callers_and_is_billed(
+    keeper: AsyncPriceKeeper, api: Api, used: tuple[int, int], money: Money
 ) -> None:
-    """The report is set aside, and the hold stays."""
+    """A refused report is set aside, and the hold stays."""
     with pytest.raises(KeyError, match="ours"):
-        await failing_after(keeper, -1, 0)
+        await failing_after(keeper, *used)
     assert await keeper.flush() == 0
 
-    assert await money_of(api) == Money(0, WORST_USD_MICROS)
+    assert await money_of(api) == money
 
 
 async def test_a_call_beyond_a_limit_is_never_begun(keeper: AsyncPriceKeeper, api: Api) -> None:

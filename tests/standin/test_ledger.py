@@ -67,27 +67,17 @@ def test_a_refusal_is_an_attempt_and_no_entry(standin: Running, bedrock: Any) ->
     assert standin.ledger.entries == []
 
 
+@pytest.mark.parametrize(("attempts", "script"), [(3, {"fate": "silent"}), (1, {"delay_ms": 200})])
 def test_every_attempt_of_a_client_that_times_out_is_billed(
-    standin: Running, make_client: MakeClient
+    standin: Running, make_client: MakeClient, attempts: int, script: dict[str, Any]
 ) -> None:
-    hasty = make_client(attempts=3, read_timeout=0.05)
+    hasty = make_client(attempts=attempts, read_timeout=0.05)
     with pytest.raises(ReadTimeoutError):
-        hasty.converse(modelId=CLAUDE, messages=messages(directive(fate="silent")))
+        hasty.converse(modelId=CLAUDE, messages=messages(directive(**script)))
 
-    assert standin.ledger.wait_until(_hung_up(3))
-    assert standin.ledger.billed_calls == 3
-    assert standin.ledger.totals.output_tokens == 3 * 64
-
-
-def test_a_call_that_is_too_slow_for_its_caller_is_billed(
-    standin: Running, make_client: MakeClient
-) -> None:
-    hasty = make_client(read_timeout=0.05)
-    with pytest.raises(ReadTimeoutError):
-        hasty.converse(modelId=CLAUDE, messages=messages(directive(delay_ms=200)))
-
-    assert standin.ledger.wait_until(_hung_up(1))
-    assert standin.ledger.totals.output_tokens == 64
+    assert standin.ledger.wait_until(_hung_up(attempts))
+    assert standin.ledger.billed_calls == attempts
+    assert standin.ledger.totals.output_tokens == attempts * 64
 
 
 def test_a_caller_with_a_long_prompt_is_seen_leaving(

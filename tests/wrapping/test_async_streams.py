@@ -166,26 +166,19 @@ async def test_a_closed_stream_has_no_further_events(program: Program, bedrock: 
     await assert_exact(program)
 
 
+@pytest.mark.parametrize(
+    ("fate", "error"),
+    [("breaks-off", EventStreamError), ("cut", aiohttp.ClientPayloadError), ("cut", None)],
+    ids=["an error of Bedrock", "a lost connection", "a lost connection, unread"],
+)
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_an_error_of_bedrocks_in_the_middle_leaves_it_held(
-    program: Program, bedrock: Any, operation: str
+async def test_a_stream_that_breaks_off_stays_held(
+    program: Program, bedrock: Any, operation: str, fate: str, error: type[Exception] | None
 ) -> None:
     """There was output, of unknown length."""
-    stream = await begin(bedrock, operation, fate="breaks-off")
-    with pytest.raises(EventStreamError):
-        _ = [event async for event in stream]
-    del stream
-    await assert_marked(program, 1)
-
-
-@pytest.mark.parametrize("reads", [True, False])
-@pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_connection_that_is_cut_leaves_it_held(
-    program: Program, bedrock: Any, operation: str, reads: bool
-) -> None:
-    stream = await begin(bedrock, operation, fate="cut")
-    if reads:
-        with pytest.raises(aiohttp.ClientPayloadError):
+    stream = await begin(bedrock, operation, fate=fate)
+    if error is not None:
+        with pytest.raises(error):
             _ = [event async for event in stream]
     del stream
     await assert_marked(program, 1)

@@ -154,26 +154,19 @@ def test_the_connection_of_a_drained_stream_is_used_again(program: Program) -> N
     assert pool.num_connections == 1
 
 
+@pytest.mark.parametrize(
+    ("fate", "error"),
+    [("breaks-off", EventStreamError), ("cut", HTTPError), ("cut", None)],
+    ids=["an error of Bedrock", "a lost connection", "a lost connection, unread"],
+)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_error_of_bedrocks_in_the_middle_leaves_it_held(
-    program: Program, operation: str
+def test_a_stream_that_breaks_off_stays_held(
+    program: Program, operation: str, fate: str, error: type[Exception] | None
 ) -> None:
     """There was output, of unknown length."""
-    stream = begin(program.client(), operation, fate="breaks-off")
-    with pytest.raises(EventStreamError):
-        list(stream)
-    del stream
-    program.assert_marked(1)
-
-
-@pytest.mark.parametrize("reads", [True, False])
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_connection_that_is_cut_leaves_it_held(
-    program: Program, operation: str, reads: bool
-) -> None:
-    stream = begin(program.client(), operation, fate="cut")
-    if reads:
-        with pytest.raises(HTTPError):
+    stream = begin(program.client(), operation, fate=fate)
+    if error is not None:
+        with pytest.raises(error):
             list(stream)
     del stream
     program.assert_marked(1)
