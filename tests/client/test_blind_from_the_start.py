@@ -16,7 +16,6 @@ from pricekeeper.client import (
     AsyncPriceKeeper,
     ServiceError,
     UnavailableError,
-    breaker,
     engine,
 )
 from pricekeeper.client.memory import Memory
@@ -39,7 +38,7 @@ Begin = Callable[..., AsyncPriceKeeper]
 @pytest.fixture(autouse=True)
 async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
     await acme.put_budget()
-    monkeypatch.setattr(breaker, "BACKOFF", Backoff(50, 30_000))
+    monkeypatch.setattr(engine, "BACKOFF", Backoff(50, 30_000))
 
 
 @pytest.fixture

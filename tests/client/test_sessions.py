@@ -52,7 +52,7 @@ async def test_credentials_that_were_revoked_are_a_clear_error(acme: Acme) -> No
         with pytest.raises(ForbiddenError):
             await keeper.authorize(1_000, 500)
     assert keeper.untold == 1
-    assert not keeper.engine._breaker.is_open
+    assert not keeper.engine.is_cut_off
     await keeper.close()
 
     acme.secrets[acme.client_id] = new["client_secret"]
@@ -69,5 +69,5 @@ async def test_a_wrong_secret_costs_one_login_for_all(acme: Acme) -> None:
             *(keeper.authorize(1, 1) for _ in range(5)), return_exceptions=True
         )
         assert [type(one) for one in outcomes] == [ForbiddenError] * 5
-        assert not keeper.engine._breaker.is_open
+        assert not keeper.engine.is_cut_off
         assert keeper.untold == 0

@@ -23,7 +23,6 @@ from pricekeeper.client import (
     PriceKeeper,
     RejectedError,
     UnavailableError,
-    breaker,
     engine,
 )
 from pricekeeper.client.blind import BlindCalls
@@ -45,7 +44,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture(autouse=True)
 async def a_budget(acme: Acme, monkeypatch: pytest.MonkeyPatch) -> None:
     await acme.put_budget()
-    monkeypatch.setattr(breaker, "BACKOFF", Backoff(50, 30_000))
+    monkeypatch.setattr(engine, "BACKOFF", Backoff(50, 30_000))
 
 
 @pytest.fixture
@@ -171,7 +170,7 @@ class TestHanging:
         with pytest.raises(NoAnswerError):
             await keeper.authorize(1_000, 500)
         wire.go_on()
-        await until(lambda: not keeper.engine._breaker.is_open)
+        await until(lambda: not keeper.engine.is_cut_off)
         await until(lambda: keeper.untold == 0)
         assert await money_of(api) == Money(0, 0)
         await use(keeper)
@@ -202,7 +201,7 @@ class TestHanging:
 
         monkeypatch.setattr(Api, "budgets", budgets)
         keeper.engine._loop.call(keeper.engine._fail)
-        await until(lambda: not keeper.engine._breaker.is_open and not answers)
+        await until(lambda: not keeper.engine.is_cut_off and not answers)
 
 
 class TestLostReplies:
@@ -447,7 +446,7 @@ class TestProcesses:
 
     @pytest.fixture(autouse=True)
     async def a_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(breaker, "BACKOFF", Backoff(50, 30_000))
+        monkeypatch.setattr(engine, "BACKOFF", Backoff(50, 30_000))
 
     async def test_a_restart_loses_nothing(self, service: Service, app: Credentials) -> None:
         """Killed with calls under way, down while they end, and restarted on the same file."""
@@ -494,7 +493,7 @@ class TestProcesses:
             assert all(kinds.count("NoAnswerError") <= 1 for kinds in outcomes)
             assert all(set(kinds[1:]) == {"BreakerOpenError"} for kinds in outcomes)
             service.go_on()
-            await until(lambda: not keeper.engine._breaker.is_open)
+            await until(lambda: not keeper.engine.is_cut_off)
             async with Api(app.url, app.client_id, app.client_secret) as api:
                 await until(lambda: is_settled(api, COST_USD_MICROS))
                 assert (await api.authorizations(status="open"))["authorizations"] == []

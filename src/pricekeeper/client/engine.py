@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from http import HTTPStatus
@@ -23,7 +24,6 @@ from typing import Any, Final, TypeVar, Unpack
 from pricekeeper.client.answers import Authorization, Settled
 from pricekeeper.client.api import Api
 from pricekeeper.client.blind import PROMPT_TOKENS_MAX, BlindCalls, rfc3339
-from pricekeeper.client.breaker import Breaker
 from pricekeeper.client.configuration import KeeperSettings
 from pricekeeper.client.errors import (
     BreakerOpenError,
@@ -45,9 +45,12 @@ from pricekeeper.client.spool import Spool, SpoolEntry, find_folder
 from pricekeeper.client.telling import Teller
 from pricekeeper.client.threads import LoopThread
 from pricekeeper.clock import Clock, SystemClock
+from pricekeeper.concurrency import Backoff
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.tags import check_tags
 
+BACKOFF: Final = Backoff(500, 30_000)
+"""Pauses between probes. The first value is the minimum."""
 SNAPSHOT_EVERY_MS: Final = 300_000
 STOP_SECS: Final = 0.5
 _INTERNAL: Final = HTTPStatus.INTERNAL_SERVER_ERROR
@@ -66,7 +69,8 @@ class Engine:
             find_folder(configuration.spool_dir, configuration.url, configuration.client.client_id)
         )
         self._clock = clock or SystemClock()
-        self._breaker = Breaker()
+        self._failures = 0
+        """In a row; the breaker is open from the first one on."""
         self._blind = BlindCalls(configuration, self._clock, Memory(self.spool.folder))
         self._loop = LoopThread("pricekeeper")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,6 +78,11 @@ class Engine:
         self.api: Api
         self._teller: Teller
         self._loop.submit(self._begin()).result()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the breaker is open: the service does not answer, so callers do not wait."""
+        return self._failures > 0
 
     async def _begin(self) -> None:
         """Create what belongs to the event loop, on that loop."""
@@ -107,7 +116,7 @@ class Engine:
 
     async def ask(self, work: Coroutine[Any, Any, T]) -> T:
         """Await the service's answer, within the deadline."""
-        if self._breaker.is_open:
+        if self.is_cut_off:
             work.close()
             raise BreakerOpenError(self.configuration.url)
         try:
@@ -267,7 +276,7 @@ class Engine:
 
         If the breaker is open, this does not wait.
         """
-        if not self._breaker.is_open:
+        if not self.is_cut_off:
             try:
                 async with self._deadline():
                     await self._teller.flush()
@@ -310,7 +319,7 @@ class Engine:
         kept = self._tell(entry)
         if kept is None:
             raise SpoolFullError(self.configuration.url)
-        if self._breaker.is_open:
+        if self.is_cut_off:
             return None
         expected = self._teller.expect(kept)
         try:
@@ -332,25 +341,29 @@ class Engine:
             self._fail()
 
     def _note_answer(self) -> None:
-        if self._breaker.is_open:
+        if self.is_cut_off:
             _log.warning("the price keeper at %s answers again", self.configuration.url)
-            self._breaker.succeed()
+            self._failures = 0
             self._teller.resume()
 
     def _fail(self) -> None:
         """Open the breaker, and probe the service in the background."""
-        if not self._breaker.is_open:
+        if not self.is_cut_off:
             _log.warning("the price keeper at %s does not answer", self.configuration.url)
-        self._breaker.fail()
+        self._failures += 1
         if not self._is_probing:
             self._is_probing = True
             self._start(self._probe())
 
+    def _pause_ms(self) -> int:
+        """The pause before the service is asked again. It doubles with each failure."""
+        return BACKOFF.first_ms + BACKOFF.pause_ms(max(1, self._failures), secrets.randbelow)
+
     async def _probe(self) -> None:
         try:
-            while self._breaker.is_open:
-                await self._clock.sleep_ms(self._breaker.pause_ms())
-                if self._breaker.is_open:
+            while self.is_cut_off:
+                await self._clock.sleep_ms(self._pause_ms())
+                if self.is_cut_off:
                     await self._try_once()
         finally:
             self._is_probing = False
@@ -361,12 +374,12 @@ class Engine:
             async with self._deadline():
                 await self.api.budgets()
         except (UnavailableError, TimeoutError):
-            self._breaker.fail()
+            self._failures += 1
         except ServiceError:
             self._note_answer()
         except Exception as error:  # noqa: BLE001 - what answers is not the service
             _log.debug("what answers is not the price keeper: %r", error)
-            self._breaker.fail()
+            self._failures += 1
         else:
             self._note_answer()
 
@@ -377,7 +390,7 @@ class Engine:
                 await self._learn()
             except Exception as error:  # noqa: BLE001 - the next one may be better
                 _log.debug("what the service allows can't be read: %r", error)
-            wait_ms = SNAPSHOT_EVERY_MS if self._blind.is_ready else self._breaker.pause_ms()
+            wait_ms = SNAPSHOT_EVERY_MS if self._blind.is_ready else self._pause_ms()
             await self._clock.sleep_ms(wait_ms)
 
     async def _learn(self) -> None:

@@ -132,7 +132,8 @@ async def send_answer(exchange: Exchange, answer: Answer, call: Call) -> None:
         await _stream(exchange, answer.stream, answer, call)
         return
     await exchange.drain()
-    write_at_once(exchange, answer, answer.body, call)
+    if not write_at_once(exchange, answer, answer.body, call):
+        raise RuntimeError("the answer could not be written")  # the connection is closed then
 
 
 def _headers(answer: Answer, body: bytes | None, call: Call) -> list[tuple[bytes, bytes]]:
