@@ -1,7 +1,6 @@
-"""How much: usage counted exactly once, and what it comes to by day.
+"""Metering: usage counted exactly once, and its totals by day.
 
-`Metering` counts records and answers what was spent; `Aggregator` keeps the daily totals up to
-date; `days` knows when an organisation's day begins.
+`Metering` counts records and reads spend. `Aggregator` keeps the daily totals up to date.
 """
 
 from pricekeeper.days import day_start_ms, next_midnight_ms, org_day

@@ -1,16 +1,15 @@
-"""Admission: a record or a batch gets places in the commit queue, waits for them, or is refused.
+"""Admission: a record or batch gets places in the commit queue, waits for them, or is refused.
 
-An organisation whose share of the queue is used up is the one that waits: for `WAIT_MS_MAX`, in the
-order in which its requests came, and with nothing of them parsed. Then it is refused with
-`OverloadedError`. A client that repeats a refused request at once would otherwise be answered again
-and again, and the refusals alone would take the processor from everybody's records.
+If an organisation has used up its share of the queue, its requests wait up to `WAIT_MS_MAX`, first
+come first served and unparsed. Then they are refused with `OverloadedError`. Without this wait, a
+client that retries at once would use the whole processor for refusals.
 
-To read and price a hundred records takes milliseconds of the event loop. So a batch takes
-`BATCH_MAX` places before its body is parsed, `AT_WORK_MAX` batches are read and priced at once, and
-`GROUP_RECORDS` of their records in one turn of the loop. The others wait, in turns by organisation.
+Reading and pricing a hundred records takes milliseconds of the event loop. So a batch takes
+`BATCH_MAX` places before its body is parsed, `AT_WORK_MAX` batches are read and priced at a time,
+and `GROUP_RECORDS` of their records in one turn of the loop. The others wait, in turns by
+organisation.
 
-Bounds: ``places_max`` places, `WAITING_MAX` requests that wait for some (each organisation has its
-share of these, too), and the two above.
+Bounds: ``places_max`` places, and `WAITING_MAX` waiting requests, shared by organisation.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from pricekeeper.wire.bounds import BATCH_MAX
 
 WAIT_MS_MAX: Final = 1_000
 REFUSE_EVERY_MS: Final = 10
-"""Refusals are gathered: at most one round in so many milliseconds."""
+"""At most one round of refusals in this time."""
 WAITING_MAX: Final = 2_000
 AT_WORK_MAX: Final = 4
 GROUP_RECORDS: Final = 10
-"""Records that are read or priced before other requests get their turn: under a millisecond."""
+"""Records read or priced in one turn of the loop: under a millisecond."""
 
 
 class PlaceRequest:
@@ -48,7 +47,7 @@ class PlaceRequest:
         self.deadline_ms = deadline_ms
         """On the monotonic clock."""
         self.is_admitted: bool | None = None
-        """``None`` as long as it waits."""
+        """``None`` while it waits."""
         self.tell = tell
 
 
@@ -66,7 +65,7 @@ class Admission:
         self.slots = FairSlots(AT_WORK_MAX)
 
     async def take(self, org_id: str, count: int = 1) -> None:
-        """Take so many places, or wait for them, or raise `OverloadedError`."""
+        """Take places, waiting if needed; raise `OverloadedError` after the wait."""
         if self.take_at_once(org_id, count):
             return
         decided = asyncio.Event()
@@ -82,13 +81,13 @@ class Admission:
             raise _refusal()
 
     def take_at_once(self, org_id: str, count: int = 1) -> bool:
-        """Take so many places, if there is room and nobody waits; returns whether it did."""
+        """Take places if there is room and no request waits; return whether it did."""
         return org_id not in self._queues and self.shares.take(org_id, count)
 
     def wait(self, org_id: str, count: int, tell: Callable[[bool], None]) -> PlaceRequest | None:
-        """Wait for so many places; ``tell`` is called with whether they were got in time.
+        """Queue a request for places. ``tell`` is called with whether it got them in time.
 
-        ``None`` if too many of the organisation wait already.
+        Returns ``None`` if too many requests of the organisation wait already.
         """
         if not self._waiting_shares.take(org_id):
             return None
@@ -102,24 +101,24 @@ class Admission:
         return request
 
     def withdraw(self, request: PlaceRequest) -> None:
-        """Wait no longer, and give back what was got."""
+        """Stop waiting, and return the places if it got them."""
         if request.is_admitted:
             self.give_back(request.org_id, request.count)  # admitted and cancelled in one turn
         elif request.is_admitted is None:
             self._decide(request, admitted=False)
 
     def give_back(self, org_id: str, count: int = 1) -> None:
-        """Give places back; those who wait get them at the end of this turn of the loop."""
+        """Return places; waiting requests get them at the end of this turn of the loop."""
         self.shares.give_back(org_id, count)
         if self._queues and not self._admitting:
             self._admitting = True
             asyncio.get_running_loop().call_soon(self._admit)
 
     def queue_batch(self, org_id: str, go_on: Callable[[BatchPlaces | None], None]) -> bool:
-        """Let a batch wait for places without a task, if there are none; returns whether it waits.
+        """Let a batch wait for places without a task; return ``False`` if it need not wait.
 
-        ``go_on`` is called with its places, or without any if none came free in time; at once, if
-        too many of its organisation wait already.
+        ``go_on`` is called with its places, or with ``None`` if it got none in time or too many
+        wait.
         """
         if org_id not in self._queues and self.shares.room(org_id) >= BATCH_MAX:
             return False
@@ -133,7 +132,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit_batch(self, org_id: str) -> AsyncIterator[BatchPlaces]:
-        """Places for a whole batch until the end of the block or `BatchPlaces.end_work`."""
+        """Hold places for a whole batch until the end of the block or `BatchPlaces.end_work`."""
         await self.take(org_id, BATCH_MAX)
         places = BatchPlaces(org_id, self)
         try:
@@ -142,13 +141,13 @@ class Admission:
             places.end_work()
 
     async def close(self) -> None:
-        """Stop refusing by time. Those who wait are admitted when places come back."""
+        """Stop refusing by time. Waiting requests are admitted when places return."""
         if self._refusing is not None:
             self._refusing.cancel()
             await asyncio.wait([self._refusing])
 
     def _admit(self) -> None:
-        """Let in whoever has room now: of each organisation, those who came first."""
+        """Admit waiting requests for which there is room, oldest first in each organisation."""
         self._admitting = False
         for org_id, queue in tuple(self._queues.items()):
             while queue and self.shares.take(org_id, queue[0].count):
@@ -157,7 +156,7 @@ class Admission:
                 request.tell(True)  # noqa: FBT003
 
     async def _refuse(self) -> None:
-        """Refuse whoever has waited long enough; all wait equally long, so the oldest is first."""
+        """Refuse expired requests. All wait equally long, so the oldest is first."""
         while self._by_deadline:
             now_ms = self._clock.monotonic_ms()
             until_ms = max(self._by_deadline[0].deadline_ms, now_ms + REFUSE_EVERY_MS)
@@ -169,7 +168,7 @@ class Admission:
                     request.tell(False)  # noqa: FBT003
 
     def _decide(self, request: PlaceRequest, *, admitted: bool) -> None:
-        """End its waiting. The first in a queue still waits; an empty queue is removed."""
+        """End the waiting of a request, and drop decided requests at the head of its queue."""
         request.is_admitted, org_id = admitted, request.org_id
         self._waiting_shares.give_back(org_id)
         queue = self._queues[org_id]
@@ -180,7 +179,7 @@ class Admission:
 
 
 class BatchPlaces:
-    """The places that a batch holds for its records, and its slot while it is being read."""
+    """The places that a batch holds for its records, and its slot while it is read."""
 
     __slots__ = ("_admission", "_at_work", "_left", "_org_id")
 
@@ -191,16 +190,16 @@ class BatchPlaces:
         self._at_work = False
 
     async def begin_work(self) -> None:
-        """Wait until the batch may be read and priced."""
+        """Wait for a slot in which the batch may be read and priced."""
         await self._admission.slots.acquire(self._org_id)
         self._at_work = True
 
     def use(self) -> None:
-        """Hand one place over to a record that has been submitted: its answer gives it back."""
+        """Pass one place to a submitted record; its answer returns it."""
         self._left -= 1
 
     def end_work(self) -> None:
-        """Let the next batch work, and give back the places that no record uses."""
+        """Release the slot and the unused places."""
         if self._at_work:
             self._at_work = False
             self._admission.slots.release()

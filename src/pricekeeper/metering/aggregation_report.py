@@ -13,35 +13,36 @@ ERRORS_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class AggregationReport:
-    """What a run did. It was complete if nothing ``failed``."""
+    """Result of a run. The run was complete if nothing ``failed``."""
 
     began_at_ms: int
     days: int = 0
     accounts: int = 0
-    """Scope, label and day: what has a total of its own."""
+    """Accounts with new records: scope, label and day."""
     written: int = 0
-    """Accounts whose total was written; those by hour and tag go with it."""
+    """Accounts whose total was written; their totals by hour and tag are not counted."""
     failed: int = 0
     unreadable: int = 0
-    """Accounts that can't be read. They concern nobody else: the run is complete without them."""
+    """Unreadable accounts. The run is complete without them."""
     errors: tuple[str, ...] = ()
-    """The first few different ones."""
+    """The first few distinct errors."""
     lag_ms: int | None = 0
-    """No change was older than that when it got into its total; 0 if there was none to find.
+    """Upper bound for the age of a change when it reached its total; 0 without changes.
 
-    ``None`` if nobody knows, because there was no complete run before."""
+    ``None`` if there was no complete run before.
+    """
     since_last_ms: int | None = None
-    """From the beginning of the last complete run, by anybody, to that of this one."""
+    """Time since the last complete run of any instance began."""
     skipped: bool = False
-    """Another instance had run a moment ago."""
+    """Skipped because another instance ran recently."""
     expired: int = 0
-    """Authorizations of processes that are gone, which were charged at what they held."""
+    """Expired authorizations of dead processes, charged at their holds."""
     unswept: int = 0
-    """Regions in which some may be left, because they could not be read or charged."""
+    """Regions that could not be swept completely."""
 
 
 class TotalChange(NamedTuple):
-    """A total that was made anew, and is another one now."""
+    """A total that a rebuild changed."""
 
     org_id: str
     partition: str
@@ -52,11 +53,11 @@ class TotalChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What came of making the totals of a day anew."""
+    """Result of rebuilding the totals of a day."""
 
     day: str
     orgs: int
-    """Organisations that have posted while records of that day could be."""
+    """Organisations that posted while records of that day could be posted."""
     changes: tuple[TotalChange, ...] = ()
     failed: int = 0
     unreadable: int = 0
@@ -65,7 +66,7 @@ class RebuildReport:
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has done so far."""
+    """Counts what a run does."""
 
     accounts: int = 0
     written: int = 0
@@ -74,10 +75,9 @@ class Tally:
     errors: dict[str, None] = field(default_factory=dict)
     written_at_ms: int = 0
     changes: list[TotalChange] = field(default_factory=list)
-    """Of totals that were made anew."""
+    """Totals that a rebuild changed."""
 
     def fail(self, accounts: int, error: StoreError) -> None:
-        """Note accounts that could not be brought up to date."""
         if isinstance(error, UnreadableItemError):
             self.unreadable += accounts
         else:

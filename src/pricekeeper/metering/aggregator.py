@@ -1,17 +1,16 @@
-"""The aggregator: folds what was posted into the totals, forward only.
+"""The aggregator: folds posted records into the totals, which only move forward.
 
-A run reads the ticks above the checkpoint in which something was posted, the regions into which,
-and the records of these regions; what they add up to moves each total forward (`metering.fold`). So
-its cost follows what was posted, whatever else there is. It does not matter which process runs, how
-many do, or whether none did for a week.
+A run reads the ticks above the checkpoint with marks, their regions, and the
+records of these regions. Their sums move each total forward (`metering.fold`). The cost depends
+only on what was posted. Any number of processes may run it, at any interval.
 
-A tick is closed two ticks after its end: by then every record of it is written, or its day has been
-put down for repair, also where a clock has leapt by a minute. When everything of a tick is in the
+A tick is closed two ticks after its end. By then each of its records is written, or a repair of its
+day was requested, even if a clock has leapt by a minute. Once everything of a tick is in the
 totals, the checkpoint moves past it.
 
-A lost reply to a write needs no care: a total is put in place of the one that was read, and late
-or twice it is refused. An account that can't be read or written is reported and tried again by the
-next run; the others go on. So it is with an organisation with an unreadable page.
+A lost reply does no harm: each total is written on condition that it is still the one that was
+read. An account or page that can't be read or written is reported and retried by the next run;
+other accounts are not affected.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ from pricekeeper.ticks import tick_of
 INTERVAL_MS: Final = 60_000
 JITTER_PCT: Final = 10
 TICKS_AT_ONCE: Final = 64
-"""How many ticks are summed before the checkpoint moves."""
+"""Ticks summed before the checkpoint moves."""
 
 _HOUR_MS: Final = 3_600_000
 _ZONE_WESTERNMOST_MS: Final = 12 * _HOUR_MS
 _ZONE_EASTERNMOST_MS: Final = 14 * _HOUR_MS
 _MARGIN_MS: Final = _HOUR_MS
-"""For clocks that disagree, and for a record that was accepted but takes its time to commit."""
+"""For clocks that differ, and for slow commits."""
 
 
 def closable_tick(now_ms: int) -> int:
-    """The last tick that can be closed: it ended two ticks ago."""
+    """Return the last tick that can be closed: it ended two ticks ago."""
     return tick_of(now_ms) - 3
 
 
 def days_open(since_ms: int, now_ms: int) -> Iterator[str]:
-    """The days, in any zone, on which something may have been counted between these moments."""
+    """Yield the days, in any zone, on which records between these moments may count."""
     first_ms = since_ms - LATE_MS_MAX - _ZONE_WESTERNMOST_MS - _MARGIN_MS
     last_ms = now_ms + AHEAD_MS_MAX + _ZONE_EASTERNMOST_MS + _MARGIN_MS
     for number in range(first_ms // MS_PER_DAY, last_ms // MS_PER_DAY + 1):
@@ -69,7 +68,7 @@ def days_open(since_ms: int, now_ms: int) -> Iterator[str]:
 
 
 class Aggregator:
-    """Brings the totals up to date, once or for as long as it is let."""
+    """Brings the totals up to date, once or at intervals."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class Aggregator:
         look: Look = look_at_nothing,
         randomness: random.Random | None = None,
     ) -> None:
-        """``look`` is told of every organisation whose totals a run has looked at."""
+        """``look`` is called for every organisation whose totals a run has looked at."""
         self._store = store
         self._clock = clock
         self._retention_days = retention_days
@@ -89,7 +88,6 @@ class Aggregator:
 
     @property
     def meter(self) -> FoldMeter:
-        """What its folds have met."""
         return self._fold_runner.meter
 
     async def run_forever(
@@ -97,10 +95,10 @@ class Aggregator:
         interval_ms: int = INTERVAL_MS,
         observe: Callable[[AggregationReport], None] = lambda _: None,
     ) -> None:
-        """Run at every interval, give or take a tenth, until cancelled.
+        """Run at every interval, plus or minus a tenth, until cancelled.
 
-        However many instances do this, one run in an interval is enough: whoever finds that
-        another began less than half an interval ago leaves it at that.
+        One run in an interval is enough for any number of instances: a run is skipped if another
+        one began less than half an interval ago.
         """
         while True:
             spread_ms = interval_ms * JITTER_PCT // 100
@@ -108,15 +106,15 @@ class Aggregator:
             began_ms = self._clock.now_ms()
             try:
                 report = await self.run_once(unless_run_within_ms=interval_ms // 2)
-            except StoreError as error:  # told to whoever observes; the next interval tries again
+            except StoreError as error:  # the next interval tries again
                 told = (f"{type(error).__name__}: {error}",)
                 report = AggregationReport(began_ms, failed=1, errors=told)
             observe(report)
 
     async def run_once(self, *, unless_run_within_ms: int = 0) -> AggregationReport:
-        """Bring every total up to date that may not be.
+        """Bring every total up to date.
 
-        Raises only if what was posted can't be found at all.
+        Raises only if the posted ticks can't be read at all.
         """
         began_ms = self._clock.now_ms()
         checkpoint = await self._store.get(*CHECKPOINT)
@@ -152,9 +150,9 @@ class Aggregator:
         )
 
     async def rebuild_day(self, day: str, org_id: str = "") -> RebuildReport:
-        """Make the totals of a day anew from the journal, of one organisation or of everybody.
+        """Rebuild the totals of a day from the journal, of one organisation or of all.
 
-        No total goes back: what the journal has forgotten stays counted.
+        No total goes back, so expired records stay counted.
         """
         tally = Tally()
         closable = closable_tick(self._clock.now_ms())
@@ -169,10 +167,10 @@ class Aggregator:
         )
 
     async def read_caught_up_at_ms(self) -> int:
-        """The moment up to which everything that was counted is in the totals: at most two calls.
+        """Return the moment up to which all records are in the totals, in at most two calls.
 
-        If no run was ever complete, returns the time of the first call of this method on this
-        store. The first call stores that time.
+        If no run was ever complete, that is the first call of this method on this store, whose time
+        is stored.
         """
         last_ms = checkpoint_from(await self._store.get(*CHECKPOINT))
         if last_ms is not None:
@@ -184,7 +182,7 @@ class Aggregator:
         return awaited_from(waiting)
 
     async def _fold(self, began_ms: int, closed: int, tally: Tally) -> int:
-        """Fold every tick above the one that is closed; returns the last that is closed then."""
+        """Fold every open tick; return the last closed one."""
         closable = max(closed, closable_tick(began_ms))
         ticks = await self._fold_runner.read_ticks(closed + 1, tick_of(began_ms) + 1)
         failed: set[str] = set()
@@ -195,9 +193,9 @@ class Aggregator:
         return closed if failed else closable
 
     async def _rebuild(self, began_ms: int, days: Collection[str], tally: Tally) -> int:
-        """Make the open days anew, after a clock far ahead has closed ticks that had not begun.
+        """Rebuild the open days after a clock far ahead has closed future ticks.
 
-        Nobody has folded since, and totals may say that they have everything of an open tick.
+        Totals may then claim ticks that are still open.
         """
         closable = closable_tick(began_ms)
         first = tick_of(began_ms - LATE_MS_MAX - _MARGIN_MS)
@@ -206,11 +204,11 @@ class Aggregator:
         return closable
 
     async def _advance_checkpoint(self, began_ms: int, closed: int, last_ms: int | None) -> None:
-        """Remember the run. ``last_ms`` is what was remembered when it began, if it can be read."""
+        """Store the checkpoint. ``last_ms`` is the one that was read when the run began."""
         try:
             await self._store.update(checkpoint_update(began_ms, closed))
         except ConditionFailedError as refusal:
-            # A later run is remembered, unless nobody can tell which, or its clock was wrong.
+            # A later run is stored, unless it is unreadable or was made by a wrong clock.
             is_wrong = last_ms is None or _is_ahead(last_ms, began_ms)
             if is_wrong and checkpoint_from(refusal.item) == last_ms:
                 with contextlib.suppress(OutcomeUnknownError):
@@ -220,5 +218,5 @@ class Aggregator:
 
 
 def _is_ahead(last_ms: int | None, began_ms: int) -> bool:
-    """Whether the last run went by a clock that no run of now can believe."""
+    """Whether a clock far ahead made the last run."""
     return last_ms is not None and last_ms > began_ms + LEAP_MS_MAX

@@ -1,4 +1,4 @@
-"""Spend broken down: sums by organisation, app, label, day, hour and the value of a tag.
+"""Groups spend by organisation, app, label, day, hour and the value of a tag.
 
 No I/O, no clock. Sums are exact, in pico-dollars; the total is the sum of all rows.
 """
@@ -17,11 +17,11 @@ ROWS_MAX: Final = 10_000
 
 _FIELD: Final = "group_by"
 _FROM_DAYS: Final = frozenset({ORG, LABEL, DAY})
-"""What the totals of days can tell apart."""
+"""The groups that totals of days have."""
 
 
 class Cell(NamedTuple):
-    """Where something was spent. An app or hour that nobody knows is empty."""
+    """Where something was spent. An unknown app or hour is empty."""
 
     org_id: str
     app_id: str
@@ -31,23 +31,22 @@ class Cell(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """By what spend is broken down, in the order that was asked for."""
+    """The wanted groups, in the order of the request."""
 
     names: tuple[str, ...] = ()
     tag_key: str | None = None
 
     @property
     def fits_days(self) -> bool:
-        """Whether the totals of days tell apart what is asked for."""
+        """Whether totals of days are detailed enough."""
         return _FROM_DAYS.issuperset(self.names) and self.tag_key is None
 
     @property
     def has_hours(self) -> bool:
-        """Whether hours are told apart."""
         return HOUR in self.names
 
     def group_of(self, cell: Cell, value: str) -> tuple[str, ...]:
-        """Where a cell counts, with that value of the tag."""
+        """Return the group of a cell with that value of the tag."""
         parts = {
             ORG: cell.org_id,
             APP: cell.app_id,
@@ -59,7 +58,7 @@ class Grouping(NamedTuple):
 
 
 def parse_grouping(text: str) -> Grouping:
-    """``app,day,tag:team`` as a grouping; nothing is none."""
+    """Parse ``app,day,tag:team``; an empty text is no grouping."""
     names = tuple(text.split(",")) if text else ()
     tags = [name.removeprefix(TAG_PREFIX) for name in names if name.startswith(TAG_PREFIX)]
     for name in names:
@@ -76,31 +75,31 @@ def parse_grouping(text: str) -> Grouping:
 
 
 class Row(NamedTuple):
-    """One sum, and what it is of, in the order of the grouping."""
+    """One sum, and its group."""
 
     group: tuple[str, ...]
     counters: Counters
 
 
 class Breakdown:
-    """Adds up what was spent, by group."""
+    """Sums spend by group."""
 
     def __init__(self, grouping: Grouping, tag_value: str | None) -> None:
         self.grouping = grouping
         self._tag_value = tag_value
-        """Of the grouping's tag, the only value that is counted; an empty one is what has none."""
+        """The only value of the grouping's tag to count; empty for spend without the tag."""
         self._sums: dict[tuple[str, ...], Counters] = {}
         self._tagged: dict[tuple[str, ...], Counters] = {}
-        """What of such a sum was counted under a value."""
+        """The part of each sum that was counted under a value."""
 
     def add(self, cell: Cell, counters: Counters) -> None:
-        """Count what was spent there, with or without a tag."""
+        """Add the spend of a cell, with or without a tag."""
         if self._tag_value:
-            return  # what has the value is told by `add_tagged`
+            return  # `add_tagged` adds what has the value
         self._count(self._group(cell, ""), counters)
 
     def add_tagged(self, cell: Cell, value: str, counters: Counters) -> None:
-        """Say that so much of what was spent there had this value of the tag."""
+        """Add the part of a cell's spend that had this value of the tag."""
         if not value:
             return  # as good as no tag
         if self._tag_value in {None, value}:
@@ -111,7 +110,7 @@ class Breakdown:
         self._tagged[rest] = self._tagged.get(rest, NOTHING) + counters
 
     def rows(self) -> list[Row]:
-        """Every group in which something was spent, in order; without groups there is one row."""
+        """Return every group with spend, in order; without groups there is one row."""
         found = dict(self._sums)
         for rest, tagged in self._tagged.items():
             # Totals are read one after another: a tag's may be ahead of the hour's.

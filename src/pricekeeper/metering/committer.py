@@ -1,16 +1,16 @@
-"""The queue in front of the journal: records that are written together wait together.
+"""The queue in front of the journal: groups records that can share a write.
 
-Records of one page are a group, and so are the records of one organisation that need receipts. Of a
-group one write is under way at a time; what arrives meanwhile goes into the next one. A group that
-is new begins at the end of the turn of the event loop, or `linger_ms` later, so that whatever comes
-in that time shares its first write.
+Records of one page are a group, and so are the records of one organisation that need receipts. Each
+group has one write under way; later records go into the next write. A new group starts at the end
+of the turn of the event loop, or `linger_ms` later, so that records of that time share its first
+write.
 
-Groups take turns by organisation (`concurrency.fairness`): a neighbour of one that floods is next
-to be written, however much the other has waiting. A record holds a place of its organisation's
-share of the queue until it is answered (`metering.admission`).
+Groups take turns by organisation (`concurrency.fairness`), so one that floods does not delay
+others. A record holds a place of its organisation's share of the queue until it is answered
+(`metering.admission`).
 
-Bounds: `PENDING_MAX` places, of which one organisation alone can have half, and `WRITES_MAX` writes
-under way.
+Bounds: `PENDING_MAX` places, half of them for one organisation alone, and `WRITES_MAX` writes under
+way.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 PENDING_MAX: Final = 10_000
 WRITES_MAX: Final = 32
 RECEIPTS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 2
-"""Records with receipts in one transaction: their page is one operation more, and the sheet that
-spends them from budgets another."""
+"""Records with receipts in one transaction, beside their page and a sheet of the log."""
 GroupKey: TypeAlias = tuple[str, str]
 
 _log = structlog.get_logger(__name__)
 
 
 class _Group:
-    """Records that can be written together."""
+    """Records that can share a write."""
 
     __slots__ = ("key", "waiting")
 
@@ -50,7 +49,7 @@ class _Group:
         self.waiting: deque[Submission] = deque()
 
     def take(self) -> list[Submission]:
-        """Take what one write can hold."""
+        """Take as many as one write can hold."""
         most = WRITE_WEIGHT_MAX if self.key[1] else RECEIPTS_MAX
         taken: list[Submission] = []
         while self.waiting and (not taken or most >= self.waiting[0].weight):
@@ -60,7 +59,7 @@ class _Group:
 
 
 class Committer:
-    """Hands records to the poster in groups, and its answers to those who wait."""
+    """Passes groups of records to the poster, and its results to the waiting callers."""
 
     def __init__(
         self,
@@ -86,9 +85,9 @@ class Committer:
         self._idle.set()
 
     def submit(self, submission: Submission, waiter: Waiter) -> None:
-        """Have the record written, and let the waiter know what became of it.
+        """Queue a record; ``waiter`` gets its outcome.
 
-        The record has a place in the queue, which is given back with its answer.
+        The record holds a place in the queue, which is returned with its answer.
         """
         if self._closed:
             raise StoreClosedError("metering is closed")
@@ -111,16 +110,15 @@ class Committer:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more is accepted."""
         return self._closed
 
     async def close(self) -> None:
-        """Write what was accepted; nothing more is. Closing twice is fine."""
+        """Write the accepted records, and accept no more. Closing twice is fine."""
         self._closed = True
         await self._idle.wait()
 
     def _enqueue(self, group: _Group) -> None:
-        """Put a group in its organisation's queue, and begin at the end of this turn."""
+        """Queue a group, and start at the end of this turn."""
         self._queue.append(group.key[0], group)
         if not self._starting:
             self._starting = True
@@ -138,7 +136,7 @@ class Committer:
         self._start()
 
     async def _write(self, group: _Group) -> None:
-        """Write a part of the group, and answer everybody in it, whatever happens."""
+        """Write a part of the group, and answer all of it in any case."""
         taken, counted = group.take(), 0
         error: BaseException = StoreError("the records were not answered")
 
@@ -163,7 +161,7 @@ class Committer:
                 del self._groups[group.key]
 
     def _settle(self, settled: Sequence[Settled]) -> int:
-        """Answer those who wait for these records; returns how many of them were counted."""
+        """Answer these records; return how many of them were counted."""
         counted = [one for one, posted in settled if isinstance(posted, Posted) and posted.accepted]
         if counted:
             self.meter.accepted += len(counted)
@@ -172,7 +170,7 @@ class Committer:
         return len(counted)
 
     def _tell_all(self, settled: Sequence[tuple[Submission, Posted | BaseException]]) -> None:
-        """Tell those who wait; the first of them submitted the record, and it may be its own."""
+        """Tell the waiting callers: the first submitted the record, others a duplicate."""
         told = [(self._take_waiting(one), outcome) for one, outcome in settled]
         if not told:
             return
@@ -192,7 +190,7 @@ class Committer:
                     _tell(waiter, error_copy(outcome))
 
     def _take_waiting(self, submission: Submission) -> list[Waiter]:
-        """Those who wait for it; from now on the request id may be submitted anew."""
+        """Return the waiting callers; the request id may be submitted again from now on."""
         key = (submission.org_id, submission.request_id)
         if self._unanswered.get(key) is submission:
             del self._unanswered[key]
@@ -201,7 +199,7 @@ class Committer:
 
 
 def _tell(waiter: Waiter, outcome: Posted | BaseException) -> None:
-    """Let one waiter know. What goes wrong there must not keep the others from being told."""
+    """Call one waiter; its error must not stop the others."""
     try:
         waiter(outcome)
     except Exception as error:  # noqa: BLE001 - a bug of ours, which is logged

@@ -1,12 +1,11 @@
-"""What is counted, and under which heading.
+"""Accounts and their counters.
 
-An `Account` is what one scope spent on one label on one day. `Counters` are added, never
-averaged or rounded; the cost is in pico-dollars, exact, and becomes micro-dollars only where
-it is shown.
+An `Account` is a scope's spend on one label on one day. `Counters` are only added, never averaged
+or rounded. The cost is exact, in pico-dollars, and becomes micro-dollars only where it is shown.
 
-A correction takes a record out of the amounts and adds it to what was ``voided``. So two things
-only ever grow: what was voided, and the amounts together with that. One sum can therefore be said
-to contain another (`dominates`), which is what lets totals move forward only.
+A correction subtracts a record from the amounts and adds it to ``voided``. So two things only grow:
+``voided``, and the amounts plus ``voided``. This allows to tell whether one sum contains another
+(`dominates`), so totals can move forward only.
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ class Account(NamedTuple):
 
     @property
     def org_id(self) -> str:
-        """The organisation that the scope belongs to."""
         return self.scope_key.split("#", 2)[1]
 
     @property
     def partition(self) -> str:
-        """Where the totals of its scope and label are, whatever the day."""
+        """The partition of the totals of its scope and label."""
         return f"{self.scope_key}#LABEL#{self.label}"
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """How much was used, without what was voided."""
+    """How much was used, without voided records."""
 
     cost_usd_picos: int = 0
     input_tokens: int = 0
@@ -50,11 +48,11 @@ class Counters(msgspec.Struct, frozen=True):
     requests: int = 0
     errors: int = 0
     voided: Counters | UnsetType = UNSET
-    """What corrections have taken out, if there were any."""
+    """The sum of voided records."""
 
     @classmethod
     def of_amounts(cls, amounts: Iterable[int]) -> Counters:
-        """The amounts in the order of `COUNTER_NAMES`, of which nothing was voided."""
+        """Make counters of amounts in the order of `COUNTER_NAMES`."""
         cost, tokens_in, tokens_out, cache_reads, cache_writes, requests, errors = amounts
         return Counters(cost, tokens_in, tokens_out, cache_reads, cache_writes, requests, errors)
 
@@ -65,7 +63,7 @@ class Counters(msgspec.Struct, frozen=True):
 
     @property
     def cost_usd_micros(self) -> int:
-        """The whole micro-dollars, for showing; the rest is never lost, only not shown."""
+        """The cost in whole micro-dollars, for showing."""
         return split_micros(self.cost_usd_picos)[0]
 
     def __add__(self, other: Counters) -> Counters:
@@ -81,7 +79,7 @@ class Counters(msgspec.Struct, frozen=True):
         )
 
     def __sub__(self, other: Counters) -> Counters:
-        """What is left of a sum without one of its parts."""
+        """Subtract a part of the sum."""
         return Counters(
             self.cost_usd_picos - other.cost_usd_picos,
             self.input_tokens - other.input_tokens,
@@ -97,17 +95,17 @@ class Counters(msgspec.Struct, frozen=True):
 
     @property
     def known_voided(self) -> Counters:
-        """What corrections have taken out, which may be nothing."""
+        """The sum of voided records, possibly `NOTHING`."""
         return NOTHING if self.voided is UNSET else self.voided
 
     @property
     def with_voided(self) -> Counters:
-        """What was used together with what was voided of it."""
+        """The amounts plus the voided ones."""
         return self.alone if self.voided is UNSET else self.alone + self.voided
 
     @property
     def alone(self) -> Counters:
-        """The amounts, without saying what was voided."""
+        """The amounts without ``voided``."""
         return Counters(
             self.cost_usd_picos,
             self.input_tokens,
@@ -119,36 +117,34 @@ class Counters(msgspec.Struct, frozen=True):
         )
 
     def dominates(self, other: Counters) -> bool:
-        """Whether everything that the other has counted or voided is counted or voided here."""
+        """Whether this sum contains the other."""
         if self.voided is UNSET and other.voided is UNSET:
             return all(map(ge, _amounts(self), _amounts(other)))
         counted = self.with_voided.dominates(other.with_voided)
         return counted and self.known_voided.dominates(other.known_voided)
 
     def joined(self, other: Counters) -> Counters:
-        """The larger of the two in each field: of two sums of one account, neither loses."""
+        """Return the larger amount of each field, so neither sum loses anything."""
         if self.voided is UNSET and other.voided is UNSET:
             return Counters.of_amounts(map(max, _amounts(self), _amounts(other)))
         voided = self.known_voided.joined(other.known_voided)
         return self.with_voided.joined(other.with_voided).less_voided(voided)
 
     def less_voided(self, voided: Counters) -> Counters:
-        """What is left of it, if that much of it was voided."""
+        """Return these amounts with that much of them voided."""
         return msgspec.structs.replace(self - voided, voided=_unless_nothing(voided))
 
 
 class Total(Counters, frozen=True):
-    """A sum, and the moment up to which everything that was acknowledged is in it.
+    """A sum, and the moment up to which it has everything that was acknowledged.
 
-    What was acknowledged later may be in it as well. The moment is by the clock of whoever
-    summed; 0 if nobody has yet.
+    It may have later records, too. The moment is by the summing process's clock; 0 without a sum.
     """
 
     as_of_ms: int = 0
 
     @classmethod
     def of(cls, counters: Counters, as_of_ms: int) -> Total:
-        """These counters, known as of then."""
         return cls(
             counters.cost_usd_picos,
             counters.input_tokens,

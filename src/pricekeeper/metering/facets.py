@@ -1,13 +1,13 @@
-"""Which totals a record counts in: its account's, and those by hour and by tag. No I/O, no clock.
+"""Which totals a record counts in: of its account, its hour and its tags. No I/O, no clock.
 
 All are items of DailyTotal, and move forward in the same way (`metering.fold`):
 
-- ``{scope}#LABEL#{label}`` / ``DAY#{day}``: the account, which quotas are held against
-- ``ORG#{org}#APP#{app}#LABEL#{label}`` / ``HOUR#{day}#{hour}``: what an app has spent in an hour
-- the same / ``TAG#{key}#{day}#{hour}#{value}``: of that, what had this value of a declared tag
+- ``{scope}#LABEL#{label}`` / ``DAY#{day}``: the account, which quotas are checked against
+- ``ORG#{org}#APP#{app}#LABEL#{label}`` / ``HOUR#{day}#{hour}``: an app's spend in an hour
+- the same / ``TAG#{key}#{day}#{hour}#{value}``: the part with this value of a declared tag
 
-An hour is one of UTC, so that it means the same in every zone. A day of the organisation may begin
-in the middle of one, so the day is part of the key: its hours add up to it exactly.
+Hours are of UTC, so they mean the same in every zone. A day of the organisation may begin within
+one, so the day is part of the key, and its hours add up to it exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pricekeeper.metering.journal import Record, Terms
 from pricekeeper.storage import Key
 
 NO_APP: Final = "-"
-"""Stands for the app of what an organisation reports with its own token: no app is called that."""
+"""The app of usage that an organisation reports with its own token; no app has this id."""
 MS_PER_HOUR: Final = 3_600_000
 DAY, HOUR, TAG = "DAY#", "HOUR#", "TAG#"
 
@@ -34,7 +34,7 @@ class Tag(NamedTuple):
 
 
 class Facet(NamedTuple):
-    """One total that records count in, and the organisation and day that it belongs to."""
+    """One total, and its organisation and day."""
 
     org_id: str
     day: str
@@ -43,12 +43,12 @@ class Facet(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Where the total is, in DailyTotal."""
+        """Its key in DailyTotal."""
         return Key(self.pk, self.sk)
 
     @property
     def account(self) -> Account | None:
-        """The account whose total it is; ``None`` if it is a part of one."""
+        """The account whose total it is, if it is one of a day."""
         if not self.sk.startswith(DAY):
             return None
         scope_key, _, label = self.pk.partition("#LABEL#")
@@ -56,12 +56,12 @@ class Facet(NamedTuple):
 
     @property
     def tag(self) -> Tag | None:
-        """The tag whose total it is; ``None`` if it is that of an account or an hour."""
+        """The tag whose total it is, if it is one."""
         return tag_from(self.sk) if self.sk.startswith(TAG) else None
 
 
 SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
-"""What was posted, by total and tick."""
+"""The posted counters, by total and tick."""
 
 
 def facet_of(account: Account) -> Facet:
@@ -70,46 +70,46 @@ def facet_of(account: Account) -> Facet:
 
 
 def hour_of(epoch_ms: int) -> int:
-    """The hour, since the epoch, that a moment belongs to."""
+    """Return the hour of a moment, counted since the epoch."""
     return epoch_ms // MS_PER_HOUR
 
 
 def app_partition(org_id: str, app_id: str | None, label: str) -> str:
-    """Where the totals of an app by hour and tag are."""
+    """Return the partition of an app's totals by hour and tag."""
     return f"ORG#{org_id}#APP#{app_id or NO_APP}#LABEL#{label}"
 
 
 def hour_sort_key(day: str, hour: int) -> str:
-    """The sort key of the total of an hour."""
+    """Return the sort key of an hour's total."""
     return f"{HOUR}{day}#{hour:07d}"
 
 
 def tag_sort_key(key: str, day: str, hour: int, value: str) -> str:
-    """The sort key of the total of a tag's value in an hour."""
+    """Return the sort key of the total of a tag's value in an hour."""
     return f"{TAG}{key}#{day}#{hour:07d}#{value}"
 
 
 def hour_from(sort_key: str) -> tuple[str, int]:
-    """The day and the hour of a total."""
+    """Return the day and hour of a total."""
     _, day, hour = sort_key.split("#")
     return day, int(hour)
 
 
 def tag_from(sort_key: str) -> Tag:
-    """What a total of a tag is about. A key has no ``#`` in it, a value may have."""
+    """Parse the sort key of a tag's total. A key has no ``#`` in it; a value may."""
     _, key, day, hour, value = sort_key.split("#", 4)
     return Tag(key, day, int(hour), value)
 
 
 class Facets:
-    """The facets of records. Those of the same terms and hour are made once."""
+    """Makes the facets of records, once for the same terms and hour."""
 
     def __init__(self, org_id: str) -> None:
         self._org_id = org_id
         self._known: dict[tuple[Terms, int], tuple[Facet, ...]] = {}
 
     def of(self, record: Record) -> tuple[Facet, ...]:
-        """Every total that the record counts in."""
+        """Return every total that the record counts in."""
         terms, hour = record.terms, hour_of(record.entry.happened_at_ms)
         found = self._known.get((terms, hour))
         if found is None:

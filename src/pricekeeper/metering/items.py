@@ -1,21 +1,21 @@
-"""Keys and items of metering, and the codec between them and values.
+"""Keys and items of metering, and their codec.
 
-- DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``: what an account has spent, with what that is
-  made of (`metering.fold`) under ``adopted``, ``closed``, ``parts`` and ``rev``, and what
-  corrections took out of it under ``voided``
+- DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``: an account's spend, with its parts
+  (`metering.fold`) under ``adopted``, ``closed``, ``parts`` and ``rev``, and corrections under
+  ``voided``
 - DailyTotal, the same and ``HOUR#...``, ``TAG#...``: the same by hour and tag (`metering.facets`)
 - UsageAggSharded ``AGGREGATOR`` / ``CHECKPOINT``: when the last complete aggregation began, and the
   last tick that it closed
 - UsageAggSharded ``SPENT#{day}`` / ``{scope}#LABEL#{label}``: the account has a total of that day
-- UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: that partition has totals of
-  days (``has_days``), of hours and tags (``has_hours``), or adopted usage (``has_adopted``)
+- UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: that partition has totals of days
+  (``has_days``), of hours and tags (``has_hours``), or adopted usage (``has_adopted``)
 
 All items of a day expire `RETENTION_DAYS` after it has ended in every zone. The values of tags are
 in `metering.tag_values`. ``cost_usd_micros`` of a total is a rounded copy of ``cost_usd_picos``.
 
-An item that can't be read raises `UnreadableItemError`; it never counts as nothing. If a page of
-the journal can't be read, the aggregator sets ``lacking_since_ms`` on the totals that may lack it.
-Such a total can't be read either.
+An unreadable item raises `UnreadableItemError`; it never counts as nothing. If a page of the
+journal is unreadable, the aggregator sets ``lacking_since_ms`` on the totals that may lack it. Such
+a total can't be read either.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ RETENTION_DAYS: Final = RETENTION_DAYS_DEFAULT
 CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
 
 Holds: TypeAlias = Literal["has_days", "has_hours", "has_adopted"]
-"""Which totals a partition holds."""
+"""The kinds of totals in a partition."""
 _EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _ENDED_EVERYWHERE_DAYS: Final = 2
-"""From a day's start in UTC: by then it has ended in every zone."""
+"""From a day's start in UTC until it has ended in every zone."""
 _DAYS_REMEMBERED_MAX: Final = 4_096
 _REV: Final = "rev"
 _CLOSED: Final = "closed"
@@ -66,7 +66,7 @@ _NO_PARTS: Final = msgspec.json.encode({})
 _VOIDED: Final = "voided"
 _Amounts = tuple[int, int, int, int, int, int, int]
 _Part = Annotated[list[int], msgspec.Meta(min_length=7, max_length=14)]
-"""The amounts of a tick, and behind them what was voided in it, if anything was."""
+"""The amounts of a tick, followed by the voided ones, if there are any."""
 _decode_parts: Final = msgspec.json.Decoder(dict[str, _Part]).decode
 _decode_amounts: Final = msgspec.json.Decoder(_Amounts).decode
 _CLOSED_TICK: Final = "closed_tick"
@@ -81,13 +81,13 @@ _ACCOUNT: Final = re.compile(r"(ORG#.{1,200})#LABEL#([^#]{1,200})")
 
 
 def spent_put(account: Account, expires_at_epoch: int) -> Put:
-    """Say that the account has a total of its day; to be said any number of times."""
+    """List the account among those with a total of its day. Repeatable."""
     key = Key(f"SPENT#{account.day}", account.partition)
     return Put(USAGE_AGG_SHARDED, {**key.attributes, _EXPIRY: expires_at_epoch})
 
 
 def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: int) -> Update:
-    """Say that the organisation has totals in that partition, unless that is said for longer."""
+    """List the partition, unless it is listed for longer already."""
     return Update(
         USAGE_AGG_SHARDED,
         Key(f"ACCOUNTS#{org_id}", partition),
@@ -97,18 +97,18 @@ def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: 
 
 
 def spent_query(day: str, prefix: str = "") -> Query:
-    """The accounts that have a total of that day, or those whose scope starts with the prefix."""
+    """Query the accounts with a total of that day whose key starts with the prefix."""
     return Query(USAGE_AGG_SHARDED, f"SPENT#{day}", prefix=prefix)
 
 
 def account_from(day: str, item: Item) -> Account | None:
-    """The account that an item of `spent_query` names; what names none is reported."""
+    """Return the account that an item of `spent_query` names; report any other item."""
     named = _named_in(item)
     return None if named is None else Account(*named, day)
 
 
 def _named_in(item: Item) -> tuple[str, str] | None:
-    """The scope and the label that the sort key names."""
+    """Parse the scope and label of the sort key."""
     named = _ACCOUNT.fullmatch(str(item["SK"]))
     if named is None:
         TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no account")
@@ -117,12 +117,12 @@ def _named_in(item: Item) -> tuple[str, str] | None:
 
 
 def partitions_query(org_id: str, prefix: str = "") -> Query:
-    """The partitions in which the organisation has totals."""
+    """Query the partitions with totals of the organisation."""
     return Query(USAGE_AGG_SHARDED, f"ACCOUNTS#{org_id}", prefix=prefix)
 
 
 class Partition(NamedTuple):
-    """Where the totals of a scope, or of an app, on one label are."""
+    """A partition of DailyTotal: the totals of a scope or app on one label."""
 
     scope_key: str
     label: str
@@ -132,12 +132,11 @@ class Partition(NamedTuple):
 
     @property
     def pk(self) -> str:
-        """Its partition key in DailyTotal."""
         return f"{self.scope_key}#LABEL#{self.label}"
 
 
 def partition_from(item: Item) -> Partition | None:
-    """The partition that an item of `partitions_query` names; what names none is reported."""
+    """Return the partition that an item of `partitions_query` names; report any other item."""
     named = _named_in(item)
     if named is None:
         return None
@@ -145,7 +144,7 @@ def partition_from(item: Item) -> Partition | None:
 
 
 def total_key(account: Account) -> tuple[Table, Key]:
-    """Where the account's total is."""
+    """Return the key of the account's total."""
     return DAILY_TOTAL, Key(account.partition, f"DAY#{account.day}")
 
 
@@ -171,7 +170,7 @@ def fold_put(
 ) -> Put:
     """Write a total and its parts, on condition that the stored one is still the one read.
 
-    ``is_whole``: it was made from all records, so it lacks nothing any more.
+    ``is_whole``: it was made from all records, so it lacks none.
     """
     total = Total.of(fold.total, as_of_ms)
     item = _total_item(key, total, expires_at_epoch)
@@ -205,7 +204,7 @@ def _part_from(amounts: list[int]) -> Counters:
 
 
 def fold_from(item: Mapping[str, Any] | None) -> Fold:
-    """The total and its parts. Raises `UnreadableItemError` if they can't be read."""
+    """Decode a total and its parts; raise `UnreadableItemError` if that fails."""
     if item is None:
         return Fold()
     total = total_so_far(item).counters
@@ -227,9 +226,9 @@ def fold_from(item: Mapping[str, Any] | None) -> Fold:
 
 
 def total_from(item: Mapping[str, Any] | None) -> Total:
-    """The total of an item; nothing, as of never, if there is none.
+    """Decode a total; ``None`` is a total of nothing.
 
-    Raises `UnreadableItemError` if the item can't be read, or does not have everything in it.
+    Raises `UnreadableItemError` if the item is unreadable or lacks records.
     """
     if item is None:
         return Total()
@@ -239,7 +238,7 @@ def total_from(item: Mapping[str, Any] | None) -> Total:
 
 
 def total_so_far(item: Mapping[str, Any] | None) -> Total:
-    """As `total_from`, also of a total that lacks records: at least this much was counted."""
+    """Decode a total, even if it lacks records: at least this much was counted."""
     if item is None:
         return Total()
     typed = TypedItem(DAILY_TOTAL, item)
@@ -251,18 +250,18 @@ def total_so_far(item: Mapping[str, Any] | None) -> Total:
 
 
 def lacks_records(item: Mapping[str, Any] | None) -> bool:
-    """Whether the total is marked: some of its records could not be read."""
+    """Whether the total is marked as lacking records."""
     return item is not None and _LACKING in item
 
 
 def lacking_update(account: Account, now_ms: int) -> Update:
-    """Mark an account's total as lacking records; a total made from all of them has no mark."""
+    """Mark an account's total as lacking records. A rebuilt total has no mark."""
     is_unmarked = attr(_REV).exists() & attr(_LACKING).absent()
     return Update(*total_key(account), (Set(_LACKING, now_ms),), is_unmarked)
 
 
 def checkpoint_update(began_ms: int, closed_tick: int) -> Update:
-    """Say that everything acknowledged before then is in the totals; never an earlier moment."""
+    """Move the checkpoint forward: all records acknowledged before are in the totals."""
     table, key = CHECKPOINT
     return Update(
         table,
@@ -273,13 +272,13 @@ def checkpoint_update(began_ms: int, closed_tick: int) -> Update:
 
 
 def checkpoint_put(began_ms: int, closed_tick: int) -> Put:
-    """The same in place of a checkpoint that nobody can read."""
+    """Replace an unreadable checkpoint."""
     table, key = CHECKPOINT
     return Put(table, {**key.attributes, _BEGAN: began_ms, _CLOSED_TICK: closed_tick})
 
 
 def closed_tick_from(item: Mapping[str, Any] | None) -> int | None:
-    """The last tick that was closed for everybody; ``None`` if nobody can tell."""
+    """Return the last closed tick; ``None`` if it is unknown."""
     if item is None:
         return None
     try:
@@ -289,10 +288,10 @@ def closed_tick_from(item: Mapping[str, Any] | None) -> int | None:
 
 
 def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:
-    """When the last complete aggregation began, if there was one.
+    """Return when the last complete aggregation began; ``None`` if there was none.
 
-    A checkpoint that can't be read belongs to everybody, so it stops nobody: it is reported, and
-    the next complete aggregation begins with the oldest day and writes another.
+    An unreadable checkpoint is reported and counts as none: the next complete aggregation starts
+    with the oldest day and writes a new one.
     """
     if item is None or (_BEGAN not in item and _AWAITED in item):
         return None
@@ -303,19 +302,19 @@ def checkpoint_from(item: Mapping[str, Any] | None) -> int | None:
 
 
 def awaited_update(now_ms: int) -> Update:
-    """Say since when a first complete aggregation is waited for; the first moment stays."""
+    """Note since when a first complete aggregation is awaited; the first moment stays."""
     table, key = CHECKPOINT
     return Update(table, key, (Set(_AWAITED, now_ms),), attr(_AWAITED).absent())
 
 
 def awaited_from(item: Mapping[str, Any]) -> int:
-    """Since when a first complete aggregation is waited for."""
+    """Return since when a first complete aggregation is awaited."""
     return TypedItem(USAGE_AGG_SHARDED, item).whole(_AWAITED)
 
 
 @lru_cache(maxsize=_DAYS_REMEMBERED_MAX)
 def day_expires_at_epoch(day: str, retention_days: int = RETENTION_DAYS) -> int:
-    """When everything of that day may be forgotten."""
+    """Return when all items of that day expire."""
     date = date_of(day)
     start = int(datetime(date.year, date.month, date.day, tzinfo=UTC).timestamp())
     return start + (_ENDED_EVERYWHERE_DAYS + retention_days) * _SECS_PER_DAY

@@ -1,21 +1,19 @@
-"""The journal: which page a record is on, and what stands there. No I/O, no clock.
+"""The journal's layout: on which page a record is, and how it is stored. No I/O, no clock.
 
-A request id of version 7 says when it was made. So the id alone says where its record is, for every
-instance and every retry: on a **page** of 16 ms, in a **region** of 65.5 s. A page is an item; each
-record is one attribute of it, named by the rest of its id. What many records share, such as app,
-label and day, is an attribute of its own, its **terms**, under a name made from its content.
+A version 7 request id has its time in it. So the id alone tells every instance where its record is:
+on a **page** of 16 ms in a **region** of 65.5 s. A page is an item. Each record is one attribute,
+named by the rest of its id. The **terms** that many records share, such as app, label and day, are
+an attribute of their own, named by a hash of their content.
 
-A page that is full never changes again. Records that would be on it are on its children, one for
-each further digit of the id.
+A full page never changes again. Further records go to its children, one for each next digit of the
+id.
 
 Records of authorized calls are on **sheets**, beside the pages of a region (`sheet_sort_key`). A
-sheet has up to a few authorizations, and the record of each of them once it is captured. Their ids
-are of version 8, and say on which sheet and under which number the authorization is. If the caller
-gave it an id of its own, the place that a usage record of that id would have is **taken**: in place
-of a record it says which authorization the id stands for.
+sheet has a few authorizations, and the record of each captured one. Their version 8 ids contain the
+sheet and the number of the authorization. If the caller gave its own id, the place that a usage
+record of that id would have is **taken**: it contains the authorization's id instead of a record.
 
-Time passes in **ticks**, which are as long as a region. A record notes when it was sent; the tick
-of that moment is the one in which it is **posted**.
+A **tick** is as long as a region. A record is **posted** in the tick in which it was sent.
 """
 
 from __future__ import annotations
@@ -39,13 +37,13 @@ from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.ticks import REGION_DIGITS, tick_of
 
 FULL_WEIGHT: Final = 64
-"""A page that holds as much as this takes nothing more."""
+"""A page with this weight accepts no more records."""
 WRITE_WEIGHT_MAX: Final = 100
-"""What one write may add to a page, so that no page comes near the largest item."""
+"""The most weight that one write adds, so no page comes near the largest item."""
 WEIGHT_BYTES: Final = 512
-"""A record weighs 1, and 1 more for each so many bytes of its terms."""
+"""A record weighs 1, plus 1 for each so many bytes of its terms."""
 SHARDS_PER_LANE: Final = 8
-"""An organisation of so many shards has one lane of pages; one of twice as many has two."""
+"""Shards of an organisation for one lane of pages."""
 
 PAGE_DIGITS: Final = 11
 ID_DIGITS: Final = 31
@@ -54,18 +52,18 @@ _VARIANT_AT: Final = 16
 _NAME_LENGTH: Final = 14
 _TERMS_BYTES: Final = 12
 _PRIVATE, _VOID_NOTE = "x", "v"
-"""What the sort keys of a private page and a void note start with: no digits, and no sheet."""
+"""First characters of the sort keys of a private page and a void note: no digits."""
 _ERROR, _ESTIMATED = 1, 2
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 encode_entry: Final[Callable[[JournalEntry], bytes]] = _encode
-"""The value of a record's attribute."""
+"""Encode the value of a record's attribute."""
 
 
 def lanes_of(shard_count: int) -> int:
-    """Over how many partitions a region is spread, for an organisation of so many shards."""
+    """Return how many lanes a region has for an organisation with so many shards."""
     return max(1, shard_count // SHARDS_PER_LANE)
 
 
@@ -82,16 +80,15 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def minted_ms(self) -> int:
-        """When the id was made, by the clock of whoever made it."""
+        """When the id was made, by its maker's clock."""
         return int(self.digits[:_TIME_DIGITS], 16)
 
     @property
     def region(self) -> str:
-        """The digits that all ids of a region have in common."""
         return self.digits[:REGION_DIGITS]
 
     def lane(self, lanes: int) -> int:
-        """Which lane of its region the record is in: pages that follow each other take turns."""
+        """Return the lane of the record; consecutive pages take turns."""
         return int(self.digits[PAGE_DIGITS - 1], 16) % lanes
 
     @property
@@ -102,7 +99,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 def address_of(request_id: str) -> Address | None:
-    """Where the record of that id is; ``None`` if the id has no time in it.
+    """Return where the record of that id is; ``None`` if the id has no time in it.
 
     The id is in canonical form: lower case, with dashes.
     """
@@ -113,7 +110,7 @@ def address_of(request_id: str) -> Address | None:
 
 
 def request_id_of(region_page: str, name: str) -> str:
-    """The request id of a record, from its page's sort key and its attribute's name."""
+    """Return the request id of a record from its page's sort key and its attribute."""
     if region_page[:1] == SHEET:
         return authorization_id_of(region_page, int(name))
     rest = base64.urlsafe_b64decode(name + "==").hex()
@@ -122,7 +119,7 @@ def request_id_of(region_page: str, name: str) -> str:
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the records of one app, label and day have in common."""
+    """What the records of one app, label and day share."""
 
     scope_key: str
     app_id: str | None
@@ -134,11 +131,11 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     calling_region: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     tag_keys: tuple[str, ...] = ()
-    """Those of the tags that the organisation has declared: totals are made by their values."""
+    """The declared tags: totals are made by their values."""
 
 
 class StoredTerms(NamedTuple):
-    """Terms as a page has them."""
+    """Terms in their stored form."""
 
     ref: bytes
     name: str
@@ -146,26 +143,26 @@ class StoredTerms(NamedTuple):
 
 
 def store_form(terms: Terms) -> StoredTerms:
-    """The terms as a page has them: the same terms have the same name everywhere."""
+    """Encode terms; the same terms have the same name everywhere."""
     data = _encode(terms)
     ref = hashlib.blake2b(data, digest_size=_TERMS_BYTES).digest()
     return StoredTerms(ref, _terms_name(ref), data)
 
 
 def _terms_name(ref: bytes) -> str:
-    """The attribute of terms on a page. It needs no padding, since its length is divisible by 3."""
+    """Return the attribute of terms. It needs no padding: its length is divisible by 3."""
     return "t" + binascii.b2a_base64(ref, newline=False).translate(_URL_SAFE).decode()
 
 
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One record as its page has it."""
+    """A record in its stored form."""
 
     fingerprint: bytes
     nonce: bytes
-    """Whose sending wrote it: whoever lost the reply knows it again."""
+    """Identifies the sending that wrote it, so that a sender recognises it after a lost reply."""
     sent_at_ms: int
     lag_ms: int
-    """How long before it was sent the call happened; below zero, if a clock is ahead."""
+    """Time from the call to the sending; negative if a clock is ahead."""
     terms: bytes
     flags: int
     cost_usd_picos: int
@@ -175,23 +172,21 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cache_write_5m_tokens: int = 0
     cache_write_1h_tokens: int = 0
     request_id: str = ""
-    """On a private page, where the name says nothing."""
+    """On a private page, where the attribute's name has no id."""
     voids: str = ""
-    """The record that this one takes out of every sum: it is a correction, its amounts negative."""
+    """The voided record: this one is a correction, with negative amounts."""
 
     @property
     def tick(self) -> int:
-        """The tick in which it was posted."""
         return tick_of(self.sent_at_ms)
 
     @property
     def happened_at_ms(self) -> int:
-        """When the call happened."""
         return self.sent_at_ms - self.lag_ms
 
     @property
     def counters(self) -> Counters:
-        """What it adds to every sum that it belongs to."""
+        """The counters that it adds to each of its totals."""
         sign = -1 if self.voids else 1
         counted = Counters(
             self.cost_usd_picos,
@@ -210,22 +205,22 @@ _decode_terms: Final = msgspec.msgpack.Decoder(Terms).decode
 
 
 def flags_of(*, is_error: bool, is_estimated: bool) -> int:
-    """How the call ended and how it was priced, as one number."""
+    """Encode how the call ended and how it was priced."""
     return (_ERROR if is_error else 0) | (_ESTIMATED if is_estimated else 0)
 
 
 def errors_of(flags: int) -> int:
-    """1 if the call has failed."""
+    """Return 1 if the call failed."""
     return flags & _ERROR
 
 
 def is_estimated(flags: int) -> bool:
-    """Whether it was priced at the highest prices, for want of its own."""
+    """Whether it was priced at the highest prices, because its own are unknown."""
     return bool(flags & _ESTIMATED)
 
 
 class Record(NamedTuple):
-    """A record that was counted: its entry, and the terms that it names."""
+    """A counted record: its entry and terms."""
 
     request_id: str
     entry: JournalEntry
@@ -233,12 +228,12 @@ class Record(NamedTuple):
 
     @property
     def receipt(self) -> Receipt:
-        """The answer that the record got, and that its duplicates get."""
+        """The answer to the record and its duplicates."""
         return receipt_of(self.entry, self.terms)
 
 
 def receipt_of(entry: JournalEntry, terms: Terms) -> Receipt:
-    """The answer to a record."""
+    """Make the answer to a record."""
     return Receipt(
         fingerprint=entry.fingerprint,
         scope_key=terms.scope_key,
@@ -263,7 +258,7 @@ def receipt_of(entry: JournalEntry, terms: Terms) -> Receipt:
 
 
 def entry_on(page: Mapping[str, Any], name: str) -> Record | None:
-    """The record of that name on the page, if it is there."""
+    """Return the record of that name, if it is on the page."""
     data = page.get(name)
     if data is None or taken_for(page, name) is not None:
         return None
@@ -271,7 +266,7 @@ def entry_on(page: Mapping[str, Any], name: str) -> Record | None:
 
 
 def taken_for(page: Mapping[str, Any], name: str) -> str | None:
-    """The authorization that the place of a record is taken for, if it is."""
+    """Return the authorization for which the record's place is taken, if it is."""
     held = page.get(name)
     if type(held) is not str:
         return None
@@ -281,7 +276,7 @@ def taken_for(page: Mapping[str, Any], name: str) -> str | None:
 
 
 def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
-    """Every record on the page. Raises `UnreadableItemError` for what is none."""
+    """Yield every record on the page. Raises `UnreadableItemError` for anything else."""
     weight_on(page)  # raises if it is no page at all
     known: dict[bytes, Terms] = {}
     for name, data in page.items():
@@ -290,12 +285,12 @@ def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
 
 
 def weight_on(page: Mapping[str, Any]) -> int:
-    """How much is on the page."""
+    """Return the weight of the page."""
     return TypedItem(USAGE_AGG_SHARDED, page).whole("n", 0, least=0)
 
 
 def is_full(page: Mapping[str, Any]) -> bool:
-    """Whether the page takes nothing more, for good."""
+    """Whether the page accepts no more records."""
     return weight_on(page) >= FULL_WEIGHT
 
 
@@ -317,25 +312,25 @@ def _unreadable(page: Mapping[str, Any], reason: str) -> UnreadableItemError:
 
 
 def private_name(number: int) -> str:
-    """The name of a record on a private page, where the id is in the entry."""
+    """Name a record on a private page, where the entry has the id."""
     return f"{number:0{_NAME_LENGTH}d}"
 
 
 def private_sort_key(nonce: bytes) -> str:
-    """The sort key of a page that one commit alone writes."""
+    """Return the sort key of a page that only one commit writes."""
     return _PRIVATE + nonce.hex()
 
 
 def void_note_sort_key(request_id: str) -> str:
-    """The sort key of the item beside a record that says that it is voided."""
+    """Return the sort key of the void note beside a record."""
     return _VOID_NOTE + request_id
 
 
 def is_void_note(sort_key: str) -> bool:
-    """Whether the item of that sort key is no page, but says that a record is voided."""
+    """Whether that sort key is a void note's."""
     return sort_key.startswith(_VOID_NOTE)
 
 
 def weight_of(terms: StoredTerms) -> int:
-    """What a record with these terms weighs on its page."""
+    """Return the weight of a record with these terms."""
     return 1 + len(terms.data) // WEIGHT_BYTES

@@ -1,17 +1,17 @@
-"""Keys and items of the journal, and the writes on them.
+"""Keys and items of the journal, and writes on them.
 
 All of them are in UsageAggSharded:
 
-- ``ORG#{org}#J#{region}#{lane}`` / digits of an id: a page, with ``n``, what it weighs
-- the same / ``x{nonce}``: a private page, which one commit alone writes
-- lane 0 / ``s{digits}``: a sheet of authorizations, with the records of those that were captured
-- lane 0 / ``v{request_id}``: a void note: a record of that region is voided, by which correction
-- ``TICKS`` / tick: in this tick something was posted
+- ``ORG#{org}#J#{region}#{lane}`` / digits of an id: a page, with its weight ``n``
+- the same / ``x{nonce}``: a private page, which only one commit writes
+- lane 0 / ``s{digits}``: a sheet of authorizations, with the records of captured ones
+- lane 0 / ``v{request_id}``: a void note: the correction of a record of that region
+- ``TICKS`` / tick: something was posted in this tick
 - ``TICK#{tick}`` / ``{org}#{region}#{lanes}``: into that region
-- ``REPAIR`` / ``{org}#{day}``: sum this day of that organisation anew
+- ``REPAIR`` / ``{org}#{day}``: rebuild this day of that organisation
 
-A marker is put before the page, so whoever reads the markers of a tick that has ended finds every
-region in which a record was posted in it.
+A marker is written before the page. So the markers of an ended tick name every region into which a
+record was posted in it.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ REPAIR: Final = "REPAIR"
 TICKS: Final = "TICKS"
 _WEIGHT: Final = "n"
 _CORRECTION, _AT = "correction_id", "at_ms"
-"""Of a void note. No name is as long as that of a record, so whoever sums finds no record on it."""
+"""Of a void note. Names of records are longer, so sums find no record on it."""
 _EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _MARGIN_DAYS: Final = 2
-"""What is of a day may have been sent two days later, and is kept as long as that day is."""
+"""Records of a day may be sent two days later, and are kept as long as that day."""
 _MARKER: Final = re.compile(r"([^#]{1,100})#([0-9a-f]{8})#([0-9]{1,4})")
 _TICK: Final = re.compile(r"[0-9a-f]{8}")
 _REPAIR: Final = re.compile(r"([^#]{1,100})#([0-9]{8})")
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """A record as it is written to a page."""
+    """A record ready to be written to a page."""
 
     name: str
     data: bytes
@@ -74,7 +74,7 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
 
 class PostedRegion(NamedTuple):
-    """Into which region of which organisation something was posted, and how wide that is."""
+    """A region into which an organisation posted, and its number of lanes."""
 
     org_id: str
     region: str
@@ -82,14 +82,14 @@ class PostedRegion(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """A day of an organisation that is to be summed anew."""
+    """A day of an organisation to rebuild."""
 
     org_id: str
     day: str
 
 
 class VoidNote(NamedTuple):
-    """What stands beside a voided record: which correction takes it out, and since when."""
+    """The correction of a voided record, and its moment."""
 
     request_id: str
     correction_id: str
@@ -97,13 +97,13 @@ class VoidNote(NamedTuple):
 
 
 def page_expires_at_epoch(region: str, retention_days: int) -> int:
-    """When the pages of a region may be forgotten."""
+    """Return when the pages of a region expire."""
     began_secs = int(region, 16) * TICK_MS // 1000
     return began_secs + (_MARGIN_DAYS + retention_days) * _SECS_PER_DAY
 
 
 def page_key(org_id: str, region: str, lane: int, digits: str) -> Key:
-    """Where a page is."""
+    """Return the key of a page."""
     return Key(partition_of(org_id, region, lane), digits)
 
 
@@ -128,7 +128,7 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
 
 
 def _has_room() -> Condition:
-    """That the page is not full."""
+    """The condition that the page is not full."""
     return attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT)
 
 
@@ -137,8 +137,8 @@ def take_places_update(
 ) -> Update:
     """Claim the places of records on a page, all or none.
 
-    For each name it says what must stand there, ``None`` for nothing, and what then does. A place
-    that is new is taken as a record would take it.
+    For each name: the expected content, ``None`` for nothing, and the new content. A new place is
+    taken as a record would take it.
     """
     conditions: list[Condition] = []
     for name, (before, _) in claims.items():
@@ -155,7 +155,7 @@ def take_places_update(
 def private_page_put(
     org_id: str, region: str, nonce: bytes, records: Sequence[Written], expires_at_epoch: int
 ) -> Put:
-    """A page that nobody else writes: the receipts in the same transaction guard its records."""
+    """Write a page of one commit; the receipts in the same transaction guard its records."""
     key = page_key(org_id, region, 0, private_sort_key(nonce))
     item: Item = {**key.attributes, _WEIGHT: FULL_WEIGHT, _EXPIRY: expires_at_epoch}
     for number, record in enumerate(records):
@@ -165,24 +165,24 @@ def private_page_put(
 
 
 def void_note_put(org_id: str, region: str, note: VoidNote, expires_at_epoch: int) -> Put:
-    """Say that a record of the region is voided, where whoever lists the region reads it."""
+    """Note beside a region's records that one of them is voided, for readers of the region."""
     key = page_key(org_id, region, 0, void_note_sort_key(note.request_id))
     return Put(USAGE_AGG_SHARDED, _void_item(key, note, expires_at_epoch))
 
 
 def void_marker_key(org_id: str, request_id: str) -> tuple[Table, Key]:
-    """Where it is said that a record is voided, once."""
+    """Return the key of the marker by which a record is voided once."""
     return REQUEST_DEDUP, Key(f"ORG#{org_id}#VOID#{request_id}")
 
 
 def void_marker_put(org_id: str, note: VoidNote, expires_at_epoch: int) -> Put:
-    """Say that a record is voided, if nobody has."""
+    """Mark a record as voided, if it is not."""
     table, key = void_marker_key(org_id, note.request_id)
     return Put(table, _void_item(key, note, expires_at_epoch), ITEM_ABSENT)
 
 
 def void_note_from(table: Table, item: Item, request_id: str) -> VoidNote:
-    """What the item says. Raises `UnreadableItemError` if that can't be made out."""
+    """Decode a void note or marker; raise `UnreadableItemError` if that fails."""
     typed = TypedItem(table, item)
     return VoidNote(request_id, typed.text(_CORRECTION), typed.whole(_AT))
 
@@ -193,13 +193,13 @@ def _void_item(key: Key, note: VoidNote, expires_at_epoch: int) -> Item:
 
 
 def pages_query(posting: PostedRegion, lane: int, after: str = "") -> Query:
-    """The pages of one lane of a region."""
+    """Query the pages of one lane of a region."""
     pk = partition_of(posting.org_id, posting.region, lane)
     return Query(USAGE_AGG_SHARDED, pk, after=after)
 
 
 def marker_put(tick: int, posting: PostedRegion, expires_at_epoch: int) -> Put:
-    """Say that something is posted into that region in this tick, any number of times."""
+    """Mark that something is posted into that region in this tick. Repeatable."""
     return Put(
         USAGE_AGG_SHARDED,
         {
@@ -211,22 +211,22 @@ def marker_put(tick: int, posting: PostedRegion, expires_at_epoch: int) -> Put:
 
 
 def tick_put(tick: int, expires_at_epoch: int) -> Put:
-    """Say that something is posted in this tick."""
+    """Mark that something is posted in this tick. Repeatable."""
     return Put(USAGE_AGG_SHARDED, {"PK": TICKS, "SK": f"{tick:08x}", _EXPIRY: expires_at_epoch})
 
 
 def ticks_query(first: int, last: int) -> Query:
-    """The ticks, from the first to the last, in which something was posted."""
+    """Query the marked ticks from the first to the last."""
     return Query(USAGE_AGG_SHARDED, TICKS, first=f"{first:08x}", last=f"{last:08x}")
 
 
 def newest_ticks_query(first: int, last: int, limit: int) -> Query:
-    """The same from the last to the first, so many at a time."""
+    """Query the same in descending order, so many at a time."""
     return msgspec.structs.replace(ticks_query(first, last), limit=limit, descending=True)
 
 
 def ticks_from(items: Iterable[Item]) -> Iterator[int]:
-    """The ticks that are named; what names none is reported and left out."""
+    """Return the ticks that the items name; report other items."""
     for item in items:
         if _TICK.fullmatch(str(item["SK"])) is None:
             TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no tick")
@@ -235,13 +235,13 @@ def ticks_from(items: Iterable[Item]) -> Iterator[int]:
 
 
 def tick_markers_query(tick: int, org_id: str = "") -> Query:
-    """What was posted in a tick, by everybody or by one organisation."""
+    """Query the regions posted into in a tick, of all organisations or one."""
     prefix = f"{org_id}#" if org_id else ""
     return Query(USAGE_AGG_SHARDED, _tick_partition(tick), prefix=prefix)
 
 
 def postings_from(markers: Iterable[Item]) -> Iterator[PostedRegion]:
-    """What the markers say; one that says something else is reported and left out."""
+    """Return the regions that the markers name; report other items."""
     for marker in markers:
         named = _MARKER.fullmatch(str(marker["SK"]))
         if named is None:
@@ -251,7 +251,7 @@ def postings_from(markers: Iterable[Item]) -> Iterator[PostedRegion]:
 
 
 def repair_put(repair: Repair, nonce: str, expires_at_epoch: int) -> Put:
-    """Ask for a day to be summed anew, by a run that begins after this."""
+    """Request that a day is rebuilt by a run that begins later."""
     return Put(
         USAGE_AGG_SHARDED,
         {
@@ -264,12 +264,12 @@ def repair_put(repair: Repair, nonce: str, expires_at_epoch: int) -> Put:
 
 
 def repairs_query() -> Query:
-    """What is to be summed anew."""
+    """Query the requested repairs."""
     return Query(USAGE_AGG_SHARDED, REPAIR)
 
 
 def repair_from(item: Item) -> Repair | None:
-    """What the item asks for; ``None`` if that can't be made out, which is reported."""
+    """Return the requested repair; ``None`` for an unreadable item, which is reported."""
     named = _REPAIR.fullmatch(str(item["SK"]))
     if named is None or not is_day(named[2]):
         TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no day")
@@ -278,7 +278,7 @@ def repair_from(item: Item) -> Repair | None:
 
 
 def repair_delete(item: Item) -> Delete:
-    """Forget a repair that was done, unless it was asked for again meanwhile."""
+    """Delete a finished repair, unless it was requested again meanwhile."""
     key = Key(str(item["PK"]), str(item["SK"]))
     nonce: Any = item.get("nonce")
     same = attr("nonce").absent() if nonce is None else attr("nonce").eq(nonce)

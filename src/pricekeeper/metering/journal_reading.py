@@ -1,7 +1,7 @@
-"""Reading the journal: the ticks in which something was posted, where, and the records themselves.
+"""Reading the journal: marked ticks, regions posted into, and records.
 
-Every read is consistent. What is read of a tick that has been closed is final; of an open tick,
-it holds everything that was acknowledged before the reading began.
+Every read is consistent. A read of a closed tick is final. A read of an open tick has everything
+that was acknowledged before the read began.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ CONCURRENCY: Final = 8
 
 
 class JournalReader:
-    """Reads what was posted."""
+    """Reads ticks, regions and records."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def read_ticks(self, first: int, last: int) -> list[int]:
-        """The ticks, from the first to the last, in which anybody posted something."""
+        """Return the marked ticks from the first to the last."""
         return list(ticks_from(await read_items(self._store, ticks_query(first, last))))
 
     async def read_newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
-        """The last of these ticks in which anybody posted something, so many, the newest first."""
+        """Return the newest of these marked ticks first, so many at most."""
         found: list[int] = []
         if first <= last:
             async for page in query_pages(self._store, newest_ticks_query(first, last, limit)):
@@ -69,12 +69,12 @@ class JournalReader:
     async def read_postings_by_tick(
         self, ticks: Collection[int], org_id: str
     ) -> list[list[PostedRegion]]:
-        """Where the organisation posted something in each of these few ticks."""
+        """Return the regions into which the organisation posted, for each of these few ticks."""
         markers = await asyncio.gather(*(self._read_markers(org_id, tick) for tick in ticks))
         return [sorted(postings_from(items)) for items in markers]
 
     async def read_postings(self, ticks: Collection[int], org_id: str = "") -> list[PostedRegion]:
-        """Where something was posted in these ticks, by everybody or by one organisation."""
+        """Return the regions posted into in these ticks, of all organisations or one."""
         read = partial(self._read_markers, org_id)
         markers = await gather_in_groups(read, sorted(ticks), CONCURRENCY)
         return sorted({posting for items in markers for posting in postings_from(items)})
@@ -85,12 +85,11 @@ class JournalReader:
         skipped: list[UnreadableItemError] | None = None,
         voided: dict[str, VoidNote] | None = None,
     ) -> AsyncIterator[Record]:
-        """The records of these regions, whenever they were posted.
+        """Yield the records of these regions, whenever they were posted.
 
-        An organisation that was made anew with another number of shards has posted into one region
-        under two numbers of lanes; each lane is read once. A page that can't be read is left out
-        and told of in ``skipped``; without that, `UnreadableItemError` is raised. Once all is read,
-        ``voided`` has the notes of those that are voided.
+        An organisation that was recreated with another number of shards has posted into one region
+        under two numbers of lanes; each lane is read once. The errors of unreadable pages are added
+        to ``skipped``, else raised. At the end, ``voided`` has the notes of voided records.
         """
         lanes = {
             (posting._replace(lanes=1), lane)
@@ -120,7 +119,7 @@ class JournalReader:
                     await asyncio.sleep(0)  # a page takes a fraction of a millisecond
 
     def read_pages(self, posting: PostedRegion, lane: int) -> AsyncIterator[Item]:
-        """The pages of one lane of a region, as they are stored."""
+        """Yield the stored pages of one lane of a region."""
         return query_items(self._store, pages_query(posting, lane))
 
     async def _read_pages(
@@ -138,15 +137,15 @@ class JournalReader:
 
 PAGE_MAX: Final = 100
 TICKS_MAX: Final = 128
-"""Ticks that one page looks at: a little more than two hours, if somebody posts all the time."""
+"""Ticks in one page of a listing: two hours of constant posting."""
 RECORDS_MAX: Final = 20_000
-"""Once a page has looked at so many records, it ends with the tick."""
+"""A page of a listing ends with the tick in which it has looked at so many records."""
 
 _CURSOR: Final = re.compile(r"([0-9a-f]{8})(?:-([0-9a-f]{12})-([0-9a-f-]{36}))?")
 
 
 class Cursor(NamedTuple):
-    """After which record to go on; without one, after the whole tick."""
+    """The record to continue after; without one, the tick to continue after."""
 
     tick: int
     sent_at_ms: int = -1
@@ -154,7 +153,6 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """The cursor that `text` is."""
         found = _CURSOR.fullmatch(text)
         if found is None:
             raise invalid_cursor()
@@ -163,23 +161,22 @@ class Cursor(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The cursor as the next request brings it along."""
+        """The text that the next request sends."""
         tick = f"{self.tick:08x}"
         return f"{tick}-{self.sent_at_ms:012x}-{self.request_id}" if self.request_id else tick
 
 
 class RecordFilter(NamedTuple):
-    """Which records are wanted. All ends are included."""
+    """Selects records. All ends are included."""
 
     first_ms: int
     last_ms: int
     app_id: str | None = None
     label: str | None = None
     tag: tuple[str, str] | None = None
-    """A tag that the record has with that value. An empty one is no tag, as in the totals."""
+    """A tag and its value. An empty value selects records without the tag, as in the totals."""
 
     def has(self, record: Record) -> bool:
-        """Whether the record is one of them."""
         terms = record.terms
         entry = record.entry  # a correction is listed when it was made
         at_ms = entry.sent_at_ms if entry.voids else entry.happened_at_ms
@@ -196,12 +193,12 @@ class RecordFilter(NamedTuple):
 
 
 class RecordPage(NamedTuple):
-    """Some records, and where to go on; ``None`` at the end."""
+    """Some records, and where to continue; ``None`` at the end."""
 
     records: list[Record]
     after: Cursor | None
     voided: Mapping[str, VoidNote]
-    """Of these and maybe of others of their regions: those that are voided."""
+    """Notes of voided records, maybe of other records of their regions, too."""
 
 
 class JournalListing:
@@ -213,7 +210,7 @@ class JournalListing:
     async def read_page(
         self, org_id: str, ticks: tuple[int, int], wanted: RecordFilter, after: Cursor | None
     ) -> RecordPage:
-        """The next records that were posted in these ticks, both ends included."""
+        """Return the next records that were posted in these ticks, both ends included."""
         first, last = ticks
         if after is not None:
             last = min(last, after.tick if after.request_id else after.tick - 1)
@@ -243,7 +240,7 @@ class JournalListing:
         after: Cursor | None,
         voided: dict[str, VoidNote],
     ) -> tuple[int, list[Record]]:
-        """How many records were looked at, and those that are wanted, the newest first."""
+        """Return how many records were read, and the selected ones, newest first."""
         read, found = 0, list[Record]()
         async for record in self._reader.read_records(postings, voided=voided):
             read += 1
@@ -263,14 +260,18 @@ def _is_behind(record: Record, after: Cursor | None) -> bool:
 
 
 class WindowSpend:
-    """Sums records by account."""
+    """Sums the spend in budget windows from records, when accounts are opened.
+
+    That is nothing if the budget existed when its window began. One pass over the journal sums any
+    number of accounts.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._clock = clock
         self._reader = JournalReader(store)
 
     async def read_spend(self, accounts: Sequence[BudgetAccount]) -> dict[BudgetAccount, int]:
-        """What the records of the journal add up to in each account, in pico-dollars."""
+        """Sum the journal's records in each account, in pico-dollars."""
         sums = dict.fromkeys(accounts, 0)
         for org_id in dict.fromkeys(account.org_id for account in accounts):
             mine = [account for account in accounts if account.org_id == org_id]
@@ -285,7 +286,7 @@ class WindowSpend:
         return sums
 
     async def find_postings(self, org_id: str, since_ms: int) -> list[PostedRegion]:
-        """Where records are that happened since then; one may be posted minutes before it."""
+        """Return the regions of records since then; some are posted minutes before."""
         first = tick_of(since_ms - AHEAD_MS_MAX)
         last = tick_of(self._clock.now_ms() + AHEAD_MS_MAX)
         ticks = await self._reader.read_ticks(first, last)

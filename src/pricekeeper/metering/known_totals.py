@@ -1,8 +1,15 @@
-"""What this process knows of the totals under its answers: read now and then, beside the answers.
+"""The totals under this process's answers, refreshed beside the answers.
 
-The first answer of an account waits for its total. From then on the total that was read last is
-shown with what this process has counted since (`metering.running`), and a newer one is read when
-that one is `REFRESH_MS` old: one read at a time, for all accounts that want one.
+The first answer of an account waits for its total. Later answers show the last total read plus what
+this process has counted since. A newer total is read once that one is `REFRESH_MS` old: one read at
+a time, for all accounts that need it.
+
+The sum is an estimate for display and guidance, and never stored. Around the moment of the total,
+and within the difference of clocks, records can be counted twice or not yet; the next total
+corrects that. Records of other instances appear with the next total.
+
+Bounds: `ACCOUNTS_MAX` accounts, the least recently counted are evicted first, and `SLICES_MAX`
+slices of time in each.
 """
 
 from __future__ import annotations
@@ -19,9 +26,9 @@ from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
 from pricekeeper.metering.totals import TotalsReader
 
 REFRESH_MS: Final = 30_000
-"""How old the total under an answer may get before a newer one is read, beside the answer."""
+"""Age at which a newer total is read beside the answer."""
 WAIT_MS: Final = 1_000
-"""How long an answer waits for a total at each of two attempts."""
+"""How long an answer waits for a total, at each of two attempts."""
 
 
 class KnownTotals:
@@ -36,15 +43,15 @@ class KnownTotals:
         self._refreshing: asyncio.Task[None] | None = None
 
     def count(self, account: Account, counters: Counters) -> None:
-        """Add what was committed just now."""
+        """Add counters that were just committed."""
         self._running.count(account, counters, self._clock.now_ms())
 
     def total(self, account: Account) -> Total | None:
-        """What is known of the account; ``None`` if nothing."""
+        """Return the known total; ``None`` if there is none."""
         return self._running.total(account)
 
     async def wait_for(self, account: Account) -> Total | None:
-        """The same; if nothing is known yet, it waits for a read."""
+        """Return the known total, waiting for a read if there is none."""
         for _ in range(2):  # a read that is under way may have been begun without it
             total = self._running.total(account)
             if total is not None:
@@ -55,7 +62,7 @@ class KnownTotals:
         return self._running.total(account)
 
     def want(self, account: Account) -> bool:
-        """Have its total read, unless it was recently; returns whether one is known."""
+        """Refresh the total unless it is recent; return whether one is known."""
         age_ms = self._running.age_ms(account, self._clock.monotonic_ms())
         if age_ms is not None and age_ms < REFRESH_MS:
             return True
@@ -65,7 +72,7 @@ class KnownTotals:
         return age_ms is not None
 
     async def close(self) -> None:
-        """Let a read that is under way end."""
+        """Wait for the read under way."""
         while self._refreshing is not None:  # one more at most: nothing new is wanted now
             await asyncio.wait([self._refreshing])
 
@@ -102,7 +109,7 @@ class _Slice(msgspec.Struct):
 
 
 class _Running:
-    """One account: the total read last, and what was counted here since, by slices of time."""
+    """One account: the last total read, and the counters since, by slices of time."""
 
     __slots__ = ("asked_at_ms", "base", "own", "slices", "total")
 
@@ -112,7 +119,7 @@ class _Running:
         self.own = NOTHING
         self.slices: list[_Slice] = []
         self.total: Total | None = None
-        """What both come to, once somebody has asked."""
+        """The sum of both, once it was needed."""
 
     def add(self, counters: Counters, now_ms: int) -> None:
         self.own += counters
@@ -140,17 +147,17 @@ class RunningTotals:
         self._accounts: BoundedCache[Account, _Running] = BoundedCache(ACCOUNTS_MAX)
 
     def count(self, account: Account, counters: Counters, now_ms: int) -> None:
-        """Add what was committed just now."""
+        """Add counters that were just committed."""
         self._recent(account).add(counters, now_ms)
 
     def rebase(self, account: Account, total: Total, asked_at_ms: int) -> None:
-        """Stand on this total from now on; ``asked_at_ms`` is monotonic, the total's is not."""
+        """Replace the base total. ``asked_at_ms`` is monotonic; the total's moment is wall time."""
         running = self._recent(account)
         running.asked_at_ms = asked_at_ms
         running.rebase(total)
 
     def total(self, account: Account) -> Total | None:
-        """The estimate; ``None`` if there is no total yet to stand on."""
+        """Return the estimate; ``None`` without a base total."""
         running = self._accounts.peek(account)
         if running is None or running.base is None:
             return None
@@ -159,7 +166,7 @@ class RunningTotals:
         return running.total
 
     def age_ms(self, account: Account, now_monotonic_ms: int) -> int | None:
-        """How long ago its total was read; ``None`` if never."""
+        """Return the age of the base total; ``None`` without one."""
         running = self._accounts.peek(account)
         if running is None or running.base is None:
             return None

@@ -1,4 +1,4 @@
-"""Live sums: what was posted in open ticks, by total and tick.
+"""Live sums: the counters of open ticks, by total and tick.
 
 A stored total contains the ticks that were folded. The live total also needs the records of later
 ticks, summed as the next fold would sum them. An organisation with 500 records a second has a
@@ -68,7 +68,7 @@ class LiveReading(NamedTuple):
     """The organisations with an unreadable item, and the error."""
 
     def sums_of(self, account: Account) -> Sums:
-        """Return what was posted for the account; raise if its organisation is lacking."""
+        """Return the account's counters by tick; raise if its organisation is lacking."""
         if (error := self.lacking.get(account.org_id)) is not None:
             raise error_copy(error)
         return self.found.get(account.org_id, {}).get(facet_of(account), {})
@@ -155,7 +155,7 @@ class _Tail:
 
 
 class LiveSums:
-    """Reads what was posted in open ticks."""
+    """Reads the records of open ticks."""
 
     def __init__(
         self, store: Store, clock: Clock, *, retention_days: int, in_flight_ms: int

@@ -1,4 +1,4 @@
-"""What metering has counted, counted: for the metrics endpoint."""
+"""Counts for the metrics endpoint: records, folds, and the use of quotas."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _COMMITS: Final = Family(
 )
 _TAGS_OVER: Final = Family(
     "pricekeeper_tag_values_over",
-    "Tags of an organisation's day with more values than are told apart.",
+    "Tags of an organisation's day with too many values.",
 )
 
 
 @dataclass(slots=True)
 class FoldMeter:
-    """What the folds of one instance have met."""
+    """Counts of the folds of one instance."""
 
     tags_over: int = counted(_TAGS_OVER)
-    """Tag keys of an organisation's day with more values than are told apart."""
+    """Tag keys of an organisation's day with too many values."""
 
 
 @dataclass(slots=True)
 class MeteringMeter:
-    """What became of the records of one instance."""
+    """Counts of the records of one instance."""
 
     accepted: int = counted(_RECORDS, "accepted")
-    """Records that this instance has counted."""
+    """Records that this instance counted."""
     duplicates: int = counted(_RECORDS, "duplicate")
-    """Records that had been counted before, with the same body or another one."""
+    """Records that were counted before, with the same body or another."""
     failed: int = counted(_RECORDS, "failed")
-    """Records that the store could not take, or about which nobody knows."""
+    """Records that failed, or whose outcome is unknown."""
     estimated: Counter[str] = counted(_ESTIMATED, factory=Counter)
-    """Records that this instance has counted at an estimated price, by model label."""
+    """Records counted at an estimated price, by model label."""
     commit_sizes: Sizes = counted(_COMMITS, factory=Sizes)
-    """How many records each commit counted."""
+    """Records in each commit."""
 
 
 SCOPES_MAX: Final = 1_000
@@ -57,7 +57,7 @@ SCOPES_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class QuotaUse:
-    """What one scope has spent of one label's quota on one day."""
+    """A scope's spend on one label on one day, and its quota."""
 
     day: str
     ends_at_ms: int
@@ -67,26 +67,30 @@ class QuotaUse:
 
     @property
     def spend_usd_micros(self) -> int:
-        """What is known to be spent."""
+        """The larger of both sources."""
         return max(self.summed_usd_micros, self.estimated_usd_micros)
 
 
 @dataclass(slots=True)
 class ScopeUse:
-    """What one scope has spent, by label, and its policy, which has its names."""
+    """A scope's spend by label, and its policy."""
 
     policy: Policy
     labels: dict[ModelLabel, QuotaUse] = field(default_factory=dict)
 
 
 class QuotaUses:
-    """The latest day of each scope and label."""
+    """The latest day of each scope and label, of the first `SCOPES_MAX` scopes.
+
+    A decision's sum is never too high, so the day's largest is kept. An answer's estimate may be
+    too high for a moment, so the latest is kept. The metric shows the larger of the two.
+    """
 
     def __init__(self) -> None:
         self.scopes: dict[str, ScopeUse] = {}
 
     def note_sum(self, policy: Policy, label: ModelLabel, day: str, spend_usd_micros: int) -> None:
-        """Note a sum that was read: no more than that was spent when it was made."""
+        """Note the sum of a decision."""
         use = self._use(policy, label, day)
         if use is not None:
             use.summed_usd_micros = max(use.summed_usd_micros, spend_usd_micros)
@@ -94,14 +98,14 @@ class QuotaUses:
     def note_estimate(
         self, policy: Policy, label: ModelLabel, day: str, spend_usd_micros: int
     ) -> None:
-        """Note what a record's answer says."""
+        """Note the estimate of a record's answer."""
         if label in policy.quotas:
             use = self._use(policy, label, day)
             if use is not None:
                 use.estimated_usd_micros = spend_usd_micros
 
     def _use(self, policy: Policy, label: ModelLabel, day: str) -> QuotaUse | None:
-        """What is known of that day; ``None`` if a later day is known, or there are too many."""
+        """Return the use of that day; ``None`` if a later day is known, or the scopes are full."""
         scope = self.scopes.get(policy.scope_key)
         if scope is None:
             if len(self.scopes) >= SCOPES_MAX:

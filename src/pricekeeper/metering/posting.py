@@ -1,31 +1,28 @@
-"""Writing records into the journal, exactly once, through every failure that the store can have.
+"""Writes records into the journal exactly once, through every failure of the store.
 
 Records whose ids have a time are written to their page, with one plain update for all that wait for
-the same page. A refused update brings the page along, and the page says what became of each record:
+the same page. A refused update returns the page, which tells the fate of each record:
 
-- It is there with our own nonce: an earlier sending, whose reply was lost, was applied.
-- It is there with the same fingerprint: it is a duplicate. With another: the id was used before.
-- Its place is taken for an authorization, whose capture it is (`RequestIdReusedError`).
+- It is there with our nonce: an earlier sending was applied, and its reply lost.
+- It is there with the same fingerprint: it is a duplicate. With another: the id was reused.
+- Its place is taken by the authorization with this id (`RequestIdReusedError`).
 - It is not there, and the page is full: it belongs on a child of this page.
-- It is not there, and the page has room: it is sent again without those that are.
+- It is not there, and the page has room: it is sent again without the others.
 
-Where nobody knows what happened, the same is sent again: whichever sending arrives first is the one
-that counts.
+If the outcome is unknown, the same write is sent again; the first sending that arrives counts.
 
-Records whose ids have no time are written in one transaction with a receipt for each of them, which
-is put only if there is none, and a page that nobody else writes.
+Records whose ids have no time are written in one transaction: a receipt for each, put only if there
+is none, and a page of their own.
 
-A record that is spent from budgets is written in one transaction with the sheet of its
-organisation's log that spends it. Its page refuses a copy of that as it refuses a copy of a plain
-write.
+A record that is spent from budgets is written in one transaction with a sheet of its organisation's
+log. Its page refuses a second copy like that of a plain write.
 
-Before a page is written, the tick in which that happens is marked. A tick is closed two ticks after
-its end. If a record is answered later than `ANSWER_MS_MAX` after the end of its tick, it may have
-missed its tick's last sum, so its day is put down for repair before anybody is told that it counts.
+The tick of a write is marked before it. A tick is closed two ticks after its end. A record that is
+answered more than `ANSWER_MS_MAX` after the end of its tick may have missed the tick's last sum, so
+a repair of its day is requested before the record is acknowledged.
 
-Bounds: `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF` between them, on top of
-the store's own attempts; `ID_DIGITS` levels of pages; `MARKED_MAX` marks and `FULL_MAX` full pages
-that are remembered.
+Bounds: `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF`, beside the store's own
+attempts; `ID_DIGITS` levels of pages; `MARKED_MAX` remembered marks and `FULL_MAX` full pages.
 """
 
 from __future__ import annotations
@@ -84,22 +81,22 @@ from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.ticks import TICK_MS, region_at, tick_of
 
 ANSWER_MS_MAX: Final = 45_000
-"""Of the two ticks until a tick is closed, 131 s. The rest is for clocks that differ by seconds, or
-that have leapt by a minute before anybody doubts them."""
+"""Of the 131 s until a tick is closed. The rest is for clocks that differ by seconds, or leap by a
+minute unnoticed."""
 SENDINGS_MAX: Final = 6
 BACKOFF: Final = Backoff(40, 500)
 TICKS_MAX: Final = 16
 MARKED_MAX: Final = 10_000
 FULL_MAX: Final = 256
 REPAIRED_MAX: Final = 50_000
-"""Records for which this process has asked for a repair; for a forgotten one it asks again."""
+"""Records with a requested repair; for a forgotten one it is requested again."""
 NONCE_BYTES: Final = 6
 Settled: TypeAlias = tuple[Submission, "Posted | PriceKeeperError"]
 Settle: TypeAlias = Callable[[Sequence[Settled]], None]
 
 
 class TakenPlace(NamedTuple):
-    """A record's place that names the authorization its id stands for."""
+    """A record's place that is taken by an authorization."""
 
     authorization_id: str
 
@@ -110,7 +107,7 @@ def is_late(tick: int, now_ms: int) -> bool:
 
 
 class _Sendings:
-    """How often a write was sent, and whether one of them may have been applied unseen."""
+    """Counts the sendings of a write, and whether one may have been applied unseen."""
 
     def __init__(self, clock: Clock, randomness: Random, *, doubt: bool) -> None:
         self._clock = clock
@@ -119,7 +116,7 @@ class _Sendings:
         self.doubt = doubt
 
     async def fail(self, failure: StoreError) -> None:
-        """Pause before the next sending; raises if this was the last."""
+        """Pause before the next sending; raise if this was the last."""
         self.doubt |= isinstance(failure, OutcomeUnknownError)
         self._count += 1
         if self._count == SENDINGS_MAX:
@@ -127,7 +124,7 @@ class _Sendings:
         await self._clock.sleep_ms(BACKOFF.pause_ms(self._count, self._random.randrange))
 
     def error_of(self, failure: StoreError) -> StoreError:
-        """What callers are told: once in doubt, no later failure proves that nothing happened."""
+        """Return the error for callers: once in doubt, a later failure proves nothing."""
         if self.doubt and not isinstance(failure, OutcomeUnknownError):
             return OutcomeUnknownError(f"the records may or may not be counted: {failure}")
         return failure
@@ -136,8 +133,8 @@ class _Sendings:
 class Poster:
     """Writes records that wait together: those of a page, or those that need receipts.
 
-    ``settle`` is told of records whose fate is known, those of one write in one call; what is
-    raised is for the others.
+    ``settle`` is called with the records of one write whose outcome is known. An exception concerns
+    the others.
     """
 
     def __init__(
@@ -161,7 +158,7 @@ class Poster:
         self._repairs: NextFlight[Repair, None] = NextFlight("pricekeeper-repair")
 
     async def post(self, submissions: Sequence[Submission], settle: Settle) -> None:
-        """Write them. All are of one page, or none has an address."""
+        """Write records that are all of one page, or all without an address."""
         nonce = self.new_nonce()
         if submissions[0].address is None:
             await self._post_with_receipts(submissions, nonce, settle)
@@ -169,20 +166,20 @@ class Poster:
             await self._post_on_page(submissions, PAGE_DIGITS, nonce, settle)
 
     def expires_at_epoch(self, region: str) -> int:
-        """When the pages of a region may be forgotten."""
+        """Return when the pages of a region expire."""
         return page_expires_at_epoch(region, self.retention_days)
 
     def new_nonce(self) -> bytes:
-        """What one commit knows its own records by: no secret, but never the same twice."""
+        """Make a unique, not secret, mark by which a commit recognises its records."""
         return self._random.randbytes(NONCE_BYTES)
 
     async def read_receipts(
         self, org_id: str, lanes: int, addresses: Mapping[str, Address | None]
     ) -> dict[str, Receipt | TakenPlace | StoreError]:
-        """The receipts of those of these request ids that were counted, or whom they stand for.
+        """Return the receipts of counted request ids, and the places taken by authorizations.
 
-        In place of one that can't be read is the error. It is one read, and one more for each level
-        of full pages; and a write for a day, if a record may be missing from its totals.
+        An unreadable one has its error instead. This is one read, and one more for each level of
+        full pages; and a write for a day whose totals may lack a record.
         """
         found: dict[str, Receipt | TakenPlace | StoreError] = {}
         wanted = dict(addresses)
@@ -272,9 +269,9 @@ class Poster:
         return None
 
     async def _spend(self, submissions: Sequence[Submission], writes: Sequence[Write]) -> bool:
-        """Apply the writes with what the records add to budgets; returns whether there are any.
+        """Apply the writes with the spend from budgets; return ``False`` if there is none.
 
-        Raises `ContendedError` if an account was not open; then it is now.
+        Raises `ContendedError` if an account was not open; it is open then.
         """
         accounts = [account for one in submissions for account in one.budget_accounts]
         if not accounts or self._ledger is None:
@@ -301,8 +298,8 @@ class Poster:
     ) -> None:
         """Send the halves apart: one record that the store refuses must not fail the others.
 
-        Without a ``depth`` they need receipts, and each half gets a page of its own. Those whom a
-        half leaves unanswered are told what it failed with.
+        Without a ``depth`` they need receipts, and each half gets a page of its own. Records that a
+        half leaves unanswered get its error.
         """
         middle = len(left) // 2
         for number, half in enumerate((left[:middle], left[middle:])):
@@ -320,8 +317,8 @@ class Poster:
     ) -> None:
         """Write them to the children of their page, by the next digit of their ids.
 
-        There are sixteen at most, and they are written at once: on SQLite by one commit. If one of
-        them fails, the others are written all the same.
+        At most sixteen, written at once: on SQLite in one commit. A failure does not stop the
+        others.
         """
         children: dict[str, list[Submission]] = {}
         for one in missing:
@@ -337,7 +334,7 @@ class Poster:
     async def _settle_own(
         self, submissions: Sequence[Submission], nonce: bytes, sent_at_ms: int, settle: Settle
     ) -> None:
-        """Answer those that were written, just now."""
+        """Answer records that were just written."""
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
         if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
             await self.request_repair_if_late(submissions[0].org_id, receipts)
@@ -354,9 +351,9 @@ class Poster:
         nonce: bytes,
         settle: Settle,
     ) -> list[Submission]:
-        """Answer those that are counted, by the page or receipt of each; returns the others.
+        """Answer records that are counted, by the page or receipt of each; return the others.
 
-        They are answered once nothing of them can be missing from a total.
+        They are answered once no total can lack them.
         """
         missing: list[Submission] = []
         counted: list[tuple[Submission, Posted]] = []
@@ -364,7 +361,7 @@ class Poster:
         for one, item in looked_at:
             try:
                 there = None if item is None else _look_in(item, one.address)
-            except UnreadableItemError as error:  # whether it was counted, nobody can tell
+            except UnreadableItemError as error:  # it is unknown whether it was counted
                 settle([(one, error)])
                 continue
             if there is None:
@@ -422,7 +419,7 @@ class Poster:
     def _transaction(
         self, left: Sequence[Submission], posting: PostedRegion, nonce: bytes, sent_at_ms: int
     ) -> list[Write]:
-        """A receipt for each record, and the page with all of them."""
+        """Make the receipts, and the page with all records."""
         expires = page_expires_at_epoch(posting.region, self.retention_days)
         written = [one.written(nonce, sent_at_ms) for one in left]
         page = private_page_put(posting.org_id, posting.region, nonce, written, expires)
@@ -432,12 +429,12 @@ class Poster:
         return [*receipts, page]
 
     def is_marked(self, posting: PostedRegion, sent_at_ms: int) -> bool:
-        """Whether this process has marked the tick of that moment, and the region in it."""
+        """Whether this process has marked the tick of that moment and the region in it."""
         tick = tick_of(sent_at_ms)
         return (tick, posting) in self._marked and tick in self._ticks
 
     async def mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
-        """Mark the tick in which a write is sent, and its region in it, unless this process has."""
+        """Mark the tick of a write, and its region in it, once in this process."""
         tick = tick_of(sent_at_ms)
         expires = page_expires_at_epoch(region_at(sent_at_ms), self.retention_days)
         if tick not in self._ticks:
@@ -448,10 +445,10 @@ class Poster:
             self._marked.put((tick, posting), True)  # noqa: FBT003
 
     async def request_repair_if_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
-        """Put the days of records down for repair that may be missing from their totals.
+        """Request repairs of days whose totals may lack these records.
 
-        A duplicate may be a record that arrived late and that nobody was told of. This process asks
-        once for each record: a repair that begins after that has it.
+        A duplicate may have arrived late and unacknowledged. This process requests it once for each
+        record: a repair that begins later contains it.
         """
         now_ms = self._clock.now_ms()
         late = {
@@ -466,7 +463,7 @@ class Poster:
             put = repair_put(repair, self.new_nonce().hex(), expires)
             try:
                 await self._repairs.run(repair, partial(self._put, put))
-            except StoreError as error:  # the record is there, whatever becomes of the repair
+            except StoreError as error:  # the record is counted, but the repair may be missing
                 message = f"the record may be missing from totals: {error}"
                 raise OutcomeUnknownError(message) from error
         for key in asked_for:
@@ -476,7 +473,7 @@ class Poster:
         return _Sendings(self._clock, self._random, doubt=doubt)
 
     async def _put(self, put: Put) -> None:
-        """Put it, as often as it takes: twice is as good as once."""
+        """Put it, repeating it as needed: it is idempotent."""
         sendings = self._sendings(doubt=False)
         while True:  # at most `SENDINGS_MAX` times
             try:
@@ -494,7 +491,7 @@ def _address(submission: Submission) -> Address:
 
 
 def _look_in(item: Mapping[str, Any], address: Address | None) -> Receipt | TakenPlace | None:
-    """What the item, a page or a receipt, says of a record."""
+    """Find a record in its page or receipt."""
     taken = receipt_taken_for(item) if address is None else taken_for(item, address.name)
     if taken is not None:
         return TakenPlace(taken)
@@ -505,5 +502,5 @@ def _look_in(item: Mapping[str, Any], address: Address | None) -> Receipt | Take
 
 
 def page_at(org_id: str, lanes: int, address: Address, depth: int) -> Key:
-    """The page of that depth on which the record may be."""
+    """Return the key of the page of that depth on which the record may be."""
     return page_key(org_id, address.region, address.lane(lanes), address.digits[:depth])

@@ -1,7 +1,7 @@
-"""From a usage record to what is written of it: checked, priced, and with its place in the journal.
+"""Prepares a usage record for the journal: checks it, prices it, finds its place and budgets.
 
-What the records of one client, label and day have in common is worked out once and remembered, for
-as long as the client's policy and the prices are the same.
+The common part of records of one client, label and day is cached while the policy and the prices
+stay the same.
 
 Bound: `COMMON_MAX` clients and labels.
 """
@@ -49,16 +49,14 @@ COMMON_MAX: Final = 10_000
 
 
 class _Common(NamedTuple):
-    """What records of one client and label have in common, on one day and at the same prices."""
+    """What records of one client and label share, on one day and at the same prices."""
 
     policy: Policy
     model: Model
     prices: Prices
     day: str
     from_ms: int
-    """When its day begins."""
     until_ms: int
-    """When that day ends."""
     terms: Terms
     stored_terms: StoredTerms
     account: Account
@@ -69,7 +67,7 @@ _CommonKey: TypeAlias = tuple[str, str, str | None, bool, str | None]
 
 
 class Preparer:
-    """Checks and prices records. Without a ``ledger`` records are spent from no budgets."""
+    """Checks and prices records. Without a ``ledger``, records are spent from no budgets."""
 
     def __init__(self, clock: Clock, prices: PriceBook, ledger: Ledger | None) -> None:
         self._clock = clock
@@ -79,9 +77,9 @@ class Preparer:
         self._estimates = EstimateWarnings(clock)
 
     async def prepare(self, policy: Policy, usage: Usage, *, on_sheet: bool = False) -> Submission:
-        """The record as it is written; raises what is wrong with it.
+        """Return the record ready to be written; raise an error for an invalid one.
 
-        ``on_sheet`` is for one that is written on a sheet of the log, whatever its id says.
+        ``on_sheet``: it is written on a sheet of the log, so its id needs no time.
         """
         usage, address, at_ms, accounts = self._check(policy, usage)
         if accounts and self._ledger is not None:
@@ -89,7 +87,7 @@ class Preparer:
         return await self._price(policy, usage, None if on_sheet else address, at_ms, accounts)
 
     def prepare_at_once(self, policy: Policy, usage: Usage) -> Submission | None:
-        """The same; ``None`` if something has to be awaited for it."""
+        """Return the same; ``None`` if it has to wait for something."""
         usage, address, at_ms, accounts = self._check(policy, usage)
         if accounts and self._ledger is not None and not self._ledger.are_open(accounts):
             return None
@@ -101,10 +99,10 @@ class Preparer:
     async def prepare_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission:
-        """The record that a capture counts as.
+        """Return the record that a capture counts as.
 
-        It counts when its call was authorized, whatever time it says: in the same day and windows
-        that it was held against.
+        It counts on the day and in the windows in which its call was authorized, not at its own
+        time.
         """
         self._check_captured(usage)
         return await self._price(policy, usage, None, authorized_at_ms, ())
@@ -112,7 +110,7 @@ class Preparer:
     def prepare_captured_at_once(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission | None:
-        """The same; ``None`` if something has to be read for it."""
+        """Return the same; ``None`` if it has to read something."""
         self._check_captured(usage)
         common = self._recall_common(policy, usage, authorized_at_ms)
         if common is None:
@@ -120,7 +118,7 @@ class Preparer:
         return self._charge(policy, usage, None, authorized_at_ms, (), common)
 
     def _check_captured(self, usage: Usage) -> None:
-        """Raise what is wrong with it; its id is the authorization's."""
+        """Raise an error for an invalid record; its id is the authorization's."""
         if usage.timestamp_ms is not None:  # a time that can't be true is refused, too
             happened_at_ms(usage, self._clock.now_ms())
         check_details(usage)
@@ -128,14 +126,14 @@ class Preparer:
     def _check(
         self, policy: Policy, usage: Usage
     ) -> tuple[Usage, Address | None, int, tuple[BudgetAccount, ...]]:
-        """The record in canonical form, its place, when it happened, and what it is spent from."""
+        """Return the record in canonical form, its place, its moment, and its budgets."""
         usage, now_ms = checked(usage), self._clock.now_ms()
         address = self._check_id(usage, now_ms)
         at_ms = happened_at_ms(usage, now_ms)
         return usage, address, at_ms, self._find_accounts(policy, usage, at_ms, now_ms)
 
     def _check_id(self, usage: Usage, now_ms: int) -> Address | None:
-        """Where the record will be, if its id says so; raises if the id can be no record's now."""
+        """Return the record's place, if its id has a time; raise if no record can have it."""
         address = address_of(usage.request_id)
         if address is not None:
             check_minted(address.minted_ms, now_ms)
@@ -146,7 +144,7 @@ class Preparer:
     def _find_accounts(
         self, policy: Policy, usage: Usage, at_ms: int, now_ms: int
     ) -> tuple[BudgetAccount, ...]:
-        """The budgets that the record is spent from; those of ended windows are omitted."""
+        """Find the budgets that the record is spent from; those of ended windows are omitted."""
         if self._ledger is None:
             return ()
         accounts = self._ledger.find(policy, usage.model_label, usage.tags, at_ms)
@@ -208,7 +206,7 @@ class Preparer:
         )
 
     def _recall_common(self, policy: Policy, usage: Usage, at_ms: int) -> _Common | None:
-        """What is remembered for such a record, if its policy, day and prices are the same."""
+        """Return the cached common part, if policy, day and prices are the same."""
         common = self._common.peek(_common_key(policy, usage))
         if (
             common is None
@@ -257,7 +255,7 @@ def _common_key(policy: Policy, usage: Usage) -> _CommonKey:
 
 
 def _check_tokens(model: Model, usage: Usage) -> TokenUsage:
-    """The tokens of the record; raises if no call of that model can have used them."""
+    """Return the record's tokens; raise if no call of that model can have used them."""
     tokens = usage.tokens
     if usage.bedrock_model_id is not None:
         model.require(usage.bedrock_model_id)
@@ -271,14 +269,17 @@ _log = structlog.get_logger(__name__)
 
 
 class EstimateWarnings:
-    """Warns of estimated prices, and not too often."""
+    """Warns of estimated prices, at most once a minute for each label.
+
+    The metric counts the records. The number of labels is bounded by the deployment.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._warned_at_ms: dict[str, int] = {}
 
     def warn(self, policy: Policy, usage: Usage) -> None:
-        """Say that this usage has no price of its own, unless its label's was just said."""
+        """Warn that this usage has no price of its own, unless its label was warned of recently."""
         now_ms = self._clock.monotonic_ms()
         warned_at_ms = self._warned_at_ms.get(usage.model_label)
         if warned_at_ms is not None and now_ms - warned_at_ms < QUIET_MS:

@@ -1,4 +1,4 @@
-"""Totals over a range of days: one query for each partition and kind, however many days."""
+"""Totals over a range of days: one query for each partition and kind of total."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _APP: Final = "#APP#"
 
 
 class DayRange(NamedTuple):
-    """The days to look at, and of these the hours, if not all of them. All ends are included."""
+    """The days to read, and optionally only some of their hours. All ends are included."""
 
     first_day: str
     last_day: str
@@ -46,12 +46,12 @@ class DayRange(NamedTuple):
 
 
 class SpendTable(NamedTuple):
-    """What was spent, broken down."""
+    """Spend by group."""
 
     rows: list[Row]
     total: Counters
     as_of_ms: int
-    """Everything that was acknowledged before is in it; 0 if nothing was aggregated yet."""
+    """Everything acknowledged before is in it; 0 if nothing was aggregated yet."""
 
 
 class RangeReader:
@@ -63,12 +63,12 @@ class RangeReader:
         self._totals = TotalsReader(store, clock)
 
     async def read_partitions(self, org_id: str, prefix: str = "") -> list[Partition]:
-        """Where the organisation has totals, or those whose key starts so."""
+        """Return the organisation's partitions of totals whose key starts with the prefix."""
         items = query_items(self._store, partitions_query(org_id, prefix))
         return [one async for item in items if (one := partition_from(item)) is not None]
 
     async def read_complete_ms(self) -> int:
-        """The moment up to which everything is in the totals; 0 if nothing was aggregated yet."""
+        """Return the moment up to which all records are in the totals; 0 before any aggregation."""
         return checkpoint_from(await self._store.get(*CHECKPOINT)) or 0
 
     async def read_days(
@@ -79,10 +79,10 @@ class RangeReader:
         complete_ms: int,
         unfolded: Unfolded | None = None,
     ) -> dict[Account, Total]:
-        """The totals of accounts on those days of the range that have one.
+        """Return the totals of accounts on the days of the range.
 
-        ``complete_ms`` is the moment up to which all of them are complete at least. What is
-        ``unfolded`` is in them, too.
+        ``complete_ms`` is the moment up to which all of them are complete at least. The totals
+        include ``unfolded``.
         """
         now_ms = self._clock.now_ms()
         totals: dict[Account, Total] = {}
@@ -113,9 +113,9 @@ class RangeReader:
     async def read_totals_by_day(
         self, org_id: str, prefix: str, scope_key: str, labels: Iterable[str], days: Sequence[str]
     ) -> dict[str, dict[Account, Total]]:
-        """What accounts whose partition starts so have spent on each of these successive days.
+        """Return the totals of each day, by account, of partitions that start with ``prefix``.
 
-        The labels of the scope have a total on every day, which may be nothing.
+        The labels of the scope have a total on every day, possibly of nothing.
         """
         own = [Partition(scope_key, label) for label in labels]
         others = {one.pk: one for one in await self.read_partitions(org_id, prefix)}
@@ -141,10 +141,10 @@ class RangeReader:
         tag_value: str | None = None,
         live: LiveReading | None = None,
     ) -> SpendTable:
-        """What these organisations have spent, or one app of the only one.
+        """Return the spend of these organisations, or of one app of the only one.
 
-        ``label`` narrows it to one label, ``tag_value`` to one value of the grouping's tag.
-        ``live`` is what was posted since; it must have been read before.
+        ``label`` selects one label, ``tag_value`` one value of the grouping's tag. ``live`` has the
+        records posted since; it must have been read before.
         """
         if live is None or not live.lacking.keys().isdisjoint(org_ids):
             as_of_ms = await self.read_complete_ms()
@@ -174,9 +174,9 @@ class RangeReader:
     async def read_hourly_costs(
         self, org_id: str, app_id: str | None, first_day: str, last_day: str
     ) -> dict[str, dict[int, int]]:
-        """What an organisation, or one app of it, has spent in each hour since the epoch, by label.
+        """Return the spend of an organisation or app by label and hour since the epoch.
 
-        In pico-dollars; hours in which nothing was spent are not in it.
+        In pico-dollars; hours without spend are omitted.
         """
         prefix = "" if app_id is None else f"ORG#{org_id}{_APP}{app_id}#LABEL#"
         partitions = await self.read_partitions(org_id, prefix)
@@ -237,18 +237,18 @@ class RangeReader:
 
 
 class _Hours:
-    """Adds totals of hours, and of values of a tag, to a breakdown."""
+    """Adds totals of hours and tags to a breakdown."""
 
     def __init__(self, org_id: str, span: DayRange, breakdown: Breakdown) -> None:
         self._org_id = org_id
         self._span = span
         self._breakdown = breakdown
         self.are_told = span.hours is not None or breakdown.grouping.has_hours
-        """Whether hours matter at all."""
+        """Whether the request distinguishes hours."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """What is to be read of a partition: values of a tag come before the hours they are in."""
+        """The kinds of totals to read: values of a tag come before their hours."""
         key = self._breakdown.grouping.tag_key
         return (HOUR,) if key is None else (f"{TAG}{key}#", HOUR)
 
@@ -278,13 +278,13 @@ def _bounds(prefix: str, span: DayRange) -> tuple[str, str]:
 
 
 def _app_of(partition: Partition) -> str:
-    """The app of a partition; nothing, if that is the organisation's own or shared by its apps."""
+    """Return the app of a partition; empty for the organisation's own."""
     app_id = partition.scope_key.partition(_APP)[2]
     return "" if app_id == NO_APP else app_id
 
 
 class Left(NamedTuple):
-    """What was posted for a total that there is not yet."""
+    """Posted counters of a total that does not exist yet."""
 
     partition: Partition
     sort_key: str
@@ -292,12 +292,12 @@ class Left(NamedTuple):
 
 
 class Unfolded:
-    """What was posted for some totals of one organisation; each of them gets it once."""
+    """The posted counters of some totals of one organisation; each total gets them once."""
 
     def __init__(
         self, org_id: str, posted: Mapping[Facet, Sums], prefix: str = "", label: str | None = None
     ) -> None:
-        """Only partitions count that start with ``prefix``, and with ``label`` that label alone."""
+        """Only partitions that start with ``prefix`` and, if given, have the ``label``."""
         self.org_id = org_id
         self._left = {
             (facet.pk, facet.sk): (facet.day, sums)
@@ -306,21 +306,21 @@ class Unfolded:
         }
 
     def with_posted(self, item: Item) -> Counters:
-        """A total with what was posted since. Raises `UnreadableItemError` if it can't be read."""
+        """Return a total with its posted counters. Raises `UnreadableItemError`."""
         total = total_from(item)
         _, sums = self._left.pop((str(item["PK"]), str(item["SK"])), ("", None))
         return total.counters if sums is None else fold_from(item).with_found(sums)
 
     def drop(self, account: Account) -> None:
-        """Forget what was posted for an account that was summed in another way."""
+        """Forget the counters of an account that was summed in another way."""
         self._left.pop((account.partition, f"{DAY}{account.day}"), None)
 
     def days_left(self, first_day: str, last_day: str) -> Iterator[Left]:
-        """What is left for totals of these days, both included."""
+        """Yield the remaining counters of these days, both included."""
         return self._left_in((DAY,), first_day, last_day)
 
     def hours_left(self, first_day: str, last_day: str, tag_key: str | None) -> Iterator[Left]:
-        """What is left for totals of hours, and of values of a tag, in these days."""
+        """Yield the remaining counters of hours, and of the tag, in these days."""
         prefixes = (HOUR,) if tag_key is None else (HOUR, f"{TAG}{tag_key}#")
         return self._left_in(prefixes, first_day, last_day)
 

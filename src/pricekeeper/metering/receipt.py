@@ -1,8 +1,8 @@
-"""The receipt of a counted record: what makes it count once, and what it was charged.
+"""The receipt of a counted record, and the answer to it.
 
-It is written in the transaction that counts the record, on condition that there is none yet.
-Whoever reports the record again meets it and gets the original answer out of it. The commit id
-tells a committer whose reply was lost whether the receipt it meets is its own.
+A receipt is written in the transaction that counts the record, on condition that there is none. A
+duplicate meets it and gets the original answer. Its commit id tells a committer whose reply was
+lost whether the receipt is its own.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pricekeeper.storage.tables import REQUEST_DEDUP
 
 _TAKEN_FOR: Final = "authorization_id"
 SOURCE_LENGTH_MAX: Final = 100
-"""A longer name of a price source is cut, to keep every receipt without tags under 1 KB: one write
-unit. Tags add what they weigh, 8 KiB at most."""
+"""A longer name of a price source is cut, so that a receipt without tags is under 1 KB: one write
+unit. Tags add up to 8 KiB."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was charged, where it was counted, and by which commit."""
+    """The charge of a record, its account, and the commit that counted it."""
 
     fingerprint: bytes
     scope_key: str
@@ -38,7 +38,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pricing_version: str
     pricing_source: str
     service_tier: str
-    """As it was served; ``batch`` is one too."""
+    """As served; ``batch`` is one, too."""
     accepted_at_ms: int
     commit_id: str
     shard_id: int
@@ -48,28 +48,28 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_write_5m_tokens: int = 0
     cache_write_1h_tokens: int = 0
     price_estimated: bool = False
-    """Whether what was served has no prices, and the highest of the model were taken."""
+    """Whether the model's highest prices were used, because its tier has none."""
     calling_region: str | None = None
     tags: dict[str, str] = {}
 
     @property
     def account(self) -> Account:
-        """Where its spend counts."""
+        """The account that it counts in."""
         return Account(self.scope_key, self.model_label, self.org_day)
 
 
 def receipt_pk(org_id: str, request_id: str) -> str:
-    """The partition key under which a request id is remembered."""
+    """Return the partition key of a request id."""
     return f"ORG#{org_id}#REQ#{request_id}"
 
 
 def receipt_key(org_id: str, request_id: str) -> tuple[Table, Key]:
-    """Where the receipt of a request id is, if there is one."""
+    """Return the key of a request id's receipt."""
     return REQUEST_DEDUP, Key(receipt_pk(org_id, request_id))
 
 
 def receipt_put(org_id: str, request_id: str, receipt: Receipt) -> Put:
-    """Write a receipt where there is none."""
+    """Write a receipt, if there is none."""
     item: Item = msgspec.to_builtins(receipt, builtin_types=(bytes,))
     item["PK"] = receipt_pk(org_id, request_id)
     item["expires_at_epoch"] = receipt.accepted_at_ms // 1000 + RECEIPT_LIFE_SECS
@@ -83,7 +83,7 @@ def take_place_put(
     expires_at_epoch: int,
     before: str | None = None,
 ) -> Put:
-    """Claim the place of a receipt, where there is none, or where that claim stands."""
+    """Claim the place of a receipt, if there is none, or this claim exists already."""
     item: Item = {
         "PK": receipt_pk(org_id, request_id),
         _TAKEN_FOR: authorization_id,
@@ -94,7 +94,7 @@ def take_place_put(
 
 
 def receipt_taken_for(item: Mapping[str, Any]) -> str | None:
-    """The authorization that the place of a receipt is taken for, if it is."""
+    """Return the authorization by which the receipt's place is taken, if it is."""
     held = item.get(_TAKEN_FOR)
     if held is None:
         return None
@@ -105,22 +105,22 @@ def receipt_taken_for(item: Mapping[str, Any]) -> str | None:
 
 
 def receipt_from(item: Mapping[str, Any]) -> Receipt:
-    """The receipt of an item; raises `UnreadableItemError` if it is none."""
+    """Decode a receipt; raise `UnreadableItemError` if that fails."""
     return TypedItem(REQUEST_DEDUP, item).convert(Receipt)
 
 
 class Outcome(StrEnum):
-    """Whether this submission counted the record, or an earlier one had."""
+    """Whether this request counted the record, or an earlier one."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A record that counts, under its receipt.
+    """A counted record and its receipt.
 
-    ``daily_total`` is what its scope has spent on its label on its day, as far as this
-    process knows; ``None`` if no total could be read. Never a reason to fail the record.
+    ``daily_total`` is the spend of its scope, label and day, as far as this process knows; ``None``
+    if no total could be read.
     """
 
     request_id: str
@@ -130,13 +130,13 @@ class Recorded(msgspec.Struct, frozen=True):
 
     @property
     def cost_usd_micros(self) -> int:
-        """What it costs, in whole micro-dollars, for showing."""
+        """The cost in whole micro-dollars, for showing."""
         return split_micros(self.receipt.cost_usd_picos)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A record of a batch that was not counted; after `OutcomeUnknownError` it may have been."""
+    """A record of a batch that was refused; after `OutcomeUnknownError` it may be counted."""
 
     request_id: str
     error: PriceKeeperError

@@ -1,16 +1,15 @@
-"""Metering: usage is counted exactly once, on the day it happened, at what it cost.
+"""Metering: counts usage exactly once, on the day it happened, at its price.
 
-`record` checks a record, prices it, and hands it to the committer, which writes it into the journal
-with whatever else waits for the same page. In steady state that is one plain write or a share of
+`record` checks a record, prices it, and passes it to the committer, which writes it into the
+journal with all others that wait for the same page. Usually that is one plain write or a share of
 one, and no read.
 
-What would be refused is looked up first: a record that was counted is answered as a duplicate as
-long as it is remembered, also when it has become too old to be new, or when the deployment file
-no longer knows its label. That is one read, for refused records alone.
+A record that is about to be refused is looked up first. If it was counted before, it is answered as
+a duplicate, even if it is now too old or its label unknown. That is one read, for refused records
+alone.
 
-If a reply is lost for good, the caller gets `OutcomeUnknownError` and may send the same record
-again, here or anywhere: it counts once. A caller that is cancelled may or may not have been
-counted; the same holds for it.
+After `OutcomeUnknownError` the caller may send the same record again, to any instance: it counts
+once. The record of a cancelled caller may or may not be counted; the same holds.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ from pricekeeper.values import ModelLabel, OrgId
 from pricekeeper.wire.bounds import BATCH_MAX
 
 IN_FLIGHT_MS: Final = 65_000
-"""The longest that a request may take, and what clocks of instances may differ by."""
+"""The longest duration of a request, plus the difference of the instances' clocks."""
 
 
 def _tell_nobody(_: Sequence[Submission]) -> None:
@@ -73,7 +72,7 @@ def _tell_nobody(_: Sequence[Submission]) -> None:
 
 
 class Metering:
-    """Counts usage, and says what was spent."""
+    """Counts usage, and reads spend."""
 
     def __init__(
         self,
@@ -90,14 +89,14 @@ class Metering:
     ) -> None:
         """Without a ``ledger``, records are charged to no budget.
 
-        ``on_counted`` is told of the records that this process counts. No record is acknowledged
-        later than ``in_flight_ms`` after it was sent, by any instance.
+        ``on_counted`` gets the records that this process counts. No instance acknowledges a record
+        later than ``in_flight_ms`` after it was sent.
         """
         self._clock = clock
         self._reader = TotalsReader(store, clock)
         self._totals = KnownTotals(self._reader, clock)
         self.live = LiveSums(store, clock, retention_days=retention_days, in_flight_ms=in_flight_ms)
-        """What was posted since the totals were made."""
+        """Reads the records posted since the totals were made."""
         self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
         self._preparer = Preparer(clock, prices, ledger)
@@ -110,7 +109,7 @@ class Metering:
         )
         self._on_counted = on_counted
         self._noted_total: Total | None = None
-        """The total that the metrics were told last."""
+        """The last total passed to the metrics."""
         self._committer = Committer(
             self._poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
         )
@@ -121,9 +120,9 @@ class Metering:
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count the record; a duplicate gets the original answer.
 
-        Raises `RequestIdReusedError` if its id was used for another body, `InvalidValueError`
-        for a field that breaks its rule, `OverloadedError` if its organisation's share of the
-        queue is used up, and what pricing raises for what has no price.
+        Raises `RequestIdReusedError` if the id was used for another body, `InvalidValueError` for
+        an invalid field, `OverloadedError` if its organisation's share of the queue is used up, and
+        errors of pricing.
         """
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
@@ -141,11 +140,10 @@ class Metering:
     def begin(
         self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
     ) -> bool:
-        """Count the record as `record` does, without a task that waits; returns whether it began.
+        """Count the record like `record`, but without a waiting task; return whether it began.
 
-        It is not if something has to be awaited first, or if it is going to be refused: then
-        nothing has happened, and `record` does the rest. Once it is settled, `find_answer` or
-        `answer` says what its caller is told.
+        It does not begin, and has no effect, if it would have to wait or be refused; then call
+        `record`. After ``on_settled``, `find_answer` or `answer` returns the answer.
         """
         submission = self._prepare_at_once(policy, usage)
         if (
@@ -159,38 +157,38 @@ class Metering:
         return True
 
     def find_answer(self, settled: RecordUnderWay) -> Recorded | None:
-        """The answer to a record that counts, if nothing has to be awaited for it."""
+        """Return the answer to a counted record, if it needs no waiting."""
         outcome = settled.outcome
         if outcome is None:
             return None
         return self._answer_at_once(settled.policy, settled.submission, outcome)
 
     async def answer(self, settled: RecordUnderWay) -> Recorded:
-        """The same in any case; raises what `record` would."""
+        """Return the answer in any case; raise what `record` would."""
         outcome = settled.outcome or LookupError("it is not settled")
         return await self._make_answer(settled.policy, settled.submission, outcome)
 
     def admit_batch(self, org_id: OrgId) -> AbstractAsyncContextManager[BatchPlaces]:
-        """Places for a batch, to be read and parsed inside the block, after `begin_work`.
+        """Hold places for a batch, which is read and parsed inside the block, after `begin_work`.
 
-        Waits for places, and raises `OverloadedError` if none come free.
+        Raises `OverloadedError` if none come free.
         """
         return self._admission.admit_batch(org_id)
 
     def queue_batch(self, org_id: OrgId, go_on: Callable[[BatchPlaces | None], None]) -> bool:
-        """Let a batch wait for places without a task, if there are none; returns whether it waits.
+        """Let a batch wait for places without a task; return ``False`` if it need not wait.
 
-        ``go_on`` is called with its places, or without any if none came free in time.
+        ``go_on`` is called with its places, or with ``None`` if none came free in time.
         """
         return self._admission.queue_batch(org_id, go_on)
 
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
     ) -> list[Recorded | Refused]:
-        """Count up to 100 records, each for itself; the answers are in the order of the records.
+        """Count up to 100 records independently; answers are in the order of the records.
 
-        ``places`` are those of `admit_batch`. Without them they are taken here, and the batch is
-        refused as a whole with `OverloadedError` if none come free.
+        Without ``places`` of `admit_batch` they are taken here; `OverloadedError` then refuses the
+        whole batch.
         """
         if not 1 <= len(usages) <= BATCH_MAX:
             raise InvalidValueError("requests", f"must be 1 to {BATCH_MAX} records")
@@ -241,16 +239,16 @@ class Metering:
         return {ModelLabel(account.label): totals[account] for account in accounts}
 
     def known_spend_usd_micros(self, account: Account) -> int | None:
-        """What this process knows an account to have spent at least; ``None`` if nothing."""
+        """Return the least that an account has spent, if this process knows it."""
         total = self._totals.total(account)
         return None if total is None else total.cost_usd_micros
 
     async def sum_unreadable(
         self, unreadable: Mapping[Account, UnreadableItemError]
     ) -> Mapping[Account, Total]:
-        """What accounts whose totals can't be read are made of, now.
+        """Sum the records of accounts whose totals can't be read.
 
-        Raises `UnreadableItemError` if one of them can't be made anew either.
+        Raises `UnreadableItemError` if that fails, too.
         """
         return (await self._reader.sum_unreadable(unreadable)).require_all()
 
@@ -259,33 +257,33 @@ class Metering:
         return await self._reader.read_org(org_id, labels, day)
 
     async def read_labels_used(self, scope_key: str, day: str) -> frozenset[ModelLabel]:
-        """The labels that a scope has usage on, whether they are in anybody's ordering or not."""
+        """Return the labels that a scope has used, in or outside of its ordering."""
         accounts = await self._reader.read_accounts(day, f"{scope_key}#LABEL#")
         return frozenset(ModelLabel(account.label) for account in accounts)
 
     @property
     def poster(self) -> Poster:
-        """What writes into the journal; authorizations write their captures beside it."""
+        """The writer of the journal; authorizations use it for captures."""
         return self._poster
 
     async def price_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission:
-        """The record that a capture counts as, checked and priced."""
+        """Return the checked and priced record of a capture."""
         return await self._preparer.prepare_captured(policy, usage, authorized_at_ms)
 
     def price_captured_at_once(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission | None:
-        """The same; ``None`` if something has to be read for it."""
+        """Return the same; ``None`` if it has to read something."""
         return self._preparer.prepare_captured_at_once(policy, usage, authorized_at_ms)
 
     async def price_recorded(self, policy: Policy, usage: Usage) -> Submission:
-        """A record that is written on a sheet of the log, checked and priced."""
+        """Return a checked and priced record to be written on a sheet of the log."""
         return await self._preparer.prepare(policy, usage, on_sheet=True)
 
     def note_on_sheet(self, records: Sequence[RecordOnSheet]) -> None:
-        """Have records of one organisation in the totals of this process: a sheet counts them."""
+        """Add records of one organisation, counted by a sheet, to this process's totals."""
         self.meter.accepted += len(records)
         self._note_counted([record.submission for record in records])
         policies: dict[Account, Policy] = {}
@@ -300,33 +298,33 @@ class Metering:
     async def answer_on_sheet(
         self, policy: Policy, request_id: str, receipt: Receipt, *, accepted: bool
     ) -> Recorded:
-        """The answer to a record that a sheet counts."""
+        """Answer a record that a sheet counts."""
         if not accepted:
             self.meter.duplicates += 1
         outcome = Outcome.ACCEPTED if accepted else Outcome.DUPLICATE
         return await self._answer_counted(policy, request_id, outcome, receipt)
 
     def note_voided(self, sums: Mapping[Account, Counters]) -> None:
-        """Let the totals of this process know what a correction has taken out."""
+        """Subtract a correction from this process's totals."""
         for account, counters in sums.items():
             self.live.note_counted(account.org_id)
             self._totals.count(account, counters)
 
     async def close(self) -> None:
-        """Commit what was accepted, then stop."""
+        """Commit the accepted records, then stop."""
         await self._committer.close()
         await self._admission.close()
         await self._totals.close()
 
     async def _prepare(self, policy: Policy, usage: Usage) -> Submission | PriceKeeperError:
-        """The record, checked and priced; or why it is refused, unless it was counted before."""
+        """Return the prepared record; or the reason to refuse it, unless it was counted before."""
         try:
             return await self._preparer.prepare(policy, usage)
         except PriceKeeperError as error:
             return error
 
     def _prepare_at_once(self, policy: Policy, usage: Usage) -> Submission | None:
-        """The same; ``None`` if `_prepare` has to wait for something, or to say what is wrong."""
+        """Return the prepared record; ``None`` if it has to wait for something or is invalid."""
         try:
             return self._preparer.prepare_at_once(policy, usage)
         except PriceKeeperError:
@@ -335,9 +333,9 @@ class Metering:
     def _submit(
         self, submission: Submission, waiter: Waiter, places: BatchPlaces | None = None
     ) -> None:
-        """Submit the record, for which that waiter waits.
+        """Submit the record with its waiter.
 
-        The record uses one of ``places``, or the place that its caller took for it.
+        It uses one of ``places``, or the place that the caller took for it.
         """
         try:
             self._committer.submit(submission, waiter)
@@ -352,7 +350,7 @@ class Metering:
     def _answer_at_once(
         self, policy: Policy, submission: Submission, posted: Posted | BaseException
     ) -> Recorded | None:
-        """The answer to a record that was counted, if its total is known."""
+        """Return the answer to a counted record, if its total is known."""
         if not isinstance(posted, Posted) or not posted.accepted:
             return None
         total = self._totals.total(submission.account)
@@ -382,7 +380,7 @@ class Metering:
     def _note_answer(
         self, policy: Policy, submission: Submission, posted: Posted, total: Total | None
     ) -> Recorded:
-        """The answer to a record that counts; the metrics are told of it."""
+        """Make the answer to a counted record, and note it for the metrics."""
         receipt = posted.receipt
         if posted.accepted and receipt.price_estimated:
             self.meter.estimated[receipt.model_label] += 1
@@ -394,7 +392,7 @@ class Metering:
     async def _answer_counted(
         self, policy: Policy, request_id: str, outcome: Outcome, receipt: Receipt
     ) -> Recorded:
-        """The answer to a record that was counted."""
+        """Answer a record that was counted."""
         total = await self._find_total(receipt.account)
         self._note_quota_use(policy, receipt.account, total)
         return Recorded(request_id, outcome, receipt, total)
@@ -405,9 +403,9 @@ class Metering:
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
     ) -> list[Recorded | Refused]:
-        """Answer what is refused as new: as a duplicate, if it has been counted before.
+        """Answer refused records: as duplicates, if they were counted before.
 
-        If that can't be read, nobody knows whether it was, and the store's error is told.
+        If that can't be read, the answer is the store's error.
         """
         bodies = [_body(policy, *one) for one in refused]
         known: dict[str, Receipt | TakenPlace | StoreError] = {}
@@ -445,7 +443,7 @@ class Metering:
         return Refused(body.request_id, RequestIdReusedError(body.request_id))
 
     def _note_quota_use(self, policy: Policy, account: Account, total: Total | None) -> None:
-        """Let the metrics know how much of its quota a record has brought its scope to."""
+        """Note for the metrics how much of its quota a scope has used."""
         if total is None or total is self._noted_total:  # all records of one commit have the same
             return
         self._noted_total = total
@@ -455,7 +453,7 @@ class Metering:
             )
 
     def _note_counted(self, submissions: Sequence[Submission]) -> None:
-        """Let everybody here know of records of one organisation that count from now on."""
+        """Note records of one organisation that are counted now."""
         for account, counters in sum_by_account(submissions).items():
             self._totals.count(account, counters)
         self.live.note_counted(submissions[0].org_id)
@@ -463,14 +461,14 @@ class Metering:
 
 
 class _Body(NamedTuple):
-    """What a receipt is compared with."""
+    """What is compared with a receipt."""
 
     request_id: str
     fingerprint: bytes
 
 
 def _body(policy: Policy, usage: Usage, error: PriceKeeperError) -> _Body | None:
-    """The body of a refused record; ``None`` if no such body can ever have been counted."""
+    """Return the body of a refused record; ``None`` if it can't have been counted."""
     if isinstance(error, (StoreError, RequestIdReusedError)):
         return None
     try:

@@ -1,11 +1,10 @@
-"""What every account has spent since the first of its organisation's month, out of daily totals.
+"""The spend of all accounts since the first of their month, from daily totals.
 
-The answer depends on the store and the time alone, so it is the same after a restart and in every
-process. A total only ever grows, and only on the days that may still be counted on; the other
-days of the month are read once and kept as one sum.
+The result depends on the store and the time alone, so it is the same in every process. Only recent
+days can change; the other days of the month are read once and kept as one sum.
 
-Bounds: the sums of `SPENDERS_MAX` scopes and labels for each of two months. What further ones have
-spent is kept as one sum, under `OTHERS`.
+Bounds: `SPENDERS_MAX` scopes and labels for each of two months; further ones share one sum,
+`OTHERS`.
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ _log = structlog.get_logger(__name__)
 
 
 class Spender(NamedTuple):
-    """Who spends on what: a scope (``ORG#...``) and a model label."""
+    """A scope (``ORG#...``) and a model label."""
 
     scope_key: str
     label: str
 
 
 OTHERS: Final = Spender("", "")
-"""Stands for everybody beyond `SPENDERS_MAX`."""
+"""All spenders beyond `SPENDERS_MAX`."""
 
 PicosBySpender = dict[Spender, int]
 
 
 def month_of(day: str) -> str:
-    """The month of a day, as ``yyyymm``."""
+    """Return the month of a day, as ``yyyymm``."""
     return day[:_MONTH_LENGTH]
 
 
 class MonthSpend:
-    """The pico-dollars of every spender by month, read from the store."""
+    """Reads the pico-dollars of every spender by month."""
 
     def __init__(self, store: Store, clock: Clock, *, spenders_max: int = SPENDERS_MAX) -> None:
         self._store = store
@@ -68,7 +67,7 @@ class MonthSpend:
         self._closed_days: set[str] = set()
 
     async def read(self) -> Mapping[str, PicosBySpender]:
-        """The sums of each month that is the present one in some zone.
+        """Return the sums of each month that is the present one in some zone.
 
         Reads the days that may have changed, and at first all days of these months.
         """
@@ -123,7 +122,7 @@ class MonthSpend:
 
 
 def _cost_picos(item: Mapping[str, Any] | None) -> int | None:
-    """What a total says; ``None`` if it can't be made out. Nothing was aggregated yet: 0."""
+    """Return the cost of a total: 0 without an item, ``None`` if it is unreadable."""
     if item is None:
         return 0
     picos = item.get("cost_usd_picos")

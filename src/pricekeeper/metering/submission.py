@@ -1,4 +1,4 @@
-"""A record that is checked and priced, on its way into the journal, and what becomes of it."""
+"""A checked and priced record on its way into the journal, and its waiting callers."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ from pricekeeper.tenants import Policy
 
 
 class Posted(NamedTuple):
-    """The receipt under which a record counts, and whether it is this submission's own."""
+    """The receipt of a counted record, and whether this submission counted it."""
 
     receipt: Receipt
     accepted: bool
 
 
 Waiter: TypeAlias = Callable[[Posted | BaseException], None]
-"""Is called once: with what became of a record, or with the error that kept it from being
-written. It must not raise."""
+"""Called once with the record's outcome or the error that prevented it. Must not raise."""
 
 
 class Submission:
-    """A record that is ready to be written, and those who wait for that."""
+    """A record that is ready to be written, and its waiters."""
 
     __slots__ = (
         "_entry", "account", "address", "budget_accounts", "cost_usd_picos", "fingerprint", "flags",
@@ -68,17 +67,17 @@ class Submission:
         self.org_id = org_id
         self.request_id = request_id
         self.address = address
-        """Where it will be; ``None`` if the id does not say, so that it needs a receipt."""
+        """Its place; ``None`` if the id has no time, so that it needs a receipt."""
         self.name = "" if address is None else address.name
-        """Its attribute on its page, if the id says that."""
+        """Its attribute on its page, if it has an address."""
         self.lanes = lanes
         self.fingerprint = fingerprint
         self.terms = terms
         self.stored_terms = stored_terms
         self.account = account
-        """Where its spend counts."""
+        """The account that it counts in."""
         self.weight = 1 if address is None else weight_of(stored_terms)
-        """What it weighs on a page, at most; with a receipt, each counts for one."""
+        """Its largest weight on a page; 1 with a receipt."""
         self.happened_at_ms = happened_at_ms
         self.flags = flags
         self.cost_usd_picos = cost_usd_picos
@@ -86,34 +85,33 @@ class Submission:
         self.budget_accounts = budget_accounts
         """The budgets that it is spent from, in the write that counts it."""
         self._entry: JournalEntry | None = None
-        """As it was sent last."""
+        """The entry of the last sending."""
         self.waiting: list[Waiter] = []
-        """The first of them submitted it; the others sent the same request id meanwhile."""
+        """The first submitted it; the others sent a duplicate meanwhile."""
 
     @property
     def is_error(self) -> bool:
-        """Whether the call ended with an error."""
         return bool(errors_of(self.flags))
 
     @property
     def price_estimated(self) -> bool:
-        """Whether what was served has no prices, and the highest were taken."""
+        """Whether the model's highest prices were used, because its tier has none."""
         return is_estimated(self.flags)
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
-        """The answer that it gets if that sending of it counts."""
+        """Make the answer for that sending."""
         return receipt_of(self.entry(nonce, sent_at_ms), self.terms)
 
     def written_on_sheet(self, number: int, nonce: bytes, sent_at_ms: int) -> Written:
-        """As `written`, for the record of an authorization under that number."""
+        """Make the attributes on a sheet, for the authorization of that number."""
         return self._written(private_name(number), nonce, sent_at_ms)
 
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
-        """The attributes of a page that this sending writes."""
+        """Make the attributes on a page for that sending."""
         return self._written(self.name, nonce, sent_at_ms)
 
     def entry(self, nonce: bytes, sent_at_ms: int) -> JournalEntry:
-        """The record as its page has it, from that sending."""
+        """Make the entry for that sending."""
         made = self._entry
         if made is None or made.nonce != nonce or made.sent_at_ms != sent_at_ms:
             made = self._entry = self._make_entry(nonce, sent_at_ms)
@@ -143,14 +141,14 @@ class Submission:
 
 
 class RecordOnSheet(NamedTuple):
-    """A record that a sheet of the log counts, and the policy of its client."""
+    """A record that a sheet of the log counts, and its client's policy."""
 
     policy: Policy
     submission: Submission
 
 
 def sum_by_account(submissions: Iterable[Submission]) -> dict[Account, Counters]:
-    """What these records add to each account."""
+    """Sum these records by account."""
     sums: dict[Account, list[int]] = {}
     for one in submissions:
         row, tokens = sums.get(one.account), one.tokens
@@ -167,23 +165,22 @@ def sum_by_account(submissions: Iterable[Submission]) -> dict[Account, Counters]
 
 
 class Outcomes:
-    """What became of the records of one caller, who waits for all of them."""
+    """The outcomes of one caller's records, which it awaits together."""
 
     __slots__ = ("_done", "_known", "_missing")
 
     def __init__(self, count: int) -> None:
-        self._known: list[Posted | BaseException] = [LookupError("nobody knows yet")] * count
+        self._known: list[Posted | BaseException] = [LookupError("not settled")] * count
         self._missing = count
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not count:
             self._done.set_result(None)
 
     def waiter(self, number: int) -> Waiter:
-        """What is to be told of the record of that number."""
         return partial(self._note, number)
 
     async def wait(self) -> list[Posted | BaseException]:
-        """Wait until all are known. Cancelling withdraws the caller, not the records."""
+        """Wait for all. Cancelling withdraws the caller, not the records."""
         await self._done
         return self._known
 
@@ -195,7 +192,7 @@ class Outcomes:
 
 
 class RecordUnderWay:
-    """A record for which no task waits: what is called once it is settled asks for the answer."""
+    """A record without a waiting task; ``on_settled`` is called instead."""
 
     __slots__ = ("_on_settled", "outcome", "policy", "submission", "usage")
 
@@ -210,10 +207,9 @@ class RecordUnderWay:
         self.usage = usage
         self.submission = submission
         self.outcome: Posted | BaseException | None = None
-        """What became of it, once it is settled."""
+        """The outcome, once it is settled."""
         self._on_settled = on_settled
 
     def settle(self, outcome: Posted | BaseException) -> None:
-        """Note what became of it, and tell whoever began it."""
         self.outcome = outcome
         self._on_settled(self)

@@ -1,9 +1,9 @@
-"""How many values of a tag are told apart: so many a day of an organisation, the first ones.
+"""Limits the values of a tag that have totals of their own: the first ones of each day.
 
-Which these are stands in an item for each key and day, as short hashes (``TAGVALUES#{org}#{day}`` /
-tag key, in UsageAggSharded). It is changed before a total of a new value is written, and only ever
-grows; once it is full, it stays as it is. So every aggregator, and every later fold of the same
-records, counts a value under the same heading: its own, or `OTHER` for good.
+An item for each key and day has their short hashes (``TAGVALUES#{org}#{day}`` / tag key, in
+UsageAggSharded). It is changed before a total of a new value is written, and only grows until it is
+full. So every aggregator and every later fold of the same records counts a value under the same
+heading: its own, or `OTHER`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from pricekeeper.storage.values import EXPIRY
 VALUES_MAX: Final = 1_000
 HASH_BYTES: Final = 8
 FACETS_A_TURN: Final = 1_000
-"""Facets that are looked at before other requests get their turn."""
+"""Facets handled before other requests get a turn."""
 OTHER: Final = "(other)"
-"""Stands for all values beyond the first `VALUES_MAX`."""
+"""All values beyond the first `VALUES_MAX`."""
 ATTEMPTS_MAX: Final = 10
 REMEMBERED_MAX: Final = 256
-"""Keys and days whose values this process remembers, a tenth of a megabyte each at the most."""
+"""Remembered keys and days, up to a tenth of a megabyte each."""
 OVER_MAX: Final = 10_000
-"""Keys and days that this process has reported; a forgotten one is reported again."""
+"""Reported keys and days; a forgotten one is reported again."""
 
 _HASHES, _REV = "hashes", "rev"
 _ALWAYS: Final = frozenset({"", OTHER})
-"""No values of their own: what has no such tag, and what is over."""
+"""Values without a hash: no tag, and all further values."""
 _log = structlog.get_logger(__name__)
 
 
@@ -71,9 +71,9 @@ class TagValues:
         self._over: BoundedCache[TagDay, bool] = BoundedCache(OVER_MAX)
 
     async def register_values(self, found: SumsByFacet, tally: Tally) -> SumsByFacet:
-        """Note new values in the store; returns the sums, with values that are over under `OTHER`.
+        """Register new values; return the sums, with further values under `OTHER`.
 
-        If the values of a key can't be read, its totals are left aside; all others go on.
+        If the values of a key can't be read, its totals are omitted and counted in ``tally``.
         """
         seen: dict[TagDay, dict[str, None]] = {}
         for number, facet in enumerate(found):
@@ -99,7 +99,7 @@ class TagValues:
         return limited
 
     def _choose_facet(self, facet: Facet, apart: Mapping[TagDay, frozenset[bytes]]) -> Facet | None:
-        """Under which total the sums of a facet count; ``None`` if nobody knows."""
+        """Return the facet to count in; ``None`` if its values can't be read."""
         tag = facet.tag
         if tag is None or tag.value in _ALWAYS:
             return facet
@@ -113,7 +113,7 @@ class TagValues:
         return facet._replace(sk=tag_sort_key(tag.key, facet.day, tag.hour, OTHER))
 
     async def _register(self, tag_day: TagDay, values: Iterable[str]) -> frozenset[bytes]:
-        """Add these values as far as there is room; returns all that are told apart."""
+        """Add these values while there is room; return all registered ones."""
         wanted = [_hash(value) for value in values]
         known = self._known.get(tag_day) or frozenset()
         if len(known) >= self._values_max or known.issuperset(wanted):
@@ -144,12 +144,12 @@ class TagValues:
 
 
 def tag_values_key(org_id: str, key: str, day: str) -> Key:
-    """Where the values of a tag are that are told apart on that day."""
+    """Return the key of a tag's registered values of that day."""
     return Key(f"TAGVALUES#{org_id}#{day}", key)
 
 
 def _values_from(item: Mapping[str, Any] | None) -> list[bytes]:
-    """The hashes of the values, in the order in which they came."""
+    """Decode the hashes in order of registration."""
     if item is None:
         return []
     hashes = item.get(_HASHES)
@@ -161,7 +161,7 @@ def _values_from(item: Mapping[str, Any] | None) -> list[bytes]:
 def _values_put(
     key: Key, stored: Item | None, hashes: Iterable[bytes], expires_at_epoch: int
 ) -> Put:
-    """Write the values in place of those that were read."""
+    """Write the values, on condition that the stored ones are those that were read."""
     rev = 0 if stored is None else TypedItem(USAGE_AGG_SHARDED, stored).whole(_REV, 0)
     item: Item = {
         **key.attributes,

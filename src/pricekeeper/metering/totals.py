@@ -103,7 +103,7 @@ def org_totals_of(org_scope: str, totals: Mapping[Account, Total]) -> OrgTotals:
 
 
 class TotalsReader:
-    """Reads what was spent. A label without usage has a total of nothing."""
+    """Reads spend. A label without usage has a total of nothing."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -159,7 +159,7 @@ class TotalsReader:
         return [account async for item in items if (account := account_from(day, item)) is not None]
 
     async def read_org(self, org_id: OrgId, labels: Iterable[str], day: str) -> OrgTotals:
-        """Read everything the organisation spent on that day, in whatever scope it was counted.
+        """Read everything the organisation spent on that day, in any scope.
 
         A record counts in one scope, so the sum of all is right also for a day on which the
         organisation changed its quota scope.

@@ -1,7 +1,7 @@
-"""A usage record as a client reports it, and the rules it must keep to be counted.
+"""A usage record as a client reports it, and its rules.
 
-The window in which a record is accepted is stated here because two other things follow from
-it: how long a receipt must live (`RECEIPT_LIFE_SECS`), and which days may still change.
+The window for accepting a record also determines how long a receipt must live (`RECEIPT_LIFE_SECS`)
+and which days may still change.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from pricekeeper.pricing import TokenUsage
 from pricekeeper.tags import check_tags
 
 LATE_MS_MAX: Final = 24 * 3_600_000
-"""How old the event may be when it is reported."""
+"""The largest age of a reported event."""
 AHEAD_MS_MAX: Final = 5 * 60_000
-"""How far ahead of our clock its own may be."""
+"""How far an event may be ahead of our clock."""
 RECEIPT_LIFE_SECS: Final = 48 * 3_600
-"""How long a request id is remembered, from the moment it was accepted.
+"""How long a request id is remembered after it was accepted.
 
-The same record can be accepted until its own timestamp is 24 h old, and that timestamp was at
-most 5 min ahead. So it can come back, and be taken for new, for 24 h and 5 min. What is left, 23 h
-and 55 min, is margin for clocks that disagree and for the time a commit may take. A record
-without a timestamp of its own happens whenever it is sent: it is known again for these 48 h.
+A record is accepted until its timestamp is 24 h old, and the timestamp may be 5 min ahead. So it
+can be sent again, as new, for 24 h and 5 min. The other 23 h 55 min are margin for clocks that
+differ and slow commits. A record without a timestamp is recognised for these 48 h.
 """
 TEXT_LENGTH_MAX: Final = 2048
 
@@ -44,14 +43,14 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class UsageStatus(StrEnum):
-    """How the call to the model ended. What it used counts either way."""
+    """How the call to the model ended. Its usage counts either way."""
 
     OK = "OK"
     ERROR = "ERROR"
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one call used, in the client's own words."""
+    """The usage of one call, as the client reports it."""
 
     request_id: str
     model_label: str
@@ -70,7 +69,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def tokens(self) -> TokenUsage:
-        """What is to be paid for; raises `InvalidValueError` for an impossible count."""
+        """The priced part; raises `InvalidValueError` for an impossible count."""
         return TokenUsage(
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
@@ -83,9 +82,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def checked(usage: Usage) -> Usage:
-    """The record with its id in canonical form; raises `InvalidValueError` naming a bad field.
+    """Return the record with a canonical id; raise `InvalidValueError` for an invalid field.
 
-    Token counts are checked by what prices them, the label by the catalogue.
+    Pricing checks token counts, the catalogue checks the label.
     """
     request_id = parse_request_id(usage.request_id)
     check_details(usage)
@@ -95,7 +94,7 @@ def checked(usage: Usage) -> Usage:
 
 
 def check_details(usage: Usage) -> None:
-    """Raise `InvalidValueError` for a bad field; token counts, label and id are not looked at."""
+    """Raise `InvalidValueError` for an invalid field other than token counts, label and id."""
     model_id, tier = usage.bedrock_model_id, usage.service_tier
     if model_id is not None and not 1 <= len(model_id) <= TEXT_LENGTH_MAX:
         raise InvalidValueError("bedrock_model_id", f"must have 1 to {TEXT_LENGTH_MAX} characters")
@@ -110,7 +109,7 @@ def check_details(usage: Usage) -> None:
 
 
 def happened_at_ms(usage: Usage, now_ms: int) -> int:
-    """When the event happened: its own timestamp if it is in the window, else now."""
+    """Return the event's own timestamp if it is in the window, else now."""
     at_ms = usage.timestamp_ms
     if at_ms is None:
         return now_ms
@@ -120,9 +119,9 @@ def happened_at_ms(usage: Usage, now_ms: int) -> int:
 
 
 def check_minted(minted_ms: int, now_ms: int) -> None:
-    """Refuse an id whose own time is too far away, whatever else the record says.
+    """Refuse an id whose own time is outside the window.
 
-    The id alone decides, so that no other rule can take the same id for new.
+    Only the id decides, so that no other rule can accept the same id as new.
     """
     if not now_ms - LATE_MS_MAX <= minted_ms <= now_ms + AHEAD_MS_MAX:
         raise InvalidValueError(
@@ -131,26 +130,26 @@ def check_minted(minted_ms: int, now_ms: int) -> None:
 
 
 def is_authorization_id(request_id: str) -> bool:
-    """Whether an id in canonical form is of the kind that we make for authorizations."""
+    """Whether a canonical id is of the version used for authorizations."""
     return request_id[_VERSION_AT] == AUTHORIZATION_VERSION
 
 
 def names_authorization(text: object) -> bool:
-    """Whether that is an id that we have made for an authorization, written as we write it."""
+    """Whether the text is an id of an authorization, in canonical form."""
     return isinstance(text, str) and _AUTHORIZATION_ID.fullmatch(text) is not None
 
 
 def fingerprint(client_id: str, body: msgspec.Struct) -> bytes:
-    """A digest that is the same in every process for the same body from the same client.
+    """Return a digest of the client and body, the same in every process.
 
-    A timestamp that was left out is not in the body, so a retry has the same digest.
+    An omitted timestamp is not in the body, so a retry has the same digest.
     """
     named = b"%b\0%b" % (client_id.encode(), _canonical(body))
     return hashlib.blake2b(named, digest_size=_FINGERPRINT_BYTES).digest()
 
 
 def parse_request_id(text: str) -> str:
-    """The id in canonical form; raises `InvalidValueError` if it is none."""
+    """Return the id in canonical form; raise `InvalidValueError` if it is none."""
     if type(text) is str and _REQUEST_ID.fullmatch(text):
         return text
     canonical = text.lower() if isinstance(text, str) else ""

@@ -1,17 +1,16 @@
-"""Voiding: taking a record out of everything that it counts in, by a correction beside it.
+"""Voids a record by a correction beside it.
 
-Nothing is removed. A correction is a record of its own in the journal: of the same app, label, tags
-and day, with the amounts of the first, negative. So totals follow by the fold that they follow
-records by, and both records stay visible. The budgets that the record was spent from get it back in
-the same transaction. That also has the entry of the audit trail, and a marker by which a record is
-voided once: voiding it again changes nothing. A void note in the region of the record is for those
-who list records: they read that region anyway.
+Nothing is removed. A correction is a record of its own in the journal: with the same app, label,
+tags and day, and negative amounts. So totals follow by the ordinary fold, and both records stay
+visible. One transaction writes the correction, the refund to the budgets, the audit entry, and a
+marker by which a record is voided only once. A void note in the record's region is for listings,
+which read that region anyway.
 
-A record can be voided until its day is final. Then exports and bills were made from it.
+A record can be voided until its day is final: then exports and bills contain it.
 
-The record is looked for where its id says. An id without a time has a receipt that says when it was
-counted; of a capture its authorization does (``about_ms``), on whose sheet it is. Then the records
-of that minute are looked through, which are those of one organisation.
+The id tells where the record is. For an id without a time, the receipt tells when it was counted;
+for a capture, the authorization does (``about_ms``). Then the organisation's records of that minute
+are searched.
 """
 
 from __future__ import annotations
@@ -70,13 +69,13 @@ from pricekeeper.ticks import region_at
 from pricekeeper.values import AppId, OrgId, new_request_id
 
 VOIDABLE_DAYS: Final = 3
-"""How long after the beginning of its day in UTC a record can be voided: then the day is final."""
+"""Days from the beginning of the record's day in UTC until the day is final."""
 ATTEMPTS_MAX: Final = 3
 _ACTION: Final = "usage.void"
 
 
 class Voided(NamedTuple):
-    """A record that is taken out, and the correction that does it."""
+    """A voided record and its correction."""
 
     record: Record
     correction_id: str
@@ -84,12 +83,12 @@ class Voided(NamedTuple):
 
     @property
     def note(self) -> VoidNote:
-        """What is said of it beside the record, and where it is said once."""
+        """The note beside the record, and the content of the marker."""
         return VoidNote(self.record.request_id, self.correction_id, self.at_ms)
 
 
 class _Found(NamedTuple):
-    """A record, and the region in which it is."""
+    """A record and its region."""
 
     record: Record
     region: str
@@ -119,10 +118,10 @@ class Voider:
     async def void(
         self, org: Policy, request_id: str, by: Attribution, about_ms: int | None = None
     ) -> tuple[Voided, Mapping[Account, Counters]]:
-        """Take a record out of its totals and budgets; returns also what that adds to accounts.
+        """Take a record out of its totals and budgets; also return the change of each account.
 
         Raises `NotFoundError` if the organisation has no such record, and `ConflictError` if its
-        day is final or it is itself a correction.
+        day is final or it is a correction itself.
         """
         found = await self._find(org, parse_request_id(request_id), about_ms)
         if found is None:
@@ -132,7 +131,7 @@ class Voider:
         for _ in range(ATTEMPTS_MAX):
             known = await self._find_marker(org.org_id, record)
             if known is not None:
-                # It may have arrived late, and nobody was told of it.
+                # It may have arrived late, and its reply may be lost.
                 late = _correction(known, b"").receipt
                 await self._poster.request_repair_if_late(org.org_id, [late])
                 await self._trail.apply(by, _repetition(org.org_id, known), ())
@@ -143,7 +142,7 @@ class Voider:
                 _require_refusal(cancelled)
             except AccountNotOpenError:
                 self._ledger.forget(await self._open_accounts(org, record))
-        raise ContendedError("others kept changing what the record counts in")
+        raise ContendedError("the record's totals or budgets kept changing; try again")
 
     def _check(self, record: Record) -> None:
         if record.entry.voids:
@@ -156,7 +155,7 @@ class Voider:
     async def _post(
         self, org: Policy, found: _Found, by: Attribution
     ) -> tuple[Voided, Mapping[Account, Counters]]:
-        """Write the correction, what it gives back to budgets, and the entry: all or nothing."""
+        """Write the correction, the refund and the audit entry, all or nothing."""
         record = found.record
         accounts = await self._open_accounts(org, record)
         now_ms, nonce = self._clock.now_ms(), self._poster.new_nonce()
@@ -185,7 +184,7 @@ class Voider:
         return voided, {account: correction.entry.counters}
 
     async def _open_accounts(self, org: Policy, record: Record) -> tuple[BudgetAccount, ...]:
-        """Open the accounts that the record was spent from; those of ended windows are omitted."""
+        """Open the accounts that the record was spent from, except those of ended windows."""
         terms, now_ms = record.terms, self._clock.now_ms()
         policy = org
         if terms.app_id is not None:
@@ -209,7 +208,7 @@ class Voider:
         return Voided(record, note.correction_id, note.at_ms)
 
     async def _find(self, org: Policy, request_id: str, about_ms: int | None) -> _Found | None:
-        """The record of that id; a captured one is on the sheet of its authorization."""
+        """Find the record of that id; a captured one is on its authorization's sheet."""
         if about_ms is not None:
             return await self._scan(org.org_id, request_id, about_ms)
         address = address_of(request_id)
@@ -229,7 +228,7 @@ class Voider:
         return await self._scan(org.org_id, request_id, receipt_from(receipt).accepted_at_ms)
 
     async def _scan(self, org_id: str, request_id: str, about_ms: int) -> _Found | None:
-        """Look through the private pages and the sheets of that minute."""
+        """Search the private pages and the sheets of that minute."""
         posting = PostedRegion(org_id, region_at(about_ms), 1)
         async for record in self._reader.read_records([posting]):
             if record.request_id == request_id:
@@ -238,14 +237,14 @@ class Voider:
 
 
 def _require_refusal(cancelled: TransactionCancelledError) -> None:
-    """Raise what was cancelled, unless the record is voided already."""
+    """Raise the cancellation, unless its reason is that the record is voided already."""
     marker, page, *_ = cancelled.reasons
     if ReasonCode.CONDITION_FAILED not in (marker.code, page.code):
         raise cancelled
 
 
 def _correction(voided: Voided, nonce: bytes) -> Record:
-    """The record that takes another one out."""
+    """Make the correction of a record."""
     first = voided.record.entry
     entry = msgspec.structs.replace(
         first,
@@ -279,7 +278,7 @@ def _change(org_id: str, voided: Voided) -> Change:
 
 
 def _repetition(org_id: str, voided: Voided) -> Change:
-    """Somebody asked for a void that was made before: nothing was different after it."""
+    """The audit entry of a repeated void, which changes nothing."""
     return Change(_ACTION, _target(voided), OrgId(org_id))
 
 
