@@ -1,8 +1,8 @@
 """The aggregator: folds posted records into the totals, which only move forward.
 
-A run reads the ticks above the checkpoint with marks, their regions, and the
-records of these regions. Their sums move each total forward (`metering.fold`). The cost depends
-only on what was posted. Any number of processes may run it, at any interval.
+A run reads the marked ticks above the checkpoint, their regions, and the records of these regions.
+Their sums move each total forward (`metering.fold`). The cost follows the number of new records.
+Any number of processes may run it, at any interval.
 
 A tick is closed two ticks after its end. By then each of its records is written, or a repair of its
 day was requested, even if a clock has leapt by a minute. Once everything of a tick is in the
