@@ -1,4 +1,4 @@
-"""Every account's balance, and the one log of an organisation by which all of them change."""
+"""The balances of accounts, and the log by which those of an organisation change."""
 
 from pricekeeper.ledger.draft import Command, Decision, Draft
 from pricekeeper.ledger.service import AccountNotOpenError, Ledger

@@ -1,11 +1,11 @@
-"""What the log of an organisation adds up to, as far as one process has read it. No I/O, no clock.
+"""The sum of an organisation's log, as far as one process has read it. No I/O, no clock.
 
-Accounts are items of their own, which have what the sheets of whole chapters say: an item names the
-last chapter that is in it. What later sheets say is kept here, by chapter, until it is **filed**:
-added to the items of accounts, and noted beside the authorizations that it is about.
+Items of accounts contain the sheets of whole chapters; an item names the last chapter in it. The
+sums of later chapters are kept here until they are **filed**: added to the items of accounts, and
+noted beside their authorizations.
 
-Bounds: `ITEMS_MAX` items of accounts are remembered; a forgotten one costs a read. Chapters are
-bounded where they are written (`log`).
+Bounds: `ITEMS_MAX` remembered items; a forgotten one costs a read. The writer of chapters bounds
+them (`log`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from pricekeeper.storage import Key
 
 ITEMS_MAX: Final = 4_096
 KEYS_MAX: Final = ITEMS_MAX // 2
-"""Items that are read to be remembered together; the others are left room for as many."""
+"""Items read together; room is made for as many."""
 _generations: Final = itertools.count(1)
 
 
 class OpenAccounts:
-    """The accounts of one item that are open, and what each of them has."""
+    """The open accounts of one item, and their balances."""
 
     __slots__ = ("_damage", "balances", "is_damaged", "mends", "through")
 
     def __init__(self, item: Mapping[str, Any] | None) -> None:
         self.balances = balances_of(item)
-        """In place of one that can't be read is the error."""
+        """By account; an unreadable balance has its error instead."""
         self.mends, self.through = 0, ""
-        """How often accounts of the item were set right, and the last chapter that is in it."""
+        """How often the item was mended, and the last chapter in it."""
         self._damage: UnreadableItemError | None = None
-        """Why nobody can tell what any of them has: then none can be read."""
+        """The error of the whole item, if all of it is unreadable."""
         try:
             if item is not None:
                 self.mends, self.through = mends_of(item), filed_through(item)
@@ -47,10 +47,10 @@ class OpenAccounts:
             self._damage = damage
         errors = (one for one in self.balances.values() if isinstance(one, UnreadableItemError))
         self.is_damaged = self._damage is not None or any(errors)
-        """Whether an account can't be read: somebody may set it right at any time."""
+        """Whether an account is unreadable; it may be mended at any time."""
 
     def add(self, change: ItemChange) -> None:
-        """Add what a sheet says."""
+        """Add the changes of a sheet."""
         self.mends += change.mends
         for account_id, picos in change.accounts.items():
             have = self.balances.get(account_id, NOTHING)
@@ -58,7 +58,7 @@ class OpenAccounts:
                 self.balances[account_id] = have + picos
 
     def balance(self, account_id: str) -> Balance | None:
-        """What the account has; ``None`` if it is not open. Raises if it can't be read."""
+        """Return the balance; ``None`` if it is not open. Raises if it is unreadable."""
         balance = self._damage or self.balances.get(account_id)
         if isinstance(balance, UnreadableItemError):
             raise error_copy(balance)
@@ -66,7 +66,7 @@ class OpenAccounts:
 
 
 class ChapterSums:
-    """What the sheets of one chapter say, all together."""
+    """The sums of the sheets of one chapter."""
 
     __slots__ = ("changes", "chapter", "names", "outcomes", "places", "sealed_ms")
 
@@ -74,16 +74,16 @@ class ChapterSums:
         self.chapter = chapter
         self.changes: dict[Key, ItemChange] = {}
         self.outcomes: dict[str, str] = {}
-        """What has become of authorizations, by their ids; the last word of each."""
+        """The last outcome of authorizations, by their ids."""
         self.places: dict[str, str] = {}
-        """Where outcomes are that are too long to be filed: how the keys of their sheets start."""
+        """Sheets of outcomes that are too long to file: prefixes of their keys."""
         self.names: dict[str, str] = {}
-        """Which authorizations ids stand for that callers gave."""
+        """The authorizations that callers' own ids stand for."""
         self.sealed_ms: int | None = None
-        """When this process learnt of its seal, by the monotonic clock."""
+        """When this process learnt of its seal, on the monotonic clock."""
 
     def add(self, sheet: Sheet, position: Position) -> None:
-        """Add what the sheet of that position says."""
+        """Add a sheet."""
         for one, text in sheet.outcomes.items():
             self.outcomes[one] = text
             self.places.pop(one, None)
@@ -97,21 +97,21 @@ class ChapterSums:
 
 
 class Book:
-    """The log of one organisation, as far as it was read."""
+    """The part of one organisation's log that was read."""
 
     def __init__(self, org_id: str, first: Chapter) -> None:
         self.org_id = org_id
         self.chapters = [ChapterSums(first)]
-        """Those that are not filed yet, as far as anybody here knows; the last is not sealed."""
+        """The chapters that are not known to be filed; the last is not sealed."""
         self.next = Position(first, 0)
-        """Where the next sheet goes."""
+        """The position of the next sheet."""
         self.generation = next(_generations)
-        """Another number as soon as outcomes are forgotten because they were filed: what was read
-        of an authorization before that may be old."""
+        """Changes when filed outcomes are forgotten: an authorization that was read before may
+        be old."""
         self._items: BoundedCache[Key, OpenAccounts] = BoundedCache(ITEMS_MAX)
 
     def fold(self, sheet: Sheet, now_ms: int) -> None:
-        """Add the next sheet. ``now_ms`` is a reading of the monotonic clock."""
+        """Add the next sheet. ``now_ms`` is monotonic."""
         last = self.chapters[-1]
         last.add(sheet, self.next)
         for key, change in sheet.changes.items():
@@ -125,7 +125,7 @@ class Book:
             self.next = Position(sheet.next, 0)
 
     def with_unfiled(self, key: Key, item: Mapping[str, Any] | None) -> OpenAccounts:
-        """The accounts of an item that was read, with what is not filed into it yet."""
+        """Add the unfiled changes to the accounts of an item."""
         known = OpenAccounts(item)
         for sums in self.chapters:
             if sums.chapter.name > known.through and key in sums.changes:
@@ -133,30 +133,30 @@ class Book:
         return known
 
     def remember(self, key: Key, known: OpenAccounts) -> None:
-        """Keep the accounts of an item; what later sheets say is added to them."""
+        """Keep the accounts of an item; later sheets are added to them."""
         self._items.put(key, known)
 
     def accounts(self, key: Key) -> OpenAccounts | None:
-        """The accounts of an item, if it is remembered."""
+        """Return the accounts of an item, if it is remembered."""
         return self._items.get(key)
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
-        """What an account has; ``None`` if it is not open, or its item was not read."""
+        """Return a balance; ``None`` if it is not open, or its item was not read."""
         known = self._items.peek(key)
         return None if known is None else known.balance(account_id)
 
     def unread(self, keys: Collection[Key]) -> list[Key]:
-        """Those of these items that have to be read; those that were damaged, again."""
+        """Return those of these items that must be read; damaged ones are read again."""
         found = ((key, self._items.get(key)) for key in keys)
         return [key for key, known in found if known is None or known.is_damaged]
 
     def unfiled_keys(self) -> Iterator[Key]:
-        """The items of accounts about which unfiled sheets say something, perhaps repeatedly."""
+        """Yield the items of accounts with unfiled changes, possibly repeated."""
         for sums in self.chapters:
             yield from sums.changes
 
     def outcome(self, authorization_id: str) -> str | None:
-        """What unfiled sheets say has become of an authorization; ``None`` if nothing."""
+        """Return the unfiled outcome of an authorization, if there is one."""
         for sums in reversed(self.chapters):
             text = sums.outcomes.get(authorization_id)
             if text is not None:
@@ -164,7 +164,7 @@ class Book:
         return None
 
     def named(self, name: str) -> str | None:
-        """The authorization that an id stands for which its caller gave, by unfiled sheets."""
+        """Return the authorization of a caller's own id, by unfiled sheets."""
         for sums in reversed(self.chapters):
             own_id = sums.names.get(name)
             if own_id is not None:
@@ -172,7 +172,7 @@ class Book:
         return None
 
     def has_chapter_of(self, sheet: str) -> bool:
-        """Whether the chapter of a sheet, by its sort key, is one of the unfiled ones."""
+        """Whether the chapter of a sheet, by its sort key, is unfiled."""
         name = chapter_in(sheet)
         return any(sums.chapter.name == name for sums in self.chapters)
 
@@ -181,7 +181,7 @@ class Book:
         return self.chapters[:-1]
 
     def drop_before(self, first: Chapter) -> None:
-        """Forget the chapters before that one: they are filed."""
+        """Forget the chapters before that one, which are filed."""
         left = [sums for sums in self.chapters if sums.chapter.name >= first.name]
         if len(left) < len(self.chapters):
             self.chapters = left

@@ -1,10 +1,10 @@
-"""The sheet that some commands are about to write, and what each sees of the others. No I/O.
+"""A draft: the next sheet, and what each command sees of the others. No I/O.
 
-Commands are decided one after the other. Each sees the accounts with all that those before it have
-put into the draft, so all of them together never take more than there is.
+Commands are decided one after the other. Each sees the accounts with the changes of those before
+it, so together they never spend more than there is.
 
-A command that can't be decided yet asks for an **errand**: something to be read or marked first.
-Then nothing is written, the errands are run, and the commands are decided anew.
+A command that can't be decided yet requests an **errand**: a read or a mark. Then nothing is
+written, the errands run, and the commands are decided again.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pricekeeper.ledger.sheet import ItemChange, Sheet
 from pricekeeper.storage import Item, Key, Value, Write
 
 SHEET_BYTES_MAX: Final = 200_000
-"""Of what commands put on a sheet; an item has room for twice as much."""
+"""Bytes that commands put on a sheet; an item has room for twice as much."""
 NONCE_BYTES: Final = 6
 _T = TypeVar("_T")
 Errand: TypeAlias = Callable[[], Awaitable[None]]
 Fail: TypeAlias = Callable[[BaseException], None]
-"""Tells whoever has asked for an errand that it has failed."""
+"""Gets the error of a requested errand."""
 Tell: TypeAlias = Callable[[str, list[_T]], None]
-"""Is told of an organisation what the commands of one sheet have gathered; it must not raise."""
+"""Gets what the commands of one sheet have gathered. Must not raise."""
 
 
 class Draft:
-    """What one sheet is to say."""
+    """The content of one sheet."""
 
     def __init__(self, book: Book, now_ms: int, nonce: bytes) -> None:
         self.book = book
@@ -43,24 +43,24 @@ class Draft:
         self.prefix = book.next.prefix
         self.sort_key = self.prefix + book.next.chapter.salt
         self.now_ms = now_ms
-        """When it is written: the one reading of the clock for all that is decided together."""
+        """The one reading of the clock for all commands of the draft."""
         self.nonce = nonce
         self.outcomes: dict[str, str] = {}
         self.names: dict[str, int] = {}
         self.attributes: Item = {}
         self.errands: dict[Hashable, tuple[Errand, list[Fail]]] = {}
         self.found: set[Hashable] = set()
-        """What a command has looked up that holds for all others of this draft, too."""
+        """What a command has looked up for all others of this draft."""
         self._before: dict[tuple[Key, str], Balance] = {}
-        """What the accounts had that something is added to."""
+        """Balances before the changes."""
         self._running: dict[tuple[Key, str], Balance] = {}
-        """What they have with that."""
+        """Balances with the changes."""
         self._opened: dict[Key, list[str]] = {}
         self._mends: dict[Key, int] = {}
         self._shared: dict[Hashable, object] = {}
         self._gathered: dict[Tell[Any], list[Any]] = {}
         self.revision = 0
-        """How often anything was put into it."""
+        """Incremented by each change."""
         self._numbers = 0
         self._bytes = 0
 
@@ -70,20 +70,20 @@ class Draft:
         return self._bytes > SHEET_BYTES_MAX or self._numbers >= ON_SHEET_MAX
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
-        """What an account has with all that was decided; ``None`` if it is not open.
+        """Return a balance with the changes; ``None`` if it is not open.
 
-        Raises `UnreadableItemError` if that can't be read.
+        Raises `UnreadableItemError`.
         """
         running = self._running.get((key, account_id))
         return self.book.balance(key, account_id) if running is None else running
 
     def mends(self, key: Key) -> int:
-        """How often accounts of an item were set right."""
+        """Return how often an item's accounts were mended."""
         known = self.book.accounts(key)
         return self._mends.get(key, 0) + (0 if known is None else known.mends)
 
     def add(self, key: Key, account_id: str, change: Balance) -> Balance:
-        """Add to an account; returns what it has then."""
+        """Add to an account; return its new balance."""
         account = (key, account_id)
         before = self._running.get(account)
         if before is None:
@@ -93,12 +93,12 @@ class Draft:
         return after
 
     def add_if_open(self, key: Key, account_id: str, change: Balance) -> None:
-        """Add to an account that may not be open."""
+        """Add to an account, if it is open."""
         if (key, account_id) in self._running or self.balance(key, account_id) is not None:
             self.add(key, account_id, change)
 
     def open(self, key: Key, account_id: str, spent: Balance) -> None:
-        """Open an account that is not, with what was spent before."""
+        """Open a closed account with its earlier spend."""
         self.add(key, account_id, spent)
         self._opened.setdefault(key, []).append(account_id)
 
@@ -108,40 +108,40 @@ class Draft:
         self._mends[key] = self._mends.get(key, 0) + 1
 
     def outcome(self, authorization_id: str) -> str | None:
-        """What has become of an authorization, as far as unfiled sheets and this one say."""
+        """Return the outcome of an authorization, by unfiled sheets and this draft."""
         text = self.outcomes.get(authorization_id)
         return self.book.outcome(authorization_id) if text is None else text
 
     def settle(self, authorization_id: str, outcome: str) -> None:
-        """Say what becomes of an authorization."""
+        """Set the outcome of an authorization."""
         self.revision += 1
         self.outcomes[authorization_id] = outcome
         self._bytes += 20 + len(outcome)
 
     def name(self, number: int, name: str) -> None:
-        """Let an id that a caller gave stand for what has that number."""
+        """Let a caller's own id stand for the authorization of that number."""
         self.revision += 1
         self.names[name] = number
         self._bytes += 20
 
     def take_number(self) -> int:
-        """A number for something that stands on the sheet."""
+        """Take a number on the sheet."""
         number, self._numbers = self._numbers, self._numbers + 1
         return number
 
     def put(self, name: str, value: Value) -> None:
-        """Put an attribute on the sheet; the same one twice is there once."""
+        """Put an attribute on the sheet, once."""
         if name not in self.attributes:
             self._bytes += len(name) + (len(value) if isinstance(value, (bytes, str)) else 8)
         self.revision += 1
         self.attributes[name] = value
 
     def share(self, name: Hashable, make: Callable[[], _T]) -> _T:
-        """Something that the commands of this draft share, made by the first of them."""
+        """Return what the first command of this draft made under this name."""
         return cast("_T", self._shared.setdefault(name, make()))
 
     def gather(self, tell: Tell[_T], one: _T) -> None:
-        """Have that told once the sheet is written, together with what others gather for it."""
+        """Pass ``one`` to ``tell`` once the sheet is written, with others for the same function."""
         gathered = self._gathered.get(tell)
         if gathered is None:
             self._gathered[tell] = [one]
@@ -149,16 +149,16 @@ class Draft:
             gathered.append(one)
 
     def tell_gathered(self) -> None:
-        """Tell what was gathered: the sheet is written."""
+        """Call the functions of `gather`: the sheet is written."""
         for tell, gathered in self._gathered.items():
             tell(self.book.org_id, gathered)
 
     def ask(self, name: Hashable, errand: Errand, fail: Fail) -> None:
-        """Have something done before it is decided who asks; the same errand is run once."""
+        """Request an errand before the next decision; equal errands run once."""
         self.errands.setdefault(name, (errand, []))[1].append(fail)
 
     def sheet(self) -> Sheet:
-        """The sheet as everybody will read it."""
+        """Make the sheet."""
         changed: dict[Key, dict[str, Balance]] = {}
         for account, after in self._running.items():
             key, account_id = account
@@ -171,79 +171,78 @@ class Draft:
 
 
 Send: TypeAlias = Callable[[Sequence[Write]], Awaitable[None]]
-"""Applies operations, all or nothing, as `Store.transact` does."""
+"""Applies operations, all or nothing, like `Store.transact`."""
 
 
 class Decision(Enum):
-    """What a command has come to."""
+    """The result of deciding a command."""
 
-    WRITES = "it has put something into the draft"
-    ANSWERED = "its caller has an answer, and nothing is to be written"
-    DENIED = "it is to be denied, if what it was decided on is not old"
-    WAITS = "it has asked for an errand"
+    WRITES = "it has changed the draft"
+    ANSWERED = "its caller has an answer, and it writes nothing"
+    DENIED = "it is denied, unless it was decided on old data"
+    WAITS = "it waits for an errand"
 
 
 class Command(Generic[_T]):
-    """Something to be decided on the log of an organisation, and to be written to it."""
+    """Something to decide on an organisation's log, and to write to it."""
 
     keys: Collection[Key] = ()
-    """The items of accounts that it is decided on."""
+    """The items of accounts needed for the decision."""
     name: str = ""
-    """What only one command of a sheet may be about; empty if there can't be another."""
+    """At most one command of a sheet has this name, unless it is empty."""
     operations: Sequence[Write] = ()
-    """What is to be applied together with the sheet, in one transaction; set when it is decided."""
+    """Applied with the sheet in one transaction; set by the decision."""
     send: Send | None = None
-    """Who applies its operations, if it is not the store alone; then it has a sheet of its own."""
+    """Applies its operations instead of the store; it then has a sheet of its own."""
     lingers: bool = False
-    """Whether nobody waits for it, so that it may wait for others to share their sheet."""
+    """Whether no caller waits, so that it may wait for a shared sheet."""
     result: _T
-    """What it is answered with once it is written; set when it is decided."""
+    """Its answer once it is written; set by the decision."""
 
     _future: asyncio.Future[_T] | None = None
     is_answered = False
-    """Whether there is an answer, or why there is none; somebody may have left before that."""
+    """Whether it has an answer or error; its caller may have left before."""
 
     @property
     def future(self) -> asyncio.Future[_T]:
-        """The answer, for whoever waits for it; to be asked for before there is one."""
+        """The answer. Request it before the answer is set."""
         if self._future is None:
             self._future = asyncio.get_running_loop().create_future()
         return self._future
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be done for it: it has an answer, or its caller has left."""
+        """Whether it needs nothing more: it has an answer, or its caller has left."""
         return self.is_answered or self.is_abandoned
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its caller has left."""
         return self._future is not None and self._future.cancelled()
 
     def decide(self, draft: Draft) -> Decision:
-        """Put into the draft what is to be written, or answer. Raises what refuses it."""
+        """Put its changes into the draft, or answer. Raises an error to refuse it."""
         raise NotImplementedError
 
     def note_written(self) -> None:
-        """Answer: what it has put into the draft is written."""
+        """Answer: its changes are written."""
         self.answer(self.result)
 
     def deny(self) -> None:
-        """Answer: what denies it is not old."""
+        """Answer with a denial, which is not based on old data."""
         raise NotImplementedError
 
     def note_refused(self, reasons: Sequence[CancellationReason]) -> None:
-        """Learn why its own operations were refused. It is decided anew, unless it has answered."""
+        """Take the refusal of its operations. It is decided again, unless it answers."""
         raise NotImplementedError
 
     def answer(self, outcome: _T) -> None:
-        """Set the outcome, unless the caller was cancelled: what was decided stands."""
+        """Set the result, unless the caller was cancelled; the decision stays."""
         self.is_answered = True
         if self._future is not None and not self._future.done():
             self._future.set_result(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """Let the caller know, unless it has an answer."""
+        """Set the error, unless it has an answer."""
         if self.is_over:
             return
         self.is_answered = True

@@ -1,10 +1,10 @@
-"""Files chapters: what they say is added to the items of accounts, and noted beside authorizations.
+"""Files chapters: adds their sums to the items of accounts, and outcomes beside authorizations.
 
-Each of these writes names its chapter and is refused if that is in already, so any number of
-processes can file the same chapter, and each goes on where another has stopped.
+Each write names its chapter and is refused if it contains that one already. So any number of
+processes can file the same chapter, and each continues where another has stopped.
 
-Bounds: `WRITES_AT_ONCE` writes, of up to `OUTCOMES_AT_ONCE` outcomes each; `ATTEMPTS_MAX` attempts
-on an item that others write as well.
+Bounds: `WRITES_AT_ONCE` writes of up to `OUTCOMES_AT_ONCE` outcomes; `ATTEMPTS_MAX` attempts on an
+item that others change.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ ATTEMPTS_MAX: Final = 8
 
 
 class Filer:
-    """Files chapters of the log of one organisation."""
+    """Files chapters of one organisation's log."""
 
     def __init__(
         self, store: Store, clock: Clock, org_id: str, expires_at_epoch: Callable[[int], int]
     ) -> None:
-        """``expires_at_epoch`` says until when what is written at a time is kept."""
+        """``expires_at_epoch`` returns when items written at a time expire."""
         self._store = store
         self._clock = clock
         self._org_id = org_id
         self._expires_at_epoch = expires_at_epoch
 
     async def file_all(self, chapters: Iterable[ChapterSums]) -> None:
-        """File chapters, in their order."""
+        """File chapters in their order."""
         for sums in chapters:
             await _run_all([partial(self._file_item, key, sums) for key in sums.changes])
             groups: defaultdict[str, dict[str, str]] = defaultdict(dict)
@@ -70,10 +70,10 @@ class Filer:
             )
 
     async def _file_item(self, key: Key, sums: ChapterSums) -> None:
-        """File into the accounts of one item; one that is damaged keeps no other from it.
+        """File into the accounts of one item; a damaged account does not stop the others.
 
-        It was reported, and nobody can spend from it. What is not in it is what differs when the
-        ledger is checked, once somebody has set it right.
+        A damaged one was reported, and can't be spent from. `pricekeeper ledger check` finds what
+        it lacks once it is mended.
         """
         with contextlib.suppress(UnreadableItemError):
             await self._file_accounts(key, sums)
@@ -84,7 +84,7 @@ class Filer:
         try:
             item = await self._store.update(update)
         except ConditionFailedError as refused:
-            filed_through(refused.item or {})  # it is in, or that can't be read
+            filed_through(refused.item or {})  # it is filed, or unreadable
             return
         except InvalidOperationError:
             await self._file_whole(key, sums, now_ms)
@@ -95,20 +95,20 @@ class Filer:
                 await self._store.update(tidy_update(key, past, chapter))
 
     async def _file_whole(self, key: Key, sums: ChapterSums, now_ms: int) -> None:
-        """File into an item that can't be updated: it is read, and replaced as a whole.
+        """File into an item that an update can't change: read it, and replace it as a whole.
 
-        An update has room for so many accounts only, and can't add to what is no number.
+        An update has room for some accounts only, and can't add to a value that is no number.
         """
         change, chapter = sums.changes[key], sums.chapter.name
         for _ in range(ATTEMPTS_MAX):
             item = await self._store.get(RATE_BUCKETS, key)
             if item is not None and filed_through(item) >= chapter:
-                return  # it is in
+                return  # it is filed
             put = file_put(key, item, change.accounts, change.mends, chapter, now_ms)
             with contextlib.suppress(ConditionFailedError):  # others file, too
                 await self._store.put(put)
                 return
-        raise ContendedError("others kept filing into the same item")
+        raise ContendedError("other processes kept filing into the same item; try again")
 
     async def _file_outcomes(
         self, sort_key: str, outcomes: Mapping[str, str], chapter: str
@@ -128,7 +128,7 @@ class Filer:
 
 
 async def _run_all(work: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Do all of it, some at a time; raises what failed first, once nothing is under way."""
+    """Run all, some at a time; raise the first error once none is under way."""
     failed: BaseException | None = None
     for some in in_groups(work, WRITES_AT_ONCE):
         for done in await asyncio.gather(*(one() for one in some), return_exceptions=True):

@@ -1,14 +1,12 @@
-"""The log in the store: keys, and the writes on it.
+"""The log in the store: keys and writes.
 
 In UsageAggSharded, in the partitions of the journal (`position.partition_of`, lane 0):
 
-- ``s{chapter}{number}{salt}``: a sheet (`sheet`); put if there is none, and never changed
-- ``o{16 sheets}``: what has become of the authorizations on these sheets, as it was filed: for each
-  its last outcome, or the start of it if it is long (`sheet.filed_in_part`); ``f`` is the chapter
-  that was filed last
-
-and ``ORG#{org}#LOG`` / ``HEAD``: ``from``, the first chapter that is not filed. Whoever reads the
-log begins there, and follows the seals.
+- ``s{chapter}{number}{salt}``: a sheet (`sheet`), put if there is none, and never changed
+- ``o{16 sheets}``: the filed outcomes of authorizations on these sheets: the last outcome of each,
+  or the start of a long one (`sheet.filed_in_part`); ``f`` is the last filed chapter
+- ``ORG#{org}#LOG`` / ``HEAD``: ``from``, the first unfiled chapter. A reader begins there and
+  follows the seals.
 """
 
 from __future__ import annotations
@@ -49,24 +47,24 @@ _CHAPTER: Final = re.compile("[0-9a-f]{9}")
 
 
 def head_key(org_id: str) -> Key:
-    """Where it is said where the log begins."""
+    """Return the key of the item with the log's beginning."""
     return Key(f"ORG#{org_id}#LOG", "HEAD")
 
 
 def head_put(org_id: str, first: Chapter) -> Put:
-    """Begin a log where there is none."""
+    """Begin a log, if there is none."""
     key = head_key(org_id)
     return Put(USAGE_AGG_SHARDED, {"PK": key.pk, "SK": key.sk, _FROM: first.text}, ITEM_ABSENT)
 
 
 def head_update(org_id: str, filed: Chapter, following: Chapter) -> Update:
-    """Let the log begin behind a chapter that is filed, if it begins with that one."""
+    """Move the log's beginning behind a filed chapter, if it begins with that one."""
     unmoved = attr(_FROM).eq(filed.text)
     return Update(USAGE_AGG_SHARDED, head_key(org_id), (Set(_FROM, following.text),), unmoved)
 
 
 def first_chapter(item: Mapping[str, Any]) -> Chapter:
-    """Where the log begins. Raises `UnreadableItemError` if that can't be made out."""
+    """Return the log's beginning. Raises `UnreadableItemError`."""
     typed = TypedItem(USAGE_AGG_SHARDED, item)
     try:
         return Chapter.parse(typed.text(_FROM))
@@ -75,12 +73,12 @@ def first_chapter(item: Mapping[str, Any]) -> Chapter:
 
 
 def sheet_partition(org_id: str, region: str) -> str:
-    """The partition in which the sheets of a region are."""
+    """Return the partition of a region's sheets."""
     return partition_of(org_id, region, _LANE)
 
 
 def sheet_put(org_id: str, position: Position, attributes: Item, expires_at_epoch: int) -> Put:
-    """Write a sheet, if nobody has written it."""
+    """Write a sheet, if its place is free."""
     item: Item = {
         "PK": sheet_partition(org_id, position.chapter.region),
         "SK": position.sort_key,
@@ -91,12 +89,12 @@ def sheet_put(org_id: str, position: Position, attributes: Item, expires_at_epoc
 
 
 def position_key(org_id: str, position: Position) -> Key:
-    """Where the sheet of that position is."""
+    """Return the key of a position's sheet."""
     return Key(sheet_partition(org_id, position.chapter.region), position.sort_key)
 
 
 def sheets_query(org_id: str, position: Position) -> Query:
-    """The sheets of a chapter from that position on."""
+    """Query the sheets of a chapter from that position on."""
     chapter = position.chapter
     after = Position(chapter, position.number - 1).sort_key if position.number else ""
     pk = sheet_partition(org_id, chapter.region)
@@ -104,13 +102,13 @@ def sheets_query(org_id: str, position: Position) -> Query:
 
 
 def prefix_query(org_id: str, prefix: str) -> Query:
-    """The sheet whose sort key starts so (`Position.prefix`)."""
+    """Query the sheet with that prefix of its sort key (`Position.prefix`)."""
     pk = sheet_partition(org_id, prefix[1 : 1 + REGION_DIGITS])
     return Query(USAGE_AGG_SHARDED, pk, prefix=prefix, limit=1)
 
 
 def number_of(item: Mapping[str, Any]) -> int:
-    """The number of a sheet in its chapter."""
+    """Return the number of a sheet in its chapter."""
     sort_key = str(item["SK"])
     try:
         return number_in(sort_key)
@@ -119,7 +117,7 @@ def number_of(item: Mapping[str, Any]) -> int:
 
 
 def behind_query(org_id: str, authorization_id: str, sheets: int) -> Query:
-    """The sheet of an id, and some behind it in the same chapter."""
+    """Query the sheet of an id, and some behind it in the same chapter."""
     first = sheet_sort_key(authorization_id)
     pk = sheet_partition(org_id, region_of(authorization_id))
     last = f"{first[: 1 + CHAPTER_DIGITS]}~"
@@ -127,13 +125,13 @@ def behind_query(org_id: str, authorization_id: str, sheets: int) -> Query:
 
 
 def sheet_key(org_id: str, authorization_id: str) -> Key:
-    """Where the sheet of an authorization is."""
+    """Return the key of an authorization's sheet."""
     partition = sheet_partition(org_id, region_of(authorization_id))
     return Key(partition, sheet_sort_key(authorization_id))
 
 
 def outcomes_key(org_id: str, sort_key: str) -> Key:
-    """The item in which outcomes are filed, by its sort key (`position.outcomes_sort_key`)."""
+    """Return the key of filed outcomes (`position.outcomes_sort_key`)."""
     return Key(sheet_partition(org_id, sort_key[1 : 1 + REGION_DIGITS]), sort_key)
 
 
@@ -145,10 +143,10 @@ def outcomes_update(
     *,
     in_place_of: Value | None = None,
 ) -> Update:
-    """File outcomes of a chapter, unless those of a later one were filed there.
+    """File outcomes of a chapter, unless a later one was filed there.
 
-    ``outcomes`` are by attribute. Filing the same twice changes nothing. ``in_place_of`` is what
-    stands there instead of a chapter, if it is damaged.
+    ``outcomes`` are by attribute. Repeatable. ``in_place_of`` is the damaged value of the last
+    filed chapter.
     """
     actions: list[Action] = [Set(name, text) for name, text in outcomes.items()]
     actions += (Set(_FILED, chapter), Set(EXPIRY, expires_at_epoch))
@@ -160,7 +158,7 @@ def outcomes_update(
 
 
 def find_damage(item: Mapping[str, Any] | None) -> Value | None:
-    """What such an item has instead of the chapter that was filed last, if it is damaged."""
+    """Return the damaged value of the last filed chapter, if it is damaged."""
     filed: Value | None = None if item is None else item.get(_FILED)
     if item is None or filed is None or (isinstance(filed, str) and _CHAPTER.fullmatch(filed)):
         return None

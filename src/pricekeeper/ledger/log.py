@@ -1,16 +1,15 @@
-"""The log of one organisation in the store: read, continued, and filed.
+"""The log of one organisation in the store: reads, continues and files it.
 
-Whoever continues it has read it to its end, decides on what it says, and puts the next sheet only
-if nobody has written that one. So each sheet is decided on all sheets before it, whoever wrote
-them; there is nothing to lock, and nothing to recover after a crash. If the reply is lost, the
-sheet itself says by its nonce who wrote it. A sheet that arrives late is refused if another one has
-its place, and else it is what comes next, decided on what is still all there is.
+A writer first reads the log to its end, then appends the next sheet on condition that its number is
+free. So each sheet is decided on all sheets before it. There are no locks, and nothing to recover
+after a crash. After a lost reply, the nonce of the sheet tells who wrote it. A sheet that arrives
+late is refused if its place is taken; otherwise it is the next one.
 
-Nothing is decided behind a sheet that can't be read, since what it holds and spends can't be known:
-whatever needs the log of that organisation fails, until somebody has set the sheet right.
+No sheet is decided behind an unreadable one, whose content is unknown: all requests that need this
+organisation's log fail until it is repaired.
 
-A chapter ends after `SHEETS_MAX` sheets or `CHAPTER_MS`, so that whoever reads the log anew reads
-little. Then it is filed (`filing`), and the log begins behind it.
+A chapter ends after `SHEETS_MAX` sheets or `CHAPTER_MS`, so that a new reader reads little. Then it
+is filed (`filing`), and the log begins behind it.
 
 Bounds: `SENDINGS_MAX` sendings of one sheet, `READINGS_MAX` readings of accounts.
 """
@@ -65,11 +64,11 @@ from pricekeeper.ticks import TICK_MS, region_at
 SHEETS_MAX: Final = 1_024
 CHAPTER_MS: Final = 15 * 60_000
 UNUSED_MS: Final = 20 * 86_400_000
-"""A chapter that began so long ago is continued by nobody: its sheets expire some day."""
+"""An older chapter is not continued: its sheets expire some day."""
 STALE_MS: Final = 60_000
-"""Whoever has not looked at a log for so long looks first where it begins."""
+"""After this time without a look, a process first reads the log's beginning."""
 FILE_AFTER_MS: Final = 60_000
-"""For how long a chapter is left to whoever has sealed it."""
+"""How long a chapter is left to the process that sealed it."""
 SENDINGS_MAX: Final = 6
 BACKOFF: Final = Backoff(20, 500)
 READINGS_MAX: Final = 4
@@ -80,11 +79,11 @@ _log = structlog.get_logger(__name__)
 
 
 class SheetTakenError(Exception):
-    """Another writer has written the sheet; it is in the book now."""
+    """Another writer has written the sheet; the book has it now."""
 
 
 class OrgLog:
-    """The log of one organisation, and what this process knows of it."""
+    """One organisation's log, as far as this process knows it."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class OrgLog:
         sheets_max: int = SHEETS_MAX,
         note_others: Callable[[Collection[str]], None],
     ) -> None:
-        """``note_others`` is told which authorizations other processes have changed."""
+        """``note_others`` gets the authorizations that other processes have changed."""
         self._store = store
         self._clock = clock
         self._random = random
@@ -109,29 +108,29 @@ class OrgLog:
         self.org_id = org_id
         self._book: Book | None = None
         self._synced_ms = 0
-        """When it was last known to be read to its end, by the monotonic clock."""
+        """When it was last known to be read to its end, on the monotonic clock."""
         self._losses = 0
-        """Sheets in a row that were written by others first."""
+        """Consecutive sheets that other writers wrote first."""
         self.others = 0
-        """How many sheets of others were read."""
+        """Sheets of other writers that were read."""
         self._lock = asyncio.Lock()
         self._filer = Filer(store, clock, org_id, self.expires_at_epoch)
         self._filing: asyncio.Task[None] | None = None
 
     @property
     def book(self) -> Book:
-        """What was read; `read` comes before."""
+        """The book, after `read`."""
         if self._book is None:
             raise LookupError("the log was not read")
         return self._book
 
     @property
     def position(self) -> Position | None:
-        """Where the next sheet goes, as far as this process knows; ``None`` if it knows nothing."""
+        """The position of the next sheet; ``None`` if nothing was read."""
         return None if self._book is None else self._book.next
 
     def is_at(self, book: Book) -> bool:
-        """Whether that is still the book in which this process reads on."""
+        """Whether the book is still the current one."""
         return self._book is book
 
     async def read(self) -> Book:
@@ -141,7 +140,7 @@ class OrgLog:
             return self.book
 
     async def prepare(self) -> Book:
-        """Have a book that the next sheet can be decided on: whatever is old in it is found out.
+        """Make the book ready for deciding the next sheet.
 
         A chapter that is long enough is sealed, so that the sheet begins the next one.
         """
@@ -152,7 +151,7 @@ class OrgLog:
             return self.book
 
     async def read_items(self, keys: Collection[Key]) -> None:
-        """Have these items of accounts in the book, which has room for them."""
+        """Read these items of accounts into the book, which has room for them."""
         missing = self.book.unread(keys)
         for _ in range(READINGS_MAX):
             if not missing:
@@ -160,10 +159,10 @@ class OrgLog:
             for key, known in (await self._read_accounts(missing)).items():
                 self.book.remember(key, known)
             missing = [key for key in keys if self.book.accounts(key) is None]
-        raise ContendedError("chapters were filed while accounts were read")
+        raise ContendedError("chapters were filed while accounts were read; try again")
 
     async def find_items(self, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
-        """These items of accounts; also more of them than the book has room for."""
+        """Return these items of accounts, possibly more than the book has room for."""
         for _ in range(READINGS_MAX):
             missing = self.book.unread(keys)
             found = await self._read_accounts(missing) if missing else {}
@@ -177,20 +176,20 @@ class OrgLog:
                         found[key] = known
                 if len(found) == len(keys):  # else one was forgotten meanwhile
                     return found
-        raise ContendedError("chapters were filed while accounts were read")
+        raise ContendedError("chapters were filed while accounts were read; try again")
 
     def draft(self) -> Draft:
-        """An empty draft of the next sheet."""
+        """Make an empty draft of the next sheet."""
         return Draft(self.book, self._clock.now_ms(), self._random.randbytes(NONCE_BYTES))
 
     async def append(
         self, draft: Draft, operations: Sequence[Write] = (), send: Send | None = None
     ) -> None:
-        """Write the draft as the next sheet, and apply the operations with it.
+        """Write the draft as the next sheet, with its operations.
 
         Raises `SheetTakenError` if another writer came first, and `TransactionCancelledError` with
-        the reasons of the operations if one of them was refused. ``send`` applies the transaction,
-        if it is not the store alone.
+        the operations' reasons if one was refused. ``send`` applies the transaction instead of the
+        store.
         """
         async with self._lock:
             if draft.book is not self._book or draft.position != draft.book.next:
@@ -200,7 +199,7 @@ class OrgLog:
             await self._write(draft.position, sheet, attributes, operations, send)
 
     def file_in_background(self) -> None:
-        """Begin to file chapters that nobody seems to file, unless that is under way."""
+        """File chapters that no process seems to file."""
         book = self._book
         if book is None or self._filing is not None or not book.sealed():
             return
@@ -209,17 +208,17 @@ class OrgLog:
             self._begin_filing(book)
 
     async def close(self) -> None:
-        """Wait for what is being filed."""
+        """Wait for filing under way."""
         if self._filing is not None:
             await asyncio.wait([self._filing])
 
     def expires_at_epoch(self, now_ms: int) -> int:
-        """Until when what is written now is kept."""
+        """Return when items written now expire."""
         region_secs = int(region_at(now_ms), 16) * TICK_MS // 1000
         return region_secs + (self._retention_days + KEPT_MARGIN_DAYS) * _SECS_PER_DAY
 
     async def _read_accounts(self, keys: Sequence[Key]) -> dict[Key, OpenAccounts]:
-        """The items of these keys; nothing if it is not sure what is filed into them."""
+        """Read these items; nothing if it is uncertain which chapters they contain."""
         book, generation = self.book, self.book.generation
         found = await self._store.batch_get([(RATE_BUCKETS, key) for key in keys])
         if self._book is not book or book.generation != generation:
@@ -228,7 +227,7 @@ class OrgLog:
         return {key: book.with_unfiled(key, item) for key, item in pairs}
 
     async def _read(self) -> None:
-        """Read on to the end, or all of it anew if it has moved away from what is known."""
+        """Read on to the end; read all of it if the log has moved past the known part."""
         now_ms, book = self._clock.monotonic_ms(), self._book
         if book is None or now_ms - self._synced_ms > STALE_MS:
             first = await self._find_first()
@@ -239,7 +238,7 @@ class OrgLog:
         await self._catch_up(book)
 
     async def _find_first(self) -> Chapter:
-        """The first chapter that is not filed; begins a log where there is none."""
+        """Return the first unfiled chapter; begin a log if there is none."""
         item = await self._store.get(USAGE_AGG_SHARDED, head_key(self.org_id))
         if item is None:
             first = begin_chapter(self._clock.now_ms(), self._random.getrandbits(SALT_BITS))
@@ -256,7 +255,7 @@ class OrgLog:
         return first_chapter(item)
 
     async def _catch_up(self, book: Book) -> None:
-        """Fold what others have written since."""
+        """Add sheets that other writers have written since."""
         began_ms = self._clock.monotonic_ms()
         chapter: Chapter | None = None
         while chapter != book.next.chapter:  # a seal leads on to the next one
@@ -269,10 +268,10 @@ class OrgLog:
         self._synced_ms = began_ms
 
     async def _fold_passed_by(self, book: Book, until: int) -> None:
-        """Fold the sheets before one that was found.
+        """Add the sheets before one that was found.
 
-        A query is no snapshot: it may find a sheet and not the one before, if both were written
-        while it ran. What is not there either when it is read by itself has expired.
+        A query is no snapshot: it may find a sheet and miss an earlier one that was written while
+        it ran. If a read by key misses it, too, it has expired.
         """
         chapter = book.next.chapter
         passed_by = [Position(chapter, number) for number in range(book.next.number, until)]
@@ -282,7 +281,7 @@ class OrgLog:
                 self._fold_found(book, item)
 
     def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
-        """Fold a sheet that was read. One that is damaged is passed by nobody."""
+        """Add a sheet that was read. Raises for a damaged one."""
         book.next = Position(book.next.chapter, number_of(item))
         sheet = sheet_from(self.org_id, item)
         book.fold(sheet, self._clock.monotonic_ms())
@@ -298,7 +297,7 @@ class OrgLog:
         operations: Sequence[Write],
         send: Send | None,
     ) -> None:
-        """Put a sheet where there is none; whoever is refused knows what is there instead."""
+        """Put a sheet, if its place is free; if not, learn what is there."""
         put = sheet_put(
             self.org_id, position, attributes, self.expires_at_epoch(sheet.written_at_ms)
         )
@@ -342,9 +341,9 @@ class OrgLog:
             await self._store.put(put)
 
     async def _accept_or_learn(self, item: Mapping[str, Any] | None, sheet: Sheet) -> None:
-        """Go on if that sheet is ours, of an earlier sending; else fold the one of another.
+        """Accept our sheet of an earlier sending, or add the sheet of another writer.
 
-        Whoever loses twice in a row reads what is behind it as well.
+        After two losses in a row, the sheets behind it are read as well.
         """
         if is_written_by(item, sheet.nonce):
             return
@@ -358,7 +357,7 @@ class OrgLog:
         raise SheetTakenError
 
     async def _look_at(self, position: Position) -> Item | None:
-        """The sheet that is there after a lost reply, as far as that can be read."""
+        """Return the sheet that is there after a lost reply, if it can be read."""
         try:
             return await self._store.get(USAGE_AGG_SHARDED, position_key(self.org_id, position))
         except StoreUnavailableError:
@@ -379,7 +378,7 @@ class OrgLog:
         sheet = Sheet(self._random.randbytes(NONCE_BYTES), now_ms, next=following)
         moves: tuple[Write, ...] = ()
         if age_ms >= UNUSED_MS:
-            # Sheets of it may have expired, so its end is no longer where everybody finds it.
+            # Sheets of it may have expired, so readers no longer find its end.
             await self._filer.file_all(book.chapters)
             moves = (head_update(self.org_id, book.chapters[0].chapter, following),)
         attributes = sheet_attributes(self.org_id, sheet)
@@ -387,7 +386,7 @@ class OrgLog:
             await self._write(book.next, sheet, attributes, moves, None)
         except SheetTakenError:
             return
-        except TransactionCancelledError:  # somebody else has moved on from it
+        except TransactionCancelledError:  # another writer has continued the log
             self._book = None
             await self._read()
             return
@@ -397,7 +396,7 @@ class OrgLog:
             self._begin_filing(book)
 
     def _begin_filing(self, book: Book) -> None:
-        """File what is sealed, while other things go on."""
+        """File sealed chapters in the background."""
         if self._filing is None:
             self._filing = asyncio.create_task(self._file_sealed(book), name="pricekeeper-filing")
             self._filing.add_done_callback(self._end_filing)
@@ -405,18 +404,18 @@ class OrgLog:
     def _end_filing(self, filing: asyncio.Task[None]) -> None:
         self._filing = None
         failure = None if filing.cancelled() else filing.exception()
-        if isinstance(failure, Exception):  # else the process is at its end
+        if isinstance(failure, Exception):  # else the process ends
             _log.error("filing_failed", org_id=self.org_id, exc_info=failure)
 
     async def _file_sealed(self, book: Book) -> None:
-        """File the sealed chapters in their order, and let the log begin behind them."""
+        """File the sealed chapters in order, and move the log's beginning behind them."""
         while book.sealed():
             sums, following = book.chapters[0], book.chapters[1].chapter
             try:
                 await self._filer.file_all([sums])
-                with contextlib.suppress(ConditionFailedError):  # somebody else has done it
+                with contextlib.suppress(ConditionFailedError):  # another process has done it
                     await self._store.update(head_update(self.org_id, sums.chapter, following))
-            except StoreError as error:  # somebody tries again later
+            except StoreError as error:  # it is tried again later
                 _log.warning("filing_failed", org_id=self.org_id, error=error.code)
                 sums.sealed_ms = self._clock.monotonic_ms()
                 return

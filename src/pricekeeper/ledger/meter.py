@@ -1,4 +1,4 @@
-"""Counts what is written to logs, and what that met."""
+"""Counts writes to logs for the metrics."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _WORK: Final = Family(
 
 @dataclass(slots=True)
 class LedgerMeter:
-    """Handed to the ledger when it is made; tests and the metrics endpoint read it."""
+    """Passed to the ledger when it is made; read by tests and the metrics endpoint."""
 
     sheets_written: int = counted(_WORK, "sheet_written")
     sheets_read: int = counted(_WORK, "sheet_read")
     """Of other writers, or at a start."""
     lost_races: int = counted(_WORK, "lost_race")
-    """Sheets that had to be decided anew because another writer came first."""
+    """Sheets decided again because another writer came first."""
     chapters_filed: int = counted(_WORK, "chapter_filed")

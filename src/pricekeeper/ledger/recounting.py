@@ -1,18 +1,18 @@
-"""Recounts: after a change of budgets, what their accounts have spent is set right by itself.
+"""Recounts: corrects the accounts of budgets after a change of settings.
 
-For up to 30 s after a change there are instances that do not know of it. What they count is in the
-journal, and not in the account of a budget that is new or has come back. So a change leaves a note
-that the client is to be recounted once everybody knows of it (`tenants.recounts`). Any instance
-does that: it reads what the accounts have spent, then the journal, then the accounts again. Holds
-and what is unsettled need no recount: they move with their accounts alone.
+For up to 30 s after a change, some instances do not know it. Their records are in the journal, and
+not in the account of a new or restored budget. So a change leaves a note to recount the client once
+all instances know it (`tenants.recounts`). Any instance does that: it reads the accounts, then the
+journal, then the accounts again. Holds and unsettled amounts need no recount: only the accounts
+have them.
 
-Nobody has to stand still for it. What is missing in an account stays the same, whatever is counted
-meanwhile. It is no less than what the journal has beyond the account as it was afterwards, and no
-more than beyond the account as it was before. The nearer of the two to zero is added, so a recount
-never goes too far; where both are the same, the account is right. Else it is tried again later.
+Other writers need not stop. What is missing in an account is constant: at least the journal minus
+the account as read later, at most the journal minus the account as read before. The value nearer to
+zero is added, so a recount never overshoots. If both are equal, the account is correct; if not, it
+is tried again later.
 
 Bounds: `RECOUNTS_AT_ONCE` clients in a run; `ROUNDS_MAX` passes over the journal for each hundred
-apps; `TRIES_MAX` tries, each after twice as long.
+apps; `TRIES_MAX` tries with doubling pauses.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from pricekeeper.values import AppId
 
 INTERVAL_MS: Final = 30_000
 AGAIN_MS: Final = 80 * 60_000
-"""How long after it a recount is made once more: a write that was late by minutes is found then."""
+"""A second recount after this time finds writes that were minutes late."""
 CLAIM_MS: Final = 300_000
-"""For how long others leave a recount to the instance that has begun it."""
+"""How long other instances leave a claimed recount alone."""
 PAUSE_MS_FIRST: Final = 60_000
 TRIES_MAX: Final = 10
-"""Ten tries, each after twice as long, are a day."""
+"""Ten tries with doubling pauses are a day."""
 RECOUNTS_AT_ONCE: Final = 20
 ROUNDS_MAX: Final = 3
 
@@ -62,18 +62,18 @@ _log = structlog.get_logger(__name__)
 
 
 class AccountState(NamedTuple):
-    """An account that is open, and what it has."""
+    """An open account and its balance."""
 
     account: BudgetAccount
     balance: Balance
     mends: int
-    """How often accounts of its item were set right."""
+    """How often accounts of its item were mended."""
 
 
 async def read_open_accounts(
     ledger: Ledger, policies: Collection[Policy], now_ms: int
 ) -> dict[AccountKey, AccountState]:
-    """The open accounts of these clients in their present windows."""
+    """Return the open accounts of these clients in their present windows."""
     found: dict[AccountKey, AccountState] = {}
     for policy in policies:
         scope = Scope.ORG if policy.app_id is None else Scope.APP
@@ -87,9 +87,9 @@ async def read_open_accounts(
 
 
 class _AddMissing(Command[bool]):
-    """Adds to accounts of one item what is missing in them, unless one was set right meanwhile.
+    """Adds to accounts of one item what is missing, unless one was mended meanwhile.
 
-    What is counted meanwhile is no hindrance: it is missing in any case.
+    Concurrent spending does not matter: the missing part stays the same.
     """
 
     result = True
@@ -101,7 +101,7 @@ class _AddMissing(Command[bool]):
         self._mends = mends
 
     def decide(self, draft: Draft) -> Decision:
-        """Refuse if somebody has set an account of the item right since it was read."""
+        """Refuse if an account of the item was mended after it was read."""
         if draft.mends(self._key) != self._mends:
             self.answer(False)  # noqa: FBT003
             return Decision.ANSWERED
@@ -111,7 +111,7 @@ class _AddMissing(Command[bool]):
 
 
 class Recounts:
-    """Makes the recounts that are due."""
+    """Runs the recounts that are due."""
 
     def __init__(
         self, store: Store, clock: Clock, tenants: Tenants, measure: Measure, ledger: Ledger
@@ -123,7 +123,7 @@ class Recounts:
         self._ledger = ledger
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
-        """Make the recounts that are due, now and then; a failure waits for the next time."""
+        """Run due recounts at intervals; a failure waits for the next time."""
         while True:
             await self._clock.sleep_ms(interval_ms)
             try:
@@ -132,9 +132,9 @@ class Recounts:
                 _log.warning("recounts_failed", error=error.code)
 
     async def run_due(self) -> int:
-        """Make the recounts that are due; returns how many.
+        """Run the recounts that are due; return how many.
 
-        What fails for one client is tried again later, and the others are recounted.
+        A failed client is tried again later; the others are recounted.
         """
         now_ms, due = self._clock.now_ms(), list[Recount]()
         async for item in query_items(self._store, recounts_query()):
@@ -174,7 +174,7 @@ class Recounts:
         return True
 
     async def recount(self, policies: Sequence[Policy]) -> bool:
-        """Set right what these clients of one organisation have spent; whether all of it is."""
+        """Recount these clients of one organisation; return whether all accounts are correct."""
         wanted: set[AccountKey] | None = None
         for _ in range(ROUNDS_MAX):
             wanted = await self._round(policies, wanted)
@@ -185,7 +185,7 @@ class Recounts:
     async def _round(
         self, policies: Sequence[Policy], wanted: set[AccountKey] | None
     ) -> set[AccountKey]:
-        """Add what is missing in these accounts, or in all; returns those that may lack more."""
+        """Add what is missing in these accounts, or in all; return those that may lack more."""
         now_ms = self._clock.now_ms()
         before = await read_open_accounts(self._ledger, policies, now_ms)
         if wanted is not None:
@@ -220,7 +220,7 @@ class Recounts:
         return left
 
     async def _read_policies(self, client: Client) -> AsyncIterator[list[Policy]]:
-        """The client, and the apps of an organisation, a hundred at a time; none if it is gone."""
+        """Yield the client and its apps, a hundred at a time; nothing if it is deleted."""
         try:
             yield [await self._tenants.read_policy(client)]
             if client.app_id is not None:
@@ -236,7 +236,7 @@ class Recounts:
             return
 
     async def _decide(self, operation: Put | Delete) -> bool:
-        """Write what is to become of a recount; whether nobody else has decided meanwhile."""
+        """Store the result of a recount; return ``False`` if another instance did."""
         try:
             if isinstance(operation, Put):
                 await self._store.put(operation)

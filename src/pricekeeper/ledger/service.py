@@ -1,17 +1,15 @@
-"""The ledger: what every account has, and the log by which it changes.
+"""The ledger: the balances of accounts, and the log by which they change.
 
-All that changes the accounts of an organisation goes through its log (`log`), by one worker in each
-process (`worker`): calls that are authorized and settled, usage that nobody authorized, voids, and
-recounts. So an account is what its log says, at every instant, and a decision about it is made on
-all of it.
+All changes of an organisation's accounts go through its log (`log`), by one worker in each process
+(`worker`): authorizations and captures, usage that was not authorized, voids, and recounts. So the
+log determines the balance at every instant, and decisions use all of it.
 
-An account is opened once in its window, by whoever needs it first, with what the journal says was
-spent in the window before: nothing if the budget was there when the window began. Instances that do
-not know of a new budget yet, for up to 30 s, count without it; a recount adds what that leaves out
-(`recounting`).
+An account is opened once in its window, with the window's spend so far by the journal: nothing, if
+the budget existed when the window began. For up to 30 s, instances that do not know a new budget
+count without it; a recount adds that (`recounting`).
 
 Bounds: `LOGS_MAX` logs, `OPEN_MAX` accounts and `OPENED_MAX` sets of them are remembered; a
-forgotten one is read anew.
+forgotten one is read again.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ _T = TypeVar("_T")
 AccountKey: TypeAlias = tuple[Key, str]
 """An account by its item and its name in it."""
 Measure: TypeAlias = Callable[[Sequence[BudgetAccount]], Awaitable[Mapping[BudgetAccount, int]]]
-"""What the records of the journal add up to in each of these accounts, in pico-dollars."""
+"""Sums the journal's records in each of these accounts, in pico-dollars."""
 
 
 class Ledger:
@@ -67,7 +65,7 @@ class Ledger:
         self.random = randomness or Random()  # noqa: S311  # spreads, no secret
         self.meter = LedgerMeter()
         self.observers: list[Callable[[Iterable[str]], None]] = []
-        """Who is told which authorizations other processes have changed."""
+        """Called with the authorizations that other processes have changed."""
         self._logs: BoundedCache[str, OrgLog] = BoundedCache(LOGS_MAX)
         self._paces: BoundedCache[str, Pace] = BoundedCache(LOGS_MAX)
         self._workers: dict[str, Worker] = {}
@@ -75,45 +73,44 @@ class Ledger:
         """Finds every account that a call at that time is held against and spent from."""
         self._open: BoundedCache[AccountKey, bool] = BoundedCache(OPEN_MAX)
         self._opened: BoundedCache[int, tuple[BudgetAccount, ...]] = BoundedCache(OPENED_MAX)
-        """Accounts of calls that were all found open, by the identity of what `find` found."""
+        """Sets of accounts that were all open, by the identity of the result of `find`."""
         self._opening: SingleFlight[AccountKey, None] = SingleFlight("pricekeeper-budget-open")
 
     def were_opened(self, accounts: tuple[BudgetAccount, ...]) -> bool:
-        """Whether the accounts that `find` has found are remembered to be open."""
+        """Whether the accounts of a result of `find` are known to be open."""
         return self._opened.peek(id(accounts)) is accounts
 
     async def open_for_calls(self, accounts: tuple[BudgetAccount, ...]) -> None:
-        """Open those that are not, and remember that all of them are."""
+        """Open these accounts, and remember the set."""
         await self.open_all(accounts)
         self._opened.put(id(accounts), accounts)
 
     async def open_all(self, accounts: Iterable[BudgetAccount]) -> None:
-        """Open those that are not."""
+        """Open those that are closed."""
         for account in accounts:
             key = (account.key, account.id)
             if self._open.get(key) is None:
                 await self._opening.run(key, partial(self._open_one, account))
 
     def are_open(self, accounts: Iterable[BudgetAccount]) -> bool:
-        """Whether all of these are known to be open."""
         return all((account.key, account.id) in self._open for account in accounts)
 
     def forget(self, accounts: Iterable[BudgetAccount]) -> None:
-        """Look again whether these are open: somebody has found that one is not."""
+        """Check again whether these are open: one was found closed."""
         self._opened.clear()
         for account in accounts:
             self._open.pop((account.key, account.id))
 
     async def read(self, accounts: Collection[BudgetAccount]) -> dict[BudgetAccount, Balance]:
-        """What each account has; those that are not open are opened."""
+        """Return the balances; closed accounts are opened."""
         await self.open_all(accounts)
         found = await self.read_open(accounts)
         return {account: found.get(account, Balance()) for account in accounts}
 
     async def read_open(self, accounts: Collection[BudgetAccount]) -> dict[BudgetAccount, Balance]:
-        """What those of these accounts have that are open.
+        """Return the balances of those that are open.
 
-        Raises `UnreadableItemError` if one can't be read.
+        Raises `UnreadableItemError`.
         """
         found: dict[BudgetAccount, Balance] = {}
         for org_id in dict.fromkeys(account.org_id for account in accounts):
@@ -126,7 +123,7 @@ class Ledger:
         return found
 
     async def read_items(self, org_id: str, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
-        """These items of accounts of an organisation, with all that its log says of them."""
+        """Return items of accounts with all that the log adds to them."""
         if not keys:
             return {}
         log = self.log_of(org_id)
@@ -136,7 +133,7 @@ class Ledger:
     async def read_partition(
         self, org_id: str, pk: str, prefix: str = "", items_max: int = PARTITION_ITEMS_MAX
     ) -> dict[Key, OpenAccounts]:
-        """The items of a client's accounts, or those whose sort keys start so, in their order."""
+        """Return the items of a client's accounts, by prefix of the sort key, in order."""
         book = await self.read_book(org_id)
         keys = {
             key for key in book.unfiled_keys() if key.pk == pk and (key.sk or "").startswith(prefix)
@@ -150,7 +147,7 @@ class Ledger:
         return {key: found[key] for key in listed}
 
     def log_of(self, org_id: str) -> OrgLog:
-        """The log of an organisation, which may not have been read yet."""
+        """Return an organisation's log, which may not be read yet."""
         log = self._logs.get(org_id)
         if log is None:
             log = OrgLog(
@@ -167,13 +164,13 @@ class Ledger:
         return log
 
     async def read_book(self, org_id: str) -> Book:
-        """What the log of an organisation says, read to its end."""
+        """Return an organisation's book, read to the end of the log."""
         return await self.log_of(org_id).read()
 
     def submit(self, org_id: str, command: AnyCommand, *, follows: bool = False) -> None:
-        """Have the command carried out; its future is set in any case.
+        """Queue the command; its future is always set.
 
-        One that ``follows`` from a command which was accepted is never one too many.
+        One that ``follows`` from an accepted command is never refused for lack of room.
         """
         worker = self._workers.get(org_id)
         if worker is None:
@@ -188,22 +185,22 @@ class Ledger:
         worker.submit(command, follows=follows)
 
     async def carry_out(self, org_id: str, command: Command[_T]) -> _T:
-        """Have the command carried out, and wait for its answer."""
+        """Queue the command, and wait for its answer."""
         self.submit(org_id, command)
         return await command.future
 
     async def post(
         self, org_id: str, debits: Debits, operations: Sequence[Write], send: Send | None = None
     ) -> None:
-        """Apply operations together with what they add to accounts, all or nothing.
+        """Apply operations together with spending from accounts, all or nothing.
 
-        Raises `TransactionCancelledError` with the reasons of the operations if one of them was
-        refused, and `AccountNotOpenError` if an account is not open.
+        Raises `TransactionCancelledError` with the operations' reasons if one was refused, and
+        `AccountNotOpenError` if an account is not open.
         """
         await self.carry_out(org_id, PostRecords(debits, operations, send))
 
     async def close(self) -> None:
-        """Carry out what was accepted, then stop."""
+        """Carry out the accepted commands, then stop."""
         while True:
             for worker in self._workers.values():
                 worker.hurry()
@@ -232,15 +229,15 @@ class Ledger:
 
 
 Debits: TypeAlias = Sequence[tuple[Collection[BudgetAccount], int]]
-"""Accounts, and what is spent from each of them, in pico-dollars."""
+"""Accounts, and the pico-dollars to spend from each of them."""
 
 
 class AccountNotOpenError(Exception):
-    """An account was to be spent from that is not open; open it, and try again."""
+    """An account to spend from is not open; open it, and try again."""
 
 
 class OpenAccount(Command[None]):
-    """Opens an account with what was spent in its window before, unless it is open."""
+    """Opens an account with its window's spend so far, unless it is open."""
 
     result = None
 
@@ -250,7 +247,7 @@ class OpenAccount(Command[None]):
         self._spent_usd_picos = spent_usd_picos
 
     def decide(self, draft: Draft) -> Decision:
-        """Open it with what was measured: nobody spends from it before it is open."""
+        """Open it with the measured spend: before that, no command spends from it."""
         account = self._account
         if draft.balance(account.key, account.id) is not None:
             self.answer(None)
@@ -273,7 +270,7 @@ class PostRecords(Command[None]):
         self._debits = debits
 
     def decide(self, draft: Draft) -> Decision:
-        """Whatever the budgets have left, it is spent: it was used."""
+        """Spend it, even beyond the budgets: it was used already."""
         for accounts, _ in self._debits:
             for account in accounts:
                 if draft.balance(account.key, account.id) is None:

@@ -1,16 +1,16 @@
-"""A sheet: what one write adds to accounts, and what it says of authorizations. No I/O, no clock.
+"""A sheet: changes of accounts, and outcomes of authorizations. No I/O, no clock.
 
-An item of the journal, beside its pages::
+It is an item of the journal, beside its pages. Its attributes are:
 
-    z           the nonce of whoever wrote it: who lost the reply knows it again
-    w           when it was written, in milliseconds
-    a           what it adds to which accounts
-    o           what becomes of authorizations on earlier sheets, by their ids
-    i           which ids that callers gave stand for which numbers on the sheet
-    next        on a seal: the chapter that follows
+- ``z``: the writer's nonce, by which it recognises its sheet after a lost reply
+- ``w``: when it was written, in milliseconds
+- ``a``: the changes of accounts
+- ``o``: outcomes of authorizations on earlier sheets, by their ids
+- ``i``: the numbers on the sheet that callers' own ids stand for
+- ``next``: on a seal, the next chapter
 
-Everything else on it is of whoever has it written: grants of authorizations, and records of those
-that are captured, named as records are on every page.
+Other attributes belong to the commands: grants of authorizations, and records of captured ones,
+named like records on every page.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 
 NONCE, WRITTEN, ACCOUNTS, OUTCOMES, NAMES, NEXT = "z", "w", "a", "o", "i", "next"
 FILED_BYTES_MAX: Final = 64
-"""Of what is filed about one authorization: an item has those of up to 3,200."""
+"""Of the filed outcome of one authorization; an item has up to 3,200."""
 FILED_PART_LENGTH: Final = 20
 _PLACE: Final = "\n"
-"""No outcome has a line's end in it."""
+"""Separates parts; no outcome has a line feed in it."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class ItemChange(msgspec.Struct, frozen=True):
-    """What a sheet adds to the accounts of one item."""
+    """The changes of the accounts of one item."""
 
     accounts: dict[str, Balance]
     opened: tuple[str, ...] = ()
-    """Those of them that it opens: what it adds to them is what they begin with."""
+    """The accounts that it opens; the change is their first balance."""
     mends: int = 0
-    """How many of its accounts were set right."""
+    """How many of its accounts were mended."""
 
 
 class Sheet(msgspec.Struct, frozen=True):
-    """What everybody has to know of a sheet."""
+    """The part of a sheet that all readers need."""
 
     nonce: bytes
     written_at_ms: int
@@ -59,7 +59,7 @@ class Sheet(msgspec.Struct, frozen=True):
 
 class _StoredChange(msgspec.Struct, frozen=True, array_like=True):
     pk: str
-    """Without the name of the organisation, which each of them begins with."""
+    """Without the organisation's name, with which all begin."""
     sk: str
     accounts: list[tuple[str, int, int, int]]
     opened: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ _decode_names: Final = msgspec.msgpack.Decoder(dict[bytes, int]).decode
 
 
 def sheet_attributes(org_id: str, sheet: Sheet) -> Item:
-    """The attributes of a sheet that everybody reads."""
+    """Return the attributes of a sheet that all readers need."""
     item: Item = {NONCE: sheet.nonce, WRITTEN: sheet.written_at_ms}
     if sheet.changes:
         item[ACCOUNTS] = _encode([_stored(org_id, *one) for one in sheet.changes.items()])
@@ -87,7 +87,7 @@ def sheet_attributes(org_id: str, sheet: Sheet) -> Item:
 
 
 def sheet_from(org_id: str, item: Mapping[str, Any]) -> Sheet:
-    """The sheet that an item is. Raises `UnreadableItemError` if it is none."""
+    """Decode a sheet. Raises `UnreadableItemError`."""
     typed = TypedItem(USAGE_AGG_SHARDED, item)
     try:
         changes = dict(_changes(org_id, item.get(ACCOUNTS)))
@@ -107,7 +107,7 @@ def sheet_from(org_id: str, item: Mapping[str, Any]) -> Sheet:
 
 
 def readable_sheet(org_id: str, item: Mapping[str, Any]) -> Sheet:
-    """The same. One that can't be read says nothing; it was reported."""
+    """Decode a sheet; an unreadable one was reported, and is ``None``."""
     try:
         return sheet_from(org_id, item)
     except UnreadableItemError:
@@ -115,14 +115,14 @@ def readable_sheet(org_id: str, item: Mapping[str, Any]) -> Sheet:
 
 
 def names_on(item: Mapping[str, Any]) -> dict[str, int]:
-    """The ids that callers gave, and for which numbers on the sheet they stand."""
+    """Return the callers' own ids, and their numbers on the sheet."""
     data = item.get(NAMES)
     found = {} if data is None else _decode_names(data)
     return {str(UUID(bytes=name)): number for name, number in found.items()}
 
 
 def readable_names(item: Mapping[str, Any]) -> dict[str, int]:
-    """The same. A sheet on which they can't be read is reported, and has none."""
+    """Return the same; unreadable ones are reported, and omitted."""
     try:
         return names_on(item)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
@@ -131,28 +131,28 @@ def readable_names(item: Mapping[str, Any]) -> dict[str, int]:
 
 
 def is_long(outcome: str) -> bool:
-    """Whether an outcome is filed in part only, and all of it is read from its sheet."""
+    """Whether an outcome is filed in part, and read whole from its sheet."""
     return len(outcome.encode()) > FILED_BYTES_MAX
 
 
 def filed_in_part(outcome: str, place: str) -> str:
-    """A long outcome as it is filed; ``place`` is how the key of its sheet starts."""
+    """Return the filed part of a long outcome; ``place`` is the prefix of its sheet's key."""
     return f"{outcome[:FILED_PART_LENGTH]}{_PLACE}{place}"
 
 
 def parse_filed(text: str) -> tuple[str, str]:
-    """What is filed of an outcome, and where all of it is; nowhere else if that is empty."""
+    """Return a filed outcome, and where all of it is; empty if it is complete."""
     outcome, _, place = text.partition(_PLACE)
     return outcome, place
 
 
 def is_written_by(item: Mapping[str, Any] | None, nonce: bytes) -> bool:
-    """Whether that is the sheet of whoever has that nonce."""
+    """Whether the writer with that nonce wrote the sheet."""
     return item is not None and item.get(NONCE) == nonce
 
 
 def _id_bytes(canonical: str) -> bytes:
-    """The bytes of an id in canonical form; `uuid.UUID` takes ten times as long."""
+    """Return the bytes of a canonical id; `uuid.UUID` takes ten times as long."""
     return bytes.fromhex(canonical.replace("-", ""))
 
 
@@ -175,5 +175,5 @@ def _changes(org_id: str, data: bytes | None) -> Iterator[tuple[Key, ItemChange]
 
 
 def org_prefix(org_id: str) -> str:
-    """What the names of an organisation and of each of its apps begin with; so do their keys."""
+    """Return the prefix of the keys of an organisation and its apps."""
     return f"org-{org_id}"

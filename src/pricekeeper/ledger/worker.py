@@ -1,16 +1,16 @@
-"""One worker for each organisation and process: what waits is decided together and written once.
+"""One worker for each organisation and process: decides waiting commands together, and writes once.
 
-Commands wait in a queue. The worker takes what is there, decides it on the log as this process
-knows it, and writes one sheet for all (`log.OrgLog`). If another writer came first, what it wrote
-is read and the commands are decided anew. Nobody is denied by what may be old: the log is read to
-its end first. Only one sheet is under way, so a process never gets into its own way; what arrives
-meanwhile goes into the next. Among other processes the worker pauses between sheets (`pace`).
-Commands that nobody waits for are written with the next one that somebody does, `LINGER_MS` later
-at the latest: a sheet costs nearly the same whatever is on it.
+The worker takes the queued commands, decides them on the log as this process knows it, and writes
+one sheet for all (`log.OrgLog`). If another writer came first, its sheet is read and the commands
+are decided again. Denials are never based on old data: the log is first read to its end. One sheet
+is under way at a time; later commands go into the next. If other processes write, too, the worker
+pauses between sheets (`Pace`). Commands without a waiting caller go with the next one that has a
+caller, after `LINGER_MS` at the latest, since a sheet costs nearly the same for any number of
+commands.
 
 Bounds: `WAITING_MAX` commands of an organisation, and one more that follows from each of them;
 `COMMANDS_MAX`, `KEYS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with the
-pauses of `BACKOFF` between them; `ERRANDS_MAX` rounds of errands.
+pauses of `BACKOFF`; `ERRANDS_MAX` rounds of errands.
 """
 
 from __future__ import annotations
@@ -62,21 +62,23 @@ class Worker:
         self._pace = pace
         self._end = end
         self._others = log.others
-        """What others had written when this worker wrote last."""
+        """Sheets of other writers at the worker's last write."""
         self._waiting: deque[AnyCommand] = deque()
         self._awaited = 0
-        """How many of those that wait do not linger."""
+        """Waiting commands that do not linger."""
         self._hurries = False
         self._lingering: asyncio.Future[None] | None = None
         self.task: asyncio.Task[None] | None = None
 
     def submit(self, command: AnyCommand, *, follows: bool = False) -> None:
-        """Have the command carried out; its future is set in any case.
+        """Queue the command; its future is always set.
 
-        One that ``follows`` from a command which was accepted is accepted, however many wait.
+        One that ``follows`` from an accepted command is accepted in any case.
         """
         if not follows and len(self._waiting) >= WAITING_MAX:
-            raise OverloadedError("too many authorizations of this organisation are waiting")
+            raise OverloadedError(
+                "too many authorizations of this organisation are waiting; try again later"
+            )
         self._waiting.append(command)
         if not command.lingers:
             self._awaited += 1
@@ -85,7 +87,7 @@ class Worker:
             self.task = asyncio.create_task(self._run(), name="pricekeeper-ledger")
 
     def hurry(self) -> None:
-        """Let nothing linger any more."""
+        """Stop lingering."""
         self._hurries = True
         self._stop_lingering()
 
@@ -106,7 +108,7 @@ class Worker:
             self._end()
 
     async def _linger(self) -> None:
-        """Wait for a command that somebody waits for, if none of those that wait is one."""
+        """Wait for a command with a caller, if no waiting command has one."""
         if self._awaited or self._hurries or len(self._waiting) >= COMMANDS_MAX:
             return
         loop = asyncio.get_running_loop()
@@ -123,7 +125,7 @@ class Worker:
             lingering.set_result(None)
 
     async def _leave_room(self) -> None:
-        """Leave other processes a moment, a shorter one the more there is to do."""
+        """Leave time to other processes: less, the more commands wait."""
         full = len(self._waiting) // COMMANDS_MAX
         pause_ms = self._pace.pause_ms(self._random, full)
         if pause_ms:
@@ -135,7 +137,7 @@ class Worker:
         return taken
 
     def _take_fitting(self) -> list[AnyCommand]:
-        """As many commands as one sheet can carry; one for each thing that they are about."""
+        """Take as many commands as one sheet can carry, one for each name."""
         waiting = self._waiting
         taken = [waiting.popleft()]
         if taken[0].send is not None:
@@ -152,7 +154,7 @@ class Worker:
         return taken
 
     async def _carry_out(self, commands: Sequence[AnyCommand]) -> None:
-        """Decide and write them, and answer everybody, whatever happens."""
+        """Decide and write them, and answer all in any case."""
         error: BaseException = StoreError("the command was not decided")
         try:
             await self._attempt_all(commands)
@@ -178,12 +180,12 @@ class Worker:
             if draft.errands:
                 errands += 1
                 if errands > ERRANDS_MAX:
-                    raise ContendedError("something kept changing before it was decided")
+                    raise ContendedError("the log kept changing before the decision; try again")
                 await _run_errands(draft)
             elif writing:
                 attempts += 1
                 if attempts > ATTEMPTS_MAX:
-                    raise ContendedError("other writers kept winning")
+                    raise ContendedError("other writers were first each time; try again")
                 if await self._write(draft, writing, attempts):
                     is_fresh, attempts = True, 0
             elif is_fresh:
@@ -195,7 +197,7 @@ class Worker:
             left = [command for command in left if not command.is_over]
 
     async def _prepare(self, commands: Sequence[AnyCommand]) -> None:
-        """Have everything in the book that these are decided on."""
+        """Read what these commands are decided on into the book."""
         if self._pace.must_look:
             await self._log.read()
         await self._log.prepare()
@@ -205,9 +207,9 @@ class Worker:
     def _decide_all(
         self, draft: Draft, commands: Sequence[AnyCommand]
     ) -> tuple[list[AnyCommand], list[AnyCommand], bool]:
-        """Those that have something to write, those that are to be denied, and whether it is sound.
+        """Return the commands with changes, the denied ones, and whether the draft is sound.
 
-        The draft is not if it has something of a command that has failed.
+        A draft with changes of a failed command is not.
         """
         writing: list[AnyCommand] = []
         denied: list[AnyCommand] = []
@@ -232,7 +234,7 @@ class Worker:
         return writing, denied, True
 
     async def _write(self, draft: Draft, writing: Sequence[AnyCommand], attempts: int) -> bool:
-        """Write the draft and answer those who are on it; whether it was written."""
+        """Write the draft and answer its commands; return whether it was written."""
         if attempts > _AT_ONCE:
             losses = attempts - _AT_ONCE
             await self._clock.sleep_ms(BACKOFF.pause_ms(losses, self._random.randrange))
@@ -257,7 +259,7 @@ class Worker:
         return True
 
     async def _divide(self, commands: Sequence[AnyCommand], failure: InvalidOperationError) -> None:
-        """Carry the halves out apart: one command that the store refuses must not fail others."""
+        """Carry out the halves apart: one command that the store refuses must not fail others."""
         if len(commands) == 1:
             commands[0].fail(failure)
             return
@@ -267,7 +269,7 @@ class Worker:
 
 
 async def _run_errands(draft: Draft) -> None:
-    """Run what commands have asked for; what fails fails those who asked."""
+    """Run the requested errands; an error fails the commands that requested it."""
     done = await asyncio.gather(
         *(errand() for errand, _ in draft.errands.values()), return_exceptions=True
     )
@@ -280,7 +282,7 @@ async def _run_errands(draft: Draft) -> None:
 
 
 def _note_refused(writing: Sequence[AnyCommand], cancelled: TransactionCancelledError) -> None:
-    """Tell each command what became of its own operations, if one of them was refused."""
+    """Pass each command the reasons of its own operations, if one was refused."""
     start = 0
     for command in writing:
         end = start + len(command.operations)
@@ -295,26 +297,26 @@ _AT_ONCE_MS: Final = 1
 
 
 class Pace:
-    """What a worker has noticed of others."""
+    """Measures how often other processes write, and paces a worker between them."""
 
     def __init__(self) -> None:
         self._others = 0
-        """How many sheets others write for one of ours, lately at the most."""
+        """Recent largest number of others' sheets for one of ours."""
         self._fastest_ms: int | None = None
 
     @property
     def must_look(self) -> bool:
-        """Whether others were noticed lately, so that what is known of the log may be old."""
+        """Whether other writers were noticed recently, so the known log may be old."""
         return self._others > 0 and not self._is_at_once
 
     def note_sent(self, took_ms: int, others: int) -> None:
-        """A sheet is written, after so long; others have written so many since the one before."""
+        """Note a written sheet, its duration, and others' sheets since the one before."""
         fastest_ms = took_ms if self._fastest_ms is None else self._fastest_ms
         self._others = max(others, self._others - 1)
         self._fastest_ms = min(took_ms, fastest_ms + 1)  # it may have become slower for good
 
     def pause_ms(self, random: Random, full: int) -> int:
-        """How long to pause before the next one, if so many that are full wait already."""
+        """Return the pause before the next sheet, with so many full ones waiting."""
         if self._is_at_once or self._fastest_ms is None:
             return 0
         pause_ms = self._fastest_ms // 2 + self._others * self._fastest_ms
