@@ -1,7 +1,6 @@
-"""Where a command works: against a running service, or straight on the store.
+"""Where a command works: against a service, or on the store.
 
-Both backends offer the same two things, administration and what concerns one client, with the same
-answers. So a command says what it wants once, and does not know where it works.
+Both backends offer `Admin` and `Api`, so a command does not know which one it uses.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:  # a command that only explains itself imports none of this
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What the command line says about where to work, and as whom."""
+    """The service or store to work on, and the credentials, from the command line."""
 
     store: str | None = None
     config: str | None = None
@@ -43,7 +42,7 @@ class Where:
 
     @property
     def service_url(self) -> str | None:
-        """The service to work against. One that the environment names gives way to ``--store``."""
+        """The URL of the service; ``--store`` overrides the environment's."""
         said_store = self.store is not None or self.config is not None
         if self.url is not None and said_store:
             raise MisusedError("--url and --store or --config exclude each other")
@@ -51,20 +50,20 @@ class Where:
 
     @property
     def provisioning_key(self) -> str | None:
-        """The key to show to a service; none, if nobody has said one."""
+        """The key for a service, if one is given."""
         return self.key or os.environ.get(ADMIN_KEY) or self.settings().provisioning_key
 
     @property
     def client(self) -> tuple[str, str] | None:
-        """The client's id and secret to show to a service; none, if one of them was not said."""
+        """The client's id and secret for a service, if both are given."""
         client_id = self.client_id or os.environ.get(CLIENT_ID)
         secret = self.client_secret or os.environ.get(CLIENT_SECRET)
         return (client_id, secret) if client_id and secret else None
 
     def require_named_store(self) -> None:
-        """Refuse to work on the default store where the environment names a service alone.
+        """Refuse to work on the default store if the environment names only a service.
 
-        Whoever means that service would take the answer about another store for its own.
+        An answer about another store would be taken for that service's.
         """
         if self.service_url is not None and not os.environ.get(STORE):
             raise MisusedError(
@@ -73,7 +72,7 @@ class Where:
             )
 
     def settings(self) -> Settings:
-        """The settings of this process, with what the command line says instead."""
+        """The settings of this process, with those of the command line over them."""
         said = {STORE: self.store, CONFIG: self.config}
         given = {name: value for name, value in said.items() if value is not None}
         return read_settings({**os.environ, **given})
@@ -88,11 +87,11 @@ class Backend(Protocol):
         ...
 
     def keeper(self, client: Client, *, itself: bool = False) -> Api:
-        """What concerns one client; ``itself`` if its organisation can't act for it."""
+        """One client's operations; ``itself`` if its organisation can't act for it."""
         ...
 
     def reader(self, client: Client) -> Api:
-        """A look at one client's data, which a provisioning key opens as well."""
+        """One client's data, which a provisioning key may also read."""
         ...
 
 
@@ -107,7 +106,7 @@ class RemoteBackend:
 
     @property
     def admin(self) -> Admin:
-        """Provisioning, with the key if there is one: claiming a secret needs none."""
+        """Provisioning, with the key if there is one; claiming a secret needs none."""
         from pricekeeper.client import Admin  # noqa: PLC0415
 
         if self._admin is None:
@@ -116,7 +115,7 @@ class RemoteBackend:
         return self._admin
 
     def reader(self, client: Client) -> Api:
-        """With the key that was said, or the client's credentials, or the environment's key."""
+        """With the given key, the client's credentials, or the environment's key."""
         credentials, own = self._target.client, {client.client_id, client.org.client_id}
         has_own = credentials is not None and credentials[0] in own
         if (has_own and self._target.key is None) or self._target.provisioning_key is None:
@@ -124,7 +123,7 @@ class RemoteBackend:
         return self.admin.reader(client)
 
     def keeper(self, client: Client, *, itself: bool = False) -> Api:
-        """What concerns one client, with its own credentials or those of its organisation."""
+        """One client's operations, with its credentials or those of its organisation."""
         from pricekeeper.client import Api  # noqa: PLC0415
 
         credentials = self._target.client
@@ -148,9 +147,9 @@ class RemoteBackend:
 
 @asynccontextmanager
 async def open_backend(target: Where, *, may_create: bool = False) -> AsyncIterator[Backend]:
-    """The backend that the command line names; the store, if it names none.
+    """Open the backend of the command line; the store by default.
 
-    A store that is not there is more often a typing error than a wish, unless ``may_create``.
+    A missing store is an error unless ``may_create``.
     """
     url = target.service_url
     if url is not None:
@@ -164,7 +163,7 @@ async def open_backend(target: Where, *, may_create: bool = False) -> AsyncItera
 
 
 def quiet_logs() -> None:
-    """Nothing but errors, unless the operator asks for more: stdout is for answers."""
+    """Log only errors unless the operator asks for more: stdout is for answers."""
     from pricekeeper.telemetry.logs import configure_logging  # noqa: PLC0415
 
     wanted = os.environ.get(LOG_LEVEL, "error").lower()

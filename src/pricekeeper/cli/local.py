@@ -1,8 +1,8 @@
 """Operations straight on the store: the same clients as for a service, over another transport.
 
-The transport runs the use case of each operation in this process. Anyone who can open the store
-owns its contents, so nobody is authenticated: the operator acts with the authority of the
-deployment. A service on the same store sees a change within 30 seconds.
+The transport runs the use case of each operation in this process. A user who can open the store
+owns its contents, so the operator acts with the authority of the deployment. A service on the same
+store sees a change within 30 seconds.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LocalAsk(Ask):
 
     @property
     def policy(self) -> Policy:
-        if self._policy is None:  # pragma: no cover - the operation's access sees to it
+        if self._policy is None:  # pragma: no cover - its access reads one
             raise LookupError("this operation is declared without a policy")
         return self._policy
 
@@ -127,12 +127,12 @@ class LocalBackend:
         self.admin = Admin.over(LocalTransport(services, has_pepper=has_pepper))
 
     def keeper(self, client: Client, *, itself: bool = False) -> Api:
-        """What concerns one client; the operator may act for any."""
+        """One client's operations; the operator may act for any client."""
         del itself
         return self.reader(client)
 
     def reader(self, client: Client) -> Api:
-        """A look at one client's data."""
+        """One client's data."""
         transport = LocalTransport(self._services, has_pepper=self._has_pepper, caller=client)
         return Api.over(transport, client)
 

@@ -150,7 +150,7 @@ class Api(Asking):
     async def adjust(
         self, lease_id: str, delta: Mapping[str, int], *, adjustment_id: str | None = None
     ) -> None:
-        """Settle a lease to what was really used; each adjustment applies once."""
+        """Settle a lease to the real use; each adjustment applies once."""
         body = {"adjustment_id": adjustment_id or str(uuid.uuid4()), "delta": dict(delta)}
         await self._of_client(ops.ADJUST, {"lease_id": lease_id}, body=body)
 

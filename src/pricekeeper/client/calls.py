@@ -1,4 +1,4 @@
-"""One model call inside its budget, made by hand, in one block.
+"""A model call inside its budget, as a block.
 
 ::
 
@@ -10,12 +10,12 @@
         )
         call.used(reply)
 
-On the way in it asks for an authorization; `DeniedError` says what is in the way. On the way out
-the usage goes into the spool, and nobody waits for the service.
+At its start the block asks for an authorization; `DeniedError` lists what denies it. At its end the
+usage goes into the spool, without waiting for the service.
 
-If the block ends before it has said what was used, then what Bedrock bills is known in one case
-only: Bedrock itself refused the call before any output (see `bedrock.refusals`), and everything is
-given back. In every other case what is held stays held, and is charged when it expires.
+If the block ends without usage, the hold is returned only if Bedrock refused the call before any
+output (see `bedrock.refusals`). Otherwise the bill is unknown: the hold stays, and is charged when
+it expires.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pricekeeper.errors import InvalidValueError
 
 
 class ModelCall:
-    """A call of a model, from the decision to the bill: for ``with`` and for ``async with``."""
+    """A model call from authorization to settlement: for ``with`` and for ``async with``."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ModelCall:
         *,
         awaits: bool,
     ) -> None:
-        """``authorize`` gives an authorization; where it ``awaits``, something that does."""
+        """``authorize`` returns an authorization or, if it ``awaits``, an awaitable of one."""
         self._engine = engine
         self._authorize = authorize
         self._awaits = awaits
@@ -54,11 +54,11 @@ class ModelCall:
         self._usage: dict[str, Any] | None = None
         self._never_called = False
         self.usage_unknown = False
-        """Whether the block has ended and nobody knows what Bedrock bills for the call."""
+        """Whether the block has ended without usage, so that the bill is unknown."""
 
     @property
     def authorization(self) -> Authorization:
-        """What was decided, and what is held."""
+        """The decision and the hold."""
         if self._authorization is None:
             raise InvalidValueError("call", "is used in a `with` block")
         return self._authorization
@@ -70,18 +70,18 @@ class ModelCall:
 
     @property
     def model_id(self) -> str:
-        """The id of the model to call, as Bedrock has it."""
+        """The Bedrock id of the model to call."""
         return self.authorization.model_id
 
     @property
     def max_output_tokens(self) -> int:
-        """The longest answer that is held for: the call's ``maxTokens``."""
+        """The longest answer that the hold covers: the call's ``maxTokens``."""
         return self.authorization.max_output_tokens
 
     def used(self, reply: Mapping[str, Any]) -> None:
-        """Say what it used with Converse's reply, or with an event of its stream.
+        """Report the usage with Converse's reply, or with an event of its stream.
 
-        Every event of a stream may be given: those that don't say it are passed over.
+        Events without usage are ignored.
         """
         event = reply.get("metadata", reply)
         usage = usage_of_converse(event) if isinstance(event, Mapping) else None
@@ -91,17 +91,17 @@ class ModelCall:
     def used_tokens(
         self, input_tokens: int, output_tokens: int, **more: Unpack[UsageFields]
     ) -> None:
-        """Say what it used in numbers; what was said last counts."""
+        """Report the usage in numbers; the last report counts."""
         self._usage = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
 
     def used_nothing(self) -> None:
-        """Say that the model was not called, so that everything is given back."""
+        """Report that the model was not called, so that the hold is returned."""
         self._never_called = True
 
     def __enter__(self) -> Self:
         if self._awaits:
             raise InvalidValueError("call", "of an AsyncPriceKeeper is used with `async with`")
-        self._begin_anew()
+        self._reset()
         self._authorization = self._authorize()
         return self
 
@@ -116,7 +116,7 @@ class ModelCall:
     async def __aenter__(self) -> Self:
         if not self._awaits:
             raise InvalidValueError("call", "of a PriceKeeper is used with `with`")
-        self._begin_anew()
+        self._reset()
         self._authorization = await self._authorize()
         return self
 
@@ -128,8 +128,8 @@ class ModelCall:
     ) -> None:
         self._end(error)
 
-    def _begin_anew(self) -> None:
-        """Forget what an earlier block has said: each is a call of its own."""
+    def _reset(self) -> None:
+        """Forget an earlier block: each is a call of its own."""
         self._authorization = self._usage = None
         self._never_called = self.usage_unknown = False
 
@@ -147,10 +147,10 @@ class ModelCall:
             self._report_unknown(error)
 
     def _report_unknown(self, error: BaseException | None) -> None:
-        """Tell the caller, with an error of our own if there is none to add a note to."""
+        """Tell the caller: in a note on its error, or in an error of ours."""
         if error is None:
-            raise InvalidValueError("call", "has not said what it used; say it with call.used()")
+            raise InvalidValueError("call", "has ended without usage: report it with call.used()")
         error.add_note(
-            "what this call used is not known: "
-            f"what was held for {self.authorization.id} is charged when it expires"
+            "the usage of this call is unknown: "
+            f"the hold of {self.authorization.id} is charged when it expires"
         )

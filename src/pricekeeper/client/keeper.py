@@ -1,8 +1,8 @@
-"""An app's side of the service, for programs with and without an event loop.
+"""The client of an app, for programs with and without an event loop.
 
 `PriceKeeper` may be shared by any number of threads, and used after a fork. `AsyncPriceKeeper` has
-the same methods to await, on any event loop. Both are thin: what they do is done by the engine of
-their process, and each method is declared once, where it is done.
+the same methods to await, on any event loop. The engine of the process does the work; each method
+is declared once, where it is implemented.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from pricekeeper.errors import InvalidValueError
 P = ParamSpec("P")
 R = TypeVar("R")
 GRACE_SECS: Final = 5
-"""How much longer than the deadlines a caller waits for the engine's own thread."""
+"""How much longer than the deadlines a caller waits for the engine's thread."""
 TURNS: Final = 8
-"""In two turns a loop ends an async generator that was dropped, and in two more the one inside of
-it; a stream has two or three. One that was left just now is known by then to be read on."""
+"""Turns of the event loop before `close`. A loop ends a dropped async generator in two turns; a
+stream has two or three of them, nested."""
 
 
 class Keeper:
-    """What both faces are made of: one engine in each process that uses them."""
+    """The base of both keepers: one engine in each process that uses them."""
 
     _awaits: ClassVar[bool]
-    """Whether its callers have an event loop, and await what the other face waits for."""
+    """Whether its methods are awaited."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Keeper:
 
     @classmethod
     def beside(cls, other: Keeper) -> Self:
-        """The same keeper for callers of the other kind: it shares the engine of ``other``."""
+        """The keeper for callers of the other kind; it shares the engine of ``other``."""
         made = cls.__new__(cls)
         made.configuration = other.configuration
         made._beside = other._beside or other  # noqa: SLF001 - its own
@@ -89,7 +89,7 @@ class Keeper:
 
     @property
     def engine(self) -> Engine:
-        """The engine of this process, begun by the first use."""
+        """The engine of this process, started by the first use."""
         if self._beside is not None:
             return self._beside.engine
         engine = self._engine
@@ -104,23 +104,23 @@ class Keeper:
 
     @property
     def settling_engine(self) -> Engine:
-        """The engine for a call that was begun: also after `close`, so that it is not lost."""
+        """The engine for a call in progress, even after `close`, so that its usage is not lost."""
         of = self._beside or self
         return of._engine if of._engine is not None else of.engine  # noqa: SLF001 - of its own kind
 
     @property
     def is_closed(self) -> bool:
-        """Whether it can't be used any more."""
+        """Whether it was closed."""
         return self._is_closed if self._beside is None else self._beside.is_closed
 
     @property
     def untold(self) -> int:
-        """How many entries wait to be told to the service."""
+        """The number of entries that wait to be reported to the service."""
         engine = (self._beside or self)._engine  # noqa: SLF001 - of its own kind
         return 0 if engine is None else len(engine.spool)
 
     def before_close(self, wait: Callable[[float], None]) -> None:
-        """Have something waited for before the end, for at most the seconds that it is handed."""
+        """Call ``wait`` at the end, with the seconds that it may take."""
         (self._beside or self)._closing.add(wait)  # noqa: SLF001 - of its own kind
 
     def call(
@@ -131,7 +131,7 @@ class Keeper:
         model: str = "auto",
         **more: Unpack[AuthorizeFields],
     ) -> ModelCall:
-        """One model call inside its budget, in a ``with`` or ``async with`` block: `ModelCall`."""
+        """A model call inside its budget, in a ``with`` or ``async with`` block: `ModelCall`."""
         most = max_output_tokens or self.configuration.max_output_tokens
         authorize = cast("Any", self).authorize  # each face has its own
         return ModelCall(
@@ -153,8 +153,8 @@ class Keeper:
                 wait(self.configuration.deadline_ms / 1000)
             engine.close()
 
-    def _begin_anew(self) -> None:
-        """Begin anew in a forked child: threads, connections and locks are the parent's."""
+    def _restart(self) -> None:
+        """Start over in a forked child: threads, connections and locks are the parent's."""
         engine, self._engine = self._engine, None
         self._lock = threading.Lock()
         if engine is not None:
@@ -180,7 +180,7 @@ def _submit(engine: Engine, work: Coroutine[Any, Any, R]) -> Future[R]:
 
 
 def _give_up(engine: Engine, future: Future[Any]) -> None:
-    """Have work cancelled whose caller is gone; what it has granted meanwhile is given back."""
+    """Cancel work whose caller has left; a grant that it made meanwhile is returned."""
     if not future.cancel() and future.exception() is None:
         engine.take_back(future.result())
 
@@ -188,7 +188,7 @@ def _give_up(engine: Engine, future: Future[Any]) -> None:
 def _blocking(
     method: Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[PriceKeeper, P], R]:
-    """A method of the engine, for a caller that waits."""
+    """Make a blocking method of an engine's."""
 
     @wraps(method)
     def call(self: PriceKeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -200,7 +200,7 @@ def _blocking(
             if future.cancelled():
                 raise _closed() from None
             if not future.done() or future.exception() is not error:
-                _give_up(engine, future)  # it came from elsewhere: KeyboardInterrupt, for one
+                _give_up(engine, future)  # not the work's own error: KeyboardInterrupt, for example
             if isinstance(error, TimeoutError):
                 given = self.configuration
                 raise NoAnswerError(given.url, given.deadline_ms) from None
@@ -212,7 +212,7 @@ def _blocking(
 def _awaiting(
     method: Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[AsyncPriceKeeper, P], Coroutine[Any, Any, R]]:
-    """A method of the engine, for a caller with an event loop."""
+    """Make a method to await of an engine's."""
 
     @wraps(method)
     async def call(self: AsyncPriceKeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -238,7 +238,7 @@ def _awaiting(
 def _asking(
     method: Callable[Concatenate[Api, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]]:
-    """A call of the REST contract, within the deadline."""
+    """Make a method of the engine of an operation, within the deadline."""
 
     @wraps(method)
     async def call(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -248,12 +248,12 @@ def _asking(
 
 
 async def _void(engine: Engine, authorization_id: str, *, reason: str = "") -> None:
-    """Give everything back that an authorization holds: the model was never reached."""
+    """Return everything that an authorization holds: the model was never reached."""
     engine.void(authorization_id, reason=reason)
 
 
 class PriceKeeper(Keeper):
-    """The service for programs that wait: any thread may use it, also after a fork.
+    """The service for programs without an event loop: for any thread, also after a fork.
 
     Without arguments it reads ``PRICEKEEPER_URL``, ``PRICEKEEPER_CLIENT_ID`` and
     ``PRICEKEEPER_CLIENT_SECRET``.
@@ -279,7 +279,7 @@ class PriceKeeper(Keeper):
     usage_records = _blocking(_asking(Api.usage_records))
 
     def close(self) -> None:
-        """Tell what waits, within the deadline. What is left is told by the next start."""
+        """Report waiting entries, within the deadline. The next start reports the rest."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -290,7 +290,7 @@ class PriceKeeper(Keeper):
 
 
 class AsyncPriceKeeper(Keeper):
-    """The service for programs with an event loop, whichever it is; see `PriceKeeper`."""
+    """The service for programs with an event loop; see `PriceKeeper`."""
 
     _awaits = True
     authorize = _awaiting(Engine.authorize)
@@ -312,7 +312,7 @@ class AsyncPriceKeeper(Keeper):
     usage_records = _awaiting(_asking(Api.usage_records))
 
     async def close(self) -> None:
-        """Tell what waits, within the deadline. What is left is told by the next start."""
+        """Report waiting entries, within the deadline. The next start reports the rest."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
         await asyncio.to_thread(self._close)
@@ -328,9 +328,9 @@ _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
 def flush_keepers(url: str) -> None:
-    """Have every keeper of this process tell that service what waits, within the deadline.
+    """Report the waiting entries of every keeper of this process to a service.
 
-    Streams that are read to their end in the background are waited for as long.
+    It waits for them, and for streams that are read in the background, within the deadline.
     """
     for keeper in _keepers_of(url):
         engine = keeper._engine  # noqa: SLF001 - of this module
@@ -350,9 +350,9 @@ def _keepers_of(url: str) -> list[Keeper]:
     return [one for one in list(_keepers) if one.configuration.url.rstrip("/") == url]
 
 
-def _begin_all_anew() -> None:
+def _restart_all() -> None:
     for keeper in list(_keepers):
-        keeper._begin_anew()  # noqa: SLF001 - of this module
+        keeper._restart()  # noqa: SLF001 - of this module
 
 
 def _close_all() -> None:
@@ -360,5 +360,5 @@ def _close_all() -> None:
         keeper._close()  # noqa: SLF001 - of this module
 
 
-os.register_at_fork(after_in_child=_begin_all_anew)
+os.register_at_fork(after_in_child=_restart_all)
 atexit.register(_close_all)

@@ -1,9 +1,9 @@
 """A batch of usage records: refused early and as a whole, or judged record by record.
 
-A batch gets places in its organisation's share of the commit queue before its body is read. If none
-come free, it is refused with 503 and ``Retry-After``, as the client has to send all of it again.
-The same is answered if the store could not take a single record. What is admitted is parsed in
-small groups, with a turn of the event loop between them, so that other requests go on.
+A batch gets places in its organisation's share of the commit queue before its body is read. Without
+a free place it is refused with 503 and ``Retry-After``, and the client sends it again. The same
+happens if the store took no record at all. Admitted batches are parsed in small groups, with a turn
+of the event loop between them, so that other requests are served.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _UNAVAILABLE: Final = 503
 
 
 def queue_batch(call: Call, reply: Reply) -> bool:
-    """Let a batch wait that there is no room for, with nothing read; returns whether it does."""
+    """Let a batch wait for room before it is read; returns whether it waits."""
 
     def go_on(places: BatchPlaces | None) -> None:
         if places is None:
             reply.refuse_for_room()
-        elif reply.is_answered:  # its time was up before there was room
+        elif reply.is_answered:  # its deadline passed first
             places.end_work()
         else:
             reply.finish(_count_within(call, places))
@@ -69,7 +69,7 @@ async def _count_within(call: Call, places: BatchPlaces) -> Answer:
 
 
 def temporary_errors(judged: Sequence[object]) -> list[PriceKeeperError]:
-    """The errors of parts that may succeed later; raises the first if no part was taken at all."""
+    """The errors of parts that may succeed later; raises the first if every part failed so."""
     temporary = [
         one
         for one in judged
@@ -83,14 +83,14 @@ def temporary_errors(judged: Sequence[object]) -> list[PriceKeeperError]:
 def parts_answer(
     kind: Callable[..., Any], names: Sequence[str], results: Sequence[Any], *, retry_after: bool
 ) -> Answer:
-    """What became of each part, after how many of them had each outcome."""
+    """The outcome of each part, after the number of parts with each outcome."""
     counts = (sum(result.status == name for result in results) for name in names)
     headers = ((b"retry-after", b"%d" % RETRY_SECS),) if retry_after else ()
     return Answer(207, kind(*counts, results), headers)
 
 
 async def _parse_each(records: Sequence[Any]) -> list[Usage | wire.BatchResult]:
-    """Each record as a usage, or as the result that says what is wrong with it."""
+    """Parse each record to a usage, or to the result that lists its mistakes."""
     parsed: list[Usage | wire.BatchResult] = []
     for number, record in enumerate(records):
         if number and number % GROUP_RECORDS == 0:
@@ -119,6 +119,6 @@ def _failed(request_id: str | None, code: str, detail: str) -> wire.BatchResult:
 
 
 def claimed_id(part: Any, field: str) -> str | None:
-    """The id in a part as it came, if there is something like one."""
+    """The id that a part claims, if it has one."""
     found = part.get(field) if isinstance(part, dict) else None
     return found[:64] if isinstance(found, str) else None

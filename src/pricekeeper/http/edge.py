@@ -1,12 +1,10 @@
-"""The edge where bytes become values: strict JSON, and every mistake told at once.
+"""Parses bodies: strict JSON and forms, with every mistake listed.
 
-JSON is taken literally: duplicate keys, lone surrogates, NaN, a byte order mark or trailing
-characters are refused, because two readers of such a body may disagree about what it says.
-A body that parses is converted to the wire type in one step; only if that fails is it walked
-field by field, to list all that is wrong and not just the first.
+Duplicate keys, lone surrogates, NaN, a byte order mark and trailing characters are refused, because
+two readers of such a body may disagree. A body is converted to its wire type in one step; if that
+fails, it is walked field by field to list every mistake.
 
-A caller chooses what is parsed here, so the cost of every function grows with the length of its
-input and not faster (`tests/http/test_linear.py`).
+Callers choose the input, so the cost of each function is linear in it.
 """
 
 from __future__ import annotations
@@ -28,13 +26,12 @@ FORM: Final = "application/x-www-form-urlencoded"
 MERGE_PATCH: Final = "application/merge-patch+json"
 FORM_FIELDS_MAX: Final = 20
 BODY_BYTES_MAX: Final = 16 * 1024
-"""Of every operation but batches and settings."""
+"""Except batches and settings."""
 BATCH_BYTES_MAX: Final = 1024 * 1024
 SETTINGS_BYTES_MAX: Final = 256 * 1024
-"""Room for limits of their own for every model label."""
+"""Enough for rate limits of every model label."""
 VALUES_MAX: Final = 20_000
-"""Of a body. Each value costs the event loop up to a microsecond. A batch of 100 records with all
-that a record may have takes a sixth of these."""
+"""Values in a body. Each costs the event loop up to 1 µs. 100 full records have a sixth of them."""
 COLLECTED_LENGTH_MAX: Final = 64 * 1024
 _UNSURE: Final = object()
 _Wire = TypeVar("_Wire")
@@ -42,24 +39,24 @@ _ONCE: Final = frozenset({b"authorization", b"x-api-key", b"content-type", b"hos
 
 
 class _NotAcceptableError(ValueError):
-    """JSON that two readers could understand differently."""
+    """JSON that two readers could read differently."""
 
 
 class BodyTooLargeError(PriceKeeperError):
-    """The body is larger than any request of ours needs to be."""
+    """The body is larger than the operation allows."""
 
     code = "PAYLOAD_TOO_LARGE"
 
 
 def refuse_repeated(request: Incoming) -> None:
-    """Refuse a request that says twice who sends it or what it carries: the two may differ."""
+    """Refuse a request that repeats a header for credentials, type or host: they may differ."""
     if twice := request.repeated() & _ONCE:
         names = ", ".join(sorted(name.decode() for name in twice))
         raise RequestRefusedError(f"sent more than once: {names}")
 
 
 async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """Receive the whole body, and refuse it as soon as it is known to be too large."""
+    """Receive the whole body; refuse it as soon as it is too large."""
     declared = request.header(b"content-length") or ""
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
@@ -75,7 +72,7 @@ async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes
 
 
 async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
-    body = bytearray()  # it grows in place: joining two parts anew would copy all before them
+    body = bytearray()  # grows in place; joining parts would copy them each time
     while True:  # ends with the body, or with the bound on it
         message: Any = await request.exchange.receive()
         if message["type"] == "http.disconnect":
@@ -99,7 +96,7 @@ async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
 
 
 def take_json(request: Incoming, wire: type[_Wire]) -> _Wire | None:
-    """The same, if all of it is here and nothing is wrong with it; else it is left to be read."""
+    """Parse the body if all of it has come and it is valid; else leave it to `read_json`."""
     body = request.exchange.peek_body()
     if body is None or len(body) > BODY_BYTES_MAX or _media_type(request) not in (JSON, None):
         return None
@@ -110,21 +107,20 @@ def take_json(request: Incoming, wire: type[_Wire]) -> _Wire | None:
 
 
 async def read_json_if_any(request: Incoming, wire: type[_Wire]) -> _Wire:
-    """Receive a body that may be left out; without one, everything has its default."""
+    """Receive an optional body; without one, all fields have their defaults."""
     body = await read_body(request)
     return parse_json(body, wire) if body else wire()
 
 
 async def read_members(request: Incoming, wire: type[msgspec.Struct]) -> list[Any]:
-    """Receive a batch; its members as they came, because each of them is judged by itself."""
+    """Receive a batch; its members stay unparsed, because each is judged by itself."""
     return members_of(strict_json(await read_body(request, BATCH_BYTES_MAX)), wire)
 
 
 async def read_settings(request: Incoming, _: type[msgspec.Struct]) -> dict[str, Any]:
     """Receive settings as a plain object.
 
-    `tenants.parsing` converts it to the wire type, together with what else has to hold of it: so
-    one answer names every mistake.
+    `tenants.parsing` converts and checks it, so that one answer lists every mistake.
     """
     plain = strict_json(await read_body(request, SETTINGS_BYTES_MAX))
     if not isinstance(plain, dict):
@@ -134,14 +130,14 @@ async def read_settings(request: Incoming, _: type[msgspec.Struct]) -> dict[str,
 
 
 async def read_patch(request: Incoming, wire: type[msgspec.Struct]) -> dict[str, Any]:
-    """Receive a merge patch of settings (RFC 7396), which may also call itself plain JSON."""
+    """Receive a merge patch of settings (RFC 7396); its type may also be plain JSON."""
     if _media_type(request) not in (MERGE_PATCH, JSON, None):
         raise RequestRefusedError(f"send the patch as Content-Type: {MERGE_PATCH} or {JSON}")
     return await read_settings(request, wire)
 
 
 async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:
-    """Receive parameters as a form or as JSON, as RFC 6749 has it, and convert them."""
+    """Receive parameters as a form (RFC 6749) or as JSON, and convert them."""
     body, kind = await read_body(request), _media_type(request)
     if kind not in (FORM, JSON):
         raise RequestRefusedError(f"send the parameters as {FORM} or {JSON}")
@@ -154,12 +150,12 @@ def _media_type(request: Incoming) -> str | None:
 
 
 def parse_json(body: bytes, wire: type[_Wire]) -> _Wire:
-    """The bytes as a value of the wire type; raises with every mistake in them."""
+    """Parse a wire type; raises with every mistake."""
     return convert(strict_json(body), wire)
 
 
 def strict_json(body: bytes) -> Any:
-    """The bytes as plain JSON; raises for whatever two readers could understand differently."""
+    """Parse plain JSON; raises if two readers could read it differently."""
     commas = body.count(b",")
     if commas + body.count(b"{") + body.count(b"[") > VALUES_MAX:
         raise RequestRefusedError(f"the body may have {VALUES_MAX:,} values at most")
@@ -170,7 +166,7 @@ def strict_json(body: bytes) -> Any:
 
 
 def _read_quickly(body: bytes, commas: int) -> Any:
-    """What `_read_strictly` would return, or that this can't be told."""
+    """The result of `_read_strictly`, or `_UNSURE`."""
     try:
         plain = _decode_quickly(body)
         return plain if _commas_of(plain) == commas else _UNSURE
@@ -198,7 +194,7 @@ def _read_strictly(body: bytes) -> Any:
 
 
 def parse_form(body: bytes) -> dict[str, str]:
-    """The fields of a form, each of them once."""
+    """The fields of a form; a repeated field is refused."""
     try:
         pairs = parse_qsl(
             body.decode("ascii"),
@@ -216,10 +212,10 @@ def parse_form(body: bytes) -> dict[str, str]:
 
 
 def _decode(text: str) -> Any:
-    """Decode the text; while a long one is decoded, Python collects no garbage.
+    """Decode the text, without garbage collection while it is long.
 
-    What JSON is decoded to has no cycles, so there is nothing to be found, and looking through some
-    hundred thousand new lists again and again takes eight times as long as making them.
+    Decoded JSON has no cycles, and scanning 100,000 new lists takes eight times as long as making
+    them.
     """
     if len(text) < COLLECTED_LENGTH_MAX or not gc.isenabled():
         return _STRICT.decode(text)
@@ -231,10 +227,10 @@ def _decode(text: str) -> Any:
 
 
 def _commas_of(plain: Any) -> int:
-    """How many commas are in the JSON of that value, if none is in a text.
+    """The number of commas in the JSON of a value, without those in texts.
 
-    A name that was there twice has a comma which is not counted here. So if all commas of a body
-    are, each name was there once.
+    A repeated name has a comma that is not counted here, so an equal count proves that no name is
+    repeated.
     """
     members = plain.values() if type(plain) is dict else plain if type(plain) is list else ()
     commas = len(members) - 1 if members else 0
@@ -267,6 +263,6 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _decode_quickly: Final = msgspec.json.Decoder().decode
-"""Takes no JSON that `_STRICT` does not take, but for names that are there twice; and all that it
-takes means the same to both, where everything is ASCII and nothing is escaped."""
+"""Accepts only JSON that `_STRICT` accepts, except repeated names, with the same result for ASCII
+without escapes."""
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

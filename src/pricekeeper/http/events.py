@@ -1,11 +1,10 @@
-"""The stream of events: what happens, told while it happens, as server-sent events.
+"""The stream of events, as server-sent events.
 
-Each event has a name, one line of JSON, and an id by which a client that was cut off goes on
-(``Last-Event-ID``). A comment comes every ten seconds in which nothing else does, so that nobody on
-the way takes the connection for dead. With it comes the id of how far the stream is.
-
-The credentials are checked anew, in the store, with every heartbeat: a token or key that has ended
-ends the stream. A client that does not read is cut off, by its own connection or by its listener.
+Each event has a name, one line of JSON, and an id from which a disconnected client resumes
+(``Last-Event-ID``). After ten seconds without events comes a comment with the present id, so that
+no proxy takes the connection for dead. With each such heartbeat the credentials are checked again
+in the store: a token or key that has ended ends the stream. A client that does not read is
+disconnected.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from pricekeeper.wire.activity import ResetEvent
 from pricekeeper.wire.values import Response
 
 RETRY_MS: Final = 2_000
-"""After how long a client that was cut off comes again."""
+"""How long a disconnected client waits before it reconnects."""
 _MEDIA_TYPE: Final = "text/event-stream"
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # or nginx keeps events until it has a page of them
+    (b"x-accel-buffering", b"no"),  # otherwise nginx buffers a page of events
 )
 _LAST_ID: Final = "last_event_id"
 _encode: Final = msgspec.json.Encoder().encode
 
 
 async def stream_events(call: Call) -> Answer:
-    """What happens from now on, or since `Last-Event-ID`, to whom the caller covers."""
+    """Stream the events from now on or since `Last-Event-ID`."""
     listeners = call.services.activity.listeners
     if not call.services.activity.feed.is_on:
         raise NotFoundError("events")
@@ -54,7 +53,7 @@ async def stream_events(call: Call) -> Answer:
 
 
 class EventStream:
-    """One stream, from its beginning to its end."""
+    """One stream of events."""
 
     def __init__(
         self, call: Call, viewer: Viewer, listener: Listener, opened: AsyncExitStack
@@ -65,7 +64,7 @@ class EventStream:
         self._opened = opened
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The events as they go out."""
+        """The encoded events."""
         clock = self._call.services.clock
         checked_at_ms = clock.monotonic_ms()
         yield b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._listener.position.text.encode())
@@ -80,15 +79,15 @@ class EventStream:
                 yield part
 
     def leave(self) -> None:
-        """End it: nobody reads it any more."""
+        """End the stream: its reader has left."""
         self._listener.close("left")
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release its listener."""
         await self._opened.aclose()
 
     async def _is_still_admitted(self) -> bool:
-        """Whether the credentials still count; if that can't be read, they don't."""
+        """Whether the credentials are still valid; not if that can't be read."""
         try:
             await check_again(self._call)
         except PriceKeeperError:
@@ -96,7 +95,7 @@ class EventStream:
         return True
 
     def _written(self, news: News) -> bytes:
-        """What happened, as it goes out; nothing, if it is not for this viewer."""
+        """The encoded event; empty if the viewer may not see it."""
         if isinstance(news, Quiet):
             return b": \nid: %s\n\n" % news.position.text.encode()
         if isinstance(news, Missed):
@@ -106,7 +105,7 @@ class EventStream:
 
 
 def _event(name: str, response: Response, position: FeedPosition) -> bytes:
-    """One event. JSON has no line breaks in it, so its data is one line."""
+    """One event. JSON contains no line breaks, so its data is one line."""
     return b"event: %s\nid: %s\ndata: %s\n\n" % (
         name.encode(),
         position.text.encode(),
@@ -115,7 +114,7 @@ def _event(name: str, response: Response, position: FeedPosition) -> bytes:
 
 
 def _position(call: Call) -> FeedPosition | None:
-    """From where to go on, as the header says or, for who can't send one, the query."""
+    """The position to resume from, in the header or in the query."""
     asked = call.query.get(_LAST_ID)
     given = call.request.header(b"last-event-id") or asked
     if given is None:

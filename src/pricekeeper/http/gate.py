@@ -96,7 +96,7 @@ def admit_at_once(call: Call, operation: Route, token_digest: bytes) -> bool:
 
 
 async def check_again(call: Call) -> None:
-    """Check the credentials of an admitted call anew, in the store; raises if they have ended."""
+    """Check the credentials of an admitted call again, in the store; raises if they have ended."""
     if call.principal is not None:
         await call.services.identity.validate(bearer_of(call) or "", fresh=True)
         return
@@ -240,7 +240,7 @@ async def find_principal(call: Call, token: str) -> Principal:
 
 
 async def _count_silently(call: Call) -> None:
-    """Charge a failure, and leave the answer as it is."""
+    """Charge a failure without changing the answer."""
     now_ms = call.services.clock.now_ms()
     try:
         await call.api_limits.note_failure(call.request.client_host, now_ms)

@@ -1,4 +1,4 @@
-"""Identity: tokens, sessions, keys."""
+"""The token endpoints: login, refresh, revocation, introspection and keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def issue_token(call: Call) -> Answer:
 
 
 async def issue_aws_credentials(call: Call) -> Answer:
-    """Exchange a client's secret for an hour's credentials that take no session, as AWS SDKs do."""
+    """Exchange a client's secret for credentials for AWS SDKs: valid for an hour, no session."""
     client = client_of(call, "", "")
     if client is None:
         raise SecretDeniedError("the client's secret is needed, by HTTP Basic")
@@ -78,7 +78,7 @@ async def refresh(call: Call) -> Answer:
 async def _refresh(
     call: Call, refresh_token: str, authenticated: Authenticated | None, *, variant: bool = False
 ) -> Answer:
-    """Charge the client that the token was made for by its own seal, and answer its successor."""
+    """Charge the client that the token names, and answer with its successor."""
     identity = call.services.identity
     await limit_client(call, identity.refreshes_for(refresh_token), variant=variant)
     grant = await identity.refresh(refresh_token, authenticated)
@@ -86,19 +86,19 @@ async def _refresh(
 
 
 async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
-    """Authenticate the client by its secret; nothing is charged to anybody before that."""
+    """Authenticate the client by its secret, before anything is charged to it."""
     return await call.services.identity.authenticate(*client, doubted=is_barred(call))
 
 
 async def revoke(call: Call) -> Answer:
-    """Stop a token of one's own from working (RFC 7009); an unknown one is fine too."""
+    """Revoke a token of the caller's own (RFC 7009); an unknown one is accepted."""
     client_id = await _authenticate_caller(call)
     await call.services.identity.revoke(client_id, call.body.token)
     return Answer(200, {}, NO_STORE)
 
 
 async def introspect(call: Call) -> Answer:
-    """Tell what a token of one's own says, if it counts (RFC 7662)."""
+    """Answer the claims of a token of the caller's own, if it is valid (RFC 7662)."""
     client_id = await _authenticate_caller(call)
     found = await call.services.identity.introspect(client_id, call.body.token)
     return Answer(200, _introspected(call, found), NO_STORE)
@@ -111,7 +111,7 @@ async def jwks(call: Call) -> Answer:
 
 
 async def metadata(call: Call) -> Answer:
-    """Where everything is (RFC 8414)."""
+    """The addresses of the token endpoints (RFC 8414)."""
     issuer = call.services.settings.issuer
     named = issuer.startswith(("https://", "http://"))
     base = issuer.rstrip("/") if named else _base_url(call)
@@ -129,13 +129,13 @@ async def metadata(call: Call) -> Answer:
         "introspection_endpoint_auth_methods_supported": [*_BY_SECRET, "Bearer"],
         "service_documentation": f"{base}/docs",
     }
-    # How one caller spells our name is nothing to remember for others.
+    # A base from one caller's Host header must not be cached for others.
     kept = b"public, max-age=300" if named else b"no-store"
     return Answer(200, body, ((b"cache-control", kept),))
 
 
 def _base_url(call: Call) -> str:
-    """How the caller reached us, up to the path."""
+    """The URL that the caller used, up to the path."""
     host = call.request.header(b"host") or "localhost"
     if not _HOST.fullmatch(host):
         raise RequestRefusedError("the Host header names no host")
@@ -143,7 +143,7 @@ def _base_url(call: Call) -> str:
 
 
 async def _authenticate_caller(call: Call) -> str:
-    """Find out who is asking, by access token or by the client's secret, and charge its limit."""
+    """Authenticate the caller by access token or by the client's secret, and charge its limit."""
     access_token = bearer_of(call)
     if access_token is not None:
         try:

@@ -1,8 +1,7 @@
-"""What RFC 6749 asks of the token endpoints: how requests come, and how errors look.
+"""The form of requests and errors at the token endpoints (RFC 6749).
 
-Parameters come as a form or as JSON, the client by HTTP Basic or among the parameters, never
-both. Errors have the RFC's two fields; ours (`code`, `request_id`, and so on) stand beside them, so
-that a client of either taste finds what it looks for.
+Parameters come as a form or as JSON, the client by HTTP Basic or among the parameters, never both.
+Errors have the RFC's two fields and those of our problems.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NO_STORE: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 
 class OAuthRefusedError(RequestRefusedError):
-    """A request that is refused for a reason that RFC 6749 has a name for."""
+    """A refusal for a reason that RFC 6749 names."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(detail)
@@ -53,7 +52,7 @@ def client_of(call: Call, client_id: str, client_secret: str) -> tuple[str, str]
 
 
 def oauth_error(error: PriceKeeperError, call: Call) -> Answer:
-    """The error as RFC 6749 wants it, with our own fields beside the RFC's."""
+    """The error in the form of RFC 6749, with the fields of our problems."""
     problem = problem_of(error, call.services.clock.now_ms())
     status, name = problem.status, _name(error, problem)
     headers = problem.headers

@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 document, generated from the operations that are served.
+"""The OpenAPI 3.1 document, generated from the routes.
 
-msgspec's own JSON schema (2020-12, the dialect of OpenAPI 3.1) describes the bodies; this
-module adds the paths around them.
+msgspec's JSON schema (2020-12, the dialect of OpenAPI 3.1) describes the bodies; this module adds
+the paths.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _KEY_SCHEME: Final = {
     "type": "apiKey",
     "in": "header",
     "name": "X-API-Key",
-    "description": "A key of an administrator. The name beside it is the role that it needs at "
-    "least: VIEWER reads; OPERATOR also overrides, freezes, revokes, rotates, resets and voids; "
-    "ADMIN also provisions and manages keys. What a key does not cover does not exist for it.",
+    "description": "A key of an administrator. The name beside it is the lowest role: VIEWER "
+    "reads; OPERATOR also overrides, freezes, revokes, rotates, resets and voids; ADMIN also "
+    "provisions and manages keys. An organisation that a key does not cover is absent for it.",
 }
 _SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
     Access.PUBLIC: [],
@@ -51,8 +51,8 @@ _SECURITY: Final[dict[Access, list[dict[str, list[str]]]]] = {
 _IF_MATCH: Final = {
     "name": "If-Match",
     "in": "header",
-    "description": "The ETag of the settings that the patch was made for: if they have changed "
-    "since, it is refused with 409.",
+    "description": "The ETag of the settings that the patch is for: if they have changed, the "
+    "patch is refused with 409.",
     "required": False,
     "schema": {"type": "string"},
 }
@@ -60,7 +60,7 @@ _MEDIA_TYPES: Final[dict[BodyReader, tuple[str, ...]]] = {
     read_patch: (MERGE_PATCH, JSON),
     read_parameters: (JSON, FORM),
 }
-"""What a body may come as, if not as JSON alone."""
+"""Media types of bodies that are not only JSON."""
 _UUID: Final = {"type": "string", "format": "uuid"}
 _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "org_id": {**_UUID, "pattern": "^[0-9a-f-]+$"},
@@ -75,15 +75,15 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "channel": {"type": "string", "pattern": CHANNEL_NAME, "examples": ["ops"]},
 }
 _MEANINGS: Final = {
-    400: "The request is malformed; every bad field is named.",
-    401: "Valid credentials are needed.",
-    403: "These credentials are not for this; with the code FROZEN: an administrator froze it.",
-    404: "There is no such resource, or it is another's.",
-    405: "The path does not take this method.",
-    409: "It contradicts what is there.",
+    400: "The request is invalid; every bad field is listed.",
+    401: "Missing or invalid credentials.",
+    403: "The credentials do not allow this; with code FROZEN, the client is frozen.",
+    404: "The resource is absent, or belongs to another client.",
+    405: "The path does not support this method.",
+    409: "The request conflicts with the present state.",
     413: "The body is too large.",
-    429: "A quota or a rate limit is used up; Retry-After says for how long.",
-    503: "The service can't do this right now; Retry-After says when to try again.",
+    429: "A quota or rate limit is exhausted; retry after Retry-After.",
+    503: "Temporarily unavailable; retry after Retry-After.",
 }
 
 
@@ -116,11 +116,11 @@ _LINKS: Final[dict[str, tuple[tuple[str, dict[str, str]], ...]]] = {
         )
     ),
 }
-"""Where to go on from an answer, and with which of its values."""
+"""Links from an answer to operations that use its values."""
 
 
 def openapi(operations: Sequence[Route]) -> dict[str, Any]:
-    """The whole document."""
+    """Make the document."""
     bodies = [ProblemBody, OAuthError]
     for operation in operations:
         bodies += [kind for kind in (operation.body, *operation.answers.values()) if _is_type(kind)]
@@ -128,7 +128,7 @@ def openapi(operations: Sequence[Route]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         list(dict.fromkeys(bodies)), ref_template=_REFERENCE
     )
-    # Each member of a batch is judged by itself: one that does not fit is answered, not refused.
+    # A member of a batch that does not fit gets a result; the batch is not refused.
     for body in (one.body for one in operations if one.read is read_members):
         (members,) = components[body.__name__]["properties"].values()
         members["items"] = {"anyOf": [members["items"], {}]}
@@ -193,7 +193,7 @@ def _operation(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _security(operation: Route) -> list[dict[str, list[str]]]:
-    """The credentials that open it, each by itself; beside the key, the role that it needs."""
+    """The alternative credentials; a key with the role that it needs."""
     if operation.by_secret:
         return [{"clientSecret": []}]
     role = operation.role
@@ -206,7 +206,7 @@ def _responses(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     for status, kind in operation.answers.items():
         made[str(status)] = {"description": "Done." if status < 400 else _MEANINGS[status]}  # noqa: PLR2004
         if isinstance(kind, str):
-            # A stream of events is not one text, and OpenAPI 3.1 has no words for its events.
+            # A stream of events is not one text, and OpenAPI 3.1 can't describe its events.
             text = {} if kind == "text/event-stream" else {"schema": {"type": "string"}}
             made[str(status)]["content"] = {kind: text}
             if operation.events:
@@ -222,7 +222,7 @@ def _responses(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
                     for name, parameters in _LINKS[operation.name]
                 }
     content = {"application/problem+json": {"schema": schemas[ProblemBody]}}
-    if operation.oauth:  # but what is wrong with the method is told before anything else
+    if operation.oauth:  # a wrong method is refused before
         content = {"application/json": {"schema": schemas[OAuthError]}, **content}
     for status in sorted(problem_statuses(operation) - operation.answers.keys()):
         made[str(status)] = {"description": _MEANINGS[status], "content": content}
@@ -230,7 +230,7 @@ def _responses(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 
 def problem_statuses(operation: Route) -> set[int]:
-    """Which problems the operation may answer with, by what it is."""
+    """The statuses of problems that the operation may answer with."""
     statuses = {405, 503, *operation.problems}
     if operation.access is not Access.PUBLIC:
         statuses |= {401}

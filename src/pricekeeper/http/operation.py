@@ -1,8 +1,4 @@
-"""What an operation of the API is: the one description that serves it and documents it.
-
-Routes, authentication, parsing, rate limits and the OpenAPI document all come from the same
-`Operation` values, so that none of them can say something the others do not do.
-"""
+"""A request over HTTP, its answer, and an operation of the table as HTTP serves it."""
 
 from __future__ import annotations
 
@@ -39,23 +35,23 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Stream(Protocol):
-    """An answer whose parts come when they come."""
+    """An answer that is sent in parts as they come."""
 
     def parts(self) -> AsyncIterator[bytes]:
-        """Its parts, to be sent one by one."""
+        """The parts, in order."""
         ...
 
     def leave(self) -> None:
-        """Let it end: nobody reads it any more."""
+        """End the stream: its reader has left."""
         ...
 
     async def close(self) -> None:
-        """Give back what it holds, after its last part."""
+        """Release its resources, after the last part."""
         ...
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """What goes back: a status, a value to encode (bytes go as they are) and headers."""
+    """A status, a body to encode (bytes are sent unchanged) and headers."""
 
     status: int
     body: Any = None
@@ -63,17 +59,17 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     media_type: bytes = JSON_TYPE
     security: tuple[tuple[bytes, bytes], ...] = SECURITY
     stream: Stream | None = None
-    """What it goes on with, part by part, in place of a body."""
+    """Parts that are sent in place of a body."""
 
     def encoded(self) -> Answer:
-        """The same, with bytes for a body if there is one."""
+        """The answer with its body encoded."""
         if self.body is None or isinstance(self.body, bytes):
             return self
         return msgspec.structs.replace(self, body=_encode(self.body))
 
 
 def encode_body(answer: Answer) -> bytes | None:
-    """The body of an answer as it goes out, if it has one."""
+    """The encoded body of an answer, if it has one."""
     body = answer.body
     return body if body is None or type(body) is bytes else _encode(body)
 
@@ -91,40 +87,40 @@ class Call(Ask, msgspec.Struct):
     principal: Principal | None = None
     body: Any = None
     authority: Authority | None = None
-    """What the key allows that came; ``None`` if none came, or none was needed."""
+    """What the caller's key allows; ``None`` if no key came or none was needed."""
     actor: str = ""
-    """Which key came: by its name and id, or by its fingerprint if it has none."""
+    """The caller's key: its name and id, or its fingerprint."""
     limit_headers: Headers = ()
-    """What the caller is told of its rate limit."""
+    """Headers about the rate limit."""
     operation: Route | None = None
-    """What is asked for, once the request is at the gate."""
+    """The operation, once the request is at the gate."""
     _policy: Policy | None = None
 
     def note_change(self) -> None:
-        """Note that the request may be applied from here on, for when its time is up."""
+        """Note that the request may be applied from now on; a deadline error says so."""
         if self.request.deadline is not None:
             self.request.deadline.may_be_applied = True
 
     async def read_policy(self) -> Policy:
-        """Read the policy of the client that the path names, once for the whole request."""
+        """Read the policy of the client in the path, once for the whole request."""
         tenants, client = self.services.tenants, self.client
         self._policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
         return self._policy
 
     def set_policy(self, policy: Policy) -> None:
-        """Set the policy of the client that the path names, which was in memory."""
+        """Set the policy of the client in the path, which was in memory."""
         self._policy = policy
 
     @property
     def policy(self) -> Policy:
         """The policy that was read before the handler began."""
-        if self._policy is None:  # pragma: no cover - the operation's access sees to it
+        if self._policy is None:  # pragma: no cover - its access reads one
             raise LookupError("this operation is declared without a policy")
         return self._policy
 
     @property
     def query(self) -> dict[str, str]:
-        """The query by name; raises if what the operation declares comes more than once."""
+        """The query by name; raises if a declared parameter comes more than once."""
         declared = () if self.operation is None else self.operation.query
         return self.request.query_once([parameter.name for parameter in declared])
 
@@ -134,7 +130,7 @@ class Call(Ask, msgspec.Struct):
 
     @property
     def caller(self) -> Client:
-        if self.principal is None:  # pragma: no cover - the gate has let nobody else in
+        if self.principal is None:  # pragma: no cover - refused at the gate
             raise LookupError("no client asks")
         return Client(self.principal.org_id, self.principal.app_id)
 
@@ -145,7 +141,7 @@ class Call(Ask, msgspec.Struct):
 
     @property
     def address(self) -> str:
-        """Where the request came from, in a form that can be part of a key."""
+        """The caller's address in a form that can be part of a key."""
         return sanitized(self.request.client_host)
 
     def by(self, reason: str | None = None) -> Attribution:
@@ -153,36 +149,36 @@ class Call(Ask, msgspec.Struct):
 
 
 class Reply(Protocol):
-    """Where the answer to a request goes for which no task waits."""
+    """Takes the answer to a request that has no task."""
 
     may_be_applied: bool
-    """Whether, if its time is up, the answer says it may be applied. True at first."""
+    """Whether a deadline error says that it may be applied. True at first."""
     is_answered: bool
-    """Whether it has its answer: because its time was up, if nobody has given one."""
+    """Whether it is answered, or its time is up."""
 
     def send(self, answer: Answer) -> None:
         """Answer the request."""
         ...
 
     def refuse_for_room(self) -> None:
-        """Answer that there is no room for it now."""
+        """Answer that the queue is full."""
         ...
 
     def fail(self, error: Exception) -> None:
-        """Answer it with the problem that tells the error."""
+        """Answer with the problem of an error."""
         ...
 
     def finish(self, work: Coroutine[Any, Any, Answer]) -> None:
-        """Answer it with what that comes to, in a task: also with the problem that it raises."""
+        """Answer with the result of this work, or its problem, in a task."""
         ...
 
 
 Handler: TypeAlias = Callable[[Call], Coroutine[Any, Any, Answer]]
 BodyReader: TypeAlias = Callable[[Incoming, Any], Awaitable[Any]]
-"""Receives a body of the type that an operation declares."""
+"""Receives a body of the operation's type."""
 Beginning: TypeAlias = Callable[[Call, Reply], bool]
-"""Begins a request that is whole and admitted, to answer it later; returns whether it did. What has
-to be awaited first, or is going to be refused, is left to the handler, with nothing done of it."""
+"""Starts a complete, admitted request without a task; returns whether it did. If not, it has done
+nothing, and the handler serves the request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -1,7 +1,7 @@
-"""Errors as answers: which status each of ours has, and what its problem body tells.
+"""Maps errors to statuses and problem bodies.
 
-Domain errors know nothing of HTTP; this table does. A test asserts that every leaf of the
-error tree is in it, so a new error can't leave as a 500 unnoticed.
+A test asserts that every leaf of the error tree is in the table, so a new error can't become a 500
+unnoticed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ DAY_SECS: Final = 86_400
 UNKNOWN: Final = "OUTCOME_UNKNOWN"
 NOT_APPLIED: Final = "NOT_APPLIED"
 RETRY_SECS: Final = 1
-"""When the store could not be reached, how soon trying again makes sense."""
+"""The retry time after a failure of the store."""
 CLOCK_RETRY_SECS: Final = 10
-"""The same when the clock is in doubt, which may last for minutes."""
+"""The retry time while the clock is in doubt, which may last minutes."""
 
 _TITLES: Final = {
     400: "Bad Request",
@@ -43,7 +43,7 @@ _TITLES: Final = {
 
 
 class AccessDeniedError(errors.PriceKeeperError):
-    """No usable credentials came with the request. ``guess``: some came, and they were wrong."""
+    """No valid credentials came with the request. ``guess``: some came, and they were wrong."""
 
     code = "UNAUTHORIZED"
 
@@ -53,15 +53,15 @@ class AccessDeniedError(errors.PriceKeeperError):
 
 
 class KeyDeniedError(AccessDeniedError):
-    """No provisioning key came with the request, or a wrong one."""
+    """No key came with the request, or a wrong one."""
 
 
 class BearerDeniedError(AccessDeniedError):
-    """A bearer token came where it does not count: at an OAuth endpoint, or for the metrics."""
+    """A bearer token is invalid at an OAuth endpoint or for the metrics."""
 
 
 class SecretDeniedError(AccessDeniedError):
-    """No client's secret came by HTTP Basic, where nothing else counts."""
+    """No client's secret came by HTTP Basic, where it is required."""
 
 
 class MethodNotAllowedError(errors.PriceKeeperError):
@@ -75,7 +75,7 @@ class MethodNotAllowedError(errors.PriceKeeperError):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is told about an error, before it is encoded."""
+    """The problem of an error, before it is encoded."""
 
     status: int
     code: str
@@ -96,17 +96,17 @@ class Problem(msgspec.Struct, frozen=True):
         }
 
     def body(self, request_id: str) -> bytes:
-        """The document as it goes out."""
+        """The encoded document."""
         return msgspec.json.encode(self.fields(request_id))
 
 
 STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
-    # Ours, at the edge.
+    # Of HTTP.
     BodyTooLargeError: (413, None),
     AccessDeniedError: (401, None),
     WrongAudienceError: (403, None),
     MethodNotAllowedError: (405, None),
-    # What a caller can mend.
+    # The caller can fix these.
     errors.RequestRefusedError: (400, None),
     errors.InvalidValueError: (400, "INVALID_REQUEST"),
     errors.InvalidConfigError: (400, None),
@@ -123,7 +123,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.FrozenError: (403, None),
     errors.InvalidClientError: (401, "UNAUTHORIZED"),
     errors.InvalidTokenError: (401, "UNAUTHORIZED"),
-    # What passes.
+    # Temporary.
     errors.SessionLimitRaceError: (503, None),
     errors.ClockInDoubtError: (503, None),
     errors.OverloadedError: (503, "STORE_UNAVAILABLE"),
@@ -160,25 +160,26 @@ _TEMPORARY: Final = (
     errors.QuotaExceededError,
     errors.AuthorizationDeniedError,
 )
-"""What is refused until some time has passed."""
+"""Refusals that end with time."""
 
 _SAY_NOTHING: Final = {
-    401: "valid credentials are needed for this",
     404: "there is no such resource",
-    500: "something went wrong on our side; the log has it under the request's id",
-    503: "the service can't do this right now; try again",
+    500: "internal error; the log of the service has it under this request_id",
+    503: "the service is temporarily unavailable; try again",
 }
-"""Where the error's own words could tell more than the caller may know."""
+"""For errors whose own message could reveal too much to the caller."""
 
 
-_UNREADABLE: Final = "something that is stored for this can't be read; an operator has to look"
-"""Which item it is stands in the log: its key is nothing to tell."""
+_UNREADABLE: Final = "a stored item for this can't be read; ask the operator to look in the log"
+"""The log has the key of the item, which callers must not see."""
 
 
 def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
-    """The problem that tells this error, at this moment."""
+    """The problem of this error, at this time."""
     status, code = status_of(type(error))
     detail = _detail(error) or _SAY_NOTHING.get(status) or str(error)
+    if status == 401:  # noqa: PLR2004
+        detail = _credentials(error)
     if isinstance(error, errors.UnreadableItemError):
         detail = _UNREADABLE
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -197,20 +198,33 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     return Problem(status, code or error.code, detail, extras, headers)
 
 
+def _credentials(error: errors.PriceKeeperError) -> str:
+    """The detail of a 401: which credentials to send."""
+    if isinstance(error, errors.InvalidTokenError):
+        return "the token is invalid or has ended: log in again"
+    if isinstance(error, (errors.InvalidClientError, SecretDeniedError)):
+        needed = "send the client's id and secret"
+    elif isinstance(error, KeyDeniedError):
+        needed = "send an admin key in X-API-Key"
+    else:
+        needed = "send an admin key in X-API-Key or a token in Authorization: Bearer"
+    return f"missing or invalid credentials: {needed}"
+
+
 def _detail(error: errors.PriceKeeperError) -> str | None:
-    """What a caller may know of a 503 beyond that it is one."""
+    """The detail of a 503 that a caller may see."""
     outcome = _outcome(error).get("outcome")
     if isinstance(error, errors.StoreReplacedError):
         return "the database file was removed or replaced; the service has to be restarted"
     if isinstance(error, errors.StoreDamagedError):
         return "the database file is damaged; an operator has to act"
     if outcome == UNKNOWN:
-        return "nobody knows whether this was applied; send the same request again to find out"
+        return "this may or may not have been applied; send the same request again to find out"
     return "this took too long and was not applied; try again" if outcome == NOT_APPLIED else None
 
 
 def _challenge(error: errors.PriceKeeperError) -> bytes:
-    """What to come with instead (RFC 6750): an ``error`` only if a token came and was refused."""
+    """The challenge (RFC 6750), with an ``error`` only if a token came and was refused."""
     if isinstance(error, (errors.InvalidTokenError, BearerDeniedError)):
         return _INVALID_TOKEN
     if isinstance(error, SecretDeniedError):
@@ -221,7 +235,7 @@ def _challenge(error: errors.PriceKeeperError) -> bytes:
 
 
 def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
-    """The table's entry for an error's class or the nearest one above it."""
+    """The table's entry for the error's class or its nearest ancestor."""
     for ancestor in kind.__mro__:
         if ancestor in STATUS:
             return STATUS[ancestor]
@@ -234,7 +248,7 @@ def _wait_secs(
     | errors.AuthorizationDeniedError,
     now_ms: int,
 ) -> int:
-    """Whole seconds until it is worth trying again; for what never will, a day."""
+    """Whole seconds until a retry can succeed; a day if it never can."""
     if isinstance(error, errors.QuotaExceededError):
         return max(1, -(-(error.resets_at_ms - now_ms) // 1000))
     if isinstance(error, errors.AuthorizationDeniedError):
@@ -249,7 +263,7 @@ def _no_extras(_: Any) -> dict[str, Any]:
 
 
 def _outcome(error: Any) -> dict[str, Any]:
-    """Whether a request that failed may have been applied all the same, where that is known."""
+    """Whether a failed request may have been applied, where that is known."""
     if isinstance(error, errors.OutcomeUnknownError) or getattr(error, "may_be_applied", False):
         return {"outcome": UNKNOWN}
     applied_not = (errors.DeadlineExceededError, errors.StoreReplacedError)
@@ -266,7 +280,7 @@ def _invalid_config(error: errors.InvalidConfigError) -> dict[str, Any]:
 
 
 def _field_extra(error: Any) -> dict[str, Any]:
-    """For an error that is about one field."""
+    """The extra of an error about one field."""
     message = str(error).removeprefix(f"{error.field}: ")
     return {"errors": [{"field": error.field, "message": message}]}
 

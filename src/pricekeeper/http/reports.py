@@ -18,17 +18,17 @@ _CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
 
 
 async def read_today(call: Call) -> Answer:
-    """What the organisation's present day has come to so far."""
+    """The totals of the organisation's present day so far."""
     return await _answer_day(call, aggregates.today(call.services, call.policy))
 
 
 async def read_day(call: Call) -> Answer:
-    """What a day came to; a past day without data has zeros."""
+    """The totals of a day; a past day without data has zeros."""
     return await _answer_day(call, aggregates.parse_day(call.path["date"]))
 
 
 async def read_range(call: Call) -> Answer:
-    """What each day of a range came to, the earliest first."""
+    """The totals of each day of a range, the earliest first."""
     first, last = aggregates.parse_range(call.request.query)
     answer, as_of_ms = await aggregates.read_range(call.services, call.policy, first, last)
     max_age = _max_age(call.policy, QuotaStatus.NORMAL)
@@ -45,7 +45,7 @@ async def _answer_day(call: Call, day: date) -> Answer:
 
 
 def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
-    """The header that says how old the oldest part of an answer is."""
+    """The header with the age of the oldest part of an answer."""
     lag_secs = max(0, call.services.clock.now_ms() - as_of_ms) // 1000
     return ((b"x-data-lag-secs", b"%d" % lag_secs),)
 
@@ -72,7 +72,7 @@ def cached_answer(
 
 
 async def get_spend(call: Call) -> Answer:
-    """What was spent in a range, by org, app, label, day, hour and the value of a tag."""
+    """Spend in a range, as JSON or CSV."""
     request = spend.parse_request(call.query)
     answer, as_of_ms = await spend.read_spend(call.services, call.viewer, request)
     headers = (
@@ -87,7 +87,7 @@ async def get_spend(call: Call) -> Answer:
 
 
 def accepts_csv(header: str | None) -> bool:
-    """Whether the caller would rather have CSV than JSON."""
+    """Whether the caller prefers CSV to JSON."""
     weights = {"text/csv": 0.0, "application/json": 0.0}
     for part in (header or "").lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))

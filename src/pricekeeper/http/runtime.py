@@ -45,7 +45,7 @@ async def record_usage(call: Call) -> Answer:
 
 
 def begin_usage(call: Call, reply: Reply) -> bool:
-    """As `record_usage`, without a task that waits for the commit."""
+    """Do `record_usage` without a task that waits for the commit."""
     services, policy = call.services, call.policy
     body = take_json(call.request, wire.UsageBody)
     if body is None:
@@ -64,7 +64,7 @@ def begin_usage(call: Call, reply: Reply) -> bool:
                 reply.finish(finish(settled))
             else:
                 reply.send(answer(recorded))
-        except Exception as error:  # noqa: BLE001 - it is told and logged
+        except Exception as error:  # noqa: BLE001 - answered and logged
             reply.fail(error)
 
     return services.metering.begin(policy, cases.usage_of(body), settle)
@@ -84,7 +84,7 @@ async def acquire(call: Call) -> Answer:
 
 
 async def authorize(call: Call) -> Answer:
-    """Decide whether a call may be made, with which model, and hold the most that it can cost."""
+    """Decide whether a call may be made and with which model, and hold its maximum cost."""
     try:
         answer, is_new = await authorizations.authorize(call.services, call.policy, call.body)
     except AuthorizationDeniedError as denied:
@@ -98,7 +98,7 @@ async def authorize(call: Call) -> Answer:
 
 
 async def capture_many(call: Call) -> Answer:
-    """Capture up to a hundred calls; one bad capture never spoils the rest."""
+    """Capture up to 100 calls; each capture is judged by itself."""
     parsed = [_parsed(one) for one in call.body]
     good = [one for one in parsed if isinstance(one, granted.CaptureOne)]
     outcomes = iter(await authorizations.capture_each(call.services, call.policy, good))
