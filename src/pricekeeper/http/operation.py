@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, fields
-from http import HTTPStatus
 from types import NoneType
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -246,12 +245,12 @@ def answer_with(operation: Operation[Any], case: UseCase) -> Handler:
 
         return answer_nothing
 
-    creates = HTTPStatus.CREATED in operation.statuses[1:]
+    *_, created = operation.statuses
 
     async def answer(call: Call) -> Answer:
         made = await case(call)
-        if creates and made.status == "created":
-            return Answer(HTTPStatus.CREATED, made, headers)
+        if created != status and made.status == "created":
+            return Answer(created, made, headers)
         return Answer(status, made, headers)
 
     return answer
