@@ -16,7 +16,7 @@ from pricekeeper.authority import ALL_ORGS, only
 from pricekeeper.clock import ManualClock
 from pricekeeper.storage import Store
 from pricekeeper.telemetry import StoreMeter
-from pricekeeper.usecases.events import tell
+from pricekeeper.usecases.activity import tell
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.values import OrgId
 

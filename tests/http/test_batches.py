@@ -13,7 +13,7 @@ from http_fixtures import KEY, Api, Tenant, usage
 from metering.scripted_store import ScriptedStore, fails
 from pricekeeper.bootstrap import services
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
-from pricekeeper.http import batch
+from pricekeeper.http import runtime as batch
 from pricekeeper.metering import GROUP_RECORDS, Usage
 from pricekeeper.settings import DynamoDbLocation, Settings, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store

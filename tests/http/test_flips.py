@@ -11,7 +11,7 @@ import pytest
 from event_streams import Fleet, Tenant, running_fleet, settings_for
 from http_fixtures import KEY, ORG
 from pricekeeper.selection import history
-from pricekeeper.usecases import flips
+from pricekeeper.usecases import activity as flips
 
 STORES = ("sqlite-file", "dynoxide")
 TINY = {"quotas": {"premium": 5_000, "standard": 5_000, "economy": 900_000}, "timezone": "UTC"}

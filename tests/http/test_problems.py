@@ -21,7 +21,7 @@ from pricekeeper.errors import (
     Violation,
 )
 from pricekeeper.http.edge import BodyTooLargeError
-from pricekeeper.http.oauth import OAuthRefusedError
+from pricekeeper.http.identity import OAuthRefusedError
 from pricekeeper.http.problems import (
     STATUS,
     AccessDeniedError,

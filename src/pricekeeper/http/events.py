@@ -19,7 +19,7 @@ from pricekeeper.activity.listening import HEARTBEAT_MS, FeedPosition, Listener,
 from pricekeeper.errors import InvalidValueError, NotFoundError, PriceKeeperError
 from pricekeeper.http.gate import check_again
 from pricekeeper.http.operation import Answer, Call
-from pricekeeper.usecases import events as cases
+from pricekeeper.usecases import activity as cases
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.wire.activity import ResetEvent
 from pricekeeper.wire.values import Response

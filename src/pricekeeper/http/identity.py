@@ -1,18 +1,40 @@
-"""The token endpoints: login, refresh, revocation, introspection and keys."""
+"""The token endpoints, and the claim of a secret.
+
+Parameters come as a form or as JSON, the client by HTTP Basic or among the parameters, never both.
+Errors have the RFC's two fields and those of our problems.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from typing import Final
+from urllib.parse import unquote_plus
 
 from pricekeeper.credentials import Authenticated
-from pricekeeper.errors import InvalidClientError, InvalidTokenError, RequestRefusedError
-from pricekeeper.http.gate import bearer_of, find_principal, is_barred, limit_client
-from pricekeeper.http.oauth import NO_STORE, OAuthRefusedError, client_of
-from pricekeeper.http.operation import Answer, Call
-from pricekeeper.http.problems import AccessDeniedError, BearerDeniedError, SecretDeniedError
+from pricekeeper.errors import (
+    InvalidClientError,
+    InvalidTokenError,
+    NotFoundError,
+    PriceKeeperError,
+    RequestRefusedError,
+    SessionLimitRaceError,
+    StoreError,
+)
+from pricekeeper.http.gate import bearer_of, count_failure, find_principal, is_barred, limit_client
+from pricekeeper.http.operation import NO_STORE, Answer, Call
+from pricekeeper.http.problems import (
+    REALM,
+    AccessDeniedError,
+    BearerDeniedError,
+    Problem,
+    SecretDeniedError,
+    problem_of,
+)
 from pricekeeper.tenants import parse_client_id
 from pricekeeper.tokens import SCOPES, Introspection, TokenGrant
+from pricekeeper.usecases import provisioning
 from pricekeeper.wire import identity as wire
 from pricekeeper.wire.values import rfc3339
 
@@ -43,7 +65,7 @@ async def issue_token(call: Call) -> Answer:
     grant = await call.services.identity.login(
         authenticated, user_agent=_user_agent(call), address=call.address
     )
-    return Answer(200, _granted(grant), NO_STORE)
+    return Answer(200, _granted(grant), _NO_STORE)
 
 
 async def issue_aws_credentials(call: Call) -> Answer:
@@ -60,7 +82,7 @@ async def issue_aws_credentials(call: Call) -> Answer:
         token=made.token,
         expiration=rfc3339(made.expires_at_epoch * 1000),
     )
-    return Answer(200, answer, NO_STORE)
+    return Answer(200, answer, _NO_STORE)
 
 
 async def refresh(call: Call) -> Answer:
@@ -82,7 +104,7 @@ async def _refresh(
     identity = call.services.identity
     await limit_client(call, identity.refreshes_for(refresh_token), variant=variant)
     grant = await identity.refresh(refresh_token, authenticated)
-    return Answer(200, _granted(grant), NO_STORE)
+    return Answer(200, _granted(grant), _NO_STORE)
 
 
 async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
@@ -94,14 +116,14 @@ async def revoke(call: Call) -> Answer:
     """Revoke a token of the caller's own (RFC 7009); an unknown one is accepted."""
     client_id = await _authenticate_caller(call)
     await call.services.identity.revoke(client_id, call.body.token)
-    return Answer(200, {}, NO_STORE)
+    return Answer(200, {}, _NO_STORE)
 
 
 async def introspect(call: Call) -> Answer:
     """Answer the claims of a token of the caller's own, if it is valid (RFC 7662)."""
     client_id = await _authenticate_caller(call)
     found = await call.services.identity.introspect(client_id, call.body.token)
-    return Answer(200, _introspected(call, found), NO_STORE)
+    return Answer(200, _introspected(call, found), _NO_STORE)
 
 
 async def jwks(call: Call) -> Answer:
@@ -196,3 +218,73 @@ def _granted(grant: TokenGrant) -> wire.TokenAnswer:
         scope=grant.scope,
         session_id=grant.session_id,
     )
+
+
+_NO_STORE: Final = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
+
+
+class OAuthRefusedError(RequestRefusedError):
+    """A refusal for a reason that RFC 6749 names."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(detail)
+        self.name = name
+
+
+def client_of(call: Call, client_id: str, client_secret: str) -> tuple[str, str] | None:
+    """The client's name and secret, from HTTP Basic or from the parameters; never from both."""
+    header = call.request.header(b"authorization") or ""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() != "basic":
+        return (client_id, client_secret) if client_id or client_secret else None
+    if client_secret:
+        raise RequestRefusedError("send the client's secret in one place only")
+    try:
+        text = base64.b64decode(value.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise InvalidClientError from None
+    name, separator, secret = text.partition(":")
+    if not separator or (client_id and client_id != unquote_plus(name)):
+        raise InvalidClientError
+    return unquote_plus(name), unquote_plus(secret)
+
+
+def oauth_error(error: PriceKeeperError, call: Call) -> Answer:
+    """The error in the form of RFC 6749, with the fields of our problems."""
+    problem = problem_of(error, call.services.clock.now_ms())
+    status, name = problem.status, _error_name(error, problem)
+    headers = problem.headers
+    if isinstance(error, InvalidTokenError):
+        status, headers = 400, ()
+    elif isinstance(error, InvalidClientError):
+        headers = ((b"www-authenticate", b"Basic " + REALM),)
+    own = {**problem.fields(call.request_id), "status": status}
+    body = {"error": name, "error_description": problem.detail, **own}
+    return Answer(status, body, (*headers, *_NO_STORE))
+
+
+def _error_name(error: PriceKeeperError, problem: Problem) -> str:
+    if isinstance(error, OAuthRefusedError):
+        return error.name
+    if isinstance(error, InvalidTokenError):
+        return "invalid_grant"
+    if isinstance(error, BearerDeniedError):
+        return "invalid_token"
+    if isinstance(error, InvalidClientError) or problem.status == 401:  # noqa: PLR2004
+        return "invalid_client"
+    if isinstance(error, (StoreError, SessionLimitRaceError)) or problem.status >= 429:  # noqa: PLR2004
+        return "temporarily_unavailable"
+    return "invalid_request"
+
+
+async def claim_secret(call: Call) -> Answer:
+    """Exchange a retrieval token for the secret, once."""
+    try:
+        claim = await call.services.credentials.find_claim(call.body.token)
+        await limit_client(call, claim.client_id)
+        call.actor = "retrieval-token"  # its only credential
+        claimed = await provisioning.complete_claim(call.services, claim, call.by())
+        return Answer(200, claimed, NO_STORE)
+    except NotFoundError:
+        await count_failure(call)
+        raise

@@ -1,4 +1,4 @@
-"""Reports that a caller may cache or get as CSV."""
+"""Answers that a caller may cache, expect or get as CSV."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from datetime import date
 from typing import Final
 
 from pricekeeper.http.encoding import Encoded, encode_answer
-from pricekeeper.http.operation import Answer, Call
+from pricekeeper.http.operation import Answer, Call, Handler
 from pricekeeper.selection import QuotaStatus
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases import aggregates, spend
 from pricekeeper.usecases.csv_text import MEDIA_TYPE, csv_text
-from pricekeeper.usecases.provisioning import matches
+from pricekeeper.usecases.provisioning import etag_of, matches
+from pricekeeper.usecases.table import UseCase
 
 PAST_DAY_SECS: Final = 300
 _CSV: Final = f"{MEDIA_TYPE}; charset=utf-8; header=present".encode()
@@ -84,6 +85,16 @@ async def get_spend(call: Call) -> Answer:
         return Answer(200, answer, headers)
     text = csv_text((*request.grouping.names, *spend.SUM_FIELDS), answer.rows)
     return Answer(200, text.encode(), headers, media_type=_CSV)
+
+
+def answer_tagged(case: UseCase) -> Handler:
+    """A handler that answers with settings and their ETag, which a patch may expect."""
+
+    async def answer(call: Call) -> Answer:
+        settings = await case(call)
+        return Answer(200, settings, ((b"etag", etag_of(settings).encode()),))
+
+    return answer
 
 
 def accepts_csv(header: str | None) -> bool:

@@ -9,26 +9,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pricekeeper.http import dashboard, events, health, identity, provisioning, reports, runtime
-from pricekeeper.http.batch import answer_batch, queue_batch
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.http import dashboard, events, health, identity, reports, runtime
 from pricekeeper.http.edge import (
+    parse_json,
+    read_body,
     read_json_if_any,
     read_members,
     read_parameters,
     read_patch,
     read_settings,
 )
-from pricekeeper.http.operation import Handler, answer_with, route
-from pricekeeper.usecases.events import EVENTS
+from pricekeeper.http.operation import Answer, Call, Handler, answer_with, route
+from pricekeeper.usecases.activity import EVENTS
 from pricekeeper.usecases.table import USE_CASES
 from pricekeeper.wire import operations as ops
 from pricekeeper.wire.operation import Operation, Pair, by_name
+from pricekeeper.wire.provisioning import ReasonBody
 
 _Stated = Operation[Any] | Pair[Any, Any]
 _HANDLERS_STATED: Final[Mapping[_Stated, Handler]] = {
     ops.RECORD_USAGE: runtime.record_usage,
     ops.SELECT_MODEL: runtime.select_model,
-    ops.RECORD_BATCH: answer_batch,
+    ops.RECORD_BATCH: runtime.answer_batch,
     ops.ACQUIRE: runtime.acquire,
     ops.AUTHORIZE: runtime.authorize,
     ops.CAPTURE_MANY: runtime.capture_many,
@@ -43,7 +46,7 @@ _HANDLERS_STATED: Final[Mapping[_Stated, Handler]] = {
     ops.READ_DAY: reports.read_day,
     ops.READ_RANGE: reports.read_range,
     ops.GET_SPEND: reports.get_spend,
-    ops.CLAIM_SECRET: provisioning.claim_secret,
+    ops.CLAIM_SECRET: identity.claim_secret,
     ops.STREAM_EVENTS: events.stream_events,
     ops.GET_PAGE: dashboard.get_page,
     ops.GET_ASSET: dashboard.get_asset,
@@ -61,7 +64,7 @@ _DETAILS_STATED: Final[Mapping[_Stated, Mapping[str, Any]]] = {
     ops.RECORD_BATCH: {
         "read": read_members,
         "reads_itself": True,
-        "begin": queue_batch,
+        "begin": runtime.queue_batch,
         "begins_early": True,
     },
     ops.CAPTURE_MANY: {"read": read_members},
@@ -102,14 +105,28 @@ _WITH_ETAG: Final = by_name(
 _WITH_REASON: Final = by_name(dict.fromkeys((ops.END_SESSION, ops.END_SESSIONS, ops.UNFREEZE)))
 
 
+def _reading_reason(handler: Handler) -> Handler:
+    """The handler of a DELETE whose reason is in the query or in a body."""
+
+    async def answer(call: Call) -> Answer:
+        body = await read_body(call.request)
+        if body:
+            call.body = parse_json(body, ReasonBody)
+            if call.request.query.get("reason", call.body.reason) != call.body.reason:
+                raise InvalidValueError("reason", "is in the query and, differently, in the body")
+        return await handler(call)
+
+    return answer
+
+
 def _handler(operation: Operation[Any]) -> Handler:
     name = operation.name
     if name in _HANDLERS:
         return _HANDLERS[name]
     if name in _WITH_ETAG:
-        return provisioning.answer_tagged(USE_CASES[name])
+        return reports.answer_tagged(USE_CASES[name])
     handler = answer_with(operation, USE_CASES[name])
-    return provisioning.reading_reason(handler) if name in _WITH_REASON else handler
+    return _reading_reason(handler) if name in _WITH_REASON else handler
 
 
 ROUTES: Final = tuple(

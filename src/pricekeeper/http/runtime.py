@@ -1,8 +1,18 @@
-"""Requests of apps that HTTP serves in its own way: in the callback path, or with metrics."""
+"""Requests of apps that HTTP serves in its own way: without a task, in batches, or with metrics.
+
+A batch gets places in its organisation's share of the commit queue before its body is read. Without
+a free place it is refused with 503 and ``Retry-After``, and the client sends it again. The same
+happens if the store took no record at all. Admitted batches are parsed in small groups, with a turn
+of the event loop between them, so that other requests are served.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+from msgspec import UNSET
 
 from pricekeeper.errors import (
     AuthorizationDeniedError,
@@ -12,20 +22,130 @@ from pricekeeper.errors import (
     RateLimitExceededError,
     RequestRefusedError,
 )
-from pricekeeper.http.batch import claimed_id, parts_answer, temporary_errors
-from pricekeeper.http.edge import take_json
+from pricekeeper.http.edge import BATCH_BYTES_MAX, read_body, strict_json, take_json
 from pricekeeper.http.gate import limit_client
 from pricekeeper.http.operation import Answer, Call, Reply
-from pricekeeper.http.problems import problem_of
+from pricekeeper.http.problems import RETRY_SECS, problem_of, status_of
 from pricekeeper.http.reports import cached_answer
-from pricekeeper.metering import Recorded, RecordUnderWay
-from pricekeeper.shapes import convert
+from pricekeeper.metering import (
+    GROUP_RECORDS,
+    BatchPlaces,
+    Recorded,
+    RecordUnderWay,
+    Refused,
+    Usage,
+)
+from pricekeeper.shapes import convert, members_of
 from pricekeeper.usecases import authorizations
 from pricekeeper.usecases import runtime as cases
+from pricekeeper.usecases.runtime import usage_of
 from pricekeeper.wire import authorizations as granted
 from pricekeeper.wire import runtime as wire
 
-_OUTCOMES: Final = ("captured", "duplicate", "failed")
+_RECORD_OUTCOMES: Final = ("accepted", "duplicate", "failed")
+_UNAVAILABLE: Final = 503
+
+
+def queue_batch(call: Call, reply: Reply) -> bool:
+    """Let a batch wait for room before it is read; returns whether it waits."""
+
+    def go_on(places: BatchPlaces | None) -> None:
+        if places is None:
+            reply.refuse_for_room()
+        elif reply.is_answered:  # its deadline passed first
+            places.end_work()
+        else:
+            reply.finish(_count_within(call, places))
+
+    reply.may_be_applied = False
+    return call.services.metering.queue_batch(call.org_id, go_on)
+
+
+async def answer_batch(call: Call) -> Answer:
+    """Count the records of the body."""
+    async with call.services.metering.admit_batch(call.org_id) as places:
+        return await _count_within(call, places)
+
+
+async def _count_within(call: Call, places: BatchPlaces) -> Answer:
+    """Count the records of a batch that has its places."""
+    try:
+        body = await read_body(call.request, BATCH_BYTES_MAX)
+        policy = await call.read_policy()
+        await places.begin_work()
+        parsed = await _parse_each(members_of(strict_json(body), wire.BatchBody))
+        call.note_change()
+        usages = [one for one in parsed if isinstance(one, Usage)]
+        record_many = call.services.authorizations.recording.record_many
+        outcomes = await record_many(policy, usages, places) if usages else []
+    finally:
+        places.end_work()
+    remaining = iter(outcomes)
+    judged = [next(remaining) if isinstance(one, Usage) else one for one in parsed]
+    temporary = _temporary_errors(
+        [one.error if isinstance(one, Refused) else one for one in judged]
+    )
+    results = [one if isinstance(one, wire.BatchResult) else _record_result(one) for one in judged]
+    return _parts_answer(wire.BatchAnswer, _RECORD_OUTCOMES, results, retry_after=bool(temporary))
+
+
+def _temporary_errors(judged: Sequence[object]) -> list[PriceKeeperError]:
+    """The errors of parts that may succeed later; raises the first if every part failed so."""
+    temporary = [
+        one
+        for one in judged
+        if isinstance(one, PriceKeeperError) and status_of(type(one))[0] == _UNAVAILABLE
+    ]
+    if len(temporary) == len(judged):
+        raise temporary[0]
+    return temporary
+
+
+def _parts_answer(
+    kind: Callable[..., Any], names: Sequence[str], results: Sequence[Any], *, retry_after: bool
+) -> Answer:
+    """The outcome of each part, after the number of parts with each outcome."""
+    counts = (sum(result.status == name for result in results) for name in names)
+    headers = ((b"retry-after", b"%d" % RETRY_SECS),) if retry_after else ()
+    return Answer(207, kind(*counts, results), headers)
+
+
+async def _parse_each(records: Sequence[Any]) -> list[Usage | wire.BatchResult]:
+    """Parse each record to a usage, or to the result that lists its mistakes."""
+    parsed: list[Usage | wire.BatchResult] = []
+    for number, record in enumerate(records):
+        if number and number % GROUP_RECORDS == 0:
+            await asyncio.sleep(0)  # let other requests have their turn of the loop
+        try:
+            parsed.append(usage_of(convert(record, wire.UsageBody)))
+        except (RequestRefusedError, InvalidValueError) as error:
+            parsed.append(_failed(_claimed_id(record, "request_id"), "INVALID_REQUEST", str(error)))
+    return parsed
+
+
+def _record_result(outcome: Recorded | Refused) -> wire.BatchResult:
+    if isinstance(outcome, Refused):
+        problem = problem_of(outcome.error, 0)
+        return _failed(outcome.request_id, problem.code, problem.detail)
+    return wire.BatchResult(
+        outcome.request_id,
+        outcome.outcome,
+        cost_usd_micros=outcome.cost_usd_micros,
+        price_estimated=outcome.receipt.price_estimated or UNSET,
+    )
+
+
+def _failed(request_id: str | None, code: str, detail: str) -> wire.BatchResult:
+    return wire.BatchResult(request_id, "failed", code=code, detail=detail)
+
+
+def _claimed_id(part: Any, field: str) -> str | None:
+    """The id that a part claims, if it has one."""
+    found = part.get(field) if isinstance(part, dict) else None
+    return found[:64] if isinstance(found, str) else None
+
+
+_CAPTURE_OUTCOMES: Final = ("captured", "duplicate", "failed")
 
 
 async def select_model(call: Call) -> Answer:
@@ -103,12 +223,14 @@ async def capture_many(call: Call) -> Answer:
     good = [one for one in parsed if isinstance(one, granted.CaptureOne)]
     outcomes = iter(await authorizations.capture_each(call.services, call.policy, good))
     judged = [next(outcomes) if isinstance(one, granted.CaptureOne) else one for one in parsed]
-    temporary = temporary_errors(judged)
+    temporary = _temporary_errors(judged)
     results = [
-        _result(claimed_id(one, "authorization_id"), outcome)
+        _capture_result(_claimed_id(one, "authorization_id"), outcome)
         for one, outcome in zip(call.body, judged, strict=True)
     ]
-    return parts_answer(granted.CapturesAnswer, _OUTCOMES, results, retry_after=bool(temporary))
+    return _parts_answer(
+        granted.CapturesAnswer, _CAPTURE_OUTCOMES, results, retry_after=bool(temporary)
+    )
 
 
 def _parsed(one: Any) -> granted.CaptureOne | PriceKeeperError:
@@ -118,7 +240,7 @@ def _parsed(one: Any) -> granted.CaptureOne | PriceKeeperError:
         return error
 
 
-def _result(
+def _capture_result(
     authorization_id: str | None, outcome: granted.CapturedAnswer | PriceKeeperError
 ) -> granted.CaptureResult:
     if isinstance(outcome, PriceKeeperError):

@@ -39,6 +39,7 @@ from pricekeeper.http.gate import (
     count_failure,
     is_guess,
 )
+from pricekeeper.http.identity import oauth_error
 from pricekeeper.http.incoming import (
     Incoming,
     Lifespan,
@@ -47,7 +48,6 @@ from pricekeeper.http.incoming import (
     Send,
     run_lifespan,
 )
-from pricekeeper.http.oauth import oauth_error
 from pricekeeper.http.operation import Answer, Beginning, Call, Route
 from pricekeeper.http.problems import MethodNotAllowedError
 from pricekeeper.http.routing import Paths

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from pricekeeper.admin_keys import is_key_id
 from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.usecases import (
+    activity,
     admin_keys,
     aggregates,
     alerts,
@@ -18,12 +19,9 @@ from pricekeeper.usecases import (
     authorizations,
     budgets,
     containment,
-    denials,
-    flips,
     forecast,
     provisioning,
     runtime,
-    sessions,
     spend,
     usage_records,
 )
@@ -76,9 +74,13 @@ async def _list_all_budgets(ask: Ask) -> Any:
 
 
 async def _list_denials(ask: Ask) -> Any:
-    request = denials.parse_request(ask.query)
+    request = activity.parse_denials(ask.query)
     policy = await ask.read_org_policy(request.app_id)
-    return await denials.list_denials(ask.services, policy, request)
+    return await activity.list_denials(ask.services, policy, request)
+
+
+async def _list_flips(ask: Ask) -> Any:
+    return await activity.list_flips(ask.services, ask.policy, activity.parse_flips(ask.query))
 
 
 async def _void(ask: Ask) -> None:
@@ -139,7 +141,7 @@ _TABLE: Final[Mapping[Operation[Any] | Pair[Any, Any], UseCase]] = {
         a.services, a.policy, a.path["authorization_id"], a.body.hold_secs
     ),
     ops.LIST_BUDGETS: lambda a: budgets.list_budgets(a.services, a.policy),
-    ops.LIST_OWN_SESSIONS: lambda a: sessions.list_sessions(
+    ops.LIST_OWN_SESSIONS: lambda a: containment.list_own_sessions(
         a.services, a.caller, "" if a.principal is None else a.principal.session_id
     ),
     ops.END_OWN_SESSIONS: lambda a: a.services.identity.end_all_sessions(
@@ -156,11 +158,11 @@ _TABLE: Final[Mapping[Operation[Any] | Pair[Any, Any], UseCase]] = {
     ops.GET_SPEND: _read_spend,
     ops.LIST_USAGE: _list_usage,
     ops.LIST_ALL_BUDGETS: _list_all_budgets,
-    ops.LIST_ALL_DENIALS: lambda a: denials.list_all_denials(
-        a.services, a.viewer, denials.parse_request(a.query)
+    ops.LIST_ALL_DENIALS: lambda a: activity.list_all_denials(
+        a.services, a.viewer, activity.parse_denials(a.query)
     ),
     ops.LIST_DENIALS: _list_denials,
-    ops.LIST_FLIPS: lambda a: flips.list_flips(a.services, a.policy, flips.parse_request(a.query)),
+    ops.LIST_FLIPS: _list_flips,
     # What an administrator sets up.
     ops.LIST_ORGS: _list_orgs,
     ops.LIST_APPS: _list_apps,

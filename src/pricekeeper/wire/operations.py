@@ -25,8 +25,12 @@ from pricekeeper.wire import (
     settings,
     spend,
 )
-from pricekeeper.wire.operation import APP, ORG, Access, Operation, Pair
-from pricekeeper.wire.stating import (
+from pricekeeper.wire.operation import (
+    APP,
+    ORG,
+    Access,
+    Operation,
+    Pair,
     by_deployment_key,
     by_key,
     containing,

@@ -1,0 +1,316 @@
+"""What happened: denials, flips, and the events of the stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET
+
+from pricekeeper.activity import event as values
+from pricekeeper.activity.denials import DenialCursor, DenialListing, Listed
+from pricekeeper.activity.event import Flip
+from pricekeeper.activity.items import ALL, KEPT_DAYS
+from pricekeeper.authority import Coverage
+from pricekeeper.bootstrap import Services
+from pricekeeper.days import MS_PER_DAY
+from pricekeeper.errors import InvalidValueError
+from pricekeeper.metering import org_day
+from pricekeeper.pricing import PICOS_PER_MICRO
+from pricekeeper.selection.history import FlipHistory, FlipPage
+from pricekeeper.selection.items import KEPT_DAYS as FLIPS_KEPT_DAYS
+from pricekeeper.storage import invalid_cursor
+from pricekeeper.tenants import Policy
+from pricekeeper.usecases.authorizations import considered_labels, micros_up
+from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end
+from pricekeeper.usecases.spend import Viewer
+from pricekeeper.values import AppId, OrgId, parse_app_id
+from pricekeeper.wire import activity as wire
+from pricekeeper.wire.values import Response, rfc3339
+
+_ZONE_OF_ALL: Final = "UTC"
+"""The time zone of a date that concerns several organisations."""
+
+
+class DenialsRequest(NamedTuple):
+    """A query for denials. A date at the end is included, a time is not."""
+
+    first: End | None = None
+    last: End | None = None
+    app_id: AppId | None = None
+    after: DenialCursor | None = None
+
+
+def parse_denials(query: Mapping[str, str]) -> DenialsRequest:
+    """Parse a query; every mistake is listed."""
+    parsers: dict[str, Callable[[str], Any]] = {
+        "from": parse_end,
+        "to": parse_end,
+        "app_id": parse_app_id,
+        "after": DenialCursor.parse,
+    }
+    return DenialsRequest(*parse_each(query, parsers).values())
+
+
+async def list_denials(
+    services: Services, policy: Policy, request: DenialsRequest
+) -> wire.DenialList:
+    """Read a page of an organisation's denials, the newest first."""
+    first_ms, last_ms = _denial_bounds_ms(services, request, policy.timezone)
+    page = await DenialListing(services.store).read_org(
+        policy.org_id, first_ms, last_ms, request.app_id, request.after
+    )
+    return _denial_list(page.entries, page.after)
+
+
+async def list_all_denials(
+    services: Services, viewer: Viewer, request: DenialsRequest
+) -> wire.DenialList:
+    """Read a page of the denials of every client that the viewer covers, the newest first."""
+    org_id = viewer.coverage.one
+    if org_id is not None:
+        policy = await services.tenants.find_policy(org_id, viewer.app_id)
+        return await list_denials(services, policy, request._replace(app_id=viewer.app_id))
+    first_ms, last_ms = _denial_bounds_ms(services, request, _ZONE_OF_ALL)
+    page = await DenialListing(services.store).read_all(
+        lambda one: OrgId(one) in viewer.coverage, first_ms, last_ms, request.after
+    )
+    return _denial_list(page.entries, page.after)
+
+
+def _denial_bounds_ms(services: Services, request: DenialsRequest, zone: str) -> tuple[int, int]:
+    """The first and the last millisecond, within the time that denials are kept."""
+    now_ms = services.clock.now_ms()
+    oldest_ms = now_ms - KEPT_DAYS * MS_PER_DAY
+    bounds = bounds_ms(request.first, request.last, zone, (oldest_ms, now_ms + MS_PER_DAY))
+    return max(bounds[0], oldest_ms), min(bounds[1], now_ms + MS_PER_DAY)
+
+
+def _denial_list(groups: list[Listed], after: DenialCursor | None) -> wire.DenialList:
+    behind = UNSET if after is None else after.text
+    return wire.DenialList([_denial(one) for one in groups], behind)
+
+
+def _denial(listed: Listed) -> wire.DenialAnswer:
+    group = listed.group
+    return wire.DenialAnswer(
+        org_id=listed.name.org_id,
+        app_id=group.app_id,
+        kind=group.kind,
+        model=group.model,
+        code=group.code,
+        count=group.count,
+        first_at=rfc3339(group.first_at_ms),
+        last_at=rfc3339(group.last_at_ms),
+        example=group.why,
+    )
+
+
+FLIPS_MAX: Final = 100
+"""A page of an app ends with the day that reaches this number."""
+_CURSOR: Final = re.compile(r"([0-9]{8})-([A-Za-z0-9._-]{0,64})")
+
+
+class FlipsRequest(NamedTuple):
+    """A query for flips. A date at the end is included, a time is not."""
+
+    first: End | None = None
+    last: End | None = None
+    after: str | None = None
+    """The day of the last flip of the previous page, ``#``, and its app, if it has one."""
+
+
+def parse_flips(query: Mapping[str, str]) -> FlipsRequest:
+    """Parse a query; every mistake is listed."""
+    parsers: dict[str, Callable[[str], Any]] = {
+        "from": parse_end,
+        "to": parse_end,
+        "after": _parse_cursor,
+    }
+    return FlipsRequest(*parse_each(query, parsers).values())
+
+
+def _parse_cursor(text: str) -> str:
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise invalid_cursor()
+    return f"{found[1]}#{found[2]}"
+
+
+async def list_flips(services: Services, policy: Policy, request: FlipsRequest) -> wire.FlipList:
+    """Read a page of the flips and overrides that concern a client, the newest first.
+
+    An organisation's include those of its apps, an app's those of the whole organisation.
+    """
+    now_ms, zone = services.clock.now_ms(), policy.timezone
+    kept = now_ms - FLIPS_KEPT_DAYS * MS_PER_DAY, now_ms + MS_PER_DAY
+    bounds = bounds_ms(request.first, request.last, zone, kept)
+    first_ms, last_ms = max(bounds[0], kept[0]), min(bounds[1], kept[1])
+    days = org_day(zone, first_ms), org_day(zone, max(first_ms, last_ms))
+    history = FlipHistory(services.store)
+    if policy.app_id is None:
+        page = await history.read_org(policy.org_id, *days, request.after or "")
+    else:
+        before = (request.after or "").partition("#")[0]
+        page = _page_of(await history.read_client(policy.client, *days), zone, before)
+    shown = [flip_answer(flip) for flip in page.flips if first_ms <= flip.at_ms <= last_ms]
+    more = {"next": page.after.replace("#", "-", 1)} if page.after else {}
+    return wire.FlipList(shown, **more)
+
+
+def _page_of(flips: list[Flip], zone: str, before: str) -> FlipPage:
+    """The flips of the last days before this day: whole days, until there are enough."""
+    shown: list[Flip] = []
+    last = ""
+    for day, some in groupby(flips, key=lambda flip: org_day(zone, flip.at_ms)):
+        if before and day >= before:
+            continue
+        if len(shown) >= FLIPS_MAX:
+            return FlipPage(shown, f"{last}#")
+        shown += some
+        last = day
+    return FlipPage(shown)
+
+
+def flip_answer(flip: Flip) -> wire.FlipAnswer:
+    """Describe a flip."""
+    return wire.FlipAnswer(
+        org_id=flip.org_id,
+        at=rfc3339(flip.at_ms),
+        app_id=flip.app_id,
+        reason=flip.reason,
+        from_label=flip.from_label,
+        to_label=flip.to_label,
+        given_up=[
+            wire.GivenUpLabel(one.label, one.spend_usd_micros, one.quota_usd_micros)
+            for one in flip.given_up
+        ],
+        until=rfc3339(flip.until_ms),
+    )
+
+
+RESET: Final = "reset"
+EVENTS: Final[dict[str, type[Response]]] = {
+    "spend": wire.SpendEvent,
+    "denied": wire.DeniedEvent,
+    "flip": wire.FlipEvent,
+    "authorization": wire.AuthorizationEvent,
+    "alert": wire.AlertEvent,
+    RESET: wire.ResetEvent,
+}
+"""The type of each event by its name."""
+
+
+def audience_of(viewer: Viewer) -> str:
+    """The feed that contains everything that the viewer may see."""
+    return viewer.coverage.one or ALL
+
+
+def tell(event: values.Event, viewer: Viewer) -> tuple[str, Response] | None:
+    """The name and body of an event for the viewer; ``None`` if the viewer may not see it."""
+    if not _is_covered(event, viewer.coverage):
+        return None
+    seen: values.Event | None = event
+    if viewer.app_id is not None:
+        seen = values.seen_by_app(event, viewer.app_id)
+    if seen is None:
+        return None
+    response = _response(seen)
+    return next(name for name, kind in EVENTS.items() if type(response) is kind), response
+
+
+def _is_covered(event: values.Event, coverage: Coverage) -> bool:
+    """Whether the coverage includes the event's organisation, or the deployment."""
+    return coverage.is_all if event.org_id is None else OrgId(event.org_id) in coverage
+
+
+def _response(event: values.Event) -> Response:
+    if isinstance(event, values.CountedSpend):
+        return _spend(event)
+    if isinstance(event, values.DeniedCalls):
+        return wire.DeniedEvent(
+            org_id=event.org_id,
+            at=rfc3339(event.at_ms),
+            app_id=event.app_id,
+            kind=event.kind,
+            model=event.model,
+            code=event.code,
+            count=event.count,
+            example=event.why,
+        )
+    if isinstance(event, values.Flip):
+        answer = flip_answer(event)
+        return wire.FlipEvent(*(getattr(answer, name) for name in answer.__struct_fields__))
+    if isinstance(event, values.AuthorizationChanges):
+        return _authorizations(event)
+    return wire.AlertEvent(event.org_id, rfc3339(event.at_ms), event.app_id, event.told)
+
+
+def _spend(event: values.CountedSpend) -> wire.SpendEvent:
+    """Micro-dollars are rounded down, like those of a record."""
+    rows = [
+        wire.SpendEventRow(
+            row.app_id,
+            row.label,
+            row.cost_usd_picos // PICOS_PER_MICRO,
+            row.requests,
+            row.errors,
+            row.input_tokens,
+            row.output_tokens,
+            row.cache_read_tokens,
+            row.cache_write_tokens,
+        )
+        for row in event.rows
+    ]
+    records = [
+        wire.SpendEventRecord(
+            one.request_id,
+            one.app_id,
+            one.label,
+            rfc3339(one.happened_at_ms),
+            one.cost_usd_picos // PICOS_PER_MICRO,
+            one.input_tokens,
+            one.output_tokens,
+            one.cache_read_tokens,
+            one.cache_write_tokens,
+            "ERROR" if one.is_error else "OK",
+            one.tags,
+        )
+        for one in event.records
+    ]
+    return wire.SpendEvent(event.org_id, rfc3339(event.at_ms), rows, records, event.more)
+
+
+def _authorizations(event: values.AuthorizationChanges) -> wire.AuthorizationEvent:
+    rows = [
+        wire.AuthorizationEventRow(
+            row.app_id,
+            row.label,
+            row.authorized,
+            row.captured,
+            row.voided,
+            row.unsettled,
+            held_usd_micros=micros_up(row.held_usd_picos),
+            unsettled_usd_micros=micros_up(row.unsettled_usd_picos),
+        )
+        for row in event.rows
+    ]
+    entries = [_entry(line) for line in event.lines]
+    return wire.AuthorizationEvent(event.org_id, rfc3339(event.at_ms), rows, entries, event.more)
+
+
+def _entry(line: values.AuthorizationLine) -> wire.AuthorizationEventEntry:
+    cost = line.cost_usd_picos
+    more = {} if cost is None else {"cost_usd_micros": cost // PICOS_PER_MICRO}
+    return wire.AuthorizationEventEntry(
+        line.authorization_id,
+        line.app_id,
+        line.label,
+        line.status,
+        line.reason,
+        held_usd_micros=micros_up(line.held_usd_picos),
+        considered=considered_labels(line.considered),
+        **more,
+    )
