@@ -28,19 +28,15 @@ from pricekeeper.tenants import Client, Policy
 from pricekeeper.usecases.asking import Ask
 from pricekeeper.usecases.table import USE_CASES
 from pricekeeper.wire import operations as ops
-from pricekeeper.wire.operation import UNDER_A_POLICY, Operation, by_name
+from pricekeeper.wire.operation import UNDER_A_POLICY, Operation, names_of
 
-_NEED_PEPPER: Final = by_name(
-    dict.fromkeys(
-        (
-            *(ops.CLAIM_SECRET, ops.ISSUE_ORG_KEY, ops.CREATE_ADMIN_KEY, ops.ROTATE_ADMIN_KEY),
-            *(ops.PUT_CHANNEL, ops.TEST_CHANNEL),
-        )
-    )
+_NEED_PEPPER: Final = names_of(
+    *(ops.CLAIM_SECRET, ops.ISSUE_ORG_KEY, ops.CREATE_ADMIN_KEY, ops.ROTATE_ADMIN_KEY),
+    *(ops.PUT_CHANNEL, ops.TEST_CHANNEL),
 )
-"""What hashes or seals a secret."""
-_SETTINGS: Final = by_name(dict.fromkeys((ops.PUT_ORG, ops.PUT_APP, ops.PATCH_ORG, ops.PATCH_APP)))
-"""Their bodies are checked by the use case, so that one error lists every mistake."""
+"""What hashes or encrypts a secret."""
+_SETTINGS: Final = names_of(ops.PUT_ORG, ops.PUT_APP, ops.PATCH_ORG, ops.PATCH_APP)
+"""The use case checks these bodies, so that one error lists every mistake."""
 
 
 class LocalAsk(Ask):

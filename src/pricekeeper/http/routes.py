@@ -24,85 +24,83 @@ from pricekeeper.http.operation import Answer, Call, Handler, answer_with, route
 from pricekeeper.usecases.activity import EVENTS
 from pricekeeper.usecases.table import USE_CASES
 from pricekeeper.wire import operations as ops
-from pricekeeper.wire.operation import Operation, Pair, by_name
+from pricekeeper.wire.operation import Operation, by_name, names_of
 from pricekeeper.wire.provisioning import ReasonBody
 
-_Stated = Operation[Any] | Pair[Any, Any]
-_HANDLERS_STATED: Final[Mapping[_Stated, Handler]] = {
-    ops.RECORD_USAGE: runtime.record_usage,
-    ops.SELECT_MODEL: runtime.select_model,
-    ops.RECORD_BATCH: runtime.answer_batch,
-    ops.ACQUIRE: runtime.acquire,
-    ops.AUTHORIZE: runtime.authorize,
-    ops.CAPTURE_MANY: runtime.capture_many,
-    ops.ISSUE_TOKEN: identity.issue_token,
-    ops.REFRESH_TOKEN: identity.refresh,
-    ops.ISSUE_AWS_CREDENTIALS: identity.issue_aws_credentials,
-    ops.REVOKE_TOKEN: identity.revoke,
-    ops.INTROSPECT_TOKEN: identity.introspect,
-    ops.JWKS: identity.jwks,
-    ops.METADATA: identity.metadata,
-    ops.READ_TODAY: reports.read_today,
-    ops.READ_DAY: reports.read_day,
-    ops.READ_RANGE: reports.read_range,
-    ops.GET_SPEND: reports.get_spend,
-    ops.CLAIM_SECRET: identity.claim_secret,
-    ops.STREAM_EVENTS: events.stream_events,
-    ops.GET_PAGE: dashboard.get_page,
-    ops.GET_ASSET: dashboard.get_asset,
-    ops.HEALTHZ: health.healthz,
-    ops.READYZ: health.readyz,
-    ops.METRICS: health.metrics,
-    ops.OPENAPI: health.openapi_document,
-    ops.DOCUMENTATION: health.documentation,
-}
+_HANDLERS: Final[Mapping[str, Handler]] = by_name(
+    {
+        ops.RECORD_USAGE: runtime.record_usage,
+        ops.SELECT_MODEL: runtime.select_model,
+        ops.RECORD_BATCH: runtime.answer_batch,
+        ops.ACQUIRE: runtime.acquire,
+        ops.AUTHORIZE: runtime.authorize,
+        ops.CAPTURE_MANY: runtime.capture_many,
+        ops.ISSUE_TOKEN: identity.issue_token,
+        ops.REFRESH_TOKEN: identity.refresh,
+        ops.ISSUE_AWS_CREDENTIALS: identity.issue_aws_credentials,
+        ops.REVOKE_TOKEN: identity.revoke,
+        ops.INTROSPECT_TOKEN: identity.introspect,
+        ops.JWKS: identity.jwks,
+        ops.METADATA: identity.metadata,
+        ops.READ_TODAY: reports.read_today,
+        ops.READ_DAY: reports.read_day,
+        ops.READ_RANGE: reports.read_range,
+        ops.GET_SPEND: reports.get_spend,
+        ops.CLAIM_SECRET: identity.claim_secret,
+        ops.STREAM_EVENTS: events.stream_events,
+        ops.GET_PAGE: dashboard.get_page,
+        ops.GET_ASSET: dashboard.get_asset,
+        ops.HEALTHZ: health.healthz,
+        ops.READYZ: health.readyz,
+        ops.METRICS: health.metrics,
+        ops.OPENAPI: health.openapi_document,
+        ops.DOCUMENTATION: health.documentation,
+    }
+)
 """What is more than the result of a use case."""
 _OAUTH: Final[Mapping[str, Any]] = {"read": read_parameters, "limits_itself": True, "oauth": True}
 _UNBOUNDED: Final[Mapping[str, Any]] = {"bounds_itself": True}
-_DETAILS_STATED: Final[Mapping[_Stated, Mapping[str, Any]]] = {
-    ops.RECORD_USAGE: {"begin": runtime.begin_usage},
-    ops.RECORD_BATCH: {
-        "read": read_members,
-        "reads_itself": True,
-        "begin": runtime.queue_batch,
-        "begins_early": True,
-    },
-    ops.CAPTURE_MANY: {"read": read_members},
-    ops.VOID: {"read": read_json_if_any},
-    ops.ISSUE_TOKEN: _OAUTH,
-    ops.REFRESH_TOKEN: _OAUTH,
-    ops.REVOKE_TOKEN: _OAUTH,
-    ops.INTROSPECT_TOKEN: _OAUTH,
-    ops.ISSUE_AWS_CREDENTIALS: {"oauth": True, "by_secret": True, "limits_itself": True},
-    ops.GET_SPEND: {"has_csv": True},
-    ops.PUT_ORG: {"read": read_settings},
-    ops.PUT_APP: {"read": read_settings},
-    ops.PATCH_ORG: {"read": read_patch},
-    ops.PATCH_APP: {"read": read_patch},
-    ops.CLAIM_SECRET: {"limits_itself": True},
-    ops.STREAM_EVENTS: {"events": EVENTS},
-    ops.TEST_CHANNEL: _UNBOUNDED,
-    ops.GET_PAGE: _UNBOUNDED,
-    ops.GET_ASSET: _UNBOUNDED,
-    ops.HEALTHZ: _UNBOUNDED,
-    ops.READYZ: _UNBOUNDED,
-    ops.OPENAPI: _UNBOUNDED,
-    ops.DOCUMENTATION: _UNBOUNDED,
-}
+_DETAILS: Final[Mapping[str, Mapping[str, Any]]] = by_name(
+    {
+        ops.RECORD_USAGE: {"begin": runtime.begin_usage},
+        ops.RECORD_BATCH: {
+            "read": read_members,
+            "reads_itself": True,
+            "begin": runtime.queue_batch,
+            "begins_early": True,
+        },
+        ops.CAPTURE_MANY: {"read": read_members},
+        ops.VOID: {"read": read_json_if_any},
+        ops.ISSUE_TOKEN: _OAUTH,
+        ops.REFRESH_TOKEN: _OAUTH,
+        ops.REVOKE_TOKEN: _OAUTH,
+        ops.INTROSPECT_TOKEN: _OAUTH,
+        ops.ISSUE_AWS_CREDENTIALS: {"oauth": True, "by_secret": True, "limits_itself": True},
+        ops.GET_SPEND: {"has_csv": True},
+        ops.PUT_ORG: {"read": read_settings},
+        ops.PUT_APP: {"read": read_settings},
+        ops.PATCH_ORG: {"read": read_patch},
+        ops.PATCH_APP: {"read": read_patch},
+        ops.CLAIM_SECRET: {"limits_itself": True},
+        ops.STREAM_EVENTS: {"events": EVENTS},
+        ops.TEST_CHANNEL: _UNBOUNDED,
+        ops.GET_PAGE: _UNBOUNDED,
+        ops.GET_ASSET: _UNBOUNDED,
+        ops.HEALTHZ: _UNBOUNDED,
+        ops.READYZ: _UNBOUNDED,
+        ops.OPENAPI: _UNBOUNDED,
+        ops.DOCUMENTATION: _UNBOUNDED,
+    }
+)
 """How bodies and deadlines differ from those of a plain operation."""
 
 
-_HANDLERS: Final = by_name(_HANDLERS_STATED)
-_DETAILS: Final = by_name(_DETAILS_STATED)
-_WITH_ETAG: Final = by_name(
-    dict.fromkeys(
-        (
-            *(ops.GET_ORG, ops.GET_APP, ops.GET_ORG_SETTINGS, ops.GET_APP_SETTINGS),
-            *(ops.PATCH_ORG, ops.PATCH_APP),
-        )
-    )
+_WITH_ETAG: Final = names_of(
+    *(ops.GET_ORG, ops.GET_APP, ops.GET_ORG_SETTINGS, ops.GET_APP_SETTINGS),
+    *(ops.PATCH_ORG, ops.PATCH_APP),
 )
-_WITH_REASON: Final = by_name(dict.fromkeys((ops.END_SESSION, ops.END_SESSIONS, ops.UNFREEZE)))
+_WITH_REASON: Final = names_of(ops.END_SESSION, ops.END_SESSIONS, ops.UNFREEZE)
+_WITHOUT_API: Final = names_of(ops.HEALTHZ, ops.READYZ, ops.METRICS, ops.OPENAPI, ops.DOCUMENTATION)
 
 
 def _reading_reason(handler: Handler) -> Handler:
@@ -132,10 +130,7 @@ def _handler(operation: Operation[Any]) -> Handler:
 ROUTES: Final = tuple(
     route(one, _handler(one), **_DETAILS.get(one.name, {})) for one in ops.OPERATIONS
 )
-_OF_THE_SERVICE: Final = (ops.HEALTHZ, ops.READYZ, ops.METRICS, ops.OPENAPI, ops.DOCUMENTATION)
 GATEWAY_ROUTES: Final = tuple(
-    one
-    for one in ROUTES
-    if one.tag == "identity" or one.name in {stated.name for stated in _OF_THE_SERVICE}
+    one for one in ROUTES if one.tag == "identity" or one.name in _WITHOUT_API
 )
 """What an instance serves whose API is switched off."""

@@ -28,7 +28,7 @@ from pricekeeper.usecases import (
 from pricekeeper.usecases.asking import Ask
 from pricekeeper.values import parse_app_id, parse_org_id
 from pricekeeper.wire import operations as ops
-from pricekeeper.wire.operation import Operation, Pair, by_name
+from pricekeeper.wire.operation import by_name
 
 UseCase: TypeAlias = Callable[[Ask], Awaitable[Any]]
 """Does what an operation asks; its result is the body of the answer."""
@@ -122,111 +122,119 @@ async def _read_spend(ask: Ask) -> Any:
     return (await spend.read_spend(ask.services, ask.viewer, request))[0]
 
 
-_TABLE: Final[Mapping[Operation[Any] | Pair[Any, Any], UseCase]] = {
-    # What an app asks.
-    ops.ADJUST: lambda a: runtime.adjust(a.services, a.policy, a.path["lease_id"], a.body),
-    ops.RELEASE: lambda a: a.services.limiter.release(a.policy.bucket_entity, a.path["lease_id"]),
-    ops.LIST_LIMITS: lambda a: runtime.list_limits(a.services, a.policy),
-    ops.LIST_AUTHORIZATIONS: lambda a: authorizations.list_unfinished(
-        a.services, a.policy, a.query.get("status"), a.query.get("after")
-    ),
-    ops.GET_AUTHORIZATION: lambda a: authorizations.read_one(
-        a.services, a.policy, a.path["authorization_id"]
-    ),
-    ops.CAPTURE: lambda a: authorizations.capture(
-        a.services, a.policy, a.path["authorization_id"], a.body
-    ),
-    ops.VOID: _void,
-    ops.EXTEND: lambda a: authorizations.extend(
-        a.services, a.policy, a.path["authorization_id"], a.body.hold_secs
-    ),
-    ops.LIST_BUDGETS: lambda a: budgets.list_budgets(a.services, a.policy),
-    ops.LIST_OWN_SESSIONS: lambda a: containment.list_own_sessions(
-        a.services, a.caller, "" if a.principal is None else a.principal.session_id
-    ),
-    ops.END_OWN_SESSIONS: lambda a: a.services.identity.end_all_sessions(
-        a.caller.client_id, a.by_admin
-    ),
-    ops.END_OWN_SESSION: lambda a: a.services.identity.end_session(
-        a.caller.client_id, a.path["session_id"], a.by_admin
-    ),
-    # Reports.
-    ops.GET_FORECAST: lambda a: forecast.list_forecasts(a.services, a.policy),
-    ops.READ_TODAY: _read_today,
-    ops.READ_DAY: _read_day,
-    ops.READ_RANGE: _read_range,
-    ops.GET_SPEND: _read_spend,
-    ops.LIST_USAGE: _list_usage,
-    ops.LIST_ALL_BUDGETS: _list_all_budgets,
-    ops.LIST_ALL_DENIALS: lambda a: activity.list_all_denials(
-        a.services, a.viewer, activity.parse_denials(a.query)
-    ),
-    ops.LIST_DENIALS: _list_denials,
-    ops.LIST_FLIPS: _list_flips,
-    # What an administrator sets up.
-    ops.LIST_ORGS: _list_orgs,
-    ops.LIST_APPS: _list_apps,
-    ops.GET_ORG: lambda a: provisioning.read_client(a.services, a.client),
-    ops.GET_APP: lambda a: provisioning.read_client(a.services, a.client),
-    ops.GET_ORG_SETTINGS: lambda a: provisioning.read_client(a.services, a.client),
-    ops.GET_APP_SETTINGS: lambda a: provisioning.read_client(a.services, a.client),
-    ops.PUT_ORG: lambda a: provisioning.put_client(a.services, a.client, a.body, a.by_query),
-    ops.PUT_APP: lambda a: provisioning.put_client(a.services, a.client, a.body, a.by_query),
-    ops.PATCH_ORG: lambda a: provisioning.patch_client(
-        a.services, a.client, a.body, a.by_query, a.expected_tag
-    ),
-    ops.PATCH_APP: lambda a: provisioning.patch_client(
-        a.services, a.client, a.body, a.by_query, a.expected_tag
-    ),
-    ops.DELETE_ORG: lambda a: a.services.tenants.delete_org(a.org_id, a.by_query),
-    ops.DELETE_APP: lambda a: a.services.tenants.delete_app(a.org_id, a.app_id, a.by_query),
-    ops.ROTATE: lambda a: provisioning.rotate(a.services, a.client, a.body, a.by_query),
-    ops.PUT_OVERRIDE: lambda a: provisioning.put_override(a.services, a.client, a.body, a.by_query),
-    ops.DELETE_OVERRIDE: lambda a: provisioning.delete_override(a.services, a.client, a.by_query),
-    ops.ISSUE_ORG_KEY: lambda a: provisioning.issue_provisioning_key(a.services, a.org_id, a.by()),
-    ops.WITHDRAW_ORG_KEY: lambda a: a.services.provisioning_keys.withdraw(a.org_id, a.by()),
-    ops.CLAIM_SECRET: lambda a: provisioning.claim(a.services, a.body.token, a.by()),
-    # What an administrator does about a leaked secret.
-    ops.LIST_SESSIONS: lambda a: containment.list_sessions(a.services, a.client),
-    ops.REVOKE_CREDENTIALS: lambda a: containment.revoke_credentials(
-        a.services, a.client, a.body.secrets, a.by_reason
-    ),
-    ops.END_SESSIONS: lambda a: containment.end_sessions(a.services, a.client, a.by_reason),
-    ops.END_SESSION: lambda a: containment.end_sessions(
-        a.services, a.client, a.by_reason, a.path["session_id"]
-    ),
-    ops.FREEZE: lambda a: containment.freeze(a.services, a.client, a.by_reason),
-    ops.UNFREEZE: lambda a: containment.unfreeze(a.services, a.client, a.by_reason),
-    ops.RESET_LIMITS: lambda a: containment.reset_limits(a.services, a.client, a.by_reason),
-    ops.VOID_USAGE: lambda a: containment.void_usage(
-        a.services, a.client, a.path["request_id"], a.by_reason
-    ),
-    ops.VOID_ORG_AUTHORIZATION: lambda a: containment.void_authorization(
-        a.services, a.client, a.path["authorization_id"], a.by_reason
-    ),
-    # Keys, alerts and the audit log.
-    ops.CREATE_ADMIN_KEY: lambda a: admin_keys.create_key(a.services, a.body, a.by()),
-    ops.LIST_ADMIN_KEYS: _list_keys,
-    ops.ROTATE_ADMIN_KEY: lambda a: admin_keys.rotate_key(
-        a.services, a.path["key_id"], a.body, a.by()
-    ),
-    ops.DELETE_ADMIN_KEY: lambda a: admin_keys.delete_key(a.services, a.path["key_id"], a.by()),
-    ops.GET_ME: _me,
-    ops.LIST_ALERTS: _list_alerts,
-    ops.LIST_CHANNELS: lambda a: alerts.list_channels(a.services, a.channel_owner),
-    ops.PUT_CHANNEL: lambda a: alerts.put_channel(
-        a.services, a.channel_owner, a.path["channel"], a.body, a.by()
-    ),
-    ops.DELETE_CHANNEL: lambda a: alerts.delete_channel(
-        a.services, a.channel_owner, a.path["channel"], a.by()
-    ),
-    ops.TEST_CHANNEL: lambda a: alerts.try_channel(
-        a.services, a.channel_owner, a.path["channel"], a.by()
-    ),
-    ops.LIST_AUDIT: lambda a: audit.list_entries(
-        a.services, audit.parse_request(a.query), a.coverage
-    ),
-}
-
-USE_CASES: Final[Mapping[str, UseCase]] = by_name(_TABLE)
+USE_CASES: Final[Mapping[str, UseCase]] = by_name(
+    {
+        # What an app asks.
+        ops.ADJUST: lambda a: runtime.adjust(a.services, a.policy, a.path["lease_id"], a.body),
+        ops.RELEASE: lambda a: a.services.limiter.release(
+            a.policy.bucket_entity, a.path["lease_id"]
+        ),
+        ops.LIST_LIMITS: lambda a: runtime.list_limits(a.services, a.policy),
+        ops.LIST_AUTHORIZATIONS: lambda a: authorizations.list_unfinished(
+            a.services, a.policy, a.query.get("status"), a.query.get("after")
+        ),
+        ops.GET_AUTHORIZATION: lambda a: authorizations.read_one(
+            a.services, a.policy, a.path["authorization_id"]
+        ),
+        ops.CAPTURE: lambda a: authorizations.capture(
+            a.services, a.policy, a.path["authorization_id"], a.body
+        ),
+        ops.VOID: _void,
+        ops.EXTEND: lambda a: authorizations.extend(
+            a.services, a.policy, a.path["authorization_id"], a.body.hold_secs
+        ),
+        ops.LIST_BUDGETS: lambda a: budgets.list_budgets(a.services, a.policy),
+        ops.LIST_OWN_SESSIONS: lambda a: containment.list_own_sessions(
+            a.services, a.caller, "" if a.principal is None else a.principal.session_id
+        ),
+        ops.END_OWN_SESSIONS: lambda a: a.services.identity.end_all_sessions(
+            a.caller.client_id, a.by_admin
+        ),
+        ops.END_OWN_SESSION: lambda a: a.services.identity.end_session(
+            a.caller.client_id, a.path["session_id"], a.by_admin
+        ),
+        # Reports.
+        ops.GET_FORECAST: lambda a: forecast.list_forecasts(a.services, a.policy),
+        ops.READ_TODAY: _read_today,
+        ops.READ_DAY: _read_day,
+        ops.READ_RANGE: _read_range,
+        ops.GET_SPEND: _read_spend,
+        ops.LIST_USAGE: _list_usage,
+        ops.LIST_ALL_BUDGETS: _list_all_budgets,
+        ops.LIST_ALL_DENIALS: lambda a: activity.list_all_denials(
+            a.services, a.viewer, activity.parse_denials(a.query)
+        ),
+        ops.LIST_DENIALS: _list_denials,
+        ops.LIST_FLIPS: _list_flips,
+        # What an administrator sets up.
+        ops.LIST_ORGS: _list_orgs,
+        ops.LIST_APPS: _list_apps,
+        ops.GET_ORG: lambda a: provisioning.read_client(a.services, a.client),
+        ops.GET_APP: lambda a: provisioning.read_client(a.services, a.client),
+        ops.GET_ORG_SETTINGS: lambda a: provisioning.read_client(a.services, a.client),
+        ops.GET_APP_SETTINGS: lambda a: provisioning.read_client(a.services, a.client),
+        ops.PUT_ORG: lambda a: provisioning.put_client(a.services, a.client, a.body, a.by_query),
+        ops.PUT_APP: lambda a: provisioning.put_client(a.services, a.client, a.body, a.by_query),
+        ops.PATCH_ORG: lambda a: provisioning.patch_client(
+            a.services, a.client, a.body, a.by_query, a.expected_tag
+        ),
+        ops.PATCH_APP: lambda a: provisioning.patch_client(
+            a.services, a.client, a.body, a.by_query, a.expected_tag
+        ),
+        ops.DELETE_ORG: lambda a: a.services.tenants.delete_org(a.org_id, a.by_query),
+        ops.DELETE_APP: lambda a: a.services.tenants.delete_app(a.org_id, a.app_id, a.by_query),
+        ops.ROTATE: lambda a: provisioning.rotate(a.services, a.client, a.body, a.by_query),
+        ops.PUT_OVERRIDE: lambda a: provisioning.put_override(
+            a.services, a.client, a.body, a.by_query
+        ),
+        ops.DELETE_OVERRIDE: lambda a: provisioning.delete_override(
+            a.services, a.client, a.by_query
+        ),
+        ops.ISSUE_ORG_KEY: lambda a: provisioning.issue_provisioning_key(
+            a.services, a.org_id, a.by()
+        ),
+        ops.WITHDRAW_ORG_KEY: lambda a: a.services.provisioning_keys.withdraw(a.org_id, a.by()),
+        ops.CLAIM_SECRET: lambda a: provisioning.claim(a.services, a.body.token, a.by()),
+        # What an administrator does about a leaked secret.
+        ops.LIST_SESSIONS: lambda a: containment.list_sessions(a.services, a.client),
+        ops.REVOKE_CREDENTIALS: lambda a: containment.revoke_credentials(
+            a.services, a.client, a.body.secrets, a.by_reason
+        ),
+        ops.END_SESSIONS: lambda a: containment.end_sessions(a.services, a.client, a.by_reason),
+        ops.END_SESSION: lambda a: containment.end_sessions(
+            a.services, a.client, a.by_reason, a.path["session_id"]
+        ),
+        ops.FREEZE: lambda a: containment.freeze(a.services, a.client, a.by_reason),
+        ops.UNFREEZE: lambda a: containment.unfreeze(a.services, a.client, a.by_reason),
+        ops.RESET_LIMITS: lambda a: containment.reset_limits(a.services, a.client, a.by_reason),
+        ops.VOID_USAGE: lambda a: containment.void_usage(
+            a.services, a.client, a.path["request_id"], a.by_reason
+        ),
+        ops.VOID_ORG_AUTHORIZATION: lambda a: containment.void_authorization(
+            a.services, a.client, a.path["authorization_id"], a.by_reason
+        ),
+        # Keys, alerts and the audit log.
+        ops.CREATE_ADMIN_KEY: lambda a: admin_keys.create_key(a.services, a.body, a.by()),
+        ops.LIST_ADMIN_KEYS: _list_keys,
+        ops.ROTATE_ADMIN_KEY: lambda a: admin_keys.rotate_key(
+            a.services, a.path["key_id"], a.body, a.by()
+        ),
+        ops.DELETE_ADMIN_KEY: lambda a: admin_keys.delete_key(a.services, a.path["key_id"], a.by()),
+        ops.GET_ME: _me,
+        ops.LIST_ALERTS: _list_alerts,
+        ops.LIST_CHANNELS: lambda a: alerts.list_channels(a.services, a.channel_owner),
+        ops.PUT_CHANNEL: lambda a: alerts.put_channel(
+            a.services, a.channel_owner, a.path["channel"], a.body, a.by()
+        ),
+        ops.DELETE_CHANNEL: lambda a: alerts.delete_channel(
+            a.services, a.channel_owner, a.path["channel"], a.by()
+        ),
+        ops.TEST_CHANNEL: lambda a: alerts.try_channel(
+            a.services, a.channel_owner, a.path["channel"], a.by()
+        ),
+        ops.LIST_AUDIT: lambda a: audit.list_entries(
+            a.services, audit.parse_request(a.query), a.coverage
+        ),
+    }
+)
 """By the name of the operation."""

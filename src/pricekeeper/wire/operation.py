@@ -106,13 +106,15 @@ class Pair(NamedTuple, Generic[A, B]):
     narrow: Operation[B]
 
 
+def names_of(*stated: Operation[Any] | Pair[Any, Any]) -> frozenset[str]:
+    """The names of some entries of the table; a pair has two."""
+    pairs = (one if isinstance(one, Pair) else (one,) for one in stated)
+    return frozenset(operation.name for pair in pairs for operation in pair)
+
+
 def by_name(table: Mapping[Operation[Any] | Pair[Any, Any], B]) -> dict[str, B]:
-    """The values of a table by the names of its operations; a pair has two."""
-    return {
-        operation.name: value
-        for stated, value in table.items()
-        for operation in (stated if isinstance(stated, Pair) else (stated,))
-    }
+    """The values of a mapping by the names of its operations."""
+    return {name: value for stated, value in table.items() for name in names_of(stated)}
 
 
 # Entries of the table: `line` is a method and a path, `more` are further fields of `Operation`.
