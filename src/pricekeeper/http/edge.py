@@ -56,7 +56,7 @@ def refuse_repeated(request: Incoming) -> None:
 
 
 async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """Receive the whole body; refuse it as soon as it is too large."""
+    """Receive the whole body; refuse it once it is too large."""
     declared = request.header(b"content-length") or ""
     if declared.isdigit() and int(declared) > bytes_max:
         raise BodyTooLargeError(f"the body may have {bytes_max} bytes at most")
