@@ -16,7 +16,6 @@ from pricekeeper.activity.items import ALL, KEPT_DAYS
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
-from pricekeeper.errors import InvalidValueError
 from pricekeeper.metering import org_day
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.selection.history import FlipHistory, FlipPage
