@@ -112,7 +112,6 @@ class AwsClient:
             attempt += 1
 
     def close(self) -> None:
-        """Close idle connections."""
         if self._client is not None:
             self._client.close()
 
@@ -178,7 +177,6 @@ def _refuse_redirect(response_dict: Mapping[str, Any], **_: object) -> None:
 
 
 def _refusal(response: Mapping[str, Any]) -> AwsCallError:
-    """The error of a service's reply."""
     status = response["ResponseMetadata"]["HTTPStatusCode"]
     error = response.get("Error", {})
     code, message = str(error.get("Code")), str(error.get("Message") or "")

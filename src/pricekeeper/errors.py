@@ -3,49 +3,49 @@
 ::
 
     PriceKeeperError
-    ├── SettingsError                  a setting is missing or malformed
-    ├── InvalidValueError              an id, label or name breaks its rule
-    ├── RequestRefusedError            a request is malformed; each bad field is named
-    ├── InvalidConfigError             settings of an org or app are refused, field by field
-    ├── ConflictError                  the request contradicts something that can't change
-    ├── RequestIdReusedError           one request id for two different usage records
-    ├── NotFoundError                  absent, deleted or another client's, all alike
-    ├── NotPermittedError              the credentials are valid, but not for this
-    ├── InvalidClientError             client and secret do not belong together
-    ├── OverloadedError                a bounded queue is full; retry later
-    ├── ClockInDoubtError              wall time has leapt: nothing is issued for now
-    ├── DeadlineExceededError          the request ran out of time
-    ├── InvalidTokenError              the token is not valid
-    ├── SessionLimitRaceError          a login lost its slot to simultaneous logins
-    ├── RateLimitExceededError         a bucket holds too little
-    ├── QuotaExceededError             every model's quota is spent until the day ends
-    ├── AuthorizationDeniedError       budgets, quotas or limits have no room for a call
-    ├── FrozenError                    an administrator froze this organisation or app
-    ├── KeyringError                   the signing keys can't be read, written or trusted
-    ├── ExportError                    an export can't be written
-    ├── DeliveryError                  an alert could not be delivered
+    ├── SettingsError
+    ├── InvalidValueError
+    ├── RequestRefusedError
+    ├── InvalidConfigError
+    ├── ConflictError
+    ├── RequestIdReusedError
+    ├── NotFoundError
+    ├── NotPermittedError
+    ├── InvalidClientError
+    ├── OverloadedError
+    ├── ClockInDoubtError
+    ├── DeadlineExceededError
+    ├── InvalidTokenError
+    ├── SessionLimitRaceError
+    ├── RateLimitExceededError
+    ├── QuotaExceededError
+    ├── AuthorizationDeniedError
+    ├── FrozenError
+    ├── KeyringError
+    ├── ExportError
+    ├── DeliveryError
     ├── PricingError
-    │   ├── DeploymentFileError        the deployment file is refused, field by field
-    │   ├── UnknownModelLabelError     the deployment has no model with that label
-    │   ├── ModelMismatchError         the called model is not the label's
-    │   ├── UnpricedUsageError         a kind of tokens has no known price
-    │   └── PriceSourceError           a source of prices can't be read
+    │   ├── DeploymentFileError
+    │   ├── UnknownModelLabelError
+    │   ├── ModelMismatchError
+    │   ├── UnpricedUsageError
+    │   └── PriceSourceError
     └── StoreError
-        ├── ConditionFailedError       the condition did not hold; carries the current item
-        ├── TransactionCancelledError  nothing was applied; one reason per operation
-        ├── InvalidOperationError      a bug in the caller: the store's rules refuse it
-        ├── StoreMisconfiguredError    a missing table or permission: retrying can't help
-        │   ├── StoreReplacedError     the open database file was removed or replaced
-        │   ├── StoreDamagedError      the database file is damaged
-        │   ├── StoreReadOnlyError     the database file can't be written
-        │   └── StoreFormatError       the store has a format of another version
-        ├── UnreadableItemError        a stored item is malformed; other items are not affected
-        ├── StoreUnavailableError      not applied; a retry may work
-        │   ├── StoreFullError         the disk is full
-        │   ├── ThrottledError         throttled until the retries ran out
-        │   ├── ContendedError         other writers won until the retries ran out
-        │   └── StoreClosedError       this store object was closed
-        └── OutcomeUnknownError        it may or may not have been applied
+        ├── ConditionFailedError
+        ├── TransactionCancelledError
+        ├── InvalidOperationError
+        ├── StoreMisconfiguredError
+        │   ├── StoreReplacedError
+        │   ├── StoreDamagedError
+        │   ├── StoreReadOnlyError
+        │   └── StoreFormatError
+        ├── UnreadableItemError
+        ├── StoreUnavailableError
+        │   ├── StoreFullError
+        │   ├── ThrottledError
+        │   ├── ContendedError
+        │   └── StoreClosedError
+        └── OutcomeUnknownError
 
 The last two branches differ in what callers must assume: after `StoreUnavailableError` the write
 did not happen, after `OutcomeUnknownError` it may have. Each leaf has a stable ``code``. No error
@@ -108,7 +108,6 @@ class RequestRefusedError(PriceKeeperError):
 
     @classmethod
     def of(cls, mistakes: Sequence[FieldError]) -> RequestRefusedError:
-        """The error for these mistakes."""
         return cls(", ".join(f"{one.field}: {one.message}" for one in mistakes), tuple(mistakes))
 
 
@@ -324,7 +323,6 @@ class DeniedBy:
 
     @property
     def text(self) -> str:
-        """The denial as a sentence."""
         whose = "the organisation" if self.scope == "ORG" else "the app"
         if self.kind is Obstacle.FROZEN:
             return f"{whose} is frozen"

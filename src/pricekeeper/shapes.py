@@ -155,7 +155,6 @@ def _without_null(kind: Any) -> Any:
 
 
 def _container(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The kind of container, below annotations."""
     if get_origin(kind) is Annotated:
         return _container(get_args(kind)[0])
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

@@ -51,7 +51,6 @@ class Claim(msgspec.Struct, frozen=True):
     service: str
     names: tuple[str, ...]
     scope: str
-    """Day, region and service."""
 
 
 class Presented(msgspec.Struct, frozen=True):

@@ -97,7 +97,6 @@ class ReadCache(Generic[K, V]):
             self._entries.put(key, (entry[0], value))
 
     def drop(self, key: K) -> None:
-        """Remove a value that no longer exists."""
         self._entries.pop(key)
 
     def forget(self, key: K) -> None:

@@ -49,7 +49,6 @@ class Deadlines:
         return Deadline(self, self.secs if secs is None else secs)
 
     def close(self) -> None:
-        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -119,7 +118,6 @@ class Deadline:
             raise DeadlineExceededError(may_be_applied=self.may_be_applied) from None
 
     def expire(self) -> None:
-        """Cancel the request's task."""
         self._expired = True
         if self._task is not None:
             self._task.cancel()

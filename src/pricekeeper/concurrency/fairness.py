@@ -40,14 +40,12 @@ class Shares:
         return max(0, self._places_max - self._total - own)
 
     def take(self, org_id: str, count: int = 1, client_id: str = "") -> bool:
-        """Take places, all or none."""
         if count > self.room(org_id, client_id):
             return False
         self._add(org_id, count, client_id)
         return True
 
     def give_back(self, org_id: str, count: int = 1, client_id: str = "") -> None:
-        """Give places back."""
         self._add(org_id, -count, client_id)
 
     def _add(self, org_id: str, count: int, client_id: str) -> None:

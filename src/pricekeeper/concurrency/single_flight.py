@@ -42,7 +42,6 @@ class SingleFlight(Generic[K, T]):
         self._flights.pop(key, None)
 
     def detach_all(self) -> None:
-        """`detach` every key."""
         self._flights.clear()
 
     async def drain(self) -> None:

@@ -163,7 +163,6 @@ class Catalogue:
         return tuple(self._models)
 
     def model(self, label: str) -> Model:
-        """The model with that label, or `UnknownModelLabelError`."""
         model = self._models.get(ModelLabel(label))
         if model is None:
             raise UnknownModelLabelError(label, self.labels)

@@ -63,7 +63,6 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens read from or written to the cache."""
         return self.cache_read_tokens + self.cache_write_5m_tokens + self.cache_write_1h_tokens
 
 
@@ -158,7 +157,6 @@ def _prompt(model: Model, usage: TokenUsage) -> tuple[int, int]:
 
 
 def _variant_path(variant: Variant) -> str:
-    """The variant's path in the deployment file."""
     return "batch" if variant is Variant.BATCH else f"service_tiers.{variant}"
 
 

@@ -59,7 +59,6 @@ class StatedPrices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
-        """A digest of the statement."""
         return digest(self.table)
 
 

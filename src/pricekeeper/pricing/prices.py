@@ -79,7 +79,6 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def prices(self) -> tuple[int | None, ...]:
-        """The prices in the order of `COMPONENTS`."""
         return (
             self.input,
             self.output,

@@ -65,7 +65,6 @@ class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
     left_alone: tuple[LeftAlone, ...]
     refused: tuple[RefusedPrices, ...]
     unused_names: tuple[str, ...]
-    """Models of the source that are not configured."""
 
 
 class PriceDifference(OfModel, frozen=True):

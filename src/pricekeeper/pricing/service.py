@@ -42,7 +42,6 @@ class PricingMeter:
     """What one instance could not price."""
 
     unpriced: Counter[str] = counted(_UNKNOWN, factory=Counter)
-    """By model label of the deployment."""
 
 
 STALENESS_MS_MAX: Final = 60_000

@@ -165,7 +165,6 @@ class Set(msgspec.Struct, frozen=True, tag=True):
     value: Value
 
     def check(self) -> None:
-        """Raise if the value can't be stored."""
         if type(self.value) is not bytes:
             check_value(self.value)
 
@@ -180,7 +179,6 @@ class Add(msgspec.Struct, frozen=True, tag=True):
     value: int | AbstractSet[str]
 
     def check(self) -> None:
-        """Raise if the value can't be added."""
         if type(self.value) is not int and not isinstance(self.value, (set, frozenset)):
             raise InvalidOperationError("ADD takes an integer or a set of strings")
         check_value(self.value)

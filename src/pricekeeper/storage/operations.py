@@ -127,7 +127,6 @@ class Query(msgspec.Struct, frozen=True):
     descending: bool = False
 
     def check(self) -> None:
-        """Raise if the store's rules refuse this query."""
         if not self.table.sorted:
             raise InvalidOperationError(f"{self.table.name}: a table without SK can't be queried")
         self.table.checked(Key(self.pk, "any"))

@@ -36,9 +36,7 @@ class Store(Protocol):
         """The item at that key. An inconsistent read may be stale, and costs half."""
         ...
 
-    async def put(self, operation: Put) -> None:
-        """Write a whole item."""
-        ...
+    async def put(self, operation: Put) -> None: ...
 
     async def update(self, operation: Update) -> Item:
         """Change an item and return its new state."""
@@ -62,9 +60,7 @@ class Store(Protocol):
         """The items at these keys, in that order; any number, repeats allowed."""
         ...
 
-    async def query(self, query: Query, *, consistent: bool = True) -> Page:
-        """Items of one partition in order."""
-        ...
+    async def query(self, query: Query, *, consistent: bool = True) -> Page: ...
 
     async def create_tables(self) -> None:
         """Create missing tables and wait until they can be used."""

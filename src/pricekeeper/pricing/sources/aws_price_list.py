@@ -200,7 +200,6 @@ class AwsPriceList:
         self._tls = tls
 
     async def load(self) -> PriceList:
-        """Read or download all files."""
         offers = []
         for location in self._locations:
             if "://" in location:

@@ -63,7 +63,6 @@ class GenaiPrices:
         self._mirror_url = mirror_url
 
     async def load(self) -> PriceList:
-        """Import the package and read its list."""
         return await asyncio.to_thread(self._load)
 
     def _load(self) -> PriceList:
@@ -116,7 +115,6 @@ class GenaiPriceList:
         return RegionalQuote(table, f"{reason}, and {SOURCE} does not know regions")
 
     def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
-        """The listed ids that no configured model matches."""
         return tuple(
             sorted(
                 listed.id

@@ -167,7 +167,6 @@ class Fault:
         return _ERRORS.get(self.treatment, StoreUnavailableError)(self.text(action))
 
     def text(self, action: str) -> str:
-        """The fault in one line of bounded length."""
         return f"{action}: {self.name}: {self.message[:MESSAGE_LENGTH_MAX]}"
 
 

@@ -58,7 +58,6 @@ class Provisioner:
                 await self._enable_expiry(table)
 
     async def enable_expiry(self) -> None:
-        """Switch expiry on in every table whose items expire."""
         self._begin_to_wait()
         for table in ALL_TABLES:
             if table.expires:

@@ -137,7 +137,6 @@ def _part(part: Condition, into: Placeholders) -> str:
 
 
 def _is_compound(condition: Condition) -> bool:
-    """Whether this condition needs parentheses inside another one."""
     if isinstance(condition, (And, Or)):
         return len(condition.parts) != 1 or _is_compound(condition.parts[0])
     return isinstance(condition, Not) and not isinstance(condition.part, Exists)

@@ -193,12 +193,10 @@ class DynamoDbStore:
             await self._provisioner.create_tables()
 
     async def enable_expiry(self) -> None:
-        """Enable expiry in every table whose items expire."""
         with self._calls.track("enable_expiry"):
             await self._provisioner.enable_expiry()
 
     async def find_tables_without_expiry(self) -> list[Table]:
-        """The tables without expiry whose items should expire."""
         with self._calls.track("tables_without_expiry"):
             return await self._provisioner.find_without_expiry()
 

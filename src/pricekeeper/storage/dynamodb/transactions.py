@@ -48,7 +48,6 @@ class Transactions:
         self._clock = clock
 
     async def transact(self, operations: Sequence[Write]) -> None:
-        """Apply all operations."""
         now_epoch = self._clock.now_ms() // 1000
         request = self._renderer.transaction(
             [(operation, condition_to_send(operation, now_epoch)) for operation in operations],

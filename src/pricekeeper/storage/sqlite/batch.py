@@ -124,7 +124,6 @@ class Batch:
         return kept_from_epoch(self._current(*EXPORT_STATE))
 
     def flush(self) -> None:
-        """Write the changed rows, each once."""
         written: dict[str, list[_Row]] = {}
         deleted: dict[str, list[tuple[str, str]]] = {}
         for row_key, row in self._rows.items():

@@ -86,7 +86,6 @@ class FileWatch:
         self._written = self._read_written(found, others_version)
 
     def refuse_if_unusable(self, *, may_be_applied: bool = False) -> None:
-        """Raise the failure, if there is one."""
         if self.failure is not None:
             error = error_copy(self.failure)
             error.may_be_applied = may_be_applied

@@ -173,7 +173,6 @@ class SqliteStore:
         return swept
 
     async def close(self) -> None:
-        """Finish the accepted operations, then close the file."""
         self._sweeper.cancel()
         await asyncio.gather(self._sweeper, return_exceptions=True)
         await self._writer.close()
