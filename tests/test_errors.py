@@ -9,7 +9,9 @@ from pricekeeper import errors
 from pricekeeper.errors import (
     CancellationReason,
     ConditionFailedError,
+    DeniedBy,
     InvalidValueError,
+    Obstacle,
     OutcomeUnknownError,
     PriceKeeperError,
     ReasonCode,
@@ -92,3 +94,13 @@ def test_a_cancelled_transaction_has_one_reason_per_operation() -> None:
 
     assert error.reasons == tuple(reasons)
     assert str(error) == "the transaction was cancelled: [None, ConditionalCheckFailed]"
+
+
+@pytest.mark.parametrize(
+    ("remaining", "room"),
+    [(4_600_000_000, "$0.0046 left"), (-19_962_296_000_000, "$19.962296 over")],
+)
+def test_a_denial_states_dollars(remaining: int, room: str) -> None:
+    """What the call may cost is rounded up, what is left down."""
+    denied = DeniedBy(Obstacle.QUOTA, "quota-opus", "APP", "opus", 580_000_001, remaining)
+    assert denied.text == f"the app's quota quota-opus: this call may cost $0.000581, {room}"

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from plain import EXEMPT, ROOT, find_phrases, tracked
+from plain import EXEMPT, PHRASES, ROOT, find_phrases, tracked
 
 EXAMPLES = {
     "anew": "The log begins anew.",
     "anybody": "Anybody may ask.",
+    "as good as none": "It is as good as none.",
     "as it was": "It stays as it was.",
     "begins again": "The day begins again.",
     "are away": "Those that are away.",
@@ -20,12 +21,14 @@ EXAMPLES = {
     "nobody": "NOBODY knows.",
     "none such": "There is none such.",
     "of whom": "Those of whom one refused.",
+    "of yours": "A tag of yours.",
     "somebody": "Somebody changed it.",
     "stands": "A number stands there.",
     "what it was": "It is what it was.",
     "whatever": "Whatever it is.",
     "whichever": "Whichever comes first.",
     "whoever": "Whoever asks waits.",
+    "whomever": "It answers whomever asks.",
     "whose it is": "It says whose it is.",
 }
 
@@ -33,6 +36,10 @@ EXAMPLES = {
 @pytest.mark.parametrize("phrase", EXAMPLES)
 def test_each_phrase_is_found(phrase: str) -> None:
     assert [one.phrase for one in find_phrases("a.py", EXAMPLES[phrase])] == [phrase]
+
+
+def test_each_phrase_has_an_example() -> None:
+    assert len(EXAMPLES) == len(PHRASES)
 
 
 @pytest.mark.parametrize("text", ["The standard", "a renewal", "It was renewed", "told apart"])

@@ -22,6 +22,7 @@ EXEMPT: Final = frozenset({"docs/style.md", "tools/plain.py", "tests/test_plain_
 PHRASES: Final = (
     "anew",
     "anybody",
+    "as good as none",
     "as it (is|was)",
     "begins? again",
     "(is|are) away",
@@ -31,11 +32,13 @@ PHRASES: Final = (
     "nobody",
     "none such",
     "of whom",
+    "of yours",
     "somebody",
     "stands",
     "what (it )?was",
     "whatever",
     "whichever",
+    "whomever",
     "whoever",
     "whose it is",
 )
