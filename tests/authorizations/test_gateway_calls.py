@@ -65,7 +65,7 @@ async def test_an_app_does_not_settle_what_the_gateway_calls(
         assert await instance.authorizations.expiry.expire_due() == 1
     before = await balance(asked, policy, granted.grant.authorized_at_ms)
     assert before.used == HELD_USD_PICOS
-    with pytest.raises(ConflictError, match="authorization_id: is a call's through the gateway"):
+    with pytest.raises(ConflictError, match="authorization_id: belongs to a gateway call"):
         await WAYS[way](asked, policy, granted.id)
     assert await balance(asked, policy, granted.grant.authorized_at_ms) == before
     await asked.close()

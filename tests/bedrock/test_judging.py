@@ -131,14 +131,14 @@ def test_pictures_beside_a_prompt_of_llamas_are_pictures() -> None:
 @pytest.mark.parametrize(
     ("document", "told"),
     [({"format": "csv", "name": "d"}, "must have a source"),
-     ({"name": "d", "source": {"bytes": "x"}}, "must say its format")],
+     ({"name": "d", "source": {"bytes": "x"}}, "must state its format")],
 )  # fmt: skip
 def test_a_document_that_does_not_say_what_it_is_is_refused(
     document: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(BodyRefusedError, match=told):
         judged(converse({"document": document}))
-    with pytest.raises(BodyRefusedError, match="must say its media_type"):
+    with pytest.raises(BodyRefusedError, match="must state its media_type"):
         judged(claude({"type": "document", "source": {"type": "base64"}}), ANTHROPIC)
 
 

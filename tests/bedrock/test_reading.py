@@ -85,10 +85,10 @@ def test_a_body_that_the_event_loop_judges_has_a_bound(block: Any, family: Famil
     [
         (b'{"messages":[' + b"0," * (VALUES_MAX + 1) + b"0]}", "values at most"),
         (json.dumps({f"n{n}": 1 for n in range(MEMBERS_MAX + 1)}).encode(), "members at most"),
-        (b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}", "no JSON object"),
-        (b"[]", "no JSON object"),
-        (b'{"a":"\xff"}', "no JSON object"),
-        (b"", "no JSON object"),
+        (b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}", "must be a JSON object"),
+        (b"[]", "must be a JSON object"),
+        (b'{"a":"\xff"}', "must be a JSON object"),
+        (b"", "must be a JSON object"),
     ],
 )
 def test_what_is_no_call_is_refused_by_name(body: bytes, why: str) -> None:

@@ -148,7 +148,9 @@ def usual_tokens(input_tokens: int, max_output_tokens: int) -> dict[str, int]:
 def check_may_settle(grant: Grant, *, by_gateway: bool = False) -> None:
     """Raise `ConflictError` if an app settles a call of the gateway."""
     if grant.terms.by_gateway and not by_gateway:
-        raise ConflictError("authorization_id", "is a call's through the gateway, which settles it")
+        raise ConflictError(
+            "authorization_id", "belongs to a gateway call, which the gateway settles"
+        )
 
 
 class Capture(msgspec.Struct, frozen=True):
@@ -247,8 +249,8 @@ def _extend(hold_ms: int, seen: Authorization, now_ms: int) -> Changed | None:
 def _check_late(seen: Authorization, now_ms: int) -> None:
     if not seen.may_be_settled_at(now_ms):
         raise _conflict(
-            "expired more than 24 hours ago, and stays charged at what it held unless an "
-            "administrator voids it"
+            "expired more than 24 hours ago and stays charged at its hold; an administrator "
+            "can void it"
         )
 
 

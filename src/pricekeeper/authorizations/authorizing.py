@@ -56,7 +56,6 @@ class Call:
         self._has_left = False
 
     async def authorize(self) -> Granted | Denied | Existing:
-        """Take the tokens of the first candidate that may fit its budgets, then hold its cost."""
         wants = self._begin()
         try:
             for _ in range(2 * len(self.wanted.candidates) + 2):
@@ -195,7 +194,6 @@ class Authorize(Command[Answer]):
         super().fail(error)
 
     def _must_wait(self, draft: Draft) -> bool:
-        """Whether the region must be marked, or the caller's id be claimed, before the grant."""
         settler, org_id = self._call.settler, self._wanted.org_id
         regions, region, must_mark = settler.regions, draft.position.chapter.region, False
         if "grant" not in draft.found:
@@ -281,7 +279,6 @@ class _Balances(dict[AccountKey, Balance]):
 
 
 def _less(taken: Iterable[Debit], needed: Iterable[Debit]) -> list[Debit]:
-    """The debits that give back tokens taken beyond the need."""
     left: list[Debit] = []
     for had, has in zip(taken, needed, strict=True):
         tokens = {name: has.tokens[name] - count for name, count in had.tokens.items()}

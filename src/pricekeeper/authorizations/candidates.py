@@ -237,7 +237,9 @@ def _check_limits_known(consume: Iterable[str], candidates: Iterable[Candidate])
     known = {name for one in candidates for bucket in one.chain.buckets for name in bucket.limits}
     for name in consume:
         if name not in known:
-            raise InvalidValueError(f"consume.{name}", "there is no such limit")
+            raise InvalidValueError(
+                f"consume.{name}", "no such rate limit; leave it out, or set it for the app"
+            )
 
 
 def bucket_limits(policy: Policy, label: str) -> tuple[BucketLimits, ...]:
@@ -257,7 +259,6 @@ def named_limits(limits: RateLimits, label: str) -> list[Limit]:
 
 @lru_cache(maxsize=_LIMITS_MAX)
 def _limit(name: str, limit: RateLimit) -> Limit:
-    """Cached, because buckets compare limits by identity first."""
     return limit_of(name, f"{limit.capacity}/{limit.refill_amount}/{limit.refill_period_ms}")
 
 

@@ -1,17 +1,16 @@
 """Claims the place of a usage record for the id that a caller gave a call.
 
-An id means one thing in an organisation. Before a call is granted under a caller's own id, the
-place of a usage record with that id is claimed: on its page, or as its receipt. Usage records with
-that id are then refused there, and the log is read instead.
+An id means one thing in an organisation. Before a call is granted under a caller's id, the place of
+a usage record with that id is claimed: on its page, or as its receipt. Usage records with that id
+are then refused there, and the log is read instead.
 
-A claim names a sheet. The authorization is on that sheet or on one of the next `CLAIM_SHEETS` of
-its chapter. If the log has moved further, the sheets behind the claim are read, and then the claim
-is moved forward. A claim without an authorization belongs to a call that was not granted; the same
-id can still be granted. The log grants an id once, because its sheets list the ids in one order.
+A claim names a sheet; the authorization is on it or on one of the next `CLAIM_SHEETS` of its
+chapter. If the log has moved further, these sheets are read, and the claim is moved. A claim
+without an authorization belongs to a call that was not granted. The log grants an id once, because
+its sheets list the ids in one order.
 
-Claims on one page that wait together are one write.
-
-Bounds: `ATTEMPTS_MAX` attempts on a page, and one level of pages for each digit of an id.
+Bounds: `ATTEMPTS_MAX` attempts on a page, and one level of pages for each digit of an id. Claims on
+one page that wait together are one write.
 """
 
 from __future__ import annotations
@@ -169,7 +168,6 @@ class Claims:
         raise ContendedError("others kept claiming on the same page")
 
     async def _descend(self, org_id: str, claims: Sequence[Claim], depth: int) -> None:
-        """Claim on the children of a full page, by the next digit of the ids."""
         children: dict[str, list[Claim]] = {}
         for one in claims:
             children.setdefault(_address(one).digits[:depth], []).append(one)
@@ -217,7 +215,9 @@ class _Stored(NamedTuple):
 def _learn(claim: Claim, stored: _Stored) -> bool:
     """Note what is stored at the place of a claim; whether that was unknown before."""
     if stored.is_record:
-        claim.failure = ConflictError("authorization_id", "is the id of a usage record")
+        claim.failure = ConflictError(
+            "authorization_id", "is the id of a usage record; send a new id"
+        )
         return True
     if stored.claim is None or stored.claim == claim.text:
         return False

@@ -1,10 +1,9 @@
 """Decides a call, given the balances of its accounts and the tokens that were taken. No I/O.
 
 A call gets its first candidate that fits every account and whose tokens every bucket has given, all
-or nothing. If a candidate fits the accounts and its tokens were not taken yet, they are taken
-first. If no candidate fits, the denial names the obstacles of one of them: one that only needs
-time, if there is one, then the one with the fewest obstacles. Removing these obstacles admits the
-call.
+or nothing; tokens are taken once its accounts fit. If no candidate fits, the denial names the
+obstacles of one: one that only needs time, if there is one, then the one with the fewest. Removing
+these obstacles admits the call.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ class CallChain(NamedTuple):
     """The common terms of their grants with the default limits."""
     stored_terms: StoredTerms
     alone: tuple[Considered, ...]
-    """The considered labels if the first one is chosen."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -65,7 +63,6 @@ class Candidate(msgspec.Struct, frozen=True):
     label: str
     reason: str
     input_tokens: int
-    """The prompt, at most as many as the model can read."""
     max_output_tokens: int
     min_output_tokens: int | None
     """The shortest answer that the call accepts; ``None`` if its answer may not be shortened."""
@@ -247,7 +244,6 @@ def _has_room(balances: Balances, candidate: Candidate, needed: int) -> bool:
 
 
 def _fit(balances: Balances, candidate: Candidate, longest: int) -> int:
-    """The longest answer that fits the accounts, if the call may be shortened."""
     least = candidate.min_output_tokens
     if least is None:
         return longest
@@ -260,7 +256,6 @@ def _fit(balances: Balances, candidate: Candidate, longest: int) -> int:
 
 
 def _find_obstacles(balances: Balances, candidate: Candidate, needed: int) -> list[DeniedBy]:
-    """Everything that denies the candidate, except its limits."""
     found = [
         obstacle
         for account in candidate.chain.accounts

@@ -1,15 +1,12 @@
 """Charges authorizations that were not settled in time at their hold.
 
-A process remembers the expiry of what it has granted (`settler`). What dead processes have left is
-in marked regions (`regions`), which are visited in two ways:
+An expired authorization reads as unsettled without a visit (`Authorization.at`); a visit moves its
+hold in the budgets. A process expires its own grants (`settler`). The grants of dead processes are
+in marked regions (`reading`):
 
 - At its start, a process visits each marked region, and again when something in it expires. It
   leaves the marks, since a live process may still grant in a young region.
-- A sweep visits regions that are a few minutes old, and removes the marks. Any process can sweep,
-  also one that serves no requests.
-
-An expired authorization reads as unsettled without a visit (`Authorization.at`). A visit moves its
-hold in the budgets.
+- A sweep, of any process, visits regions that are a few minutes old, and removes the marks.
 
 Bounds: a start visits `LEFT_MAX` regions, `VISITS_AT_ONCE` in a row; sweeps find the others.
 """
@@ -64,7 +61,6 @@ class Visited(NamedTuple):
 
     expired: int
     next_due_ms: int | None
-    """When the next open authorization expires; ``None`` if none is open."""
     some_unsettled: bool
 
 
@@ -119,7 +115,6 @@ class Expiry:
         return expired
 
     async def sweep(self) -> Swept:
-        """Charge what dead processes have left; a region that fails waits for the next sweep."""
         expired, failed = 0, 0
         for visit in range(len(VISITS_MS)):
             for marker in await self._settler.regions.read_due(visit):
@@ -182,7 +177,6 @@ class Expiry:
         return done
 
     async def _expire(self, org_id: str, seen: Seen) -> Authorization:
-        """Charge one at its hold, if it is still open; returns it afterwards."""
         authorization = seen.authorization
         await self._settler.regions.note_unsettled(org_id, region_of(authorization.id))
         settled = await self._settler.submit(org_id, Expire(), seen).future

@@ -48,7 +48,7 @@ from pricekeeper.authorizations.authorization import (
 )
 from pricekeeper.budgets import ACCOUNTS
 from pricekeeper.errors import UnreadableItemError
-from pricekeeper.ledger.position import authorization_id_of, sheet_number
+from pricekeeper.ledger.position import authorization_id_of
 from pricekeeper.ledger.sheet import WRITTEN, org_prefix
 from pricekeeper.metering.journal import Record, StoredTerms
 from pricekeeper.storage import Delete, Item, Key, Put, Query, TypedItem, attr
@@ -93,7 +93,6 @@ class _StoredGrant(msgspec.Struct, frozen=True, array_like=True):
     tokens: dict[str, int] | None
     """``None`` for the default tokens."""
     considered: tuple[Considered, ...] | None
-    """``None`` if only its own label was considered."""
     tags: dict[str, str] | None
     asked_as: bytes | None
     hold_ms: int
@@ -164,11 +163,6 @@ def authorizations_on(sheet: Mapping[str, Any]) -> Iterator[Authorization]:
                 continue
             if found is not None:
                 yield found
-
-
-def find_on(sheet: Mapping[str, Any] | None, authorization_id: str) -> Authorization | None:
-    """The grant with that id, if it is on its sheet."""
-    return None if sheet is None else authorization_on(sheet, sheet_number(authorization_id))
 
 
 def authorization_on(sheet: Mapping[str, Any], number: int) -> Authorization | None:

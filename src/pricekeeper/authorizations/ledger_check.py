@@ -1,12 +1,12 @@
 """Checks the ledger: every account against usage records, holds and unsettled authorizations.
 
 The accounts of an organisation are read, then its journal and authorizations, then the accounts
-again. An account that did not change meanwhile must equal the cost of its records, plus open holds,
-plus unsettled charges. One that changed is checked again.
+again. An account that did not change meanwhile must equal its records, open holds and unsettled
+charges; a changed one is checked again.
 
-A difference is reported, and corrected on request, on condition that the account has not changed
-since. It comes from instances that did not know of a new budget yet, which corrects itself
-(`ledger.recounting`), or from a change made in the store by hand.
+A difference is reported, and corrected on request if the account has not changed since. It comes
+from instances that did not know of a new budget yet (see `ledger.recounting`), or from changes by
+hand.
 
 Bounds: `ROUNDS_MAX` rounds for accounts that keep changing.
 """
@@ -94,7 +94,6 @@ class LedgerCheck:
     async def _round(
         self, policies: Sequence[Policy], found: dict[AccountKey, AccountFinding]
     ) -> bool:
-        """Check what is not settled yet; whether some of it has changed meanwhile."""
         before = await read_open_accounts(self._ledger, policies, self._clock.now_ms())
         wanted = [one for key, one in before.items() if key not in found or found[key].moving]
         if not wanted:

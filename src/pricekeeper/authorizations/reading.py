@@ -1,16 +1,12 @@
 """Reads authorizations: the grant from its sheet, the outcome from the log; marks their regions.
 
-The outcome is on a sheet that is not filed yet, which this process has in memory, or is filed
-beside the grant (`pricekeeper.ledger`). The usage record of a captured one is on the sheet of its
-capture.
+The outcome is on an unfiled sheet in memory, or filed beside the grant (`pricekeeper.ledger`). The
+usage record of a captured one is on the sheet of its capture.
 
-A region is marked before the first authorization in it is granted, and again every `MARKED_MS`,
-since a chapter of the log may last longer than its region. A sweep visits regions that are a few
-minutes old and removes the mark when nothing in it is open. It comes back twice, the last time
-after more than a day, for sheets that arrived late. Another mark says where unsettled ones are, for
-as long as they are kept.
-
-Authorizations are returned in their state of now (`Authorization.at`).
+A region is marked before the first grant in it, and again every `MARKED_MS`, since a chapter may
+last longer than its region. A sweep visits regions that are a few minutes old and removes the mark
+when nothing in it is open. It comes back twice, the last time after more than a day, for late
+sheets. Another mark says where unsettled ones are.
 """
 
 from __future__ import annotations
@@ -23,9 +19,9 @@ from pricekeeper.authorizations.authorization import Authorization, State
 from pricekeeper.authorizations.items import (
     Marker,
     RecordPlace,
+    authorization_on,
     authorizations_on,
     captured,
-    find_on,
     marker_delete,
     marker_of,
     marker_put,
@@ -80,7 +76,6 @@ KEPT_MARGIN_DAYS: Final = 3
 """Some items of a day are kept this much longer than the retention."""
 MARKED_MS: Final = 180_000
 VISITS_MS: Final = (240_000, 80 * 60_000, 26 * 3_600_000)
-"""The age of a region at each visit."""
 
 
 class Seen(NamedTuple):
@@ -104,7 +99,7 @@ class AuthorizationReader:
             generation = book.generation
             keys = (sheet_key(org_id, own_id), outcomes_key(org_id, outcomes_sort_key(own_id)))
             sheet, filed = await self._store.batch_get([(USAGE_AGG_SHARDED, key) for key in keys])
-            granted = find_on(sheet, own_id)
+            granted = None if sheet is None else authorization_on(sheet, sheet_number(own_id))
             if granted is None:
                 return None
             outcome = book.outcome(own_id) or await self._read_filed(org_id, own_id, filed)
@@ -168,7 +163,6 @@ class AuthorizationReader:
         raise ContendedError("chapters were filed while a region was read")
 
     async def _read_filed(self, org_id: str, own_id: str, filed: Item | None) -> str:
-        """The filed outcome; a long one is read from its sheet."""
         outcome, place = _filed(filed, own_id)
         if place:
             page = await self._store.query(prefix_query(org_id, place))
@@ -266,7 +260,6 @@ class Regions:
         ]
 
     async def read_all_marked(self, org_id: str) -> list[str]:
-        """Every region of an organisation that may have open or unsettled authorizations."""
         unsettled = await self._read_unsettled(*self._all_regions(), org_id)
         regions = {region for _, region in unsettled}
         ahead_ms = self._clock.now_ms() + VISITS_MS[0]

@@ -139,7 +139,6 @@ class Recording:
         return submission.cost_usd_picos
 
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
-        """Count a usage record; under the id of an authorization it is the capture."""
         return await self._count(self._metering.record(policy, usage), policy, usage)
 
     async def answer(self, settled: RecordUnderWay) -> Recorded:
@@ -149,7 +148,6 @@ class Recording:
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
     ) -> list[Recorded | Refused]:
-        """Count up to 100 usage records one by one; answers are in their order."""
         answers = await self._metering.record_many(policy, usages, places)
         named = {
             number: answer.error
@@ -240,7 +238,6 @@ class Recording:
     async def _record_named(
         self, policy: Policy, usage: Usage, named: RequestIdReusedError
     ) -> Recorded:
-        """Count a record under one of our ids, or under an id that was claimed."""
         org_id, request_id, claim = policy.org_id, named.request_id, named.authorization_id
         reader = self._settler.reader
         own_id: str | None = request_id
@@ -293,7 +290,6 @@ class Recording:
         raise ContendedError("an account was not open")
 
     async def _answer_again(self, policy: Policy, usage: Usage, record: Record) -> Recorded:
-        """The answer that the first record with this id got."""
         submission: Submission = await self._metering.price_recorded(policy, usage)
         if record.entry.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(record.request_id)
@@ -316,7 +312,6 @@ class RecordClaimed(Command[RecordedAt | Existing]):
         self._claim = claim
 
     def decide(self, draft: Draft) -> Decision:
-        """Count it and list its id on the sheet, unless the id has an authorization."""
         submission, claim, settler = self._record.submission, self._claim, self._settler
         own_id = draft.book.named(submission.request_id) or claim.existing
         if own_id is not None:
@@ -340,7 +335,6 @@ class RecordClaimed(Command[RecordedAt | Existing]):
 
 
 def _named(policy: Policy, authorization: Authorization, usage: Usage) -> Usage:
-    """The record of an authorization: with its id, label and tags."""
     grant, tags = authorization.grant, authorization.grant.tags
     if usage.tags:
         tags = {k: v for k, v in usage.tags.items() if k not in policy.tag_keys} | tags
@@ -350,7 +344,6 @@ def _named(policy: Policy, authorization: Authorization, usage: Usage) -> Usage:
 
 
 def _are_held(accounts: tuple[BudgetAccount, ...], grant: Grant) -> bool:
-    """Whether the grant is held against exactly these accounts, as nearly always."""
     held = grant.terms.accounts
     return len(accounts) == len(held) and all(
         account.id == one.id and account.key.pk == one.key.pk

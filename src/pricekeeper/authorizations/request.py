@@ -50,8 +50,7 @@ _ROLES: Final = {
     LabelRole.NO_TEXT: "it writes no text, and other labels of the ordering do",
 }
 _BY_QUOTA: Final = (LabelRole.EXCEEDED, LabelRole.GIVEN_UP, LabelRole.DISABLED)
-"""A higher quota makes these labels usable again."""
-_NOT_AMONG: Final = "the call is not for it"
+_NOT_AMONG: Final = "the call excludes it"
 
 
 class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +77,6 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     hold_secs: int = HOLD_SECS_DEFAULT
     dry_run: bool = False
     by_gateway: bool = False
-    """Whether the gateway makes the call, so that only the gateway settles it."""
 
     @property
     def may_fall_back(self) -> bool:
@@ -277,7 +275,6 @@ def _unfit(
 
 
 def _nothing_left(policy: Policy, choice: Choice, found: Labels, now_ms: int) -> PriceKeeperError:
-    """The error if no quota denies the call and no label can take it."""
     skipped = [one for one in found if isinstance(one, Considered)]
     if all(use.role is LabelRole.UNDEFINED for use in choice.quotas):
         denied_by = _spent_quota(policy, choice.quotas[0], now_ms)

@@ -1,12 +1,11 @@
 """Authorizations: one decision before a call, one settlement after it.
 
 `authorize` takes the call's tokens from every bucket, then holds its maximum cost against every
-budget of its chain. One sheet of the organisation's log has the hold and the authorization.
+budget of its chain; one sheet of the organisation's log has the holds and the authorization.
 `capture` counts the usage record and releases the hold on one sheet. `void` gives everything back.
-An authorization that is not settled in time is charged at its hold, until a late capture or void
-corrects that.
+An authorization that is not settled in time is charged at its hold.
 
-Every step can be repeated from any instance until it is answered, and takes effect once.
+Every step can be repeated from any instance, and takes effect once.
 """
 
 from __future__ import annotations
@@ -81,13 +80,9 @@ class Authorized(msgspec.Struct, frozen=True):
 class Watch(Protocol):
     """Learns how often apps are denied, and what they are charged."""
 
-    def note_asked(self, policy: Policy, *, is_denied: bool) -> None:
-        """An app has requested a call."""
-        ...
+    def note_asked(self, policy: Policy, *, is_denied: bool) -> None: ...
 
-    def note_charged(self, org_id: str, cost_usd_picos: int, *, is_unsettled: bool) -> None:
-        """An organisation is charged for captured calls, or for one that expired."""
-        ...
+    def note_charged(self, org_id: str, cost_usd_picos: int, *, is_unsettled: bool) -> None: ...
 
 
 class Authorizations:
@@ -173,7 +168,9 @@ class Authorizations:
         if isinstance(answer, Existing):
             existing = await settler.reader.find(policy.org_id, answer.own_id)
             if existing is None:
-                raise ConflictError("authorization_id", "is the id of a usage record")
+                raise ConflictError(
+                    "authorization_id", "is the id of a usage record; send a new id"
+                )
             return self._repeat(existing, wanted.fingerprint)
         return Authorized(answer.authorization, answer)
 
@@ -209,11 +206,9 @@ class Authorizations:
     ) -> Authorization:
         """Void the authorization of any client of an organisation, with an audit entry.
 
-        The sheet is written in the transaction of the entry. Voiding again changes nothing.
-
-        - A captured one raises `ConflictError`: void its usage record instead.
-        - A call of the gateway, or one that expired more than 24 hours ago, raises
-          `NotPermittedError` if the key may not raise budgets: its own client could not void it.
+        Voiding again changes nothing. A captured one raises `ConflictError`. If its own client
+        could not void it (a call of the gateway, or one that expired more than 24 hours ago), the
+        key must be able to raise budgets, or `NotPermittedError` is raised.
         """
         seen = await self._look_up(org, parse_id(authorization_id))
         if seen is None:
@@ -259,7 +254,6 @@ class Authorizations:
         return int(region, 16) * TICK_MS
 
     async def extend(self, policy: Policy, authorization_id: str, hold_secs: int) -> Authorization:
-        """Hold it for that long from now, if that is longer."""
         check_hold_secs(hold_secs)
         seen = await self._find_open(policy, authorization_id)
         extend = Extend(hold_secs * 1000)
@@ -314,7 +308,6 @@ class Authorizations:
             watch.note_charged(org_id, spent, is_unsettled=False)
 
     async def _deny(self, policy: Policy, denied: Denied) -> AuthorizationDeniedError:
-        """The denial; a spent quota is given up, as selection does it."""
         strict = policy.quota_enforcement is QuotaEnforcement.STRICT
         spent = [one for one in denied.denied_by if one.kind is Obstacle.QUOTA]
         if strict and any(one.remaining <= 0 for one in spent):
@@ -332,7 +325,6 @@ class Authorizations:
         return found
 
     async def _find_open(self, policy: Policy, authorization_id: str) -> Seen:
-        """The authorization to settle, from memory if this process has granted it."""
         seen = self._settler.recall(parse_id(authorization_id))
         if seen is None or seen.authorization.grant.terms.client_id != policy.client_id:
             return await self._find(policy, authorization_id)
@@ -353,7 +345,7 @@ class Authorizations:
 
     def _repeat(self, existing: Seen, asked: bytes) -> Authorized:
         if existing.authorization.grant.fingerprint != asked:
-            raise ConflictError("authorization_id", "was used for another request")
+            raise ConflictError("authorization_id", "was used for another request; send a new id")
         return Authorized(existing.authorization.at(self._clock.now_ms()), None)
 
 

@@ -148,7 +148,6 @@ class Settler:
         return None if due is None else self._seen(due)
 
     def take_due(self) -> list[tuple[str, Seen]]:
-        """Take the expired authorizations of this process out of memory, with their orgs."""
         due = self._open.take_due(self.clock.now_ms())
         return [(one.org_id, self._seen(one)) for one in due]
 
@@ -157,7 +156,6 @@ class Settler:
         self._open.add(org_id, granted, book)
 
     def give_up(self, granted: Authorization) -> None:
-        """Void a grant whose caller has left and does not know its id."""
         due = self._open.find(granted.id)
         if due is not None:
             void = Void("its caller has left")
@@ -181,7 +179,6 @@ class Settler:
         return command
 
     async def return_tokens(self, void: Void, settled: Settled) -> None:
-        """Write the tokens of a void back to their buckets before it is answered."""
         if settled.changed:
             await self.tokens.give_back_now(tokens_beyond(void, settled.authorization))
 
@@ -246,7 +243,6 @@ class Settle(Command[Settled]):
         self.name = seen.authorization.id
 
     def decide(self, draft: Draft) -> Decision:
-        """Settle it; if it has changed since it was read, have it read again first."""
         seen, generation = self.seen
         known = draft.outcome(seen.id)
         if generation != draft.book.generation or (known is not None and known != seen.outcome):

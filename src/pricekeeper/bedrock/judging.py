@@ -139,7 +139,6 @@ class BedrockCall(msgspec.Struct, frozen=True):
     """Whether the model writes text; if not, no longest answer is read or written."""
 
     def opened_by(self, model_ids: Iterable[str]) -> BedrockCall:
-        """The call, with the whole window reserved if a model id names a stored prompt."""
         if not any(STORED_PROMPT in one for one in model_ids):
             return self
         bounds = msgspec.structs.replace(self.bounds, input_tokens=WINDOW_TOKENS, is_open=True)
@@ -172,7 +171,6 @@ class BedrockCall(msgspec.Struct, frozen=True):
         return b"".join((*parts, b"}"))
 
     def written(self, max_output_tokens: int) -> dict[str, Any]:
-        """The body with its longest answer under the family's name."""
         if not self.has_answer:
             return self.body
         return write_length(self.body, max(1, max_output_tokens // self.answers), self.family)
@@ -191,8 +189,7 @@ def judge(
 
     - ``family`` is ``None`` for ``converse``.
     - ``headers`` have lower-case names.
-    - ``is_strict`` refuses members that AWS's model of ``converse`` does not have; otherwise they
-      reserve the window.
+    - ``is_strict`` refuses unknown members of ``converse``; otherwise they reserve the window.
     - ``tags`` are those of the client; the call's own replace them.
 
     Raises `BodyRefusedError`.
@@ -224,7 +221,7 @@ def _judge(
         budget = budget_of(holders)
         if longest is not None and budget >= longest:
             raise BodyRefusedError(
-                "thinking.budget_tokens must be below the longest answer; say a longer one"
+                "thinking.budget_tokens must be below the longest answer; state a longer one"
             )
     _check_price(body)
     found = Findings(has_answer=has_answer)
@@ -276,7 +273,6 @@ def _length_of(data: bytes) -> int:
 
 
 def _check_price(body: Mapping[str, Any]) -> None:
-    """Refuse members that multiply the price of tokens: price lists don't have them."""
     for holder in (body, body.get(ADDITIONAL) or {}):
         for name, usual in _USUAL_PRICES.items():
             if holder.get(name) is not None and holder[name] not in usual:
@@ -311,7 +307,7 @@ def _tags_of(
         tags = {**given, **pairs, **named}
         check_tags(tags)
     except NOT_JSON:
-        raise BodyRefusedError("requestMetadata: must be an object of texts") from None
+        raise BodyRefusedError("requestMetadata: must be an object with string values") from None
     except InvalidValueError as error:
         raise BodyRefusedError(str(error)) from None
     return tags
@@ -334,14 +330,14 @@ def _tier_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
     if any(type(one) is not str or not SERVICE_TIER.fullmatch(one) for one in tiers):
         raise BodyRefusedError("the service tier must be a name, such as priority or flex")
     if any(one != tiers[0] for one in tiers):
-        raise BodyRefusedError("two service tiers are asked for; say one")
+        raise BodyRefusedError("two service tiers are requested; state one")
     tier = tiers[0] if tiers else None
     tier = None if tier in _DEFAULT_TIERS else tier
     if OPTIMIZED not in latencies:
         return tier
     if tier not in (None, OPTIMIZED):
         raise BodyRefusedError(
-            f"the tier {tier} and the latency {OPTIMIZED} are asked for at once; say one of them"
+            f"the tier {tier} and the latency {OPTIMIZED} are both requested; state one of them"
         )
     return OPTIMIZED
 

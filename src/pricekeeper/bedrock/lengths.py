@@ -51,9 +51,7 @@ def take_lengths(holders: Holders, family: Family | None) -> int | None:
             if value is None:
                 continue
             if family is Family.OTHER and path + name not in _OF_OTHERS:
-                raise BodyRefusedError(
-                    f"{path}{name}: it is not certain that this model obeys it; say max_tokens"
-                )
+                raise BodyRefusedError(f"{path}{name}: this model may ignore it; use max_tokens")
             longest = max(longest or 0, _count(f"{path}{name}", value))
     return longest
 

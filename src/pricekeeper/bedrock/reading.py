@@ -49,9 +49,7 @@ class Question(msgspec.Struct, frozen=True):
     """What to find out about a body."""
 
     family: Family | None
-    """The family of the body; ``None`` for Converse."""
     is_told_by_body: bool = False
-    """Whether the form of the body tells the family."""
     headers: dict[str, str] = {}
     has_answer: bool = True
     is_free: bool = False
@@ -152,7 +150,7 @@ def _read(body: Bytes) -> dict[str, Any]:
         if body.count(b"[") + body.count(b"{") > NESTED_MAX:
             _check_writable(parsed)
     except NOT_JSON:
-        raise BodyRefusedError("the body is no JSON object that could be sent on") from None
+        raise BodyRefusedError("the body must be a JSON object") from None
     for holder in (parsed, *(parsed.get(name) for name in (*CONFIGS, ADDITIONAL))):
         if isinstance(holder, dict) and len(holder) > MEMBERS_MAX:
             raise BodyRefusedError(f"an object of settings may have {MEMBERS_MAX} members at most")

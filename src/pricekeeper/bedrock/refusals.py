@@ -1,15 +1,14 @@
 """Tells which failed model calls are free: those that Bedrock refused before a model ran.
 
-Bedrock bills what a model has done, even if the caller never gets the answer. So after a timeout, a
-lost connection, a cancelled call or an error of the caller's own code the cost is unknown. An error
-reply is read in this order:
+Bedrock bills what a model has done, even if the answer is lost. After a timeout, a lost connection
+or a cancelled call the cost is unknown. An error reply is read in this order:
 
 1. Usage in the body or the headers is charged, for any status.
 2. A name of Bedrock's own (`REFUSAL_CODES`), or an error object on the paths of OpenAI and
 Anthropic, is a refusal.
 3. A status 4xx or 3xx is a refusal, except `_MAY_HAVE_RUN`.
-4. Any other reply is unknown: a 5xx without a name comes from a proxy or a load balancer, which may
-have given up on a model that runs.
+4. Any other reply is unknown: a 5xx without a name comes from a proxy that may have given up on a
+running model.
 
 In a stream, an error with such a name is a refusal if it is the first event.
 """
@@ -110,7 +109,6 @@ def _error_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _code_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-    """The name of an AWS error, from where botocore reads it."""
     for found in (headers.get("x-amzn-errortype"), body.get("code"), body.get("__type")):
         if isinstance(found, str):
             return found.partition(":")[0].rpartition("#")[2]

@@ -1,12 +1,11 @@
 """Walks a request body by its shapes, and finds what the bytes alone do not tell.
 
-A prompt has at most as many tokens as its JSON has bytes: byte-level tokenizers never make more. So
-a bound starts at all bytes of the body that is sent. The walk finds what may be dearer (documents,
-data at an address, tools that run at Bedrock), and lowers the bound only for data that its shape
-proves to be a picture, sound or film.
+A prompt has at most as many tokens as its JSON has bytes, so a bound starts at all bytes of the
+sent body. The walk adds what may be dearer (documents, data at an address, tools that run at
+Bedrock), and subtracts only data that its shape proves to be a picture, sound or film.
 
-A member that a shape does not have may make the model read anything. In ``converse`` Bedrock's own
-parser refuses it, and so does a strict shape. In a family's body it reserves the window.
+An unknown member may make the model read anything. In ``converse`` Bedrock's own parser refuses it,
+and so does a strict shape. In a family's body it reserves the window.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ _BILLED_MEMBERS: Final = {
     "connectors": f"{TOOL_CALL}connectors",
     "prediction": "prediction",
 }
-"""Members that are billed beside the prompt and the answer, and as what."""
 _CACHES: Final = frozenset({"CachePointBlock", "AnthropicCache"})
 _CACHE_NAMES: Final = frozenset({"cachePoint", "cache_control"})
 _TIMES: Final = re.compile(
@@ -86,7 +84,6 @@ class Findings:
         self.uses: set[str] = set()
 
     def note_cache(self, mark: Mapping[str, Any]) -> None:
-        """Note a cache write; the longest if its time is unknown."""
         longest = CacheWrite.ONE_HOUR
         is_short = mark.get("ttl") in (None, "5m") and self.cache_write is not longest
         self.cache_write = CacheWrite.FIVE_MINUTES if is_short else longest
@@ -103,13 +100,13 @@ class Findings:
                 for name, inner in one.items():
                     if self.has_answer and is_length(name):
                         raise BodyRefusedError(
-                            f"{_cropped(name)}: the longest answer can't be read there; say it "
+                            f"{_cropped(name)}: the longest answer can't be read there; state it "
                             "where the model's API has it"
                         )
                     if one is not value and name != "n" and is_times(name):
                         raise BodyRefusedError(
-                            f"{_cropped(name)}: the number of answers can't be read there; say it "
-                            "where the model's API has it"
+                            f"{_cropped(name)}: the number of answers can't be read there; state "
+                            "it where the model's API has it"
                         )
                     if name in _BILLED_MEMBERS and inner is not None:
                         self.uses.add(_BILLED_MEMBERS[name])
@@ -216,7 +213,7 @@ class Structure:
 
     def judge(self, value: Any, found: Findings) -> None:
         if type(value) is not dict:
-            self._note_unknown(value, found, "has to be an object")
+            self._note_unknown(value, found, "must be an object")
             return
         members, has_null = self.members, False
         for name, inner in value.items():
@@ -257,7 +254,6 @@ class Tagged:
     def __init__(self, name: str) -> None:
         self.name = name
         self.members: dict[str, Shape] = {}
-        """By type, without its date; ``-`` if there is none."""
 
     def judge(self, value: Any, found: Findings) -> None:
         kind = value.get("type") if type(value) is dict else None
@@ -341,13 +337,12 @@ def _document(value: dict[str, Any], found: Findings) -> None:
 
 
 def _note_plain(source: dict[str, Any], found: Findings) -> None:
-    """Note a document that comes as text: each sentence may be cited, with marks."""
     found.tokens += (PLAIN_TOKENS_PER_BYTE - 1) * len(_encode(source))
 
 
 def _note_form(form: Any, name: str, length: int, found: Findings) -> None:
     if type(form) is not str:
-        raise BodyRefusedError(f"document: must say its {name}")
+        raise BodyRefusedError(f"document: must state its {name}")
     if form in _PLAIN_FORMS:
         found.tokens += (PLAIN_TOKENS_PER_BYTE - 1) * length
     else:
@@ -414,7 +409,6 @@ RULES: Final[Mapping[str, Callable[[dict[str, Any], Findings], None]]] = {
     "VideoBlock": _add(VIDEO_TOKENS),
     "VideoSource": _video_data,
 }
-"""What a shape adds to the bytes of a body, or takes from them, after its members."""
 
 
 @lru_cache(2)

@@ -1,9 +1,8 @@
 """Reads the usage of server-sent events as OpenAI and Anthropic send them, as they pass.
 
-OpenAI's streams report usage only on request, in an event of its own. If the caller did not request
-it, the gateway does, and removes that event. Usage before the end of a stream is not its cost:
-Anthropic's first counts the prompt and one token of the answer. A stream that begins with an error
-is a refusal.
+OpenAI's streams report usage only on request. If the caller did not request it, the gateway does,
+and removes that event. Usage before the end of a stream is not its cost. A stream that begins with
+an error is a refusal.
 """
 
 from __future__ import annotations
@@ -40,14 +39,12 @@ class SseUsage:
         self._hides_usage = hides_usage
         self._buffer = bytearray()
         self._searched = 0
-        """How much of the buffer has no blank line."""
         self._fields: dict[str, Any] = {}
         self._tier: Any = None
         self._has_begun = False
         """Whether an event of an answer has come: no comment, ping or refusal."""
         self._has_refused = False
         self._has_ended = False
-        """Whether the stream has reported its whole usage."""
 
     @property
     def is_refused(self) -> bool:
@@ -66,14 +63,12 @@ class SseUsage:
         return left if self._hides_usage else b""
 
     def usage(self) -> Usage | None:
-        """The usage; ``None`` until the stream has reported it."""
         if not self._has_ended:
             return None
         found = usage_of_body({"usage": self._fields, "service_tier": self._tier})
         return with_tier_of(found, self._headers)
 
     def _take_events(self) -> list[bytes]:
-        """The complete events, each with the blank line that ends it."""
         ends = [found.end() for found in _BLANK_LINE.finditer(self._buffer, self._searched)]
         begins = [0, *ends]
         events = [bytes(self._buffer[begin:end]) for begin, end in zip(begins, ends, strict=False)]

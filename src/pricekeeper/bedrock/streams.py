@@ -65,7 +65,6 @@ class StreamUsage:
         """How many bytes must be there before it is read again."""
         self._first: list[bytes] = []
         self._begins_with = ""
-        """The name of the exception in the first frame."""
         self._last = self._before = (b"", -1)
         """Bytes with the last frame in them and where it starts; ``_before`` is the frame
         before."""
@@ -86,7 +85,6 @@ class StreamUsage:
         return chunk
 
     def _walk(self, data: bytes) -> None:
-        """Read the complete frames, and keep the rest."""
         at, end, before, last, needed = 0, len(data), -1, -1, _FRAME_BYTES_MIN
         latest = end - _FRAME_BYTES_MIN
         missing = _FIRST - len(self._first)
@@ -119,7 +117,6 @@ class StreamUsage:
         return is_all and is_refusal(self._begins_with, HTTPStatus.OK)
 
     def usage(self) -> Usage | None:
-        """The usage; ``None`` until the stream has reported it."""
         payload = _payload_at(*self._last)
         if self._is_converse:
             last = _parsed(payload)
@@ -135,7 +132,6 @@ class StreamUsage:
         return replace(self._with_cache(total), service_tier=self._tier)
 
     def _with_cache(self, total: Usage) -> Usage:
-        """Add the cache reads and writes that the start of the stream reports."""
         begun = next(self._found_first(), None)
         if begun is None:
             return total
@@ -158,7 +154,6 @@ class StreamUsage:
 
 
 def _payload_at(data: bytes, at: int) -> bytes:
-    """The payload of the frame at that position; empty before the first frame."""
     if at < 0:
         return b""
     length, headers_length = _unpack(data, at)
@@ -166,7 +161,6 @@ def _payload_at(data: bytes, at: int) -> bytes:
 
 
 def _exception_at(data: bytes, at: int) -> str:
-    """The name of the exception in the frame at that position; empty for an event."""
     headers_at = at + _PRELUDE_BYTES
     ends_at = headers_at + _unpack(data, at)[1]
     found = data.find(_EXCEPTION, headers_at, ends_at)

@@ -66,7 +66,6 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     """The model that answered, if the reply names another than the requested one."""
 
     def record(self, model_id: str) -> dict[str, Any]:
-        """The fields of a usage record, without empty ones."""
         found: dict[str, Any] = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,

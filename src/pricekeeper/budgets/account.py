@@ -1,10 +1,10 @@
 """The accounts of a call: the budgets and strict quotas of an app and its organisation.
 
-An account is one budget in one window, or one strict quota on one day. It is full when its window
-begins and never refills. All accounts of a client are attributes of one item, so a decision about
-all of them is one condition; a budget per value of a tag has an item for each value.
+An account is one budget in one window, or one strict quota on one day. It never refills. All
+accounts of a client are attributes of one item, so a decision about all of them is one condition; a
+budget per value of a tag has an item for each value.
 
-The windows of a kind follow each other without gap or overlap, also when clocks change
+Windows of a kind follow each other without gap or overlap, also when clocks change
 (`pricekeeper.days`). A week begins on Monday. No I/O, no clock.
 """
 
@@ -95,7 +95,6 @@ class BudgetAccount(msgspec.Struct, frozen=True):
         return self.labels[0] if self.kind is Kind.QUOTA else None
 
     def counts(self, app_id: str | None, label: str, tags: Mapping[str, str], at_ms: int) -> bool:
-        """Whether it counts a call of that app, label, tags and time."""
         return (
             self.span.has(at_ms)
             and self.app_id in (None, app_id)
@@ -172,7 +171,6 @@ def accounts_of(
 def _accounts(
     policy: Policy, at_ms: int, tags: Mapping[str, str] | None, label: str | None
 ) -> list[BudgetAccount]:
-    """Every budget, and the quota of that label or of all."""
     strict = policy.quota_enforcement is QuotaEnforcement.STRICT
     if not (strict or policy.budgets or policy.org_budgets):
         return []

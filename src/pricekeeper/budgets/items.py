@@ -1,18 +1,16 @@
 """Stores accounts: the codec of their items, and the updates that file into them.
 
 All accounts of a client are in one item of RateBuckets, ``{client}@{life}#BUDGETS`` / ``ALL``;
-accounts for a value of a tag are in ``TAG#{tag}#{value}`` of the same partition. Each account has::
+accounts for a value of a tag are in ``TAG#{tag}#{value}``. Each account has three amounts in
+pico-dollars, which change only by ``ADD``::
 
     u:{id}   used: spent, held and unsettled together; the limit applies to it
     h:{id}   the part held by open authorizations
     x:{id}   the part charged for expired, unsettled authorizations
 
-All are pico-dollars, and change only by ``ADD``. An account is **open** once ``u`` exists: then it
-includes everything spent in its window before.
-
-An item contains the log of its organisation up to the chapter in ``through``; a reader adds what
-later sheets say (`pricekeeper.ledger`). ``mends`` counts corrections of the item, so that none is
-applied twice.
+An account is **open** once ``u`` exists: then it includes the earlier spend of its window. An item
+contains the log up to the chapter in ``through``; a reader adds later sheets
+(`pricekeeper.ledger`). ``mends`` counts corrections, so that none is applied twice.
 """
 
 from __future__ import annotations

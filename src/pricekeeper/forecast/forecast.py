@@ -1,13 +1,11 @@
 """Forecasts the end of a window and when its limit is reached. No I/O, no clock.
 
 `look_ahead` estimates the rest of the window from recorded hours. With too few hours, a straight
-line through the window is used, without bounds. A window that has only just begun, without history,
-has no forecast.
+line is used, without bounds. A window that has only just begun, without history, has no forecast.
 
-The bounds come from the model's own errors: it forecasts as many hours as lie ahead at the same
-hour of earlier days, with only the hours before it. Recent relative errors count more. The bounds
-leave out a tenth at either end, so they hold in four of five cases if errors stay alike, for any
-distribution of errors (split conformal prediction).
+The bounds are the model's own relative errors on earlier days, recent ones counting more, without a
+tenth at either end. So they hold in four of five cases if errors stay alike, for any distribution
+(split conformal prediction).
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ _TRAINED_HOURS_MAX: Final = 14 * HOURS_PER_DAY
 """From then on a trial is like a forecast of now."""
 _TRIAL_HALF_LIFE: Final = 28
 _TAIL: Final = 0.9
-"""The bounds leave out a tenth at either end."""
 _BEYOND: Final = 1.3
 """A bound beyond the worst error, where there are too few to leave any out."""
 _FLOOR: Final = 0.1
@@ -70,7 +67,6 @@ class Hourly(NamedTuple):
     """The spend of each hour since the epoch, as far as totals are complete."""
 
     costs: Mapping[int, int]
-    """Hours without spend are left out."""
     complete_until_hour: int
 
 
@@ -85,7 +81,6 @@ class Forecast(NamedTuple):
     reached_at_ms: int | None
     """When the limit is expected to be spent; ``None`` if not in this window."""
     reached_at_ms_earliest: int | None
-    """The same at the upper bound."""
     history_hours: int
 
 
@@ -239,7 +234,6 @@ def look_ahead(history: History) -> Outlook | None:
 
 
 def _try_earlier(history: History, hours: int) -> tuple[Expectation, list[_Trial]]:
-    """Learn all hours, and forecast as many hours at this hour of earlier days."""
     spend, known = history.spend, len(history.spend)
     sums = [0, *accumulate(spend)]
     trained = max(HISTORY_HOURS_MIN, min(_TRAINED_HOURS_MAX, known // 3))

@@ -1,9 +1,9 @@
 """The usual spend of each hour of the organisation's week, and its current level.
 
-Both are learnt in one pass over the hours, oldest first. An hour of the week is compared with the
-same hour of earlier weeks, each counting three quarters of the next. With few weeks, all working
-days (or both days of the weekend) share their hours. The level is the recent spend in proportion to
-the profile, for several half-lives. No I/O, no clock.
+Both are learnt in one pass over the hours. An hour of the week is compared with the same hour of
+earlier weeks, each counting three quarters of the next. With few weeks, all working days (or
+weekend days) share their hours. The level is the recent spend in proportion to the profile. No I/O,
+no clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _DECAYS: Final = tuple(0.5 ** (1 / half_life) for half_life in HALF_LIVES_HOURS)
 MS_PER_HOUR: Final = 3_600_000
 _SECS_PER_HOUR: Final = 3_600
 _THURSDAY: Final = 72
-"""The hour of the week at which the epoch began."""
 _QUARTERS: Final = 6
 """Hours between readings of the zone. Clocks that change in between are wrong until then, which no
 forecast notices."""
@@ -42,7 +41,6 @@ class Expectation(NamedTuple):
 
     by_hour_of_week: Sequence[float]
     levels: Sequence[float]
-    """One for each of `HALF_LIVES_HOURS`."""
 
     def sum_of(self, hours_of_week: Iterable[int]) -> float:
         profile = self.by_hour_of_week
@@ -82,7 +80,6 @@ class Profile:
         return Expectation(by_hour, levels)
 
     def _knows(self, hour_of_week: int) -> bool:
-        """Whether that hour of the day was learnt, on any day."""
         of_day = hour_of_week % HOURS_PER_DAY
         return self._lent_days[of_day] > 0 or self._lent_days[of_day + HOURS_PER_DAY] > 0
 

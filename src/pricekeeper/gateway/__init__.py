@@ -1,7 +1,6 @@
 """The gateway: Bedrock's own paths for any client, with every call authorized and counted.
 
-Each call is authorized in this process before it is sent to Bedrock, and captured afterwards. The
-reply's bytes are Bedrock's. `relay` has a call from request to settlement, `identity` says who
-calls, `planning` what the call can cost, `upstream` sends it, `errors` answers in the words of AWS
-clients. A service without an upstream loads none of them.
+`relay` has a call from request to settlement, `identity` says who calls, `planning` what the call
+can cost, `upstream` sends it, `errors` answers in the words of AWS clients. A service without an
+upstream loads none of them.
 """

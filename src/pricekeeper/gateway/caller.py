@@ -88,7 +88,6 @@ class Caller:
             exchange.watch(self._leave)
 
     def forget(self, *, is_whole: bool) -> None:
-        """Stop watching: the stream has ended."""
         self._is_over = True
         if self._watching is not None:
             self._watching.cancel()

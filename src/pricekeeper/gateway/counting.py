@@ -1,16 +1,15 @@
 """Asks Bedrock's CountTokens for the length of a prompt, for models with `Model.counts_tokens`.
 
-The bound from the bytes of a body is safe and wide: a text has about a quarter as many tokens as
-bytes, and a document may have a thousandth of its bound. CountTokens costs a round trip, so only
-long prompts are counted. Its count replaces the bound of the members it was asked about. The others
-are reserved by their bytes, and so is the whole body if:
+The bound from the bytes of a body is safe and wide: four times a text's tokens, a thousand times a
+document's. A count costs a round trip, so only long prompts are counted. It replaces the bound of
+the members that CountTokens takes; the others are reserved by their bytes. The whole body is if:
 
 - CountTokens does not answer, or answers with an error;
 - the model may read data that is not in the request;
 - the path names no model family, and the model's family is not that of the body.
 
-Bounds: `SECS_MAX` for all requests about a call, one request for each model that the call may use,
-and `AT_ONCE_MAX` calls of an app, because AWS limits the rate of all apps together.
+Bounds: `SECS_MAX` for all requests about a call, one for each model that it may use, and
+`AT_ONCE_MAX` calls of an app, because AWS limits the rate of all apps together.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ _NOT_OF_INVOKE: Final = frozenset(
 )
 """Members of OpenAI's and Anthropic's paths that InvokeModel does not need, or may refuse."""
 _VERSION: Final = "bedrock-2023-05-31"
-"""The only version of Anthropic's body that InvokeModel takes."""
 _encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -80,7 +78,6 @@ class Counting:
         self._upstream = upstream
         self._meter = meter
         self._under_way: Counter[str] = Counter()
-        """How many calls of an app are being counted; apps without any are removed."""
         self.is_wanted = any(model.counts_tokens for model in catalogue)
 
     async def count(self, plan: Plan, policy: Policy, headers: Mapping[str, str]) -> Plan:
@@ -138,7 +135,6 @@ class Counting:
             return None
 
     async def _count_all(self, body: bytes, model_ids: Collection[str]) -> int:
-        """The most tokens that any of these models makes of the prompt."""
         async with asyncio.timeout(SECS_MAX):
             counts = await asyncio.gather(
                 *(self._count(one, body) for one in model_ids), return_exceptions=True
@@ -160,7 +156,6 @@ class Counting:
 
 
 def _can_count(plan: Plan, model: Model) -> bool:
-    """Whether CountTokens of that model takes the body as that of its own family."""
     is_own = plan.route.operation is not None or family_of(model) is plan.call.family
     return model.counts_tokens and is_own
 
@@ -180,7 +175,6 @@ def _body(plan: Plan, headers: Mapping[str, str]) -> bytes:
 
 
 def _tokens_beside(plan: Plan) -> int:
-    """The most tokens in members of a body that were not counted."""
     left = {
         name: value
         for name, value in plan.body.items()
@@ -190,7 +184,6 @@ def _tokens_beside(plan: Plan) -> int:
 
 
 def _is_counted(plan: Plan, name: str) -> bool:
-    """Whether CountTokens is asked about that member of the body."""
     if plan.route.operation is None:
         return name not in _NOT_OF_INVOKE
     return name in _OF_CONVERSE or not _is_converse(plan)

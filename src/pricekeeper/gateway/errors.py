@@ -33,7 +33,6 @@ from pricekeeper.gateway.routes import SERVED, Dialect
 RETRY_SECS_MAX: Final = 30
 """Some clients sleep as long as the header says."""
 PATH_BYTES_MAX: Final = 120
-"""How much of an unknown path an answer repeats."""
 _encode: Final = msgspec.json.Encoder().encode
 
 

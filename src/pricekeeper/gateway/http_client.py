@@ -1,8 +1,8 @@
 """HTTP/1.1 for calls to Bedrock: a request is sent whole, a reply is read as it comes.
 
-A general client takes two thirds of the time of a plain relay for things no call needs: redirects,
-cookies, compression, hooks, a task and a timer for each request. Here a request is one write, its
-reply is read by the parser that the server uses, and one timer checks all connections.
+A general client takes two thirds of a plain relay's time, mostly for features that no call needs.
+Here a request is one write, its reply is read by the server's parser, and one timer checks all
+connections.
 
 A request is sent once. The error says whether it was certainly not sent (`NotSentError`) or may
 have been (`ReplyBrokenError`).
@@ -54,9 +54,7 @@ class Waits(NamedTuple):
 
     connect: float
     silence: float
-    """For the next bytes of a reply."""
     unused: float
-    """For the next request on a connection."""
 
 
 class HttpReply:
@@ -178,7 +176,6 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request can be sent on it."""
         transport = self._transport
         return transport is not None and self._reply is None and not transport.is_closing()
 
@@ -205,7 +202,6 @@ class _Connection(asyncio.Protocol):
             raise
 
     async def _write_pieces(self, reply: HttpReply, head: bytes, body: bytes) -> None:
-        """Write a long body as fast as the peer reads, and stop when the answer begins."""
         self._is_writing = True
         self._write(head)
         for start in range(0, len(body), PIECE_BYTES):
@@ -228,7 +224,6 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def expire(self) -> None:
-        """Close it: its reply stopped coming, or it is unused."""
         self._break(TimeoutError("nothing came for too long"))
         self.close()
 
@@ -295,7 +290,6 @@ class _Connection(asyncio.Protocol):
             self._end()
 
     def _hand_over(self) -> None:
-        """Hand a part of a body to its reply; pause if the reply is not read."""
         if not self._come:
             return
         reply, come = self._reply, self._come.copy()

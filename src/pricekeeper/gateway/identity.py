@@ -81,7 +81,6 @@ class Identification:
         self._clock = clock
         self._is_barred = is_barred
         self._pairs: BoundedCache[bytes, tuple[int, str]] = BoundedCache(PAIRS_MAX)
-        """The token issued for a pair, by the pair's digest."""
         self._signing_keys: BoundedCache[tuple[str, str], SigningKey] = BoundedCache(
             SIGNING_KEYS_MAX
         )
@@ -185,7 +184,6 @@ class Identification:
         return await self._identity.validate(issued.token)
 
     def _check_head(self, presented: Presented, headers: Mapping[str, str]) -> None:
-        """Raise unless the signature covers all it must, and is recent."""
         claim = presented.claim
         names = claim.names
         is_complete = _NEEDED.issubset(names) and headers.keys() >= set(names) - {_AUTHORITY}
@@ -193,7 +191,9 @@ class Identification:
             raise NotOursRefusal
         for name in headers:
             if name.startswith(ACTED_ON) and name not in names:
-                raise NotAuthenticatedRefusal("InvalidSignatureException", f"not signed: {name}")
+                raise NotAuthenticatedRefusal(
+                    "InvalidSignatureException", f"the signature must cover {name}"
+                )
         self._check_time(claim.day, headers.get("x-amz-date", ""))
 
     def _check_time(self, day: str, stamp: str) -> None:
@@ -203,7 +203,8 @@ class Identification:
         apart_secs = abs(signed_epoch - self._clock.now_ms() // 1000)
         if apart_secs > SKEW_SECS_MAX or not stamp.startswith(day):
             raise NotAuthenticatedRefusal(
-                "InvalidSignatureException", "the signature is too old, or a clock is wrong"
+                "InvalidSignatureException",
+                "the signature is older than 5 minutes, or a clock is wrong",
             )
 
 

@@ -48,7 +48,6 @@ class _Judge:
         return cls(ours, process)
 
     async def ask(self, question: Question, body: Bytes) -> Judged:
-        """Judge a body; raises one of `_FAILURES` if the process fails."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(sock=self._ours, limit=BUFFER_BYTES)
         reader, writer = self._streams
@@ -91,10 +90,20 @@ class Measuring:
         """Judge a long body when it is the client's turn; raises `Refusal` if the process fails."""
         await self._turns.acquire(client.org_id, client.client_id)
         self.is_busy = True
+        judge, self._judge = self._judge, None
         try:
-            return await self._ask(question, body)
-        except _FAILURES as error:
-            raise unavailable("the body could not be read; try again") from error
+            if judge is None:
+                judge = await asyncio.to_thread(_Judge.start)
+            judged = await judge.ask(question, body)
+        except BaseException as error:
+            if judge is not None:  # it may still be at work on the body
+                judge.kill()
+            if isinstance(error, _FAILURES):
+                raise unavailable("the body could not be read; try again") from error
+            raise
+        else:
+            self._judge = judge
+            return judged
         finally:
             self.is_busy = False
             self._turns.release()
@@ -103,15 +112,3 @@ class Measuring:
         judge, self._judge = self._judge, None
         if judge is not None:
             await judge.end()
-
-    async def _ask(self, question: Question, body: Bytes) -> Judged:
-        judge, self._judge = self._judge, None
-        if judge is None:
-            judge = await asyncio.to_thread(_Judge.start)
-        try:
-            judged = await judge.ask(question, body)
-        except BaseException:  # the process may still be at work on it
-            judge.kill()
-            raise
-        self._judge = judge
-        return judged

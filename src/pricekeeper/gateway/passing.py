@@ -1,10 +1,9 @@
 """An authorized call: send it to Bedrock, pass the answer back, settle.
 
-A caller that hangs up does not end its call: Bedrock bills the whole answer, so it is read to its
-end, within bounds, and counted. A caller that reads slowly makes the gateway wait with one full
-buffer; after a while the server disconnects it, which counts as hanging up. A call that Bedrock
-refused is given back (`bedrock.refusals`). If the cost stays unknown, the call stays charged at its
-hold, and is unsettled when that expires.
+Bedrock bills the whole answer even if the caller hangs up, so it is read to its end, within bounds,
+and counted. A caller that reads slowly makes the gateway wait with one full buffer; after a while
+the server disconnects it. A call that Bedrock refused is given back (`bedrock.refusals`). If the
+cost stays unknown, the call stays charged at its hold.
 """
 
 from __future__ import annotations
@@ -79,7 +78,6 @@ class GrantedCall(msgspec.Struct, frozen=True):
     is_stream: bool
     hides_usage: bool
     service_tier: str | None
-    """The requested tier, which the hold covers."""
     has_answer: bool
 
 
@@ -102,7 +100,6 @@ class Passage:
         self._began_ns = 0
 
     async def send(self, sending: Awaitable[HttpReply]) -> HttpReply:
-        """Send the call; its answer has yet to begin."""
         self._began_ns = perf_counter_ns()
         try:
             return await sending
@@ -220,7 +217,6 @@ class Passage:
             self._state.outcome = "upstream_broken"
 
     async def _settle(self, usage: Usage | None) -> None:
-        """Count the usage; without usage the call stays held and expires."""
         self._state.outcome = "served"
         granted = self._granted
         if usage is not None and usage.service_tier is None and granted.service_tier in _DEARER:
@@ -239,7 +235,6 @@ class Passage:
         await self._settlements.void(granted.policy, granted.authorization, reason)
 
     def _lose(self, why: object) -> Refusal:
-        """The answer for a lost reply; the call stays charged at its hold."""
         self._settlements.leave()
         self._state.outcome = "upstream_lost"
         told = type(why).__name__ if isinstance(why, BaseException) else why

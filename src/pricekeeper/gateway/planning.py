@@ -64,14 +64,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     route: Route
     model: str
-    """The model that the caller requested."""
     call: BedrockCall
     among: tuple[str, ...] = ()
     """The labels that `AUTO` may take; all if empty."""
 
     @property
     def body(self) -> dict[str, Any]:
-        """The judged body, without the longest answer."""
         return self.call.body
 
     @property
@@ -186,11 +184,7 @@ def request_of(plan: Plan, policy: Policy) -> AuthorizationRequest:
 
 
 async def authorize(services: Services, policy: Policy, plan: Plan) -> Authorization:
-    """Reserve the maximum cost of the call; raises if that is denied.
-
-    - A body of one family goes only to models of that family.
-    - A stated answer is lowered to the cap of the app, but not to the rest of a budget.
-    """
+    """Reserve the maximum cost of the call; raises if that is denied."""
     request = request_of(plan, policy)
     try:
         authorized = await services.authorizations.authorize(policy, request)

@@ -150,7 +150,6 @@ class Gateway:
     async def __call__(
         self, scope: Any, receive: Receive, send: Send, exchange: Exchange | None = None
     ) -> None:
-        """Serve one request, also if something fails inside."""
         started_ns = perf_counter_ns()
         route, dialect = find_route(scope["raw_path"]), dialect_of(scope["raw_path"])
         state = CallState(f"{getrandbits(128):032x}", dialect, exchange)
@@ -205,7 +204,6 @@ class Gateway:
             await passage.run(response, receive, send)
 
     async def _begin(self, call: _Judging) -> tuple[Passage, Awaitable[HttpReply]]:
-        """Reserve the maximum cost of a call; returns what to send."""
         policy, state = call.policy, call.request.state
         with self._deciding() as deadline:
             plan = await self._plan(call)
@@ -246,7 +244,6 @@ class Gateway:
             raise unavailable(message) from None
 
     async def _plan(self, call: _Judging) -> Plan:
-        """Judge the body, a long one in its own process; then check that the client signed it."""
         request, policy, body = call.request, call.policy, call.body
         catalogue = self._services.prices.catalogue
         question = question_of(request.route, request.headers, policy, catalogue)
@@ -337,7 +334,9 @@ class Gateway:
         try:
             return tenants.recall_policy(client) or await tenants.find_policy(*client)
         except NotFoundError:
-            raise Refusal(403, "AccessDeniedException", "the app does not exist") from None
+            raise Refusal(
+                403, "AccessDeniedException", "the app of these credentials does not exist"
+            ) from None
 
     async def _relay_free(self, send: Send, call: _Judging) -> None:
         policy, request = call.policy, call.request
@@ -397,12 +396,13 @@ def _headers_of(scope: Any) -> dict[str, str]:
             if names[name] > 1 and (name in _ONCE or name.startswith(ACTED_ON))
         ]
         if twice:
-            raise Refusal(400, "ValidationException", f"sent more than once: {', '.join(twice)}")
+            message = f"headers sent more than once: {', '.join(twice)}; send each once"
+            raise Refusal(400, "ValidationException", message)
     return found
 
 
 def _too_large(most: int) -> Refusal:
-    return Refusal(413, "ValidationException", f"the body may have {most} bytes at most")
+    return Refusal(413, "ValidationException", f"the body is too large: at most {most} bytes")
 
 
 async def _refuse(send: Send, refusal: Refusal, state: CallState) -> None:

@@ -38,7 +38,6 @@ SERVED: Final = {
     Dialect.OPENAI: _BELOW + _CHAT,
     Dialect.ANTHROPIC: _BELOW + _MESSAGES,
 }
-"""The existing paths, for the answer to an unknown path."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -48,13 +47,11 @@ class Route(msgspec.Struct, frozen=True):
     operation: Operation | None
     """``None`` if no model runs, or if the body says whether it streams."""
     model: str
-    """From the path, decoded; empty if the body names it."""
     is_free: bool = False
     name: str = ""
 
 
 COUNT_TOKENS: Final = Route(Dialect.AWS, None, "", is_free=True, name=_COUNT)
-"""For the gateway's own requests."""
 
 
 def dialect_of(raw_path: bytes) -> Dialect:

@@ -1,13 +1,12 @@
 """Settles calls: captures them, gives them back, or leaves them charged at their hold.
 
-An answer does not wait until its capture is written: its cost is known before, and until then the
-call is held at its maximum. So the answer is passed on at once, and a process that is killed in
-between leaves a call charged at its hold and marked. A settlement that the store refuses is
-repeated in the background a few times. If it fails, the call stays held, and is unsettled when it
-expires.
+An answer does not wait until its capture is written. Its cost is known before, and until then the
+call is held at its maximum; a process that is killed in between leaves it charged and marked. A
+settlement that the store refuses is repeated in the background a few times; then the call stays
+held, and is unsettled when it expires.
 
-An administrator may void a call that is under way. Its hold goes back, and its usage becomes a
-record of its own, because Bedrock bills it.
+If an administrator voids a call under way, its hold goes back, and its usage becomes a record of
+its own, because Bedrock bills it.
 """
 
 from __future__ import annotations
@@ -127,7 +126,6 @@ class Settlements:
         return recorded.receipt.cost_usd_picos // PICOS_PER_MICRO
 
     async def void(self, policy: Policy, authorization: Authorization, reason: str) -> None:
-        """Give back the hold of a call that certainly cost nothing."""
         void = partial(self._services.authorizations.void, by_gateway=True)
         await self._settle(partial(void, policy, authorization.id, reason))
 
@@ -148,7 +146,6 @@ class Settlements:
         return None
 
     def _put_off(self, work: Work, error: BaseException) -> None:
-        """Settle later, if that may help; else leave the call."""
         if not isinstance(error, (*_PASSING, ConflictError)):
             self.leave()
             log.warning("settlement_refused", error=_named(error))

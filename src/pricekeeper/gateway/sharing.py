@@ -1,10 +1,9 @@
 """What calls of the gateway use while they are under way, and each client's share.
 
-A call holds one place from its head to the end of its answer, and its bytes until they are sent to
-Bedrock. One client alone may hold a third of the places and of the bytes, two clients of different
-organisations a quarter each, and so on: there is always room for one more client. A call above its
-client's share waits for up to `WAIT_SECS`, before anything is reserved in a budget. A few calls are
-planned in one turn of the event loop, and clients take turns.
+A call holds one place from its head to the end of its answer, and its bytes until they are sent.
+One client alone may hold a third of the places and bytes, two clients of different organisations a
+quarter each, and so on: there is always room for one more. A call above its share waits for up to
+`WAIT_SECS`, before anything is reserved. Clients take turns in planning calls.
 """
 
 from __future__ import annotations
@@ -129,7 +128,6 @@ class CallShare:
 
     @contextmanager
     def using(self, of: str, *, waits: bool = False) -> Iterator[None]:
-        """Show in the metrics that the call uses a resource in this block, or waits for it."""
         line, meter = (*self._org, of), self._sharing.meter
         meter.waits[line] += waits
         meter.used[line] += 1
@@ -161,7 +159,6 @@ class CallShare:
         meter.used[line] += more
 
     def keep(self, of: str, count: int) -> None:
-        """Give back what is held above ``count``."""
         less = self._held.get(of, 0) - count
         if less <= 0:
             return

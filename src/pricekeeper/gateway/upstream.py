@@ -30,7 +30,6 @@ SILENCE_SECS_MAX: Final = 900
 """How long Bedrock may be silent: the longest that a model thinks before its first word."""
 KEPT_SECS: Final = 55
 REPLY_BYTES_MAX: Final = 64 << 20
-"""The longest answer that is not a stream."""
 _MODEL_IDS_MAX: Final = 1_024
 LOST: Final = (ReplyBrokenError, TimeoutError, OSError)
 """The request may have reached Bedrock, and the answer was lost."""

@@ -1,13 +1,13 @@
 """Caches decisions, so that most answers cost no store call.
 
-The oldest decision that is used, counted from when its reads began:
+A cached decision is used, counted from when its reads began,
 
-- five seconds while the chosen quota is NORMAL. Totals change once a minute, so this adds a twelfth
-  to their delay. Within it an instance learns of another instance's flip or override.
-- one second once the quota is TIGHT or exhausted.
+- for five seconds while the chosen quota is NORMAL: totals change once a minute, so this adds a
+  twelfth to their delay;
+- for one second once the quota is TIGHT or exhausted.
 
-A cached decision ends with the organisation's day, with its policy, and with an override command on
-this instance. A decision that was being made during a command is not cached.
+It ends with the organisation's day, with its policy, and with an override command on this instance.
+A decision that was being made during a command is not cached.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ class DecisionCache:
         return True
 
     def forget(self, client: Client) -> None:
-        """Expire the decisions about a client; for an organisation, of all its apps."""
         self._commands += 1
         for known in self._entries:
             if known == client or (client.app_id is None and known.org_id == client.org_id):

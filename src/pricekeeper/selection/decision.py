@@ -41,7 +41,6 @@ class Decision:
     choice: Choice
     model: Model | None
     prices: Prices | None
-    """Its prices today; ``None`` without a model."""
     org_day: str
     day_starts_at_ms: int
     checked_at_ms: int

@@ -1,17 +1,17 @@
 """Decides which label is recommended, and why. No I/O, no clock.
 
-An organisation orders its models and gives each a daily quota. The first label in the order with
-quota left is chosen. A label whose quota was found exceeded while the sticky fallback is on is
-**given up** until local midnight, even if the order changes or a slower reader still sees it under
-quota. Only a quota raised above the one at which it was given up brings it back.
+The first label of the order with quota left is chosen. A label whose quota was found exceeded while
+the sticky fallback is on is **given up** until local midnight, even if the order changes or a
+slower reader still sees it under quota. Only a quota raised above the one at which it was given up
+brings it back.
 
-So the sticky state is the *set* of labels that were given up, not a position: a position changes
-its meaning when the order is edited, and apps that share quotas may order models differently. For a
-given order the set is everything before the position `StickyFlip.index`.
+The sticky state is the *set* of given-up labels, not a position: a position changes its meaning
+when the order is edited, and apps that share quotas may have different orders. For a given order
+the set is everything before `StickyFlip.index`.
 
-A label is EXCEEDED once its quota is spent (``spent >= quota``), and TIGHT from the threshold on
-(``spent * 100 >= threshold_pct * quota``), both in integers. A label with a quota of zero is
-skipped but not given up, so a quota that it gets later in the day counts at once.
+A label is EXCEEDED if ``spent >= quota``, and TIGHT if ``spent * 100 >= threshold_pct * quota``,
+both in integers. A label with a quota of zero is skipped but not given up, so a later quota counts
+at once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class LabelRole(StrEnum):
     """Recorded as exceeded earlier today."""
     DISABLED = "DISABLED"
     UNDEFINED = "UNDEFINED"
-    """The deployment has no such model."""
     NO_TEXT = "NO_TEXT"
     """Its model writes no text, and other labels of the order do."""
     NOT_NEEDED = "NOT_NEEDED"
@@ -93,14 +92,12 @@ class Comeback:
 
     label: ModelLabel
     quota_usd_micros: int
-    """The quota at which it was given up."""
     is_back: bool
     """Whether its quota was raised above that; false if it was lowered again."""
     policy_epoch: int
     """When these settings were changed. An instance with older settings records nothing, so two
     instances do not contradict each other."""
     other_label: ModelLabel | None = None
-    """The label used without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +142,6 @@ class StickyFlip:
     previous_label: ModelLabel
     given_up: frozenset[ModelLabel]
     quotas_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
-    """The quotas of the labels just found exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,6 @@ class Choice:
         return QuotaStatus.NORMAL if calm else QuotaStatus.TIGHT
 
     def recorded(self) -> Choice:
-        """The same choice, once its flip has been recorded."""
         return replace(self, flip=None, sticky_fallback_active=True)
 
 
@@ -250,7 +245,6 @@ def choose(
 
 
 def _obstacle(quota_usd_micros: int, spend_usd_micros: int, given_up: bool) -> LabelRole | None:  # noqa: FBT001
-    """Why a label can't be chosen; ``None`` if it can."""
     if quota_usd_micros == 0:
         return LabelRole.DISABLED
     if given_up:
@@ -278,7 +272,6 @@ def _reason(roles: Sequence[LabelRole]) -> Reason:
 def _new_flip(
     policy: Policy, roles: Sequence[LabelRole], position: int, state: StickyState | None
 ) -> StickyFlip | None:
-    """The flip that records the labels found exceeded before the chosen one, if any."""
     ordering = policy.model_ordering
     role_of = zip(ordering, roles, strict=True)
     exceeded = [label for label, role in role_of if role is LabelRole.EXCEEDED]
@@ -294,12 +287,10 @@ def _new_flip(
 
 
 def _in_force(exceeded: Sequence[ModelLabel], state: StickyState) -> ModelLabel:
-    """The label used before: one that had come back, or the recorded one."""
     return next((label for label in exceeded if _is_back(label, state)), state.active_label)
 
 
 def _is_back(label: ModelLabel, state: StickyState) -> bool:
-    """Whether the label's comeback is recorded, and it was not given up since."""
     known = state.comebacks.get(label)
     given_up_at = state.given_up_at_usd_micros.get(label)
     return known is not None and known.is_back and known.quota_usd_micros == given_up_at
@@ -308,7 +299,6 @@ def _is_back(label: ModelLabel, state: StickyState) -> bool:
 def _new_comeback(
     policy: Policy, obstacles: Sequence[LabelRole | None], position: int, state: StickyState
 ) -> Comeback | None:
-    """The comeback of the chosen label, or the end of an earlier one, unless recorded."""
     ordering, epoch = policy.model_ordering, policy.updated_at_epoch
     chosen = ordering[position]
     for label in ordering[:position]:

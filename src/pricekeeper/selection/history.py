@@ -1,8 +1,7 @@
 """The history of flips and overrides, written into the item of its day with each change.
 
-The items of a client are one partition, so its history is one query. For an organisation there is a
-marker for each client and day, put before the first change of that day. So the markers lead to
-every change, and a marker without a change costs a read.
+A client's items are one partition, so its history is one query. For an organisation there is a
+marker for each client and day, put before the first change of that day.
 
 Bounds: `MARKED_MAX` markers that this process remembers.
 """
@@ -32,7 +31,6 @@ MARKED_MAX: Final = 10_000
 PAGE_MAX: Final = 50
 """Clients and days on a page of an organisation; the last day is complete if it fits."""
 DAY_MAX: Final = 500
-"""Clients of one day on a page, at most."""
 
 
 class FlipPage(NamedTuple):
@@ -50,7 +48,6 @@ class FlipHistory:
         self._marked: BoundedCache[tuple[str, str | None, str], bool] = BoundedCache(MARKED_MAX)
 
     async def mark(self, org_id: OrgId, app_id: str | None, day: str) -> None:
-        """Mark the day of a client before something changes in it, unless this process has."""
         if (org_id, app_id, day) not in self._marked:
             await self._store.put(flip_marker_put(org_id, app_id, day))
             self._marked.put((org_id, app_id, day), True)  # noqa: FBT003

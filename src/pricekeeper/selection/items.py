@@ -163,8 +163,8 @@ def adopted_put(item: Mapping[str, Any], policy: Policy, ends_at_ms: int) -> Put
 def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
     """Record a flip, unless another instance has recorded it or a later one.
 
-    Once applied, its condition is false, so it may be sent again. A label that is given up again
-    before it was used changes nothing for apps, so it is not in the history.
+    Once applied, its condition is false, so it may be sent again. A label that is given up before
+    it was used is not in the history.
     """
     noted = (Set(f"{_HISTORY}flip_{flip.index}", encode_event(entry)),) if is_change(entry) else ()
     return Update(

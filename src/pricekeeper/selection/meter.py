@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from pricekeeper.selection.decision import Decision
@@ -23,16 +23,13 @@ class SelectionMeter:
     """The decisions of one instance, and the results of its flips."""
 
     warm: int = counted(_SELECTIONS, "warm")
-    """Answers from the cache."""
     decisions: Counter[str] = counted(_SELECTIONS, shown=(*Reason, EXHAUSTED), factory=Counter)
     flips: int = counted(_FLIPS, "made")
     flips_lost: int = counted(_FLIPS, "lost")
-    """Flips that another instance made first."""
     flips_unknown: int = counted(_FLIPS, "unknown")
     """Flips whose reply was lost; they were sent again."""
     flips_failed: int = counted(_FLIPS, "failed")
     """Flips that the store could not take; the decision still held."""
-    overrides: Counter[str] = field(default_factory=Counter)
 
     def count_decision(self, decision: Decision) -> None:
         choice = decision.choice

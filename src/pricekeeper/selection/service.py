@@ -1,23 +1,21 @@
 """Selects the model that a client should call now.
 
-A decision that is not cached costs one `batch_get`: the override and fallback items of the
-organisation and the app, and the totals of the ordering's labels, read together and consistently.
-(The price book reads the day's prices: one `get` a minute and model.) A cached decision costs
-nothing, see `pricekeeper.selection.cache`. ``force_check`` adds what was posted since the totals
-were made. Callers that ask for that within a second share one reading of the journal.
+A decision that is not cached costs one consistent `batch_get`: the override and fallback items, and
+the totals of the ordering's labels. (The price book reads prices once a minute and model.)
+``force_check`` adds records posted since the totals were made; callers within a second share that
+reading.
 
 **A lost flip is harmless.** Totals never shrink within a day, so an instance that finds a label
-exceeded recommends another one whether or not the flip is recorded. The record stops other
-instances from going back, even after a quota was raised:
+exceeded recommends another one even without a record. The record stops other instances from going
+back:
 
 - If the condition fails, another instance was first, and its item is used.
 - If the reply is lost, the flip is sent again; if it was applied, the condition fails.
-- If the store can't take it, the decision holds, and the next decision tries again.
+- If the store can't take it, the decision holds, and the next one tries again.
 
-**Reading fails closed.** Without the spends there is no recommendation: the store's error is
-raised. A total that can't be read is replaced by the sum of its records; if there are none,
-`UnreadableItemError` is raised to the clients of that scope. What can't be read never counts as a
-spend of zero.
+**Reading fails closed.** Without spends the store's error is raised. An unreadable total is
+replaced by the sum of its records; without these, `UnreadableItemError` is raised. It never counts
+as zero.
 """
 
 from __future__ import annotations
@@ -173,7 +171,6 @@ class Selector:
             )
             if await self._apply_command(policy, item, wanted, update, by):
                 self._on_flip(flip)
-                self.meter.overrides["set"] += 1
                 _log.info("override_set", client_id=policy.client_id, label=label, day=moment.day)
                 return Override(policy.client, wanted, moment.now_ms // 1000)
         raise ContendedError("other commands about this override kept winning")
@@ -195,7 +192,6 @@ class Selector:
             update = items.clear_update(key, item, flip)
             if await self._apply_command(policy, item, None, update, by):
                 self._on_flip(flip)
-                self.meter.overrides["cleared"] += 1
                 _log.info("override_cleared", client_id=policy.client_id, day=moment.day)
                 return True
         raise ContendedError("other commands about this override kept winning")
@@ -283,7 +279,7 @@ class Selector:
         return _Moment(now_ms, day, starts_at_ms, next_midnight_ms(policy.timezone, now_ms))
 
     async def _read(self, policy: Policy, moment: _Moment, *, live: bool) -> _Findings:
-        """Read the state items and the totals in one call; ``live`` adds what was posted since."""
+        """Read the state items and the totals in one call; ``live`` adds records posted since."""
         posted = await self._metering.live.read([policy.org_id]) if live else None
         keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         accounts = [Account(policy.scope_key, label, moment.day) for label in policy.model_ordering]
@@ -354,7 +350,6 @@ class Selector:
 
 
 def _lives(policy: Policy) -> list[tuple[Client, str]]:
-    """The clients whose items are read, each with its life: the client, then its organisation."""
     org = (policy.client.org, policy.org_incarnation)
     return [org] if policy.app_id is None else [(policy.client, policy.incarnation), org]
 
