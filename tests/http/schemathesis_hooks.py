@@ -300,7 +300,7 @@ def authorization(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def capturing(body: dict[str, Any]) -> dict[str, Any]:
-    """The id of the model is left out: nobody knows which label was granted."""
+    """The id of the model is left out: the granted label is unknown."""
     if fits(body.get("bedrock_model_id"), runtime.ModelId):
         body["bedrock_model_id"] = None
     if body.get("batch") is True and fits(body.get("service_tier"), runtime.ServiceTier):
@@ -326,9 +326,9 @@ def lease(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def adjustment(body: dict[str, Any]) -> dict[str, Any]:
-    """An id is for one adjustment; nobody gives back more than the lease holds.
+    """An id is for one adjustment, which returns at most what the lease holds.
 
-    Nor does anybody use more than a lease can hold, which depends on the limit's capacity.
+    Nor does it use more than a lease can hold, which depends on the limit's capacity.
     """
     if fits(body.get("adjustment_id"), values.Uuid):
         body["adjustment_id"] = str(uuid.uuid4())
@@ -338,7 +338,7 @@ def adjustment(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def channel(body: dict[str, Any]) -> dict[str, Any]:
-    """An address that may be called, and that nobody has."""
+    """An address that may be called, and that does not exist."""
     if fits(body, alerts.ChannelBody):
         kinds = {"kinds": body["kinds"]} if "kinds" in body else {}
         fields = {"url": "https://hooks.invalid/", "secret": "0123456789abcdef"}
@@ -412,5 +412,5 @@ def date_of(text: Any) -> date | None:
 
 
 def tenant() -> Tenant:
-    """A new one: what was registered before may have been deleted since."""
+    """A new one: the one that was registered first may have been deleted."""
     return Tenant(Api(os.environ["PRICEKEEPER_URL"])).register()

@@ -66,7 +66,6 @@ class TestMaking:
         assert found == shown
 
     def test_it_says_who_made_it_and_when_it_was_used(self, api: Api) -> None:
-        """By name and id, which stay readable after the key has gone."""
         first = created(api, name="platform", role="ADMIN")
         second = created(api, by=first["key"])
         found = listed(api)
@@ -129,7 +128,6 @@ class TestMaking:
         assert api.provision("GET", elsewhere).status == 404
 
     def test_a_key_with_a_day_left_does_not_take_over_an_endless_one(self, api: Api) -> None:
-        """It could go on after its own end, and the owner would be locked out."""
         owners, end = created(api, role="ADMIN"), later(days=1)
         mine = created(api, role="ADMIN", expires_at=end)
         path, body = f"{KEYS}/{owners['key_id']}/rotate", {"grace_period_hours": 0}
@@ -141,7 +139,6 @@ class TestMaking:
         assert (own.status, own.json["expires_at"]) == (200, end)
 
     def test_a_key_that_expires_gives_none_that_lasts(self, api: Api, tenant: Tenant) -> None:
-        """Neither an admin key nor an organisation's own, which has no end."""
         end = later(days=1)
         mine = created(api, role="ADMIN", expires_at=end)["key"]
         assert created(api, by=mine)["expires_at"] == end
@@ -177,13 +174,12 @@ class TestRotation:
 
     @pytest.mark.parametrize("hours", [-1, 169, "1", None])
     def test_a_grace_has_bounds(self, api: Api, hours: Any) -> None:
-        """As that of a client's secret."""
         path = f"{KEYS}/{created(api)['key_id']}/rotate"
         assert api.provision("POST", path, {"grace_period_hours": hours}).status == 400
 
 
 class TestMe:
-    """What a credential may see, as it is told itself."""
+    """What a credential may see, as its holder reads it."""
 
     def test_of_keys(self, api: Api, tenant: Tenant) -> None:
         """The deployment's, an organisation's own, and named ones."""
@@ -211,12 +207,10 @@ class TestMe:
         assert (org["client_id"], "app_id" in org) == (f"org-{tenant.org_id}", False)
 
     def test_of_nobody(self, api: Api) -> None:
-        """It takes a credential."""
         assert api.call("GET", "/api/v1/me").status == 401
 
 
 def test_what_it_did_is_written_down_with_its_name(api: Api, server: Server) -> None:
-    """So "who froze this?" has an answer."""
     tenant = Tenant(api).register()
     made = created(api, role="OPERATOR", org_ids=[tenant.org_id])
     reply = api.call("PUT", f"{tenant.app}/freeze", {"reason": "leaked"}, key=made["key"])
@@ -270,7 +264,6 @@ def test_guesses_are_counted_with_those_at_the_deployments_key(guessed: Api) -> 
 
 
 def test_a_right_key_that_has_ended_is_no_guess(tmp_path: Path) -> None:
-    """Whoever forgot to replace one in a script does not bar everybody at the same address."""
     limits = {"failures": 2}
     settings = replace(demo_settings(tmp_path), provisioning_key=KEY, api_limits_per_minute=limits)
     clock = MovableClock()

@@ -19,7 +19,7 @@ KEYS = "/api/v1/admin-keys"
 
 
 class Both:
-    """An instance that is told, another one that is not, and somebody who uses a key at both."""
+    """The instance that ends a key, another one, and a caller who uses the key at both."""
 
     def __init__(self, here: Api, there: Api, clock: MovableClock) -> None:
         self.here = here
@@ -62,7 +62,6 @@ def test_deletion(both: Both) -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "rotated"])
 def test_an_ended_key_changes_nothing_at_once(both: Both, how: str) -> None:
-    """Otherwise it could make another key, and go on after its own deletion."""
     made, fresh = (both.create(role="ADMIN") for _ in range(2))
     assert both.opens(made["key"]) == ([200], [200])
     if how == "deleted":
@@ -94,7 +93,6 @@ def test_rotation_without_grace(both: Both) -> None:
 
 
 def test_rotation_with_an_overlap(both: Both) -> None:
-    """Nobody is locked out while keys are exchanged; then the old text ends everywhere."""
     made = both.create()
     assert both.opens(made["key"]) == ([200], [200])
     fresh = both.rotate(made["key_id"], 1)
@@ -106,7 +104,6 @@ def test_rotation_with_an_overlap(both: Both) -> None:
 
 
 def test_expiry(both: Both) -> None:
-    """At its second, whatever an instance remembers."""
     end = datetime.fromtimestamp(both.clock.now_ms() // 1000 + 60, UTC)
     made = both.create(expires_at=end.strftime("%Y-%m-%dT%H:%M:%SZ"))
     both.clock.pass_ms(50_000)

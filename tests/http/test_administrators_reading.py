@@ -58,7 +58,6 @@ def test_both_keys_see_what_the_client_sees(
 
 
 def test_a_key_sees_the_dollars(api: Api, own_key: str, tenant: Tenant) -> None:
-    """What was recorded is in it as soon as it is in the client's own."""
     record = usage(model_label="economy")
     path = f"{tenant.app}/usage"
     assert api.call("POST", path, record, token=tenant.app_token).status == 202
@@ -113,6 +112,5 @@ def test_a_token_that_comes_with_a_key_decides(api: Api, tenant: Tenant, other: 
     ids=lambda operation: operation.name,
 )
 def test_a_key_does_not_act_for_a_client(api: Api, tenant: Tenant, operation: Route) -> None:
-    """It reads; what an app does, only the app does."""
     path = path_of(operation, tenant.org_id, tenant.app_id)
     assert api.call(operation.method, path, key=KEY).status == 401

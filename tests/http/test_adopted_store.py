@@ -189,7 +189,6 @@ def test_config_is_read_with_its_inheritance(imported: Imported) -> None:
 
 
 def test_logins_sessions_and_limits(imported: Imported) -> None:
-    """A bcrypt hash lets its owner in, whose sessions and limits are there like anybody's."""
     imported.adopt()
     org_token = imported.login(f"org-{imported.org_id}")["access_token"]
     assert imported.api.call("GET", "/auth/sessions", token=org_token).status == 200
@@ -273,7 +272,6 @@ def test_an_adoption_that_is_killed_is_completed_by_the_next(imported: Imported)
 
 
 def test_a_fallback_holds(imported: Imported) -> None:
-    """As long as it says."""
     fallback = written.sticky_state(imported.scope, written.today())
     assert imported.adopt(fallback).sticky_added == 1
     answer = imported.select()
@@ -299,7 +297,7 @@ def test_an_override_of_the_document_holds_and_can_be_cleared(imported: Imported
     assert (answer["label"], answer["reason"]) == ("premium", "MANUAL_OVERRIDE")
     cleared = imported.api.provision("DELETE", f"{imported.app}/model-override")
     assert cleared.status == 204
-    assert imported.adopt().sticky_added == 0, "what was cleared here stays cleared"
+    assert imported.adopt().sticky_added == 0, "a cleared override stays cleared"
     answer = imported.select("?force_check=true")["recommended_model"]
     assert (answer["label"], answer["reason"]) == ("standard", "QUOTA_EXCEEDED")
 
@@ -321,7 +319,6 @@ def test_what_is_no_store_of_the_document_is_refused(imported: Imported) -> None
 
 
 def test_a_price_of_the_document_is_in_force(imported: Imported) -> None:
-    """For the model and the day of its key."""
     imported.adopt()
     model_id = imported.select()["recommended_model"]["bedrock_model_id"]
     written.write_items(
@@ -353,7 +350,6 @@ def _prices_of(model_id: str) -> Any:
 
 
 def test_a_revoked_token_counts_no_more(imported: Imported) -> None:
-    """By its jti."""
     imported.adopt()
     token = imported.login(f"org-{imported.org_id}-app-{APP}")["access_token"]
     payload = token.split(".")[1]

@@ -1,4 +1,4 @@
-"""Alerts over HTTP: channels whose secrets nobody sees again, deliveries, and the list."""
+"""Alerts over HTTP: channels that hide their secrets, deliveries, and the list."""
 
 import uuid
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from scraping import scrape, until
 from serving import Server, running_server
 from tenant_matrix import without_id
 
-SECRET = "not-to-be-seen-again-by-anybody"
+SECRET = "not-to-be-seen-again-again"
 BUDGETS = [
     {"name": "daily", "window": "DAY", "limit_usd_micros": 20_000, "alert_at_pct": [50, 100]}
 ]
@@ -89,7 +89,6 @@ def listed(tenant: Tenant, query: str = "") -> list[dict[str, Any]]:
 def test_a_crossed_threshold_is_delivered_and_listed(
     tenant: Tenant, hook: Hook, server: Server
 ) -> None:
-    """From a usage record to the webhook, without anybody doing anything."""
     assert put_channel(tenant, hook).status == 201
     spend(tenant)
 
@@ -186,7 +185,6 @@ def test_a_password_is_not_sent_to_another_server(
 
 
 def test_a_test_says_what_is_wrong(tenant: Tenant, hook: Hook) -> None:
-    """The answer of the endpoint is told, and nothing else of it."""
     put_channel(tenant, hook, url=hook.url.replace("127.0.0.1", "localhost"))
     path = f"{tenant.org}/alert-channels/ops/test"
     hook.status = 403
@@ -228,7 +226,6 @@ def test_a_bad_channel_is_refused_and_changes_nothing(
 def test_a_channel_of_every_kind_is_set_shown_tried_and_removed(
     tenant: Tenant, receivers: Receivers, server: Server, kind: str
 ) -> None:
-    """Through the service as it runs: what was sent arrives, and what is secret stays so."""
     receiver = receivers.of_kind(kind)
     channels = f"{tenant.org}/alert-channels"
     made = tenant.api.provision("PUT", f"{channels}/people", receiver.body)
@@ -249,7 +246,6 @@ def test_a_channel_of_every_kind_is_set_shown_tried_and_removed(
 
 
 def test_what_a_kind_does_not_have_is_named(tenant: Tenant, receivers: Receivers) -> None:
-    """And so is what it needs; nothing is made."""
     cases: list[tuple[str, dict[str, Any], list[str]]] = [
         ("SLACK", {"url": None}, ["url"]),
         ("SLACK", {"url": "https://10.0.0.1/services/T000"}, ["url"]),
@@ -286,7 +282,6 @@ def test_names_and_numbers_of_channels_are_bounded(tenant: Tenant, hook: Hook) -
 
 
 def test_the_deployment_has_channels_of_its_own(tenant: Tenant, hook: Hook, api: Api) -> None:
-    """They hear of everybody, and organisations do not see them."""
     body = {"kind": "WEBHOOK", "url": hook.url, "secret": SECRET}
     made = api.provision("PUT", "/api/v1/alert-channels/platform", body)
     spend(tenant)
@@ -320,9 +315,9 @@ def test_who_may_see_and_change_what(tenant: Tenant, hook: Hook, api: Api) -> No
         assert asked(f"{path}/alert-channels", key=key)[0] == 404
         assert asked(f"/api/v1/alerts?org_id={org_id}", key=key)[0] == 404
         assert asked(f"/api/v1/alerts?org_id={org_id}", token=other.org_token)[0] == 404
-    mine, nobody = (f"/api/v1/alerts?org_id={one}" for one in (tenant.org_id, absent))
-    assert asked(mine, key=key) == asked(nobody, key=key)
-    assert asked(mine, token=other.org_token) == asked(nobody, token=other.org_token)
+    mine, missing = (f"/api/v1/alerts?org_id={one}" for one in (tenant.org_id, absent))
+    assert asked(mine, key=key) == asked(missing, key=key)
+    assert asked(mine, token=other.org_token) == asked(missing, token=other.org_token)
     assert asked("/api/v1/alerts", token=tenant.app_token)[0] == 403
     assert asked("/api/v1/alerts")[0] == 401
     assert asked("/api/v1/alert-channels", key=key)[0] == 403

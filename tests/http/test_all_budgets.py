@@ -1,4 +1,4 @@
-"""Budgets of everybody: each once, as its client sees it, for whoever may see it."""
+"""All budgets: each once, as its client sees it, for all who may see it."""
 
 import uuid
 from collections.abc import Iterator
@@ -72,7 +72,6 @@ def expected(tenant: Tenant) -> list[tuple[str, str | None, str]]:
 
 
 def test_a_key_sees_each_budget_of_everybody_once(world: World, tenants: list[Tenant]) -> None:
-    """With whose it is; an organisation's budget is not repeated for each of its apps."""
     rows = [row for row in read_all(world, key=KEY) if row["org_id"] in {t.org_id for t in tenants}]
     assert [whose(row) for row in rows] == [one for tenant in tenants for one in expected(tenant)]
     assert {row["org_name"] for row in rows} == {"Acme"}
@@ -142,6 +141,5 @@ def test_values_of_a_tag_are_budgets_of_their_own(world: World) -> None:
 
 @pytest.mark.parametrize("after", ["x", f"{SOME_ORG}/a/b", f"{SOME_ORG}/..", "%00"])
 def test_a_cursor_that_is_none_is_refused(world: World, after: str) -> None:
-    """By the name of its field."""
     reply = world.get(f"{PATH}?after={after}", key=KEY)
     assert (reply.status, reply.json["errors"][0]["field"]) == (400, "after")

@@ -1,4 +1,4 @@
-"""The audit trail over HTTP: every change has its entry, and whoever may read it does."""
+"""The audit trail over HTTP: every change has its entry, for all who may read it."""
 
 import json
 import uuid
@@ -162,8 +162,8 @@ class TestEveryChange:
             ("PUT", "", {**ORG, "quotas": {"premium": -1}}, 400),
             ("PUT", "", {**ORG, "agg_shard_count": 64}, 409),
             ("PUT", "/freeze", {"reason": ""}, 400),
-            ("PUT", "/apps/nobody/freeze", {"reason": "why"}, 404),
-            ("DELETE", "/apps/nobody", None, 404),
+            ("PUT", "/apps/missing/freeze", {"reason": "why"}, 404),
+            ("DELETE", "/apps/missing", None, 404),
             ("POST", "/credentials/rotate", {"grace_period_hours": 999}, 400),
             ("PUT", "/model-override", {"model_label": "gone"}, 400),
             ("DELETE", f"/sessions/000-{'A' * 22}", None, 404),
@@ -180,7 +180,6 @@ class TestEveryChange:
 
 class TestWhoRaisedThisQuota:
     def test_before_and_after_are_told(self, api: Api, fresh: Tenant) -> None:
-        """By whom, from where, and nothing but what differs."""
         patch = json.dumps({"quotas": {"premium": 9_000_000}, "session_limit": 7}).encode()
         kind = {"content-type": "application/merge-patch+json"}
         done = api.call("PATCH", fresh.org, data=patch, key=KEY, headers=kind)
@@ -191,7 +190,6 @@ class TestWhoRaisedThisQuota:
         assert entry["request_id"] == done.headers["x-request-id"]
 
     def test_what_a_deleted_client_had_is_told(self, api: Api, fresh: Tenant) -> None:
-        """And a created one gets; the chain goes on in the next life."""
         assert api.provision("DELETE", fresh.org).status == 204
         assert api.provision("PUT", fresh.org, ORG).status == 201
         created, deleted = entries_of(api, fresh.org_id)[:2]
@@ -201,7 +199,6 @@ class TestWhoRaisedThisQuota:
         assert "after" not in deleted
 
     def test_what_is_too_large_is_told_by_its_hash(self, api: Api, fresh: Tenant) -> None:
-        """The change is made, and the rest of it is told."""
         limit = {"capacity": 10, "refill_amount": 10, "refill_period_ms": 60_000}
         limits = {f"limit_{n}": limit for n in range(16)}
         labels = ("*", *ORG["model_ordering"])
@@ -222,7 +219,6 @@ class TestWhoMayRead:
         return key
 
     def test_the_deployments_key_reads_everything(self, api: Api, fresh: Tenant) -> None:
-        """Of all organisations, also of one that is gone."""
         other = Tenant(api).register()
         assert api.provision("DELETE", other.org).status == 204
         read = api.provision("GET", "/api/v1/audit?limit=10").json["entries"]
@@ -251,7 +247,6 @@ class TestWhoMayRead:
         assert "org_id" not in made
 
     def test_a_key_for_one_organisation_is_in_its_chain(self, api: Api, fresh: Tenant) -> None:
-        """Whoever administers it has to know who else does."""
         body = {"name": "one", "role": "OPERATOR", "org_ids": [fresh.org_id]}
         made = api.provision("POST", "/api/v1/admin-keys", body).json
         entry = entries(api, key=made["key"])[0]
@@ -261,7 +256,6 @@ class TestWhoMayRead:
     def test_an_organisations_key_reads_its_own_chain(
         self, api: Api, fresh: Tenant, own_key: str
     ) -> None:
-        """Named or not, and nobody else's."""
         mine = entries_of(api, fresh.org_id)
         assert entries(api, key=own_key) == mine
         assert entries(api, f"org_id={fresh.org_id}", key=own_key) == mine
@@ -294,13 +288,11 @@ class TestWhoMayRead:
         del fresh
 
     def test_no_client_reads_it(self, api: Api, fresh: Tenant) -> None:
-        """Neither an app nor an organisation with its token."""
         for token in (fresh.app_token, fresh.org_token):
             read = api.call("GET", f"/api/v1/audit?org_id={fresh.org_id}", token=token)
             assert (read.status, read.code) == (401, "UNAUTHORIZED")
 
     def test_who_never_was_has_an_empty_list(self, api: Api) -> None:
-        """For the deployment's key it is a filter like any other."""
         assert entries_of(api, str(uuid.uuid4())) == []
 
 
@@ -347,7 +339,6 @@ class TestLists:
         ],
     )
     def test_what_can_not_be_understood_is_named(self, api: Api, query: str, field: str) -> None:
-        """Each bad field, and nothing is guessed."""
         refused = api.provision("GET", f"/api/v1/audit?{query}")
         assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
         assert [error["field"] for error in refused.json["errors"]] == [field]
@@ -367,7 +358,6 @@ class TestReasons:
     def test_are_in_the_entry(
         self, api: Api, fresh: Tenant, method: str, tail: str, body: Any
     ) -> None:
-        """Whoever changes something may say why, in the query."""
         path = f"{fresh.app}{tail}?reason=a%20busy%20week"
         assert api.provision(method, path, body).status in (200, 204)
         assert entries_of(api, fresh.org_id)[0]["reason"] == "a busy week"
@@ -391,7 +381,6 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def test_no_secret_is_in_any_entry(server: Server, api: Api, fresh: Tenant) -> None:
-    """Whatever was handed out while each change was made: not there, nor on disk, nor logged."""
     handed_out = {KEY, *fresh.secrets.values(), fresh.app_token, fresh.org_token}
     for operation in CHANGES:
         tenant = Tenant(api).register()

@@ -76,7 +76,6 @@ def test_a_part_of_a_micro_dollar_is_shown_as_a_whole_one(shop: Shop) -> None:
 
 
 def test_auto_takes_the_label_in_force_and_says_what_it_passed_over(api: Api) -> None:
-    """The first that there is room for; why another was not taken is told in words."""
     shop = open_shop(api, budgets=[budget("dear", 10_000, labels=["premium"])])
     body = shop.authorize(model="auto").json
     assert body["model"]["label"] == "standard"
@@ -104,13 +103,11 @@ class TestRepeating:
         assert shop.budgets()["monthly"]["held_usd_micros"] == WORST
 
     def test_an_id_that_the_service_made_can_be_repeated(self, shop: Shop) -> None:
-        """As can one of the caller's own."""
         authorization_id = shop.grant()
         again = shop.authorize(authorization_id=authorization_id)
         assert (again.status, again.json["authorization_id"]) == (200, authorization_id)
 
     def test_what_is_settled_says_so(self, shop: Shop) -> None:
-        """Whoever repeats it after all is not told to call a model once more."""
         captured, voided = str(uuid.uuid4()), str(uuid.uuid4())
         shop.grant(authorization_id=captured)
         shop.grant(authorization_id=voided)
@@ -120,7 +117,6 @@ class TestRepeating:
         assert shop.authorize(authorization_id=voided).json["status"] == "voided"
 
     def test_another_request_under_the_same_id_is_refused(self, shop: Shop) -> None:
-        """And changes nothing."""
         authorization_id = shop.grant(authorization_id=str(uuid.uuid4()))
         other = shop.authorize(authorization_id=authorization_id, max_output_tokens=1)
         assert (other.status, other.code) == (409, "CONFLICT")
@@ -247,7 +243,6 @@ class TestDenied:
         assert shop.authorize().status == 201
 
     def test_by_a_freeze_which_lets_calls_be_settled(self, shop: Shop) -> None:
-        """No new call; what was granted before is captured, voided and extended all the same."""
         captured, voided = shop.grant(), shop.grant()
         path = f"{shop.tenant.app}/freeze"
         assert shop.api.provision("PUT", path, {"reason": "leaked"}).status == 200
@@ -343,7 +338,6 @@ class TestOutputCap:
     def test_a_repeated_request_is_the_grant_from_before_the_cap(
         self, api: Api, may_be_lowered: bool
     ) -> None:
-        """A caller that lost an answer gets that one, whatever was set since."""
         shop = open_shop(api)
         call = {"authorization_id": str(uuid.uuid4()), "allow_lower_max_output": may_be_lowered}
         first = shop.authorize(**call)
@@ -359,7 +353,6 @@ class TestOutputCap:
 
 class TestCapturing:
     def test_it_counts_once_and_releases_what_was_held(self, shop: Shop) -> None:
-        """The answer of a usage record, with what was held; its duplicate has the same."""
         authorization_id = shop.grant()
         first = shop.capture(authorization_id)
         assert first.status == 200
@@ -392,7 +385,6 @@ class TestCapturing:
         assert (record["model_label"], record["tags"]) == ("premium", {"team": "red"})
 
     def test_a_call_that_costs_more_than_was_held_counts_in_full(self, shop: Shop) -> None:
-        """What is beyond is told, and taken from the budget, which may go below zero."""
         authorization_id = shop.grant()
         captured = shop.capture(authorization_id, output_tokens=10_000)
         assert captured.json["cost_usd_micros"] == 224_400
@@ -402,7 +394,6 @@ class TestCapturing:
         assert shop.authorize(max_output_tokens=0).status == 429
 
     def test_another_body_is_refused(self, shop: Shop) -> None:
-        """And counts nothing."""
         authorization_id = shop.grant()
         shop.capture(authorization_id)
         other = shop.capture(authorization_id, output_tokens=101)
@@ -410,7 +401,6 @@ class TestCapturing:
         assert shop.budgets()["monthly"]["spent_usd_micros"] == 6_600
 
     def test_what_was_voided_is_not_captured(self, shop: Shop) -> None:
-        """Nor the other way round."""
         voided, captured = shop.grant(), shop.grant()
         shop.void(voided)
         shop.capture(captured)
@@ -458,14 +448,12 @@ def test_a_void_gives_everything_back(shop: Shop) -> None:
     "body", [{"reason": "\n"}, {"reason": 5}, {"why": "x"}, [], {"reason": ""}]
 )
 def test_a_reason_that_is_none_is_refused(shop: Shop, body: Any) -> None:
-    """And nothing is voided."""
     authorization_id = shop.grant()
     assert shop.void(authorization_id, body).code == "INVALID_REQUEST"
     assert shop.show(authorization_id)["status"] == "open"
 
 
 def test_a_reason_with_a_secret_in_it_is_refused(shop: Shop) -> None:
-    """It would be shown to whoever may read the authorization."""
     authorization_id = shop.grant()
     secret = shop.tenant.secrets[shop.tenant.client_id]
     refused = shop.void(authorization_id, {"reason": f"used {secret}"})
@@ -533,7 +521,6 @@ class TestListing:
         assert unsettled == {"authorizations": []}
 
     def test_a_hundred_a_page(self, api: Api) -> None:
-        """Each is on one page, and the last page has no next."""
         limits = {"*": {"rpm": {"capacity": 1_000, **SLOW}}}
         shop = open_shop(api, rate_limits=limits)
         made = {shop.grant(input_tokens=1, max_output_tokens=1) for _ in range(103)}
@@ -558,7 +545,6 @@ class TestListing:
 
 class TestCapturingMany:
     def test_each_is_judged_by_itself(self, shop: Shop) -> None:
-        """In order; one bad capture never spoils the rest."""
         one, two = shop.grant(), shop.grant()
         tokens = {"input_tokens": INPUT, "output_tokens": 100}
         absent = str(uuid.uuid4())
@@ -635,7 +621,6 @@ class TestTenants:
         "authorization_id", ["x", "0" * 32, "%7B06d95659-5de6-47b2-916f-b09aba4e8b2d%7D"]
     )
     def test_an_id_that_is_none_is_refused(self, shop: Shop, authorization_id: str) -> None:
-        """Whatever other spellings of a UUID there are."""
         reply = shop.call("GET", f"authorizations/{authorization_id}")
         assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
 
@@ -665,7 +650,6 @@ def test_a_bad_request_is_refused(shop: Shop, change: dict[str, Any], field: str
 
 
 def test_an_unknown_model_is_refused(shop: Shop) -> None:
-    """With the labels that there are."""
     refused = shop.authorize(model="gold")
     assert (refused.status, refused.code) == (400, "INVALID_MODEL_LABEL")
     assert refused.json["details"]["valid_labels"] == ["premium", "standard", "economy"]
@@ -709,7 +693,6 @@ class TestUsageBesideAuthorizations:
         assert refused.json["errors"][0]["field"] == "request_id"
 
     def test_records_that_overdraw_a_budget_deny_the_next_call(self, shop: Shop) -> None:
-        """They count, whatever the budget says; the call that asks first is refused."""
         record = usage(input_tokens=10_000, output_tokens=1_000)
         assert shop.call("POST", "usage", record).status == 202
         month = shop.budgets()["monthly"]
@@ -721,7 +704,6 @@ class TestUsageBesideAuthorizations:
         assert by["resets_at"] == month["resets_at"]
 
     def test_a_budget_that_comes_later_has_what_was_spent_before(self, api: Api) -> None:
-        """In the window that is running."""
         shop = open_shop(api)
         shop.call("POST", "usage", usage())
         settings = {**ORG, "budgets": [budget("late", 20_000)]}
@@ -790,7 +772,6 @@ class TestBudgets:
         assert open_shop(api).call("GET", "budgets").json == {"budgets": []}
 
     def test_one_for_each_value_of_a_tag(self, api: Api) -> None:
-        """Each value has its own; whoever has no such tag has the empty one."""
         per_team = budget("team", 20_000, per_tag="team")
         shop = open_shop(api, tag_keys=["team"], budgets=[per_team])
         red, blue = {"tags": {"team": "red"}}, {"tags": {"team": "blue#1"}}
@@ -818,7 +799,6 @@ class TestBudgets:
         ]
 
     def test_at_most_a_hundred_values_of_a_tag(self, api: Api) -> None:
-        """However many there are."""
         per_team = budget("team", 20_000, per_tag="team")
         shop = open_shop(api, tag_keys=["team"], budgets=[per_team])
         records = [
@@ -895,7 +875,6 @@ async def test_what_nobody_settles_is_charged_until_it_is(tmp_path: Path) -> Non
 
 
 def test_what_is_held_is_part_of_the_spend(shop: Shop) -> None:
-    """By whatever it is broken down, until it is settled."""
     first, second = shop.grant(tags={"team": "red"}), shop.grant()
     authorized_at = datetime.fromisoformat(shop.show(first)["authorized_at"])
     day = authorized_at.astimezone(ZoneInfo(ORG["timezone"])).date()

@@ -64,7 +64,6 @@ def sessions(tenant: Tenant, token: str) -> list[dict[str, object]]:
 
 
 def test_the_answer_is_what_a_container_endpoint_gives(tenant: Tenant) -> None:
-    """Four fields, an end an hour from now, and nothing that anybody may keep."""
     reply = fetch(tenant)
     assert reply.status == 200, reply.data
     assert reply.json.keys() == {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"}
@@ -93,7 +92,6 @@ def test_the_token_opens_what_any_access_token_opens(api: Api, operation: Route)
 
 
 def test_an_apps_token_is_confined_to_the_app(api: Api, tenant: Tenant, other: Tenant) -> None:
-    """Its scope is that of the app's other tokens."""
     token = token_of(tenant)
     assert api.call("GET", f"{tenant.org}/aggregates/today", token=token).status == 403
     assert api.call("GET", f"{other.app}/limits", token=token).status == 404
@@ -106,7 +104,7 @@ def test_an_apps_token_is_confined_to_the_app(api: Api, tenant: Tenant, other: T
         lambda tenant: basic(tenant.client_id, ""),
         lambda tenant: basic(f"org-{uuid.uuid4()}", tenant.secrets[tenant.client_id]),
         lambda tenant: basic(f"org-{tenant.org_id}", tenant.secrets[tenant.client_id]),
-        lambda _: basic("nobody", "nothing"),
+        lambda _: basic("unknown", "nothing"),
         lambda _: "Basic not-base64!",
         lambda _: f"Basic {base64.b64encode(b'no colon').decode()}",
     ],
@@ -203,7 +201,6 @@ def until_refused(attempt: Callable[[], Reply], attempts_max: int = 20) -> Reply
 
 
 def test_it_counts_as_a_login(narrow: Server) -> None:
-    """One limit for both, by client: whoever used it up here has none left there."""
     tenant = Tenant(Api(narrow.url)).register()
     refused = until_refused(lambda: fetch(tenant))
     assert refused.json["error"] == "temporarily_unavailable"

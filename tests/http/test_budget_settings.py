@@ -54,7 +54,6 @@ def test_what_was_put_is_shown_with_every_field(api: Api, org: str) -> None:
 
 
 def test_an_app_shows_its_own_budgets(api: Api, org: str) -> None:
-    """Its organisation's hold beside them, so they are neither inherited nor replaced."""
     api.provision("PUT", org, {**SETTINGS, "quota_enforcement": "STRICT"})
     path = f"{org}/apps/web"
     own = {**PER_TEAM, "name": "mine"}
@@ -104,7 +103,6 @@ def test_what_is_wrong_is_named_and_changes_nothing(api: Api, tenant: Tenant, fi
 
 
 def test_every_bad_field_is_named_at_once(api: Api, org: str) -> None:
-    """With the labels that there are."""
     bad = {**MONTHLY, "window": "YEAR", "labels": ["gold"], "limit_usd_micros": -1}
     body = {**SETTINGS, "budgets": [MONTHLY, bad], "quota_enforcement": "HARD"}
     reply = api.provision("PUT", org, body)

@@ -1,6 +1,6 @@
-"""A wall clock that leaps destroys nothing, and the service goes on by the monotonic clock.
+"""A wall clock that leaps destroys nothing, and the service continues by the monotonic clock.
 
-Over a real socket, on both stores. The service is handed a clock whose wall time the test sets.
+Over a real socket, on both stores. The test sets the wall time of the service's clock.
 """
 
 import uuid
@@ -76,7 +76,7 @@ async def test_a_revocation_survives_a_day_that_lasted_70_seconds(
         clock.jump_ms(DAY_MS)
         await pass_time(clock, 70_000)
         assert await limits_of(service, account, token) == 401
-        assert await limits_of(service, account, kept) == 200  # answers go on
+        assert await limits_of(service, account, kept) == 200  # answers continue
         clock.jump_ms(-DAY_MS)
         assert await limits_of(service, account, token) == 401
     async with again(settings, clock) as service:
@@ -170,7 +170,6 @@ async def test_logins_are_put_off_while_the_time_is_in_doubt(
 
 
 async def test_a_leap_is_said_and_heals_by_itself(service: Service, clock: ManualClock) -> None:
-    """By readiness and metrics. Only our own clocks disagree, so nobody else is better off."""
     account = await register(service, str(uuid.uuid4()))
 
     async def said() -> tuple[int, str, float, float]:

@@ -38,7 +38,7 @@ class Victim:
         return self.do("POST", "/credentials/rotate", {"grace_period_hours": hours})
 
     def owner(self) -> Thief:
-        """Whoever has the secret that was claimed last, and has logged in with it."""
+        """The client with the secret that was claimed last, logged in."""
         return thief_of(self.tenant, self.client_id)
 
 
@@ -64,14 +64,12 @@ class TestRotating:
         assert victim.owner().ways_in() == EVERYTHING
 
     def test_with_a_grace_sessions_go_on(self, victim: Victim) -> None:
-        """Nobody has to log in again because a secret was replaced in good order."""
         claimed = claim(victim.tenant, victim.rotate(1))
         assert "old_secret_expires_at" in claimed.json
         assert victim.thief.ways_in() == EVERYTHING
         assert victim.owner().ways_in() == EVERYTHING
 
     def test_other_clients_of_the_organisation_do_not_notice(self, victim: Victim) -> None:
-        """Each has a secret and sessions of its own."""
         names = {victim.tenant.client_id, f"org-{victim.tenant.org_id}"} - {victim.client_id}
         bystander = thief_of(victim.tenant, names.pop())
         claim(victim.tenant, victim.rotate(0))
@@ -100,7 +98,6 @@ class TestRevoking:
         assert (claimed.status, claimed.code) == (404, "NOT_FOUND")
 
     def test_a_rotation_gives_access_again(self, victim: Victim) -> None:
-        """To the owner alone; doing it once more ends that again."""
         for _ in range(2):
             assert victim.do("POST", "/credentials/revoke", WHY).status == 200
             claim(victim.tenant, victim.rotate(24))
@@ -108,7 +105,6 @@ class TestRevoking:
             assert victim.thief.ways_in() == NOTHING
 
     def test_the_secret_before_can_be_stopped_alone(self, victim: Victim) -> None:
-        """In its grace it is what leaked; who has the present one logs in again and goes on."""
         claim(victim.tenant, victim.rotate(168))
         owner = victim.owner()
         assert victim.thief.ways_in() == EVERYTHING
@@ -121,7 +117,6 @@ class TestRevoking:
             owner.enter()
 
     def test_other_clients_and_the_provisioning_key_are_left_alone(self, victim: Victim) -> None:
-        """Each is stopped by its own name."""
         names = {victim.tenant.client_id, f"org-{victim.tenant.org_id}"} - {victim.client_id}
         bystander = thief_of(victim.tenant, names.pop())
         issued = victim.api.provision("POST", f"{victim.tenant.org}/provisioning-key")
@@ -133,7 +128,6 @@ class TestRevoking:
 
 class TestSessions:
     def test_an_administrator_sees_and_ends_one(self, victim: Victim) -> None:
-        """Its tokens stop at once; the secret, other sessions and tokens of none go on."""
         owner = victim.owner()
         listed = victim.do("GET", "/sessions")
         assert listed.status == 200
@@ -157,14 +151,12 @@ class TestSessions:
         assert (again.status, again.code) == (404, "NOT_FOUND")
 
     def test_all_of_them_are_ended(self, victim: Victim) -> None:
-        """Whoever has the secret logs in again."""
         for _ in range(2):
             assert victim.do("DELETE", "/sessions").status == 204
             assert victim.do("GET", "/sessions").json["sessions"] == []
         assert victim.thief.ways_in() == {SECRET}
 
     def test_another_clients_session_is_not_there(self, victim: Victim, other: Tenant) -> None:
-        """Also of the same organisation; it lives on."""
         names = {victim.tenant.client_id, f"org-{victim.tenant.org_id}"} - {victim.client_id}
         for bystander in (thief_of(victim.tenant, names.pop()), thief_of(other, other.client_id)):
             ended = victim.do("DELETE", f"/sessions/{bystander.granted['session_id']}")
@@ -208,7 +200,6 @@ def select(tenant: Tenant, query: str = "") -> Reply:
 
 class TestFreezing:
     def test_models_and_tokens_are_refused_with_the_reason(self, frozen: Victim) -> None:
-        """At once, also by what was asked a moment ago; nothing says to try again."""
         scope = "APP" if "-app-" in frozen.client_id else "ORG"
         shown = frozen.do("GET", "").json["frozen"]
         assert shown == {"reason": REASON, "at": shown["at"], "scope": scope}
@@ -225,7 +216,6 @@ class TestFreezing:
             assert "www-authenticate" not in refused.headers
 
     def test_a_warm_answer_is_not_given_any_more(self, api: Api) -> None:
-        """Neither by what is remembered, nor as not modified."""
         tenant = Tenant(api).register()
         etag = {"if-none-match": select(tenant).headers["etag"]}
         path = f"{tenant.app}/model-selection"
@@ -247,11 +237,9 @@ class TestFreezing:
         assert frozen.api.call("GET", path, token=tenant.org_token).status == 200
 
     def test_clients_still_log_in(self, frozen: Victim) -> None:
-        """They have to, in order to report what they used."""
         assert frozen.thief.ways_in() == EVERYTHING
 
     def test_leases_from_before_are_settled(self, api: Api) -> None:
-        """What was taken is adjusted and given back as ever."""
         tenant = Tenant(api).register()
         taken = [acquire(tenant).json["lease_id"] for _ in range(2)]
         assert api.provision("PUT", f"{tenant.org}/freeze", WHY).status == 200
@@ -263,7 +251,6 @@ class TestFreezing:
         assert released.status == 204
 
     def test_it_is_lifted_at_once(self, frozen: Victim) -> None:
-        """And lifting what is not frozen is no mistake."""
         for _ in range(2):
             assert frozen.do("DELETE", "/freeze?reason=all%20good").status == 204
             assert select(frozen.tenant).status == 200
@@ -271,7 +258,6 @@ class TestFreezing:
         assert "frozen" not in frozen.do("GET", "").json
 
     def test_freezing_again_keeps_the_moment_and_has_the_last_reason(self, frozen: Victim) -> None:
-        """So that a second thought can be added."""
         first = frozen.do("GET", "").json["frozen"]
         again = frozen.do("PUT", "/freeze", {"reason": "still looking into it"})
         assert again.status == 200
@@ -279,7 +265,6 @@ class TestFreezing:
         assert select(frozen.tenant).json["reason"] == "still looking into it"
 
     def test_new_settings_do_not_lift_it_and_deletion_does(self, frozen: Victim) -> None:
-        """What is created again is another client."""
         is_app = "-app-" in frozen.client_id
         put = frozen.do("PUT", "", {"app_name": "New name"} if is_app else ORG)
         assert (put.status, put.json["frozen"]["reason"]) == (200, REASON)
@@ -362,7 +347,6 @@ class TestResettingLimits:
             assert (reset.status, reset.json["labels"]) == (200, labels)
 
     def test_an_app_that_nobody_registered_can_be_reset(self, indebted: Tenant) -> None:
-        """It has buckets, under the organisation's settings, like any other."""
         api, app = indebted.api, f"{indebted.org}/apps/nightly"
         settings = {**ORG, "quota_scope": "ORG", "rate_limits": {"*": DAILY}}
         api.provision("PUT", indebted.org, settings)
@@ -399,7 +383,6 @@ class TestReasons:
     def test_it_must_not_be_a_secret_or_break_lines(
         self, tenant: Tenant, method: str, rest: str
     ) -> None:
-        """It is stored, shown and logged; whoever pastes what has leaked is told."""
         secret = tenant.secrets[tenant.client_id]
         for reason in (f"leaked: {secret}", f"Bearer {tenant.app_token}", "one\ntwo", "a\u202eb"):
             refused = tenant.api.provision(method, f"{tenant.app}{rest}", {"reason": reason})
@@ -410,7 +393,6 @@ class TestReasons:
 
     @pytest.mark.parametrize("rest", ["/freeze", "/sessions", "/sessions/x"])
     def test_where_there_is_no_body_it_may_be_in_the_query(self, tenant: Tenant, rest: str) -> None:
-        """And is as good as left out, but not bad."""
         for query in ("?reason=", "?reason=%20", f"?reason={'x' * 501}"):
             refused = tenant.api.provision("DELETE", f"{tenant.app}{rest}{query}")
             assert (refused.status, refused.code) == (400, "INVALID_REQUEST")

@@ -23,7 +23,7 @@ Contain = Callable[[Tenant, Thief], object]
 
 
 class Instances:
-    """An instance that is told, another one that is not, and a thief who uses both."""
+    """The instance that acts, another one, and a thief who uses both."""
 
     def __init__(self, here: Api, there: Api, clock: MovableClock) -> None:
         self.here = here
@@ -107,7 +107,6 @@ def test_the_bound_is_half_a_minute() -> None:
 def test_a_thiefs_tokens_stop_here_at_once_and_there_within_half_a_minute(
     both: Instances, contain: Contain, left: set[str]
 ) -> None:
-    """Logging in and refreshing stop everywhere at once: only what was exchanged lives on."""
     here, there = both.thieves()
     contain(both.tenant, here)
     assert here.ways_in() == left
@@ -130,7 +129,6 @@ def test_until_then_the_other_instance_believes_what_it_remembers(both: Instance
 def test_a_freeze_holds_here_at_once_and_there_within_half_a_minute(
     both: Instances, *, whole: bool
 ) -> None:
-    """And so does its end; logging in and usage go on all the time."""
     here, there = both.thieves()
     path = f"{both.tenant.org if whole else both.tenant.app}/freeze"
     assert both.here.provision("PUT", path, WHY).status == 200
@@ -148,7 +146,6 @@ def test_a_freeze_holds_here_at_once_and_there_within_half_a_minute(
 
 
 def test_freezing_what_was_frozen_elsewhere_holds_here_at_once(both: Instances) -> None:
-    """Also where nothing has to be written any more for it."""
     here, there = both.thieves()
     path = f"{both.tenant.app}/freeze"
     assert both.here.provision("PUT", path, WHY).status == 200

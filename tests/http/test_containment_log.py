@@ -1,6 +1,6 @@
-"""Who did what to whom, and why: one line in the log for each step, whoever took it.
+"""Who did what to whom, and why: one line in the log for each step.
 
-And what an organisation's own key may do of it.
+And which steps an organisation's own key may take.
 """
 
 import json
@@ -74,7 +74,6 @@ def steps(tenant: Tenant) -> list[tuple[str, str, str, Any]]:
 
 
 def test_each_step_has_a_line(server: Server, fresh: Tenant) -> None:
-    """With actor, address, target, reason and the request's id."""
     for action, method, path, body in steps(fresh):
         done = fresh.api.provision(method, path, body)
         assert done.status in (200, 204), done.data
@@ -120,7 +119,7 @@ def test_what_is_refused_has_no_line(server: Server, fresh: Tenant) -> None:
     before = len(lines(server))
     for path, body in (
         (f"{fresh.app}/credentials/revoke", {"reason": ""}),
-        (f"{fresh.org}/apps/nobody/credentials/revoke", WHY),
+        (f"{fresh.org}/apps/missing/credentials/revoke", WHY),
     ):
         assert fresh.api.provision("POST", path, body).status in (400, 404)
     missing = fresh.api.provision("DELETE", f"{fresh.app}/sessions/000-{'A' * 22}")
@@ -147,7 +146,6 @@ def test_an_organisations_key_contains_its_own(server: Server, fresh: Tenant) ->
 def test_it_does_not_lift_what_the_deployments_key_has_frozen(
     fresh: Tenant, *, whole: bool
 ) -> None:
-    """Nor freeze over it, to lift that then: whoever stole it could go on otherwise."""
     key, path = issue(fresh), f"{fresh.org if whole else fresh.app}/freeze"
     assert fresh.api.provision("PUT", path, WHY).status == 200
     selection = f"{fresh.app}/model-selection"
@@ -156,7 +154,7 @@ def test_it_does_not_lift_what_the_deployments_key_has_frozen(
         assert (refused.status, refused.code) == (403, "FORBIDDEN")
         assert "administrator" in refused.json["detail"]
         assert fresh.api.call("GET", selection, token=fresh.app_token).json["reason"] == REASON
-    if not whole:  # it could create the app anew, without the freeze
+    if not whole:  # it could create the app again, without the freeze
         refused = fresh.api.call("DELETE", fresh.app, key=key)
         assert (refused.status, refused.code) == (403, "FORBIDDEN")
     assert fresh.api.provision("DELETE", path).status == 204

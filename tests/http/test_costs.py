@@ -1,7 +1,7 @@
-"""What each operation costs on DynamoDB, as docs/costs.md says it, asked over HTTP.
+"""What each operation costs on DynamoDB, as docs/costs.md says, asked over HTTP.
 
-A real service counts the units that the engine reports, those of refused writes with them. Its
-clock stands still, so that what is remembered stays so however slow the machine is.
+A real service counts the units that the engine reports, including those of refused writes. Its
+clock does not move, so that caches stay warm on a slow machine.
 """
 
 import base64

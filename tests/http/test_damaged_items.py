@@ -1,8 +1,8 @@
-"""No request gets a 500, whatever one stored item holds in one of its attributes.
+"""No request gets a 500, with any junk in one attribute of a stored item.
 
-A service in which everything was used once: records, budgets, authorizations, leases, sessions, an
-override, totals. Then each attribute of each item is replaced by something that makes no sense, one
-after the other, and everything is asked for. `test_strange_items` says what the answers mean.
+In this service everything was used once: records, budgets, authorizations, leases, sessions, an
+override, totals. Then each attribute of each item is replaced by junk in turn, and everything is
+requested. `test_strange_items` says what the answers mean.
 """
 
 import uuid
@@ -50,7 +50,7 @@ DAY_MS = 86_400_000
 NOON_MS = 20_600 * DAY_MS + DAY_MS // 2
 TODAY = "from=2026-05-27&to=2026-05-27"
 CACHED_MS = 31_000
-"""Nothing is remembered for longer, but by what it was made from."""
+"""No cache is older, except by its source."""
 
 
 class World:
@@ -205,7 +205,6 @@ async def world(tmp_path: Any) -> AsyncIterator[World]:
 
 
 async def test_a_damaged_item_is_no_mistake_of_ours(world: World, table: Table) -> None:
-    """One attribute after the other, each with another kind of junk, is told as what it is."""
     assert not await world.failures()
     kinds = 0
     for item in await world.read_all(table):

@@ -22,7 +22,6 @@ AT_ONCE_MS = 0
 
 @pytest.mark.parametrize("may_be_applied", [False, True])
 async def test_it_ends_whatever_is_waited_for(*, may_be_applied: bool) -> None:
-    """And says how far the request had got."""
     deadlines = Deadlines(AT_ONCE_MS)
 
     async def request() -> None:
@@ -40,7 +39,6 @@ async def test_it_ends_whatever_is_waited_for(*, may_be_applied: bool) -> None:
 
 
 async def test_many_at_once_need_one_timer() -> None:
-    """Which stops when there is nobody left."""
     deadlines = Deadlines(AT_ONCE_MS)
 
     async def request(waits: bool) -> None:
@@ -55,7 +53,6 @@ async def test_many_at_once_need_one_timer() -> None:
 
 
 async def test_a_timeout_of_something_else_stays_what_it_is() -> None:
-    """Only the deadline's own end is told as one."""
     with pytest.raises(TimeoutError), closing(Deadlines(LONG_MS)) as deadlines, deadlines.begin():
         raise TimeoutError
 
@@ -75,7 +72,6 @@ async def test_somebody_elses_cancellation_stays_one() -> None:
 
 
 async def test_time_in_a_pause_does_not_count() -> None:
-    """However little is left; after the pause the rest counts on."""
     deadlines, elapsed = Deadlines(AT_ONCE_MS), asyncio.Event()
     reached = asyncio.Event()
 

@@ -1,7 +1,7 @@
-"""One deadline for each request: a store that hangs is told within it, and nothing counts twice.
+"""One deadline for each request: a hanging store is reported within it, and nothing counts twice.
 
-A test lets the store go on only after it has the answers, so an answer that waits for the store
-never comes. The bounds on time here are those of the test's own patience.
+A test releases the store only after it has the answers, so an answer that waits for the store never
+comes. The bounds on time are the test's own patience.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Hanging(Protocol):
 
 
 class HeldLock:
-    """The write lock of a database file, in the hands of somebody who does not go on."""
+    """The write lock of a database file, held by another process."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -186,7 +186,7 @@ def test_every_operation_is_answered_while_the_store_hangs(service: Service) -> 
         ),
         "provisioning": lambda: api.provision("PUT", f"/api/v1/orgs/{uuid.uuid4()}", ORG),
     }
-    if service.kind != "sqlite-file":  # where a held lock does not keep anybody from reading
+    if service.kind != "sqlite-file":  # where a held lock does not block reads
         calls["selection"] = lambda: api.call(
             "GET", f"{tenant.app}/model-selection?force_check=true", token=token
         )
@@ -209,7 +209,6 @@ def test_every_operation_is_answered_while_the_store_hangs(service: Service) -> 
 
 
 def test_what_was_given_up_counts_once_and_leaves_nothing_behind(service: Service) -> None:
-    """The commit goes on without those who waited for it; their repetitions meet its receipts."""
     tenant = service.tenant
     first = report(tenant, usage(model_label="economy"))
     cost = first.json["cost_usd_micros"]
@@ -303,7 +302,6 @@ def test_a_body_that_arrives_slowly_is_waited_for(service: Service) -> None:
 
 @pytest.mark.parametrize("service", ["sqlite-file"], indirect=True)
 def test_readiness_says_that_the_write_lock_is_held(service: Service) -> None:
-    """While somebody holds it, and no longer."""
     until(lambda: service.api.call("GET", "/readyz").status == 200)
     service.store.hang()
     until(lambda: service.api.call("GET", "/readyz").status == 503)

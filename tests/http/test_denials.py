@@ -48,7 +48,6 @@ async def listed(fleet: Fleet, path: str, **how: Any) -> list[dict[str, Any]]:
 
 
 async def test_a_denial_is_listed_as_its_caller_was_told_it(fleet: Fleet) -> None:
-    """What denies, what was considered, needed and left; at every instance, within moments."""
     tenant = await fleet.register(str(uuid.uuid4()), **STRICT)
     replies = [await deny(fleet, tenant, at=n % 2, tags={"team": "red"}) for n in range(5)]
     await fleet.pass_ms(WRITTEN_MS)
@@ -65,7 +64,6 @@ async def test_a_denial_is_listed_as_its_caller_was_told_it(fleet: Fleet) -> Non
 
 
 async def test_every_kind_of_denial_is_listed(fleet: Fleet) -> None:
-    """Of an acquire, of a selection, and of whoever is frozen; a try denies nothing."""
     tenant = await fleet.register(str(uuid.uuid4()), **STRICT)
     body = {"resource": "premium", "consume": {"rpm": 11}}
     acquired = await fleet.call(
@@ -183,7 +181,6 @@ async def test_nobody_sees_denials_of_another(fleet: Fleet) -> None:
 
 
 async def test_denials_are_counted_by_name(fleet: Fleet) -> None:
-    """Of the organisation and the app, with the model and what was asked."""
     tenant = await fleet.register(str(uuid.uuid4()), org_name="Umbrella", **STRICT)
     for _ in range(3):
         await deny(fleet, tenant)

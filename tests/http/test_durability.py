@@ -12,7 +12,6 @@ RECORDS = 60
 
 
 def test_kill_9_under_load_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """Every 202 is counted after the restart, once; what was not answered may be either."""
     acknowledged: list[str] = []
     sent: list[str] = []
     lock = threading.Lock()

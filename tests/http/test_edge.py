@@ -36,7 +36,6 @@ class Several(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def test_the_members_of_a_batch_are_not_judged_with_it() -> None:
-    """A member that does not fit its type comes as it is: whoever reads it says so."""
     members = [{"capacity": 1}, {"capacity": "none"}]
     assert members_of({"limits": members}, Several) == members
 
@@ -54,13 +53,11 @@ def test_the_members_of_a_batch_are_not_judged_with_it() -> None:
     ],
 )
 def test_what_is_no_batch_as_a_whole_is_refused(plain: Any) -> None:
-    """By the name and the bounds of its declared type."""
     with pytest.raises(RequestRefusedError):
         members_of(plain, Several)
 
 
 def test_a_good_body_is_read() -> None:
-    """Every field as it was sent, the others by default."""
     body = parse_json(b'{"name": "a", "count": 3, "maybe": null}', Body)
     assert body == Body("a", 3)
 
@@ -137,7 +134,6 @@ def test_what_two_readers_could_read_differently_is_refused(body: bytes) -> None
 
 
 def test_a_surrogate_pair_is_a_character() -> None:
-    """Only lone halves are refused."""
     assert strict_json(b'{"a": "\\ud834\\udd1e"}') == {"a": "𝄞"}
 
 
@@ -194,7 +190,6 @@ _json = st.recursive(
 
 @given(_json)
 def test_any_json_is_a_body_or_refused(plain: Any) -> None:
-    """Whatever its shape, and with a mistake that has a message."""
     try:
         parse_json(json.dumps(plain).encode(), OrgBody)
     except RequestRefusedError as refused:
@@ -245,7 +240,6 @@ def test_the_quick_way_reads_what_the_strict_way_reads(body: str, rest: str) -> 
 
 @pytest.mark.parametrize("body", [b'{"a": 1, "a": 1}', b'[{"a": 1, "a": 1}]', b'{"a": 1,"a" : 2}'])
 def test_a_name_that_comes_twice_is_refused_the_quick_way_too(body: bytes) -> None:
-    """It is said which."""
     with pytest.raises(RequestRefusedError, match="the key 'a' is there twice"):
         strict_json(body)
 

@@ -86,7 +86,6 @@ def record(tenant: Tenant) -> str:
 
 @pytest.mark.slow
 def test_two_workers_tell_each_others_listeners(tmp_path: Path) -> None:
-    """Whichever of them a record comes to, everybody hears of it; a stop ends all streams."""
     with running_server(tmp_path, "--workers", "2", environment=ENVIRONMENT) as server:
         tenant = Tenant(Api(server.url)).register()
         with ExitStack() as stack:
@@ -111,7 +110,6 @@ def test_two_workers_tell_each_others_listeners(tmp_path: Path) -> None:
 
 
 def test_a_listener_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """What was told is not told again, what comes is; what was denied before is in the list."""
     with running_server(tmp_path, environment=ENVIRONMENT) as server:
         tenant = Tenant(Api(server.url)).register()
         with listening(server.url, tenant.org_token) as stream:

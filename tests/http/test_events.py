@@ -47,7 +47,6 @@ def requests_of(events: list[Event]) -> list[str]:
 
 
 async def test_usage_at_another_instance_is_told_within_two_seconds(fleet: Fleet) -> None:
-    """With what was added by app and label, and the record itself."""
     tenant = await fleet.register(str(uuid.uuid4()))
     async with fleet.listen(0, token=tenant.org_token) as browser:
         body = await fleet.record(tenant, at=1, tags={"team": "red"})
@@ -63,7 +62,6 @@ async def test_usage_at_another_instance_is_told_within_two_seconds(fleet: Fleet
 
 
 async def test_a_denial_at_another_instance_is_told_with_its_why(fleet: Fleet) -> None:
-    """What the caller got, and how many got the same."""
     tenant = await fleet.register(new_id(), quota_enforcement="STRICT", **TINY)
     asked = {"model": "premium", "input_tokens": 9_000, "max_output_tokens": 900}
     async with fleet.listen(0, token=tenant.org_token) as browser:
@@ -87,7 +85,6 @@ async def test_a_denial_at_another_instance_is_told_with_its_why(fleet: Fleet) -
 
 
 async def test_a_flip_at_another_instance_is_told(fleet: Fleet) -> None:
-    """From which label to which, what was spent of which quota, and until when."""
     tenant = await fleet.register(new_id(), **TINY)
     async with fleet.listen(0, key=KEY) as browser:
         await fleet.record(tenant, at=1)
@@ -143,7 +140,6 @@ async def test_authorizations_at_another_instance_are_told(fleet: Fleet) -> None
 
 
 async def test_an_alert_is_told_as_it_is_listed(lone: Fleet) -> None:
-    """To the organisation, and to the app that it is about."""
     budget = {"name": "hourly", "window": "HOUR", "limit_usd_micros": 10, "alert_at_pct": [50]}
     tenant = await lone.register(new_id(), alerts={"quota_at_pct": []})
     body = {"app_name": "Web", "budgets": [budget]}
@@ -191,7 +187,6 @@ async def test_who_was_cut_off_goes_on_at_another_instance(fleet: Fleet) -> None
 
 
 async def test_who_comes_too_late_is_told_so(fleet: Fleet) -> None:
-    """What followed is gone, or nobody watched and it was never written; then it goes on."""
     tenant = await fleet.register(new_id())
     async with fleet.listen(0, token=tenant.org_token) as browser:
         await fleet.record(tenant, at=1)
@@ -227,7 +222,6 @@ async def test_a_short_absence_costs_nothing(fleet: Fleet) -> None:
 
 
 async def test_nobody_sees_what_is_anothers(fleet: Fleet) -> None:
-    """Everybody listens at once; everybody is told of their own, and of nothing else."""
     mine, other = await fleet.register(new_id(), **TINY), await fleet.register(new_id(), **TINY)
     key = (await fleet.call("POST", f"{mine.org}/provisioning-key", key=KEY)).json[
         "provisioning_key"
@@ -286,7 +280,7 @@ async def act(fleet: Fleet, tenant: Tenant) -> None:
 
 
 def seen(browser: Browser, tenant: Tenant) -> set[str]:
-    """The kinds of events that somebody was told of a tenant."""
+    """The kinds of events that a listener got of a tenant."""
     return {event.name for event in browser.events if tenant.org_id in str(event.data)}
 
 
@@ -315,7 +309,6 @@ async def test_a_token_that_was_revoked_ends_its_stream(fleet: Fleet) -> None:
 
 
 async def test_a_token_that_expires_ends_its_stream(lone: Fleet) -> None:
-    """At its hour."""
     tenant = await lone.register(new_id())
     async with lone.listen(0, token=tenant.app_token) as browser:
         lone.clock.advance_ms(3_500_000)
@@ -326,7 +319,6 @@ async def test_a_token_that_expires_ends_its_stream(lone: Fleet) -> None:
 
 
 async def test_silence_is_told_every_ten_seconds(lone: Fleet) -> None:
-    """So that nobody on the way takes the connection for dead, and the id does not grow old."""
     tenant = await lone.register(new_id())
     async with lone.listen(0, token=tenant.org_token) as browser:
         await lone.pass_until(lambda: browser.comments == 1, 11_000)
@@ -339,7 +331,7 @@ async def test_silence_is_told_every_ten_seconds(lone: Fleet) -> None:
 
 
 async def refusal(fleet: Fleet, **headers: str) -> tuple[int, Any, Any]:
-    """What somebody is answered who can't listen."""
+    """The answer to a caller who can't listen."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     url = fleet.services[0].url + "/api/v1/events"
     async with aiohttp.ClientSession() as session, session.get(url, headers=sent) as reply:
@@ -368,7 +360,6 @@ async def test_there_is_room_for_so_many_and_no_more(
 
 
 async def test_a_thousand_who_want_to_listen_are_mostly_refused(lone: Fleet) -> None:
-    """At once, without a trace, while those who listen go on."""
     tenant = await lone.register(new_id())
     headers = {"authorization": f"Bearer {tenant.app_token}"}
     async with lone.listen(0, token=tenant.org_token) as browser:
@@ -394,7 +385,6 @@ async def test_a_thousand_who_want_to_listen_are_mostly_refused(lone: Fleet) -> 
 
 
 async def test_without_credentials_nothing_is_told(lone: Fleet) -> None:
-    """Nor with a position that is none."""
     tenant = await lone.register(new_id())
     assert (await refusal(lone))[0] == 401
     assert (await refusal(lone, x_api_key="x" * 40))[0] == 401
@@ -406,7 +396,6 @@ async def test_without_credentials_nothing_is_told(lone: Fleet) -> None:
 async def test_events_that_are_turned_off_are_not_there(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """And nothing is noted, read or written for them."""
     settings = replace(settings_for(request, "sqlite-file", tmp_path, ""), event_listeners_max=0)
     async with running_fleet(settings, 1) as fleet:
         tenant = await fleet.register(new_id())
@@ -416,7 +405,6 @@ async def test_events_that_are_turned_off_are_not_there(
 
 
 async def test_a_head_opens_no_stream(lone: Fleet) -> None:
-    """It has the headers of one, and ends."""
     async with lone.services[0].session.head(
         lone.services[0].url + "/api/v1/events", headers={"x-api-key": KEY}
     ) as reply:
@@ -426,7 +414,6 @@ async def test_a_head_opens_no_stream(lone: Fleet) -> None:
 
 
 async def test_who_does_not_read_is_cut_off(lone: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for a listener is bounded, and nobody else notices."""
     monkeypatch.setattr(listening, "WAITING_MAX", 4)
     tenant = await lone.register(new_id())
     host, port = lone.services[0].url.removeprefix("http://").split(":")

@@ -18,7 +18,7 @@ QUERIES_OF_A_SUM = 4
 
 
 class StandingClock(SystemClock):
-    """Real time, while for whatever is remembered no time passes."""
+    """Real time, except for caches, for which no time passes."""
 
     __slots__ = ()
 

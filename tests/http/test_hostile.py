@@ -82,7 +82,7 @@ WITH_BODY = [operation for operation in ROUTES if operation.body is not None]
 
 @pytest.fixture(scope="module")
 def victim(api: Api) -> Tenant:
-    """Somebody whose tokens nobody needs: a value that fits may well end them."""
+    """An app whose tokens may be ended: a value that fits may well do so."""
     return Tenant(api).register()
 
 
@@ -157,7 +157,6 @@ def test_wrong_values_are_refused_everywhere(
 
 
 def test_a_body_that_is_too_large(api: Api, tenant: Tenant) -> None:
-    """Told as soon as it is known, declared or not."""
     for size in (1024 * 1024 + 1, 3 * 1024 * 1024):
         reply = api.call("POST", f"{tenant.app}/usage", data=b"x" * size, token=tenant.app_token)
         assert (reply.status, reply.code) == (413, "PAYLOAD_TOO_LARGE")
@@ -179,7 +178,6 @@ def test_a_body_that_is_too_large(api: Api, tenant: Tenant) -> None:
     ],
 )
 def test_unknown_paths_are_problems(api: Api, path: str) -> None:
-    """404 as problem+json, whatever the path."""
     assert_refused(api.call("GET", path), path)
 
 
@@ -207,7 +205,6 @@ def test_unknown_methods_are_problems(api: Api, method: str) -> None:
     ids=range(9),
 )
 def test_raw_garbage_on_the_socket(api: Api, data: bytes) -> None:
-    """Answered with a problem or closed; the server goes on."""
     place = urlsplit(api.url)
     with socket.create_connection((place.hostname or "", place.port or 0), timeout=10) as raw:
         raw.sendall(data)
@@ -224,7 +221,6 @@ def test_raw_garbage_on_the_socket(api: Api, data: bytes) -> None:
 
 
 def test_request_ids_are_kept_if_they_are_sane(api: Api) -> None:
-    """And replaced if they are not."""
     assert api.call("GET", "/healthz", headers={"x-request-id": "abc-1"}).headers[
         "x-request-id"
     ] == ("abc-1")
@@ -234,7 +230,6 @@ def test_request_ids_are_kept_if_they_are_sane(api: Api) -> None:
 
 
 def test_security_headers_are_on_every_answer(api: Api) -> None:
-    """And no CORS."""
     for path in ("/healthz", "/docs", "/nope"):
         headers = api.call("GET", path, headers={"origin": "https://evil.example"}).headers
         assert headers["x-content-type-options"] == "nosniff"

@@ -108,7 +108,6 @@ def test_a_refresh_token_is_exchanged_at_the_token_endpoint(api: Api) -> None:
 
 
 def test_a_refresh_without_the_clients_secret(api: Api) -> None:
-    """The token endpoint asks for it; ``/auth/refresh`` goes on as its contract has it."""
     tenant = Tenant(api).register()
     token = tenant.login(tenant.client_id)["refresh_token"]
     refused = form(api, "/auth/token", refresh_form(token))
@@ -146,7 +145,6 @@ def test_credentials_that_come_with_a_refresh_must_be_right(
 def test_a_refresh_token_belongs_to_its_grant(
     api: Api, tenant: Tenant, fields: dict[str, str]
 ) -> None:
-    """Neither one without the other: whoever sends that is mistaken about what will happen."""
     reply = form(api, "/auth/token", fields, headers=basic(tenant))
     assert (reply.status, reply.json["error"]) == (400, "invalid_request")
     assert "refresh_token" in reply.json["error_description"]
@@ -178,7 +176,6 @@ def test_a_bearer_that_does_not_count_is_told_so_at_oauth_endpoints(api: Api) ->
 
 
 def test_revoking_is_for_ones_own_tokens(api: Api, other: Tenant) -> None:
-    """An unknown or another's token answers 200 and changes nothing of anybody's."""
     tenant = Tenant(api).register()
     mine = tenant.login(tenant.client_id)
     for token in ("nonsense", other.app_token):
@@ -269,7 +266,6 @@ def test_the_metadata_promises_what_the_endpoints_do(api: Api) -> None:
 
 
 def test_where_everything_is_follows_from_the_issuer(tmp_path: Path) -> None:
-    """Not from what a caller says our name is; what follows from that is kept by nobody."""
     path = "/.well-known/oauth-authorization-server"
     environment = {**ENVIRONMENT, "PRICEKEEPER_ISSUER": "https://keeper.example.com/"}
     with running_server(tmp_path, environment=environment) as server:
@@ -280,7 +276,6 @@ def test_where_everything_is_follows_from_the_issuer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["a b", '"><script>', "x?y#", "a/b", "[::1", "x:y"])
 def test_a_host_that_is_none_is_not_repeated(api: Api, host: str) -> None:
-    """Nor is anything remembered that was made from one."""
     path = "/.well-known/oauth-authorization-server"
     refused = api.call("GET", path, headers={"host": host})
     assert (refused.status, refused.code) == (400, "INVALID_REQUEST")

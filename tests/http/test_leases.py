@@ -1,4 +1,4 @@
-"""Leases over the socket: what an app can do to its siblings, and what it is told."""
+"""Leases over the socket: what an app can do to its siblings, and what it learns."""
 
 import uuid
 from dataclasses import dataclass
@@ -110,7 +110,6 @@ def test_the_deepest_debt_lets_the_sibling_wait_for_five_capacities(apps: Apps) 
 
 
 def test_a_denial_tells_the_apps_limit_from_the_organisations(apps: Apps) -> None:
-    """Both are of the same name; each says whose it is, and nothing else about it."""
     apps.lease(apps.mine, 9)
     denied = apps.acquire(apps.mine, 5)
 
@@ -169,7 +168,6 @@ def test_an_apps_buckets_end_with_the_app_alone(apps: Apps) -> None:
 
 
 def test_settings_of_an_organisation_change_within_its_life(apps: Apps) -> None:
-    """An update is no new life: what was taken stays taken."""
     apps.lease(apps.mine, 4)
     renamed = {**ORG, "org_name": "Renamed", "rate_limits": {"*": {"rpm": LIMIT}}}
     assert apps.api.provision("PUT", apps.mine.org, renamed).status == 200

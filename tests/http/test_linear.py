@@ -122,8 +122,6 @@ def test_headers_that_are_there_twice() -> None:
 
 
 async def test_a_body_in_many_parts_is_copied_once() -> None:
-    """Not again with each part."""
-
     async def measure(count: int) -> int:
         parts = [
             {"body": CountedBytes(b"x"), "more_body": n < count, "type": "http.request"}
@@ -162,8 +160,6 @@ BODIES: dict[str, tuple[Any, Callable[[int], Any]]] = {
 
 @pytest.mark.parametrize(("wire", "make"), BODIES.values(), ids=BODIES)
 def test_every_mistake_in_a_body(wire: Any, make: Callable[[int], Any]) -> None:
-    """The walk is as long as the body at most, and ends with what is told; that is short."""
-
     def measure(count: int) -> int:
         body = make(count)
         return calls(refused(lambda: convert(body, wire)))
@@ -193,7 +189,6 @@ JSON: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.parametrize("make", JSON.values(), ids=JSON)
 def test_json_itself(make: Callable[[int], str]) -> None:
-    """Whatever it is made of."""
     assert_linear(lambda n: calls(lambda: strict_json(make(n).encode())))
 
 
@@ -201,7 +196,6 @@ def test_json_itself(make: Callable[[int], str]) -> None:
     "data", [b"[" + b"[]," * 340_000 + b"1]", b"[" * 100_000], ids=["many", "deep"]
 )
 def test_nobody_searches_for_garbage_while_a_body_is_decoded(data: bytes) -> None:
-    """There is none, and each search would look at all that was made so far; then it goes on."""
     searches: list[str] = []
 
     def note(phase: str, _details: object) -> None:
@@ -219,8 +213,6 @@ def test_nobody_searches_for_garbage_while_a_body_is_decoded(data: bytes) -> Non
 
 
 def test_a_query() -> None:
-    """So many fields and no more; refused by counting them."""
-
     def query(count: int) -> Any:
         text = b"&".join(b"k%d=%%41" % n for n in range(count))
         return Incoming(exchange(Written(), query_string=text)).query
@@ -250,8 +242,6 @@ def test_a_path() -> None:
 
 
 def test_the_settings_of_an_organisation() -> None:
-    """Every bad field is found, and so many of them are told."""
-
     def settings(count: int) -> dict[str, Any]:
         many = {f"label-{n}": -1 for n in range(count)}
         lists = {"model_ordering": ["premium"] * 64, "budgets": [many] * 16}

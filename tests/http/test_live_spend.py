@@ -44,7 +44,6 @@ def behind_ms(fleet: Fleet, reply: Reply) -> int:
 async def test_what_was_recorded_at_another_instance_is_seen_within_two_seconds(
     fleet: Fleet,
 ) -> None:
-    """Whatever it is broken down by; rows add up, and the answer says how old it is."""
     tenant = await fleet.register(str(uuid.uuid4()), timezone="UTC", tag_keys=["team"])
     costs = 0
     for number in range(1, 4):
@@ -79,7 +78,6 @@ async def test_it_equals_the_records_to_the_micro_dollar(fleet: Fleet) -> None:
 
 
 async def test_everybody_sees_their_own_and_a_filter_narrows_it(fleet: Fleet) -> None:
-    """For keys, organisations and apps, from what is live as from what was folded."""
     mine, other = [await fleet.register(str(uuid.uuid4()), timezone="UTC") for _ in range(2)]
     await fleet.record(mine, at=1)
     await fleet.record(mine, at=1, app="batch")

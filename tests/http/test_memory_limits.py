@@ -18,7 +18,7 @@ def limits() -> MemoryLimits:
 
 
 def granted(limits: MemoryLimits, caller: str, now_ms: int) -> int:
-    """Take until there is no more: how many were granted."""
+    """Take until none is left; returns how many were granted."""
     count = 0
     while limits.take("usage", caller, now_ms) is not None:
         count += 1
@@ -43,7 +43,6 @@ def test_callers_do_not_share(limits: MemoryLimits) -> None:
 
 
 def test_what_is_left_is_told(limits: MemoryLimits) -> None:
-    """After a request, and to whoever was refused."""
     assert limits.take("usage", "a", NOW_MS) == (59, 1)
     assert limits.take("usage", "a", NOW_MS + 500, 0) == (59, 1)
     assert limits.take("usage", "a", NOW_MS + 1_000, 0) == (60, 0)

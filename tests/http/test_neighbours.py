@@ -1,7 +1,7 @@
-"""Clients behind one address: what one of them gets wrong never keeps another one out.
+"""Clients behind one address: the mistakes of one never keep another out.
 
-Every test talks to a server that knows all callers by one address, as behind a load balancer
-whose `X-Forwarded-For` nobody believes.
+The server knows all callers by one address, as behind a load balancer without a trusted
+``X-Forwarded-For``.
 """
 
 import base64
@@ -68,7 +68,7 @@ def refresh(api: Api, token: str) -> Reply:
 
 
 def flood(api: Api) -> None:
-    """Guess more often than any limit allows, until guesses are told so."""
+    """Guess more often than any limit allows, until guesses are refused for it."""
     replies = [login(api, f"org-{uuid.uuid4()}", "pks_guess") for _ in range(ATTEMPTS)]
     assert {reply.status for reply in replies} <= {401, 429}
     assert replies[-1].status == 429
@@ -156,7 +156,6 @@ def test_a_forged_token_is_told_so_however_often(barred: Tenant) -> None:
 
 
 def test_tokens_of_ours_and_nothing_at_all_bar_no_address(start: Start) -> None:
-    """Such requests are nobody's failures: the first guess of all is answered as a guess."""
     with start("failures=1") as server:
         tenant = Tenant(Api(server.url)).register()
         granted = tenant.login(tenant.client_id)
@@ -175,7 +174,6 @@ def test_tokens_of_ours_and_nothing_at_all_bar_no_address(start: Start) -> None:
 
 
 def test_eight_processes_share_five_sessions(start: Start) -> None:
-    """They push each other out all the time; each is told so, logs in, and goes on."""
     with start("on") as server:
         tenant = Tenant(Api(server.url)).register()
         tokens = [tenant.login(tenant.client_id)["access_token"] for _ in range(8)]

@@ -72,13 +72,11 @@ def test_every_setting_is_documented_as_it_is() -> None:
 
 
 def test_every_setting_of_a_client_is_documented_as_it_is() -> None:
-    """In a table of its own."""
     documented = [(name.strip("`"), meaning) for name, _, meaning in table("Settings of a client")]
     assert documented == [(one.name, one.meaning) for one in CLIENT_SETTINGS]
 
 
 def test_no_setting_is_left_out() -> None:
-    """Whatever variable the package knows is in one of the tables: the service's or a client's."""
     source = (path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     known = {
         name for text in source for name in re.findall(r"\bPRICEKEEPER_[A-Z0-9_]*[A-Z]\b", text)
@@ -158,10 +156,6 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
 
 
 def test_counters_are_asked_for_as_rates() -> None:
-    """A bare counter on a dashboard says nothing but how long ago the process was started.
-
-    What was spent this month does not depend on that, and says something.
-    """
     for expression in expressions()[:-1]:
         for name in re.findall(r"pricekeeper_\w+_(?:total|bucket|sum|count)\b", expression):
             if name == SPEND.name:

@@ -28,7 +28,7 @@ RPM = ORG["rate_limits"]["*"]["rpm"]
 
 @pytest.fixture
 def fresh(api: Api) -> Tenant:
-    """An organisation with an app that nobody else changes."""
+    """An organisation with an app for one test."""
     return Tenant(api).register()
 
 
@@ -141,7 +141,6 @@ def test_what_can_not_be_changed_conflicts(fresh: Tenant) -> None:
 
 
 def test_a_patch_never_creates(fresh: Tenant) -> None:
-    """Neither an organisation nor an app, however complete it is."""
     for path, body in (
         (f"/api/v1/orgs/{uuid.uuid4()}", ORG),
         (f"{fresh.org}/apps/absent", {"app_name": "Absent"}),
@@ -154,7 +153,6 @@ def test_a_patch_never_creates(fresh: Tenant) -> None:
 
 @pytest.mark.parametrize("kind", ["application/json", f"{MERGE_PATCH}; charset=utf-8"])
 def test_either_content_type_does(fresh: Tenant, kind: str) -> None:
-    """Its own, and that of all other requests."""
     for path in (fresh.org, fresh.app):
         assert patch(fresh, path, {"session_limit": 3}, kind).status == 200
 
@@ -169,7 +167,6 @@ def test_what_says_that_it_is_something_else_is_refused(fresh: Tenant, kind: str
 
 
 def test_credentials_stay(fresh: Tenant) -> None:
-    """The tokens and the secret of before go on working, and a freeze is not lifted."""
     patch(fresh, fresh.org, {"org_name": "Other"})
     patch(fresh, fresh.app, {"app_name": "Other"})
     path = f"{fresh.app}/model-selection"
@@ -215,7 +212,6 @@ def test_patches_at_once_all_hold(fresh: Tenant) -> None:
 
 @pytest.mark.parametrize("name", ["OrgPatch", "AppPatch"])
 def test_the_document_says_what_can_be_removed(name: str) -> None:
-    """Only what may be left out when it is put."""
     document = openapi(ROUTES)
     schemas = document["components"]["schemas"]
     body, patched = schemas[name.replace("Patch", "Body")], schemas[name]
@@ -234,7 +230,6 @@ def test_the_document_says_what_can_be_removed(name: str) -> None:
 
 @pytest.mark.parametrize("of_app", [False, True])
 def test_a_patch_for_settings_that_have_changed_is_refused(fresh: Tenant, *, of_app: bool) -> None:
-    """By the ETag of what was read, if the patch names one; another change gives another ETag."""
     path = fresh.app if of_app else fresh.org
 
     def send(limit: int, tag: str) -> Reply:

@@ -149,7 +149,7 @@ def gives_client_secrets(asker: Credential, needed: str, coverage: str) -> bool:
 
 
 Case = Callable[[World], tuple[dict[Any, bool], dict[Any, bool]]]
-"""Which askers got a credential, and which should; by asker and what was asked for."""
+"""Which askers got a credential, and which should, by asker and request."""
 
 
 def is_given(reply: Reply) -> bool:
@@ -298,7 +298,6 @@ def test_every_operation_that_answers_with_a_credential_is_in_the_matrix() -> No
 
 
 def test_showing_settings_shows_no_credential(tenant: Tenant) -> None:
-    """Not even to the deployment's own key, a moment after the creation."""
     api, made = tenant.api, f"{tenant.org}/apps/a-{uuid.uuid4().hex[:20]}"
     assert "secret_retrieval" in api.provision("PUT", made, {"app_name": "New"}).json
     answers = [

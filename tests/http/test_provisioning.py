@@ -35,7 +35,6 @@ def test_registering_answers_201_once_and_200_after(api: Api) -> None:
 
 
 def test_every_bad_field_is_named(api: Api) -> None:
-    """All at once, with the labels that there are."""
     body = {
         **ORG,
         "timezone": "Mars/Olympus",
@@ -141,7 +140,6 @@ def test_deleting_stops_tokens(api: Api) -> None:
 
 @pytest.mark.parametrize("key", [None, "", "wrong-key-wrong-key", KEY + "x", "é" * 16])
 def test_provisioning_needs_its_key(api: Api, tenant: Tenant, key: str | None) -> None:
-    """And an access token is not one."""
     headers = {} if key is None else {"x-api-key": key.encode().decode("latin-1")}
     reply = api.call("GET", tenant.org, token=tenant.org_token, headers=headers)
     assert (reply.status, reply.code) == (401, "UNAUTHORIZED")
@@ -183,7 +181,6 @@ def test_ids_are_checked_before_they_come_near_a_key(api: Api) -> None:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["organisation", "app"])
 def test_who_is_created_again_begins_without_an_override(api: Api, *, whole: bool) -> None:
-    """What was spent stays spent, but nobody has told this one what to use."""
     before = Tenant(api).register()
     api.call("POST", f"{before.app}/usage", usage(), token=before.app_token)
     for place in (before.org, before.app):

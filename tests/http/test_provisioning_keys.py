@@ -74,7 +74,6 @@ def test_it_provisions_its_organisation_and_its_apps(api: Api) -> None:
 def test_of_all_organisations_it_sees_its_own(
     api: Api, tenant: Tenant, other: Tenant, key: str
 ) -> None:
-    """Page by page like everybody."""
     listed = api.call("GET", "/api/v1/orgs", key=key).json
     assert [org["org_id"] for org in listed["orgs"]] == [tenant.org_id]
     assert "next" not in listed
@@ -118,7 +117,6 @@ def test_it_does_not_make_keys(api: Api, tenant: Tenant, key: str, operation: Ro
 
 
 def test_it_stops_working_when_it_is_replaced_or_withdrawn(api: Api) -> None:
-    """At once."""
     tenant = Tenant(api).register()
     first = issue(tenant)
     second = issue(tenant)
@@ -130,7 +128,6 @@ def test_it_stops_working_when_it_is_replaced_or_withdrawn(api: Api) -> None:
 
 
 def test_who_does_not_exist_has_no_key(api: Api) -> None:
-    """Nor is anything made for it."""
     path = f"/api/v1/orgs/{uuid.uuid4()}/provisioning-key"
     assert api.provision("POST", path).code == "NOT_FOUND"
     assert api.provision("DELETE", path).code == "NOT_FOUND"
@@ -145,7 +142,6 @@ def guessed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
 
 
 def test_guesses_at_it_are_counted_with_those_at_the_deployments(guessed: Tenant) -> None:
-    """Once the address is barred, neither is compared."""
     key = issue(guessed)
     wrong = [guessed.api.call("GET", guessed.org, key=guess) for guess in ("a", key[:-1], "b")]
     assert [reply.status for reply in wrong] == [401, 401, 429]

@@ -1,4 +1,4 @@
-"""Bodies that are read before anybody has proved who they are: small, and failures count."""
+"""Bodies that are read before authentication: small, and failures count."""
 
 import json
 import uuid
@@ -77,7 +77,6 @@ def test_each_operation_has_a_bound_that_suits_it(api: Api, tenant: Tenant) -> N
 def test_a_body_with_many_values_is_refused_before_it_is_parsed(
     api: Api, tenant: Tenant, filler: bytes
 ) -> None:
-    """A mebibyte of small values would hold up everybody else for a quarter of a second."""
     data = b'{"requests":[' + b",".join([filler] * 50_000) + b"]}"
     path = f"{tenant.app}/usage/batch"
     reply = api.call("POST", path, data=data, token=tenant.app_token)

@@ -1,4 +1,4 @@
-"""What was set above an organisation: its own administrators may lower it, and never raise it."""
+"""Administrators of an organisation may lower a bound that was set from above, never raise it."""
 
 import uuid
 from collections.abc import Iterator

@@ -143,7 +143,6 @@ def test_what_a_removed_log_held_is_saved_by_a_proper_stop(tmp_path: Path) -> No
 
 
 def test_what_others_do_to_the_file_properly_is_no_replacement(tmp_path: Path) -> None:
-    """Backups, checkpoints, commands and a second service on the file go on as ever."""
     with (
         running_server(tmp_path, environment=ENVIRONMENT) as server,
         running_server(tmp_path, environment=ENVIRONMENT) as second,

@@ -163,7 +163,6 @@ def expected(operation: Route, needed: str, role: str, reach: str) -> int:
 
 
 def test_the_document_is_the_one_that_is_served(api: Api) -> None:
-    """So what is read from it here is what everybody reads."""
     assert api.call("GET", "/openapi.json").json == json.loads(msgspec.json.encode(DOCUMENT))
 
 
@@ -251,7 +250,6 @@ class TestLists:
             assert listed >= {*found, world.uncovered.org_id}
 
     def test_spend(self, world: World) -> None:
-        """By organisation, and in the total."""
         for tenant in (world.covered, world.uncovered):
             authorize(tenant)  # what is held is seen at once
         day = world.api.provision("GET", f"{world.covered.app}/aggregates/today").json["date"]

@@ -137,7 +137,6 @@ def test_a_batch_has_1_to_100_records(api: Api, tenant: Tenant, count: int) -> N
 
 
 def test_totals_add_up_and_the_chain_falls_back(api: Api) -> None:
-    """What was recorded is in the aggregates; an exceeded quota moves the recommendation on."""
     tenant = Tenant(api).register()
     for label in ("premium", "standard", "economy"):
         chosen = api.call(
@@ -220,7 +219,6 @@ def test_leases_are_taken_adjusted_and_released(api: Api, tenant: Tenant) -> Non
 
 
 def test_an_unknown_resource_is_told_as_such(api: Api, tenant: Tenant) -> None:
-    """Under the name that the request has for it."""
     body = {"resource": "unheard-of", "consume": {"rpm": 1}}
     reply = api.call("POST", f"{tenant.app}/limits/acquire", body, token=tenant.app_token)
     assert (reply.status, reply.code) == (400, "INVALID_MODEL_LABEL")
@@ -241,7 +239,6 @@ def test_an_unknown_resource_is_told_as_such(api: Api, tenant: Tenant) -> None:
 def test_both_ends_of_a_range_are_looked_at(
     api: Api, tenant: Tenant, query: str, fields: list[str]
 ) -> None:
-    """Each that is missing or no day is named."""
     reply = api.call("GET", f"{tenant.app}/aggregates{query}", token=tenant.app_token)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
     assert [error["field"] for error in reply.json["errors"]] == fields

@@ -20,7 +20,7 @@ KEYS, PEPPER = "PRICEKEEPER_SIGNING_KEYS", "PRICEKEEPER_PEPPER"
 
 @pytest.fixture(scope="module")
 def secrets() -> dict[str, str]:
-    """A keyring and a pepper that nobody has seen before."""
+    """A new keyring and pepper."""
     keyring = dump_keyring(new_keyring(int(time.time()) - 10)).decode()
     return {"signing-keys": keyring, "pepper": new_pepper()}
 
@@ -74,7 +74,6 @@ def test_instances_without_a_common_folder_believe_each_other(
 def test_a_failure_later_keeps_what_is_known_and_says_so(
     tmp_path: Path, secrets: dict[str, str]
 ) -> None:
-    """The file goes away while the service runs; it goes on, and a rotation is then seen."""
     keys, pepper = tmp_path / "keys", tmp_path / "pepper"
     keys.write_text(secrets["signing-keys"], "utf-8")
     pepper.write_text(secrets["pepper"], "utf-8")

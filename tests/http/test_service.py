@@ -52,7 +52,7 @@ def cost_usd_micros(tenant: Tenant) -> int:
 
 @dataclass
 class Load:
-    """Writers that go on until the server is gone, and what they were told."""
+    """Writers that continue until the server is gone, and their answers."""
 
     tenant: Tenant
     sent: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Load:
 
     def _write(self) -> None:
         path = f"{self.tenant.app}/usage"
-        with suppress(OSError, HTTPException):  # nobody listens any more
+        with suppress(OSError, HTTPException):  # the server is gone
             while True:
                 body = record()
                 self.sent.append(body["request_id"])
@@ -269,7 +269,6 @@ def test_with_a_bad_setting_it_does_not_start(
 def test_who_listens_to_everybody_is_asked_for_the_proxies(
     tmp_path: Path, host: str, proxies: str | None, *, loud: bool
 ) -> None:
-    """Loudly at the start, in the log and for whoever reads along; and the doctor says it again."""
     environment = dict(ENVIRONMENT)
     if proxies is not None:
         environment["PRICEKEEPER_TRUSTED_PROXIES"] = proxies
@@ -294,7 +293,7 @@ def test_who_listens_to_everybody_is_asked_for_the_proxies(
 
 
 def log_lines(server: Server) -> list[dict[str, Any]]:
-    """The log: all that is not for whoever started the server by hand."""
+    """The log, without lines for a person who started the server by hand."""
     return [json.loads(line) for line in server.output().splitlines() if line.startswith("{")]
 
 

@@ -117,7 +117,6 @@ def world(api: Api, server: Server, location: str) -> World:
 
 
 def test_a_total_of_the_document_keeps_nobody_from_being_aggregated(world: World) -> None:
-    """The neighbour of an account that has one has spent 30 of 10, and is told so."""
     world.write(written.daily_total(world.scope(world.victim), "premium", world.day))
     assert world.aggregate().failed == 0
     world.check_neighbour()
@@ -179,7 +178,6 @@ def _getter(table: Table, item: Item) -> Any:
 
 
 def test_markers_and_the_checkpoint(world: World) -> None:
-    """A marker of no account is left out; a checkpoint that can't be read is written anew."""
     partition = f"ACTIVE#{world.day}"
     world.write(
         (USAGE_AGG_SHARDED, {"PK": partition, "SK": "nonsense"}),
@@ -194,7 +192,6 @@ def test_markers_and_the_checkpoint(world: World) -> None:
 
 
 def test_a_fallback_that_can_not_be_read(world: World) -> None:
-    """Nobody knows what was given up, so nothing is recommended to that app."""
     victim, before = world.victim, world.strange(STICKY_STATE)
     world.aggregate()
     scope = world.scope(victim)
@@ -278,7 +275,6 @@ def test_an_organisation_whose_settings_can_not_be_read(world: World, junk: Item
 
 
 def test_a_hash_that_is_none_opens_nothing(world: World) -> None:
-    """Its client is refused, and nobody else is."""
     victim = world.victim
     key = config_key(Client(OrgId(victim.org_id), AppId(victim.app_id)))
     stored = written.on_store(world.location, _getter(CONFIG, {"PK": key.pk, "SK": key.sk}))
@@ -329,7 +325,6 @@ def test_session_slots_that_can_not_be_read_are_left_alone(world: World) -> None
 
 
 def test_a_bucket_that_can_not_be_read(world: World) -> None:
-    """Its app gets no tokens of that model, and tokens of another."""
     victim, before = world.victim, world.strange(RATE_BUCKETS)
     key = config_key(Client(OrgId(victim.org_id), AppId(victim.app_id)))
     stored = written.on_store(world.location, _getter(CONFIG, {"PK": key.pk, "SK": key.sk}))
@@ -350,7 +345,6 @@ def test_a_bucket_that_can_not_be_read(world: World) -> None:
 
 
 def test_a_receipt_that_can_not_be_read(world: World) -> None:
-    """Whether its record was counted nobody knows; the others of the batch are counted."""
     victim, before = world.victim, world.strange(REQUEST_DEDUP)
     record, good = usage(), usage()
     table, key = receipt_key(victim.org_id, record["request_id"])
@@ -369,7 +363,6 @@ def test_a_receipt_that_can_not_be_read(world: World) -> None:
 
 
 def test_a_retrieval_token_that_can_not_be_read_is_not_found(world: World) -> None:
-    """As one that never was."""
     made = world.api.provision("PUT", f"{world.victim.org}/apps/third", {"app_name": "Third"})
     token = made.json["secret_retrieval"]["token"]
     key = hashlib.sha256(token.encode()).hexdigest()

@@ -18,7 +18,7 @@ def world(
 
 
 def totals(world: World, tenant: Tenant, key: str) -> dict[str, int]:
-    """How many requests each value of the tag has, whatever the hour."""
+    """How many requests each value of the tag has, over all hours."""
     pk = f"ORG#{tenant.org_id}#APP#web#LABEL#premium"
     counts: dict[str, int] = {}
     for item in world.items(DAILY_TOTAL, pk, f"TAG#{key}#"):

@@ -63,7 +63,6 @@ def test_another_app_of_the_same_organisation_does_not_exist(
     "operation", [op for op in PROVISIONED if op.name != "putOrg"], ids=lambda op: op.name
 )
 def test_a_deleted_resource_is_an_absent_one(api: Api, operation: Route) -> None:
-    """For the platform engineer too."""
     gone = Tenant(api).register()
     api.provision("DELETE", gone.org)
     answers = [
@@ -81,7 +80,6 @@ def test_a_deleted_resource_is_an_absent_one(api: Api, operation: Route) -> None
 
 
 def test_another_s_session_does_not_exist(api: Api, tenant: Tenant, other: Tenant) -> None:
-    """It can't be ended, nor told from one that never was."""
     theirs = other.login(other.client_id)["session_id"]
     answers = [
         without_id(api.call("DELETE", f"/auth/sessions/{name}", token=tenant.app_token))
@@ -92,7 +90,6 @@ def test_another_s_session_does_not_exist(api: Api, tenant: Tenant, other: Tenan
 
 
 def test_an_app_does_not_read_what_is_its_organisations(api: Api, tenant: Tenant) -> None:
-    """Of its own organisation it is told so; of others it learns nothing."""
     reply = api.call("GET", f"{tenant.org}/aggregates/today", token=tenant.app_token)
     assert (reply.status, reply.code) == (403, "FORBIDDEN")
 

@@ -1,4 +1,4 @@
-"""An organisation acts for an app that nobody has registered, where they share its quotas."""
+"""An organisation acts for an app that is not registered, where they share its quotas."""
 
 import uuid
 
@@ -39,7 +39,6 @@ def test_the_organisations_token_does_everything_for_it(api: Api, shared: Tenant
 
 
 def test_what_it_spends_is_its_organisations(api: Api) -> None:
-    """However many names are made up, there is one budget."""
     tenant = Tenant(api).register()
     assert api.provision("PUT", tenant.org, SHARED).status == 200
     body = usage(input_tokens=0, output_tokens=0)
@@ -94,7 +93,6 @@ def test_under_app_scope_it_does_not_exist(api: Api, tenant: Tenant) -> None:
 
 
 def test_a_deleted_apps_tokens_stay_dead(api: Api) -> None:
-    """Also while its organisation goes on acting for it, and when it is registered again."""
     tenant = Tenant(api).register()
     assert api.provision("PUT", tenant.org, SHARED).status == 200
     path = f"{tenant.app}/limits"

@@ -139,7 +139,6 @@ def test_the_largest_tags_are_kept(tenant: Tenant, place: Place) -> None:
     ],
 )
 def test_tags_beyond_the_bounds_are_refused(tenant: Tenant, tags: Any, field: str) -> None:
-    """With the field, and nothing is counted."""
     record = usage(tags=tags)
     reply = tenant.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
@@ -181,7 +180,6 @@ def test_a_known_price_is_not_marked(tenant: Tenant, place: Place) -> None:
 
 
 def test_a_batch_marks_the_records_that_it_estimates(tenant: Tenant) -> None:
-    """Each for itself."""
     records = [usage(), usage(service_tier="turbo")]
     results = post(tenant, {"requests": records}, "usage/batch")["results"]
     assert [result.get("price_estimated", False) for result in results] == [False, True]
@@ -189,7 +187,6 @@ def test_a_batch_marks_the_records_that_it_estimates(tenant: Tenant) -> None:
 
 @pytest.mark.parametrize("tier", ["", "a" * 33, "two words", "sn\N{SNOWMAN}w", "a\nb"])
 def test_what_can_not_be_a_tier_is_refused(tenant: Tenant, tier: str) -> None:
-    """It is a word, as Bedrock's response has it."""
     record = usage(service_tier=tier)
     reply = tenant.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
@@ -197,7 +194,6 @@ def test_what_can_not_be_a_tier_is_refused(tenant: Tenant, tier: str) -> None:
 
 
 def test_batch_with_a_tier_is_a_contradiction(tenant: Tenant) -> None:
-    """Nobody knows what was served."""
     record = usage(service_tier="priority", batch=True)
     reply = tenant.api.call("POST", f"{tenant.app}/usage", record, token=tenant.app_token)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")

@@ -71,7 +71,6 @@ def ids(records: list[Any]) -> list[str]:
 
 
 def test_the_newest_come_first(world: World, tenant: Tenant, bodies: list[Any]) -> None:
-    """At once, without any aggregation."""
     wanted = [body["request_id"] for body in reversed(bodies)]
     assert ids(list_all(world, tenant)) == wanted
 
@@ -79,7 +78,6 @@ def test_the_newest_come_first(world: World, tenant: Tenant, bodies: list[Any]) 
 def test_a_record_is_as_it_was_sent_and_counted(
     world: World, tenant: Tenant, bodies: list[Any]
 ) -> None:
-    """With what it cost, and when it happened and was recorded."""
     newest, oldest = list_all(world, tenant)[0], list_all(world, tenant)[-1]
     assert newest == {
         "request_id": bodies[-1]["request_id"],
@@ -174,7 +172,6 @@ def test_an_hour_in_which_others_post_is_passed_page_by_page(world: World) -> No
 
 
 def test_who_may_read(world: World, tenant: Tenant, bodies: list[Any]) -> None:
-    """Keys and the organisation everything, an app its own if it says so, nobody else anything."""
     world.move_to(world.clock.at_ms)
     path = f"{tenant.org}/usage"
     issued = world.api.provision("POST", f"{tenant.org}/provisioning-key").json
@@ -232,7 +229,6 @@ def test_the_rows_behind_a_sum_by_tag_are_as_many_as_it_counts(world: World) -> 
 def test_what_cannot_be_asked_names_the_fields(
     world: World, tenant: Tenant, query: str, fields: set[str]
 ) -> None:
-    """All of them."""
     reply = world.get(f"{tenant.org}/usage?{query}", key=KEY)
     assert (reply.status, reply.code) == (400, "INVALID_REQUEST")
     assert {error["field"] for error in reply.json["errors"]} == fields

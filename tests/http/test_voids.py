@@ -68,7 +68,6 @@ class TestUsage:
     def test_a_record_and_its_correction_stay_visible_and_budgets_follow(
         self, shop: Shop, kind: str
     ) -> None:
-        """However its id was made, and wherever it is."""
         if kind.startswith("captured"):
             own = {} if kind == "captured" else {"authorization_id": str(uuid.uuid4())}
             request_id = shop.grant(**own)
@@ -101,7 +100,6 @@ class TestUsage:
         assert spent(shop) == COST  # of the record that asks, alone
 
     def test_a_second_time_nothing_is_taken_out(self, shop: Shop) -> None:
-        """And the record, sent again, is a duplicate that counts no more."""
         request_id = new_id()
         for one in (request_id, str(uuid.uuid4())):
             record(shop, one)
@@ -142,7 +140,6 @@ class TestUsage:
         assert len(entries_of(shop.api, shop.tenant.org_id, "&action=usage.void")) == 1
 
     def test_who_pays_does_not_void(self, shop: Shop) -> None:
-        """Neither an organisation's own key, nor a VIEWER, nor a client."""
         request_id = new_id()
         record(shop, request_id)
         own = shop.api.provision("POST", f"{shop.tenant.org}/provisioning-key").json
@@ -159,7 +156,6 @@ class TestUsage:
 
 class TestAuthorizations:
     def test_what_was_held_goes_back(self, shop: Shop) -> None:
-        """At once, to budgets and limits; a capture then is refused."""
         before, granted = shop.rpm(), shop.grant()
         assert shop.budgets()["monthly"]["held_usd_micros"] == WORST
         done = revoke(shop, granted)
