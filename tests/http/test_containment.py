@@ -398,3 +398,14 @@ class TestReasons:
             assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
             assert [mistake["field"] for mistake in refused.json["errors"]] == ["reason"]
         assert select(tenant).status == 200
+
+    def test_the_body_of_a_delete_may_have_it(self, tenant: Tenant) -> None:
+        """It is recorded; a different one in the query is refused."""
+        path = f"{tenant.app}/freeze"
+        assert tenant.api.provision("PUT", path, WHY).status == 200
+        refused = tenant.api.provision("DELETE", f"{path}?reason=other", WHY)
+        assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+        assert tenant.api.provision("DELETE", path, {"reason": "it is over"}).status == 204
+        read = tenant.api.provision("GET", f"/api/v1/audit?org_id={tenant.org_id}&limit=1").json
+        (entry,) = read["entries"]
+        assert entry["reason"] == "it is over"
