@@ -115,7 +115,7 @@ class Adopter:
         return Adoption(org_id, len(apps), added, accounts, changed, cost_usd_picos, sticky)
 
     async def _read_clients(self, org_id: OrgId) -> _Source:
-        """Read the organisation's item, whatever its sort key, and those of its apps."""
+        """Read the organisation's item, under any sort key, and those of its apps."""
         org: Item | None = None
         apps: dict[AppId, Item] = {}
         async for item in query_items(self._source, Query(CONFIG, f"ORG#{org_id}")):

@@ -54,7 +54,7 @@ def test_what_is_filed_into_an_item_is_not_added_to_it_again() -> None:
         read(book, item=item)
         assert book.balance(ITEM, ACCOUNT) == Balance(known)
     ahead = file_put(ITEM, filed, {ACCOUNT: Balance(9)}, 0, second.name, 0).item
-    read(book, item=ahead)  # others have written and filed what was not read here yet
+    read(book, item=ahead)  # others have written and filed sheets that were not read here yet
     book.fold(a_sheet(2), 0)
     assert book.balance(ITEM, ACCOUNT) == Balance(14)
     seal_to(book)

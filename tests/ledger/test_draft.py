@@ -29,7 +29,7 @@ async def run() -> None:
 
 
 def test_each_command_sees_what_those_before_it_have_added() -> None:
-    """And the book is as it was: the draft may not be written."""
+    """The book has not changed: the draft may not be written."""
     draft = a_draft(used=10)
     assert draft.add(ITEM, ACCOUNT, Balance(5, 5)) == Balance(15, 5)
     assert draft.add(ITEM, ACCOUNT, Balance(-2)) == Balance(13, 5)

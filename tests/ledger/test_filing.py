@@ -1,4 +1,4 @@
-"""Chapters are filed once, by whoever comes first, whatever the items look like."""
+"""Chapters are filed once, by the first process, into any items."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ async def store(location: StoreLocation, clock: ManualClock) -> AsyncIterator[St
 
 
 async def seal(log: OrgLog, clock: ManualClock) -> None:
-    """Have what was written sealed and filed."""
+    """Seal and file the written sheets."""
     clock.advance_ms(CHAPTER_MS)
     await log.prepare()
     await log.close()
@@ -85,7 +85,7 @@ async def test_an_account_that_cant_be_read_keeps_no_other_from_being_filed(
 async def test_an_item_that_names_no_chapter_keeps_no_other_from_being_filed(
     store: Store, clock: ManualClock, through: Value, *, whole: bool
 ) -> None:
-    """Nobody knows what it has: none of its accounts can be read, and those of others can."""
+    """None of its accounts can be read; those of others can."""
     log = a_log(store, clock)
     await spend(log, 3)
     await spend(log, 5, key=OTHER_ITEM)

@@ -1,6 +1,6 @@
-"""Commands that nobody waits for share the sheet of those that somebody waits for.
+"""Commands without a waiting caller share the sheet of those with one.
 
-They run on a loop whose time stands still as long as there is something to do, so that it says how
+They run on a loop whose time passes only while there is nothing to do, so that it says how
 long anything has waited.
 """
 

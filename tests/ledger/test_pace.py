@@ -6,7 +6,7 @@ from pricekeeper.ledger.worker import PAUSE_MS_MAX, Pace
 
 
 def test_whoever_has_written_leaves_the_others_time_for_as_many_sheets_as_they_write() -> None:
-    """A little at most if it has met nobody, and never more than the bound."""
+    """A little at most without other writers, and never more than the bound."""
     pace, random = Pace(), Random(1)
     pace.note_sent(6, others=0)
     looks = [pace.must_look]
@@ -36,7 +36,7 @@ def test_a_first_sheet_that_took_very_long_does_not_make_the_next_ones_wait() ->
 
 
 def test_nobody_pauses_for_a_store_that_answers_at_once() -> None:
-    """A clock that stands still is such a store, too: nobody would wake."""
+    """With a frozen clock no pause would end."""
     pace, random = Pace(), Random(1)
     for _ in range(20):
         pace.note_sent(0, others=5)

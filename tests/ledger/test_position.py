@@ -1,4 +1,4 @@
-"""Where sheets are, and the ids of what stands on them."""
+"""Positions of sheets, and ids of authorizations."""
 
 from uuid import UUID
 

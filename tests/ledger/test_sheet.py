@@ -75,7 +75,7 @@ def test_an_account_of_another_organisation_is_refused() -> None:
     ],
 )
 def test_what_is_no_sheet_is_reported(broken: dict[str, object]) -> None:
-    """Whoever reads on takes it for one that says nothing."""
+    """A reader takes it for an empty one."""
     item = {"PK": "pk", "SK": "sk", "z": b"nonce", "w": 1, **broken}
     with pytest.raises(UnreadableItemError):
         sheet_from(ORG, item)

@@ -1,8 +1,8 @@
 """The bookkeeping that metering is held against: who reported what, priced and dated by hand.
 
-Everything that was ever reported counts once in the end, because whoever got no answer reports
+Every reported record counts once in the end, because a sender without an answer reports
 it again, as a client would. So there is one right result, and `check` compares it to the last
-pico-dollar. `Watcher` looks at the totals all the time and notes whatever goes back.
+pico-dollar. `Watcher` looks at the totals all the time and notes each number that goes back.
 
 Nothing here uses metering's own arithmetic: prices are multiplied and days are looked up here.
 """
@@ -33,7 +33,7 @@ PRICES = {
 
 @dataclass(frozen=True)
 class Reported:
-    """One record, and whose it is."""
+    """One record, and its client's policy."""
 
     policy: Policy
     usage: Usage
@@ -72,7 +72,7 @@ class Reported:
 
 @dataclass(slots=True)
 class Audit:
-    """What was reported, and what was answered."""
+    """The reported records, and their answers."""
 
     reported: dict[str, Reported] = field(default_factory=dict)
     _expected: dict[Account, Counters] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Audit:
 
     def report(self, record: Reported) -> None:
         if self.reported.setdefault(record.id, record) is not record:
-            return  # by another process, as it was reported before
+            return  # by another process, a second time
         _add(self._expected, record.account, record.counters)
 
     def adopt(self, record: Reported) -> Counters:
@@ -140,7 +140,7 @@ async def found_totals(store: Store, days: Iterable[str]) -> dict[Account, Count
 
 
 async def found_hours(store: Store, record: Reported) -> Counters:
-    """What the hours of the record's app, label and day come to, with what was adopted."""
+    """Sum the hours of the record's app, label and day, with adopted usage."""
     partition = app_partition(
         record.policy.org_id, record.policy.client.app_id, record.usage.model_label
     )

@@ -1,4 +1,4 @@
-"""What the tests of metering share: every store, organisations nobody else uses, and records."""
+"""Fixtures of metering: every store, new organisations, and records."""
 
 import dataclasses
 import uuid
@@ -98,7 +98,7 @@ def a_policy(app_id: AppId | None = APP, **changes: Any) -> Policy:
 
 
 def a_usage(request_id: str | None = None, **changes: Any) -> Usage:
-    """A record of a request that nobody has reported yet, unless told."""
+    """A new record, or one with this id."""
     fields: dict[str, Any] = {
         "model_label": PREMIUM,
         "input_tokens": 1_000,

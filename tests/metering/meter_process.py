@@ -1,7 +1,7 @@
 """A process that reports usage as fast as it can, and tells each acknowledgement on its output.
 
 Run as ``python meter_process.py STORE_URL ORG_ID ZONE MIDNIGHT_MS RECORDS``. What it reports
-follows from its arguments, so that whoever started it knows, and a second one reports the same.
+follows from its arguments, so the test knows them, and a second process reports the same.
 It aggregates at the same time, and is meant to be killed. Each line is the number of a record.
 """
 

@@ -14,7 +14,7 @@ Step: TypeAlias = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
 
 class ScriptedStore(FaultyStore):
-    """``sent`` are the commits that were asked for, whatever became of them.
+    """``sent`` has every commit that was requested.
 
     A commit is a transaction, or the update of a page of the journal.
     """
@@ -42,7 +42,7 @@ class ScriptedStore(FaultyStore):
             await self._store.update(operation)
 
         await self._commit((operation,), send)
-        return {}  # whoever writes a page does not look at what is there then
+        return {}  # the writer of a page does not look at its result
 
     async def _commit(
         self, operations: Sequence[Write], send: Callable[[], Awaitable[None]]
@@ -57,7 +57,7 @@ class ScriptedStore(FaultyStore):
 
 
 def fails(error: StoreError) -> Step:
-    """Not applied; the caller is told so."""
+    """Not applied; the caller gets the error."""
 
     async def step(_: Callable[[], Awaitable[None]]) -> None:
         raise error

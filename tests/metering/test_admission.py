@@ -48,7 +48,7 @@ def metering(new_metering: MeteringMaker, wire: ScriptedStore, clock: ManualCloc
 
 
 async def turns(count: int = 5) -> None:
-    """Let everybody go on who can."""
+    """Let every task proceed."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -101,7 +101,7 @@ async def test_who_waits_too_long_is_refused(clock: ManualClock) -> None:
     await asyncio.wait([second])
     assert second.exception() is None
     places.give_back("a")
-    await places.take("a", 50)  # at once: nobody waits any more
+    await places.take("a", 50)  # at once: no request waits any more
     assert places._queues == {}
     await places.close()
 
@@ -149,7 +149,7 @@ async def test_a_place_is_never_lost_to_a_caller_that_is_cancelled(clock: Manual
 async def test_a_batch_waits_without_a_task(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told when it has its places, when it waited in vain, and when too many wait."""
+    """It is called with places, without any in time, and if too many wait."""
     monkeypatch.setattr(admission, "WAITING_MAX", 4)
     places = Admission(clock, 400)
     told: list[BatchPlaces | None] = []
@@ -180,7 +180,7 @@ async def test_a_batch_waits_without_a_task(
 async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
     metering: Metering, wire: ScriptedStore, policy: Policy, clock: ManualClock
 ) -> None:
-    """Not one of its records is written, and none is told to have failed by itself."""
+    """None of its records is written or refused by itself."""
     held = Held()
     wire.script.append(held)
     batches = [
@@ -253,7 +253,7 @@ class CountingBook(PriceBook):
 async def test_a_batch_takes_many_turns_of_the_loop(
     wire: ScriptedStore, policy: Policy, clock: ManualClock
 ) -> None:
-    """So that whoever else asks is answered in between: ten records in a turn, not a hundred."""
+    """Others are answered in between: ten records in a turn, not a hundred."""
     book = CountingBook(wire, clock)
     metering = Metering(wire, clock, book)
     await metering.record(policy, a_usage())

@@ -81,7 +81,7 @@ def account_puts(forged: ForgedStore) -> list[Put]:
 async def test_a_total_is_the_sum_of_the_records(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
-    """Of all of them, to the sub-micro-dollar, and readable by whoever knows the schema."""
+    """Of all of them, to the pico-dollar."""
     for _ in range(30):
         recorded = await metering.record(policy, a_usage(input_tokens=1, output_tokens=0))
     report = await Aggregator(store, clock).run_once()
@@ -149,7 +149,7 @@ async def test_a_late_event_for_yesterday_is_caught(
 async def test_a_week_without_an_aggregator_strands_nothing(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store, idle_days: int
 ) -> None:
-    """What was counted after the last complete run is found by the next, whoever does it."""
+    """The next run finds the records since the last complete one."""
     await Aggregator(store, clock).run_once()
     day = (await metering.record(policy, a_usage())).receipt.org_day
     clock.shift_ms += idle_days * DAY_MS
@@ -249,7 +249,7 @@ async def test_one_failing_scope_keeps_the_others_from_nothing(
     assert (report.accounts, report.written, report.failed) == (3, 2, 1)
     assert report.errors == ("StoreUnavailableError: injected",)
 
-    for _ in range(2):  # it goes on failing for days
+    for _ in range(2):  # it fails for days
         clock.shift_ms += 3 * DAY_MS
         assert (await aggregator.run_once()).failed == 1
     forged.before_put = None
@@ -317,7 +317,7 @@ class Sleeper(ManualClock):
 async def test_it_runs_at_every_interval_with_jitter_and_survives_failures(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
-    """A run that fails altogether is told of, and the next interval tries again."""
+    """A failed run is reported, and the next interval tries again."""
     await metering.record(policy, a_usage())
     sleeper = Sleeper(clock.now_ms())
     forged = ForgedStore(store)
@@ -348,7 +348,7 @@ async def test_it_runs_at_every_interval_with_jitter_and_survives_failures(
 async def test_one_run_in_an_interval_is_enough_for_any_number_of_instances(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
-    """Whoever comes a moment after another leaves it at one read."""
+    """A run right after another one costs one read."""
     await metering.record(policy, a_usage())
     first, second = Aggregator(store, clock), Aggregator(store, clock)
     within_ms = INTERVAL_MS // 2

@@ -62,7 +62,6 @@ class Ids:
     """How new request ids are made in the test that runs."""
 
     make: Callable[[int], str]
-    """Is told how long ago."""
 
 
 @pytest.fixture(params=["timed", "untimed"], autouse=True)
@@ -248,7 +247,7 @@ async def test_giving_up_is_bounded_and_honest(
     error: type[StoreError],
     sendings: int,
 ) -> None:
-    """All in the commit are told the same, each with its own error; a retry counts once."""
+    """All records of the commit get an error of their own; a retry counts once."""
     wire.script.extend(script)  # type: ignore[arg-type]
     usages = [a_usage(), a_usage()]
     outcomes = await asyncio.gather(
@@ -279,7 +278,7 @@ async def test_a_batch_tells_a_store_failure_record_by_record(
 async def test_a_damaged_record_of_one_tenant_does_not_stop_the_others(
     metering: Metering, memory: Store, clock: QuickClock
 ) -> None:
-    """Nobody can tell whether it was counted, and it is told so; its neighbours are counted."""
+    """Its outcome is unknown, and the error says so; its neighbours are counted."""
     broken, *others = [a_policy() for _ in range(8)]
     usages = [a_usage(), a_usage()]
     await memory.put(Put(*damaged(broken, usages[0])))
@@ -368,7 +367,7 @@ async def test_so_many_writes_are_under_way_at_once(
 async def test_an_organisation_gets_its_share_of_the_queue_and_no_more(
     metering: Metering, wire: ScriptedStore, policy: Policy
 ) -> None:
-    """Alone it gets half; what it sends then is refused after a wait, and a neighbour's goes on."""
+    """Alone it gets half; further records are refused after a wait, a neighbour's are not."""
     held = Held()
     wire.script.extend([held] * WRITES_MAX)
     tasks = [

@@ -99,7 +99,7 @@ async def test_instances_do_not_conflict_each_other_to_death(
         counted += totals[PREMIUM].requests
     assert counted == records
     assert org_day("UTC", clock.now_ms()) in days
-    assert max(waited_ms) < 5_000  # nobody starves
+    assert max(waited_ms) < 5_000  # no writer starves
     assert proxy.conflicts == 0
     transactions = sum(meter.calls["transact"] for meter in meters)
     assert proxy.attempts(_TRANSACT) == transactions

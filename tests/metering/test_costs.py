@@ -22,7 +22,7 @@ from stores import ShiftedClock
 
 
 class StillClock(ShiftedClock):
-    """A clock that stands at noon, and moves by ``page_ms``: ticks end when a test says so."""
+    """A clock at noon that moves by ``page_ms``: ticks end when a test says so."""
 
     __slots__ = ("page_ms",)
 

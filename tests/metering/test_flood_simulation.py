@@ -1,8 +1,8 @@
 """One organisation floods while others work, in an order that a seed decides, on a faulty wire.
 
-The flood comes in batches and single records, gives up on some, and repeats what was refused or not
+The flood comes in batches and single records, gives up on some, and repeats those refused or not
 answered, at once. Its neighbours send a record now and then and a small batch. However it goes: no
-neighbour is ever refused for lack of room, the flood is, nobody holds more than its share, and in
+neighbour is ever refused for lack of room, the flood is, no one holds more than its share, and in
 the end everything counts once and every place is free again.
 """
 
@@ -78,7 +78,7 @@ class Flood:
                     self.audit.answer(record, answer)
 
     async def flood(self) -> None:
-        """Send and send again what was refused; now and then give up waiting."""
+        """Send and repeat refused records; now and then stop waiting."""
         records = self.records(self.flooder, self.random.choice((1, 30, 100)))
         for _ in range(3):
             sending = asyncio.create_task(self.send(records))
@@ -94,13 +94,13 @@ class Flood:
             self.look()
 
     def look(self) -> None:
-        """Nobody holds more than what was free when it took the last of it."""
+        """No organisation holds more places than were free when it took the last."""
         shares = self.metering._admission.shares
         assert shares._total == sum(shares.held.values()) <= PLACES
         assert all(count <= PLACES // 2 + 100 for count in shares.held.values())
 
     async def settle(self, store: Store) -> None:
-        """Let everything arrive; report again what was not answered; sum up."""
+        """Let everything arrive; report unanswered records again; sum up."""
         await self.wire.deliver()
         await self.metering.close()
         assert self.metering._admission.shares.held == {}

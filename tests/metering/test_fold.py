@@ -1,4 +1,4 @@
-"""How a total moves forward, without a store: whatever was seen before, nothing counts twice."""
+"""How a total moves forward, without a store: nothing counts twice."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def test_an_open_tick_is_summed_anew() -> None:
 
 
 def test_a_closed_tick_stays_in_the_total_and_is_forgotten_by_itself() -> None:
-    """And is not counted again, should somebody read it once more."""
+    """It is not counted again if it is read once more."""
     fold = Fold().forward({5: some(1), 6: some(2)}, 6, 5)
     assert fold is not None
     assert (fold.total, fold.closed, fold.parts) == (some(3), 5, {6: some(2)})
@@ -72,7 +72,7 @@ def test_a_part_before_what_was_read_stays_until_it_is_closed() -> None:
 
 
 def test_what_was_adopted_is_one_part_that_only_grows() -> None:
-    """It is added once, whatever the ticks do; a smaller sum changes nothing."""
+    """It is added once; a smaller sum changes nothing."""
     fold = Fold().forward({5: some(1)}, 5, 3)
     assert fold is not None
     with_adopted = fold.with_adopted(some(10))

@@ -33,7 +33,7 @@ async def total_of(store: Store, policy: Policy, day: str) -> Total:
 
 
 async def test_two_aggregators_at_once_are_as_good_as_one() -> None:
-    """In whatever order their reads and writes happen, while records are posted."""
+    """In any order of their reads and writes, while records are posted."""
     for seed in range(30):
         turns, clock = Interleaving(seed), QuickClock(1_768_000_000_000)
         memory = MemoryStore(clock)
@@ -201,7 +201,7 @@ async def test_an_unreadable_account_takes_nobody_along(clock: ManualClock) -> N
 
 
 async def test_a_repair_of_no_day_ends_no_run(clock: ManualClock) -> None:
-    """Somebody else wrote it: it is reported, and the others go on."""
+    """It is reported, and the others are repaired."""
     store = MemoryStore(clock)
     metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
     policy, day = a_policy(), org_day("UTC", clock.now_ms())

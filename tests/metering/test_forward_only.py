@@ -55,7 +55,7 @@ async def test_a_run_that_began_earlier_does_not_move_the_checkpoint_back(
 async def test_a_run_is_complete_up_to_when_it_began(
     metering: Metering, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
-    """What was acknowledged while it went on may not be in its totals."""
+    """Its totals may lack records that were acknowledged during the run."""
     await metering.record(policy, a_usage())
     slow = ForgedStore(store)
 
@@ -205,6 +205,6 @@ async def test_an_organisations_total_is_as_old_as_the_oldest_part_of_it(
         account = Account(f"ORG#{org_id}#APP#{app}", PREMIUM, day)
         for put in listed_total_puts(account, Total.of(alike(1), now_ms - age_ms), expires):
             await store.put(put)
-    # Of the organisation's own there is nothing, as of never: nobody has aggregated yet.
+    # The organisation has no total of its own: nothing was aggregated.
     found = await metering.read_org_totals(org_id, [], day)
     assert found.total == {PREMIUM: Total.of(alike(3), now_ms - 9_000)}

@@ -1,4 +1,4 @@
-"""The journal's own arithmetic: where a record is, what stands there, and how much fits."""
+"""The journal's arithmetic: where a record is, how it is stored, and how much fits."""
 
 import uuid
 from typing import Any
@@ -88,7 +88,7 @@ def test_an_id_of_another_version_has_no_address(anything: uuid.UUID) -> None:
 
 @pytest.mark.parametrize(("shards", "lanes"), [(1, 1), (8, 1), (15, 1), (16, 2), (64, 8)])
 def test_pages_take_turns_in_the_lanes(shards: int, lanes: int) -> None:
-    """All lanes of a region have as many pages, whatever the ids."""
+    """All lanes of a region have as many pages."""
     assert lanes_of(shards) == lanes
     used = [0] * lanes
     for page in range(16):
@@ -99,7 +99,7 @@ def test_pages_take_turns_in_the_lanes(shards: int, lanes: int) -> None:
 
 
 def test_no_name_of_a_record_is_another_attributes() -> None:
-    """Records are told from everything else by the length of their names."""
+    """Only names of records have their length."""
     address = address_of(minted(NOW_MS))
     assert address is not None
     terms = store_form(PLAIN).name
@@ -152,7 +152,7 @@ def test_terms_have_the_same_name_everywhere_and_others_another() -> None:
     ],
 )
 def test_what_is_no_record_is_never_nothing(damage: dict[str, Any]) -> None:
-    """A page with it is told to be unreadable, also if its other records are fine."""
+    """The page is unreadable, even if its other records are fine."""
     terms = store_form(PLAIN)
     good = {private_name(0): encode_entry(an_entry()), terms.name: terms.data}
     page = {"PK": "p", "SK": "019b0000000", **good, **damage}

@@ -44,7 +44,7 @@ async def test_kill_9_loses_nothing_and_counts_nothing_twice(
         told = _told([url, org_id, zone, str(midnight_ms), str(RECORDS)], lines_max)
         for number in told:
             audit.report(reported(org_id, zone, midnight_ms, number))
-        # What was told is counted, now, whatever else was.
+        # Every acknowledged record is counted.
         records = list(audit.reported.values())
         for first in range(0, len(records), 100):
             part = records[first : first + 100]
@@ -71,7 +71,7 @@ def _recent_midnight(now_ms: int) -> tuple[str, int]:
 
 
 def _told(arguments: list[str], lines_max: int | None) -> set[int]:
-    """Start a process, kill it after so many acknowledgements, and return what was told."""
+    """Start a process, kill it after so many acknowledgements, and return these."""
     command = [sys.executable, str(PROCESS), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
         assert process.stdout is not None

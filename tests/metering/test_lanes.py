@@ -1,4 +1,4 @@
-"""An organisation that is made anew may have more lanes: what it posted is read once."""
+"""A recreated organisation may have more lanes: its records are read once."""
 
 from dataclasses import replace
 

@@ -105,7 +105,7 @@ async def test_a_batch_looks_up_all_that_it_would_refuse_in_one_read(
 async def test_a_label_that_was_taken_out_of_the_file_since(
     metering: Metering, store: Store, policy: Policy, clock: ShiftedClock
 ) -> None:
-    """What was counted under it stays counted, and is answered as such."""
+    """The record stays counted, and is answered as such."""
     usage = a_usage()
     first = await metering.record(policy, usage)
     models = {model.label: model for model in CATALOGUE if model.label != PREMIUM}
@@ -134,7 +134,7 @@ class Unreadable(ScriptedStore):
 async def test_if_receipts_can_not_be_read_nobody_knows(
     new_metering: MeteringMaker, store: Store, policy: Policy, clock: ShiftedClock
 ) -> None:
-    """A client that is told 400 drops the record; told to try again, it keeps it."""
+    """After a 400 a client drops the record; after a 503 it keeps it."""
     metering = new_metering(Unreadable(store), clock)
     usage = a_usage(timestamp_ms=clock.now_ms() - LATE_MS_MAX - 1)
     with pytest.raises(StoreUnavailableError):

@@ -63,7 +63,7 @@ def live_of(store: Store, clock: Clock) -> LiveSums:
 async def test_what_was_acknowledged_is_in_it_at_once(
     store: Store, metering: Metering, clock: Clock
 ) -> None:
-    """Before any aggregation and after, whichever instance asks."""
+    """Before any aggregation and after, from every instance."""
     policy = a_policy()
     elsewhere = live_of(store, clock)
     for count in range(1, 4):
@@ -137,7 +137,7 @@ async def test_it_is_what_the_records_add_up_to_whatever_happens(
 
 
 async def test_what_has_not_changed_is_not_parsed_again(clock: ManualClock) -> None:
-    """Pages of the same weight are skipped, and regions that nobody posts into are not read."""
+    """Pages of the same weight and regions without new records are skipped."""
     store, policy = MemoryStore(clock), a_policy()
     metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
     for _ in range(4):
@@ -224,7 +224,7 @@ async def test_a_page_that_can_not_be_read_concerns_its_organisation_alone(
 
 
 async def test_a_reading_that_fails_half_way_leaves_nothing_wrong(clock: ManualClock) -> None:
-    """The next one begins anew, and is exact."""
+    """The next one is exact."""
     store, policy = FailingStore(clock), a_policy()
     metering = Metering(store, clock, PriceBook(store, clock, CATALOGUE))
     for count in range(1, 30):

@@ -105,7 +105,7 @@ async def stored(memory: Store, policy: Policy, day: str) -> int:
 async def test_a_full_page_never_changes_again_and_its_children_take_the_rest(
     metering: Metering, memory: MemoryStore, clock: ManualClock, policy: Policy, digits: int
 ) -> None:
-    """To whatever depth the ids are alike; every record is found again where it is."""
+    """With ids alike to any depth; every record is found again."""
     usages = [a_usage(request_id) for request_id in alike(clock.now_ms(), digits, 400)]
     seen: dict[str, Item] = {}
     for start in range(0, len(usages), 20):
@@ -155,7 +155,7 @@ async def test_a_hundred_records_with_all_the_tags_there_can_be(
 async def test_a_record_on_a_page_is_a_duplicate_for_as_long_as_the_page_is(
     metering: Metering, memory: MemoryStore, clock: ManualClock, policy: Policy, hours: int
 ) -> None:
-    """Also when its id has become too old to be new; also on a child; and another body is told."""
+    """Also if its id is too old to be new; also on a child; another body is refused."""
     usages = [a_usage(request_id) for request_id in alike(clock.now_ms(), 14, 200)]
     for start in (0, 100):
         await metering.record_many(policy, usages[start : start + 100])
@@ -171,7 +171,7 @@ async def test_a_record_on_a_page_is_a_duplicate_for_as_long_as_the_page_is(
 async def test_the_id_alone_says_that_it_is_too_old_or_ahead(
     metering: Metering, memory: MemoryStore, clock: ManualClock, policy: Policy, away_ms: int
 ) -> None:
-    """Whatever the timestamp says; nothing is written."""
+    """With any timestamp; nothing is written."""
     request_id = minted(clock.now_ms() + away_ms)
     for timestamp_ms in (None, clock.now_ms()):
         with pytest.raises(InvalidValueError, match="request_id"):
@@ -188,7 +188,7 @@ async def passes(send: Callable[[], Awaitable[None]]) -> None:
 async def test_a_lost_reply_is_known_again_by_its_nonce(
     memory: MemoryStore, clock: ManualClock, policy: Policy
 ) -> None:
-    """Also on a child of its page; and nobody else's record is taken for one's own."""
+    """Also on a child of its page; another sender's record is never taken for one's own."""
     wire = ScriptedStore(memory)
     metering, other = new_instance(wire, clock), new_instance(memory, clock)
     ids = alike(clock.now_ms(), 14, 150)
@@ -280,7 +280,7 @@ async def test_a_late_answer_is_put_down_for_repair_and_the_next_run_counts_it(
 async def test_nobody_is_told_that_a_late_record_counts_before_its_repair_is_asked_for(
     memory: MemoryStore, clock: ManualClock, policy: Policy
 ) -> None:
-    """Then nobody knows; whoever asks again asks for the repair again."""
+    """The outcome is unknown; a repetition requests the repair again."""
     wire = SlowWire(memory, clock, 3 * TICK_MS)
     metering = new_instance(wire, clock)
     wire.repairs_fail = True

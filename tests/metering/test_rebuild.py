@@ -1,4 +1,4 @@
-"""Totals of a day made anew from the journal: whatever was lost, for one or for everybody."""
+"""Rebuilding the totals of a day from the journal, of one organisation or of all."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def key_of(item: Item) -> Key:
 async def test_lost_totals_of_a_day_come_back(
     store: Store, metering: Metering, clock: ShiftedClock
 ) -> None:
-    """Days, hours and tags, each as it was; those of others and of other days are left alone."""
+    """Days, hours and tags; totals of others and of other days do not change."""
     policies = [a_policy(tag_keys=("team",)) for _ in range(2)]
     day = org_day("UTC", clock.now_ms())
     for policy in policies:
@@ -65,7 +65,7 @@ async def test_lost_totals_of_a_day_come_back(
 async def test_a_rebuild_of_an_open_day_counts_nothing_twice(
     store: Store, metering: Metering, clock: ShiftedClock
 ) -> None:
-    """The next fold goes on from what the rebuild has written, and misses nothing."""
+    """The next fold continues from the rebuilt totals, and misses nothing."""
     policy = replace(a_policy(), tag_keys=("team",))
     aggregator = Aggregator(store, clock)
     day = org_day("UTC", clock.now_ms())
@@ -77,5 +77,5 @@ async def test_a_rebuild_of_an_open_day_counts_nothing_twice(
         total = (await metering.read_totals(policy.scope_key, [PREMIUM], day))[PREMIUM]
         assert total.requests == 2 * number
         clock.shift_ms += TICK_MS
-        # What was open is closed by now: that is written, and is no change.
+        # The open tick is closed by now: that is written, and is no change.
         assert (await aggregator.rebuild_day(day)).changes == ()

@@ -61,7 +61,7 @@ def today(clock: ShiftedClock, zone: str = "UTC") -> str:
 
 
 async def live(metering: Metering, policy: Policy, day: str) -> dict[str, Counters]:
-    """What was counted until now, of those labels that have anything."""
+    """The live requests of the labels that have any."""
     totals = await metering.read_totals(policy.scope_key, LABELS, day, live=True)
     return {label: total.counters for label, total in totals.items() if total.requests}
 
@@ -121,7 +121,7 @@ async def test_a_duplicate_gets_the_original_answer(
 async def test_concurrent_copies_of_a_record_count_once(
     new_metering: MeteringMaker, store: Store, policy: Policy, clock: ShiftedClock
 ) -> None:
-    """One of them is accepted, whichever instance it went to; all get the same answer."""
+    """One of them is accepted, on any instance; all get the same answer."""
     instances = [new_metering(store, clock) for _ in range(3)]
     usage = a_usage()
     answers = await asyncio.gather(
@@ -135,7 +135,7 @@ async def test_concurrent_copies_of_a_record_count_once(
 async def test_a_request_id_with_another_body_is_a_conflict(
     metering: Metering, policy: Policy, clock: ShiftedClock
 ) -> None:
-    """Whatever differs, now or at the same moment; the first stays as it is."""
+    """For any difference, now or at the same moment; the first record stays."""
     request_id = str(uuid.uuid4())
     await metering.record(policy, a_usage(request_id))
     with pytest.raises(RequestIdReusedError) as reused:

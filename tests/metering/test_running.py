@@ -1,4 +1,4 @@
-"""Today's total as one process knows it: what was read, and what it counted since."""
+"""Today's total as one process knows it: the last read, and its own records since."""
 
 from pricekeeper.metering.counters import Account, Counters, Total
 from pricekeeper.metering.known_totals import ACCOUNTS_MAX, SLICE_MS, SLICES_MAX, RunningTotals
@@ -12,7 +12,7 @@ def total(requests: int, as_of_ms: int) -> Total:
 
 
 def test_nothing_is_known_before_a_total_was_read() -> None:
-    """What was counted until then is remembered."""
+    """Records counted before that are kept."""
     running = RunningTotals()
     running.count(ACCOUNT, ONE, 1_000)
     assert running.total(ACCOUNT) is None
@@ -23,7 +23,7 @@ def test_nothing_is_known_before_a_total_was_read() -> None:
 
 
 def test_what_was_counted_since_is_added_to_what_was_read() -> None:
-    """A newer total contains what was counted before it, and that is not added again."""
+    """A newer total contains earlier records; they are not added again."""
     running = RunningTotals()
     running.rebase(ACCOUNT, total(10, as_of_ms=5_000), 0)
     for at_ms in (6_000, 7_000, 8_000):

@@ -87,7 +87,7 @@ async def test_who_asks_at_once_shares_one_sum(
 async def test_a_sum_is_used_again_for_a_second(
     metering: Metering, reads: HeldReads, policy: Policy, clock: SteppedClock
 ) -> None:
-    """From the moment it began; then it is made anew."""
+    """From the moment it began; then a new one is made."""
     assert await requests(metering, policy, clock) == 0
     for step_ms, sums in ((REUSE_MS - 1, 1), (1, 2), (REUSE_MS - 1, 2), (1, 3)):
         clock.monotonic_now_ms += step_ms

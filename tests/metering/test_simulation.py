@@ -3,7 +3,7 @@
 Several instances count for apps in three zones, around the midnight of each. Their wire loses
 requests and replies, delivers late, up to minutes, and their processes die. Their clocks are up to
 two seconds wrong. Clients repeat a third of their records, some ids have their time in them and
-some not, and whatever was not answered is reported again. Another service counts in a store of its
+some not, and unanswered records are reported again. Another service counts in a store of its
 own, which is adopted again and again. Two aggregators and the adoption are stopped at any read or
 write. However it goes, the
 totals are those of the distinct records.
@@ -142,7 +142,7 @@ class World:
         return Reported(policy, usage, usage.timestamp_ms or now_ms)
 
     async def client(self) -> None:
-        """Report, now and then again, and go on whatever happens."""
+        """Report and sometimes repeat, through every failure."""
         for _ in range(RECORDS):
             if self.random.random() < 0.1:
                 await self.count_elsewhere()
@@ -199,7 +199,7 @@ class World:
             await self.turns.turn()
 
     async def settle(self) -> None:
-        """Let everything arrive; report what was not answered; sum up once more."""
+        """Let everything arrive; report unanswered records; sum up once more."""
         await self.wire.deliver()
         await self.torn.deliver()
         survivor = self.variant.metering(self.calm, self.clock)
@@ -246,7 +246,7 @@ def set_full_weight(weight: int) -> None:
 
 @pytest.mark.parametrize("first", batches(HISTORIES, HISTORIES_EACH))
 def test_the_totals_are_those_of_the_distinct_records(first: int) -> None:
-    """Whatever is lost, repeated, late or dead; and no total ever goes back."""
+    """With losses, repetitions, delays and crashes; and no total ever goes back."""
     befell: Counter[str] = Counter()
     records = answers = crashes = days = 0
     for seed in range(first, first + HISTORIES_EACH):

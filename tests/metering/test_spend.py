@@ -1,4 +1,4 @@
-"""What was spent this month, out of the stored totals: the same in every process, on each store."""
+"""The spend of the month, from the stored totals: the same in every process and store."""
 
 from datetime import UTC, datetime
 

@@ -1,7 +1,7 @@
 """Items that the port can't even hold: beside them, neighbours are counted and read as ever.
 
 DynamoDB lets another program write fractions and types of its own into our tables; a SQLite file
-may hold bytes that nobody can decode. Both come in one reply with the items of others.
+may hold bytes that can't be decoded. Both come in one reply with the items of others.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ async def test_the_neighbour_is_aggregated_and_read(
     again = await Aggregator(store, clock).run_once()
     assert again.since_last_ms is not None, "the run is complete without the strange account"
 
-    # Once somebody has taken it away, the next run makes the total whole.
+    # Once it is removed, the next run makes the total complete.
     await store.delete(Delete(*place))
     clock.shift_ms += 10 * 60_000
     mended = await Aggregator(store, clock).run_once()

@@ -1,4 +1,4 @@
-"""The first values of a tag are told apart, the others count as one: for good, for everybody."""
+"""The first values of a tag have totals of their own, the others share one, for good."""
 
 import asyncio
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def limiter(store: Store, values_max: int = 3) -> TagValues:
 
 
 async def test_values_beyond_the_first_count_as_one(store: Store) -> None:
-    """Also for another aggregator, which has seen others, and in whatever order they come."""
+    """Also for another aggregator that has seen others, in any order."""
     org = a_policy().org_id
     first = await limiter(store).register_values(sums(org, ["c", "a", "b", "d", "e"]), Tally())
     assert requests_by_value(first) == {"c": 1, "a": 1, "b": 1, OTHER: 2}
@@ -96,7 +96,7 @@ async def test_one_key_of_a_day_is_reported_once(store: Store) -> None:
 
 
 async def test_values_that_cannot_be_read_hold_up_nothing_else(store: Store) -> None:
-    """The totals of that tag are left aside; the account's and the hour's go on."""
+    """The totals of that tag are omitted; the account's and the hour's are written."""
     org = a_policy().org_id
     await limiter(store).register_values(sums(org, ["a"]), Tally())
     key = tag_values_key(org, "team", DAY)

@@ -23,7 +23,7 @@ async def test_an_older_day_does_not_shorten_the_list(store: Store) -> None:
 
 
 async def test_a_partition_says_what_it_holds(store: Store) -> None:
-    """Whoever wants days need not look where there are hours alone."""
+    """A reader of days need not look where there are hours alone."""
     org, reader = a_policy().org_id, RangeReader(store, ShiftedClock())
     writer = TotalWriter(store, ShiftedClock(), RETENTION_DAYS)
     await writer.list_partition(org, f"ORG#{org}#APP#a#LABEL#premium", "20990110", "has_hours")

@@ -69,7 +69,7 @@ async def test_a_day_without_usage_is_nothing(metering: Metering, policy: Policy
 async def test_an_organisation_is_the_sum_of_its_apps_and_lists_them(
     metering: Metering, clock: ShiftedClock, store: Store
 ) -> None:
-    """Its own, and nobody else's; also on labels that were not asked for."""
+    """Only its own; also on labels not asked for."""
     one = a_policy(AppId("one"))
     two = a_policy(AppId("two"), org_id=one.org_id)
     for policy, label in ((one, PREMIUM), (two, PREMIUM), (two, PREMIUM), (two, STANDARD)):
@@ -90,7 +90,7 @@ async def test_an_organisation_is_the_sum_of_its_apps_and_lists_them(
 async def test_a_change_of_the_quota_scope_during_the_day_loses_nothing(
     metering: Metering, clock: ShiftedClock, store: Store
 ) -> None:
-    """What was counted for the organisation and what for its apps is all its own."""
+    """Both the organisation's and its apps' records are its own."""
     before = a_policy(quota_scope=QuotaScope.ORG)
     after = a_policy(quota_scope=QuotaScope.APP, org_id=before.org_id)
     for policy in (before, before, after):
@@ -105,7 +105,7 @@ async def test_a_change_of_the_quota_scope_during_the_day_loses_nothing(
 async def test_an_organisation_made_anew_with_more_shards_keeps_what_it_had(
     metering: Metering, clock: ShiftedClock, store: Store
 ) -> None:
-    """It goes over as many lanes as anybody has used, and over none of them twice."""
+    """It reads as many lanes as were ever used, and none of them twice."""
     few = a_policy(agg_shard_count=8)
     many = a_policy(agg_shard_count=64, org_id=few.org_id)
     for _ in range(20):
@@ -172,7 +172,7 @@ def stale_account(policy: Policy, clock: ShiftedClock) -> Account:
 async def test_a_clock_that_is_ahead_makes_no_total_complete_in_the_future(
     new_metering: MeteringMaker, policy: Policy, clock: ShiftedClock, store: Store
 ) -> None:
-    """An answer contains its own record, whatever the aggregator's clock says."""
+    """An answer contains its own record even if the aggregator's clock is ahead."""
     await new_metering(store, clock).record(policy, a_usage())
     ahead = ShiftedClock()
     ahead.shift_ms = clock.shift_ms + 600_000

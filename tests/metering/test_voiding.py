@@ -1,4 +1,4 @@
-"""A voided record is in no total any more: live, folded, made anew, by hour and tag, in budgets."""
+"""A voided record is in no total: live, folded, rebuilt, by hour and tag, in budgets."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -162,7 +162,7 @@ async def test_a_list_takes_no_more_reads_for_what_is_voided(world: World) -> No
     reads: list[str] = []
 
     class Watched:
-        """The store, and what was called."""
+        """The store, and its calls."""
 
         def __getattr__(self, name: str) -> object:
             reads.append(name)
@@ -203,7 +203,7 @@ EVENTS = st.lists(st.tuples(RECORD, st.integers(0, 2), st.none() | st.integers(0
 @settings(max_examples=60, deadline=None)
 @given(EVENTS, st.data())
 def test_totals_move_forward_through_corrections(events: Any, data: st.DataObject) -> None:
-    """Whoever has read more wins, also if that is less money; older readings are refused."""
+    """The longer reading wins, even with a smaller sum; older readings are refused."""
     posted: list[tuple[int, Counters]] = []
     for record, tick, void_tick in events:
         posted.append((tick, record))

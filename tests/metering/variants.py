@@ -70,7 +70,7 @@ class _Passing(FaultyStore):
 
 
 class _NoReceipt(_Passing):
-    """Counts whatever comes: the receipt is written, but nobody minds one that is there."""
+    """Counts every record: the receipt is written, but one that exists is ignored."""
 
     async def transact(self, operations: Sequence[Write]) -> None:
         await self._store.transact(
@@ -90,7 +90,7 @@ class _Apart(_Passing):
 
 
 class _NoMarker(_Passing):
-    """Nobody is told in which region something was posted."""
+    """No marker names the region of a page."""
 
     async def put(self, operation: Put) -> None:
         if not operation.key.pk.startswith("TICK#"):
@@ -98,7 +98,7 @@ class _NoMarker(_Passing):
 
 
 class _NoTick(_Passing):
-    """Nobody is told that something was posted in a tick."""
+    """No marker names the tick of a page."""
 
     async def put(self, operation: Put) -> None:
         if operation.key.pk != TICKS:
@@ -173,7 +173,7 @@ def overwritten_entries(patch: pytest.MonkeyPatch) -> Variant:
 
 
 def endless_pages(patch: pytest.MonkeyPatch) -> Variant:
-    """A page that is full is written to by whoever has not noticed."""
+    """A writer that has not noticed that a page is full writes to it."""
     sound = page_update
 
     def broken(key: Key, records: Sequence[Written], expires: int) -> Update:
@@ -231,7 +231,7 @@ def never_repaired(patch: pytest.MonkeyPatch) -> Variant:
 
 
 def parts_added(patch: pytest.MonkeyPatch) -> Variant:
-    """What is found in an open tick is added to what was found before."""
+    """Records of an open tick are added to the earlier reading."""
 
     def forward(
         self: Fold, found: Mapping[int, Counters], through: int, closable: int, _: int = 0
@@ -273,7 +273,7 @@ def going_back(patch: pytest.MonkeyPatch) -> Variant:
 
 
 def checkpoint_past_failures(patch: pytest.MonkeyPatch) -> Variant:
-    """The checkpoint moves although somebody's totals could not be written."""
+    """The checkpoint moves although some totals could not be written."""
 
     def fail(self: Tally, accounts: int, error: Exception) -> None:
         self.unreadable += accounts

@@ -73,7 +73,6 @@ _CLOSED_TICK: Final = "closed_tick"
 _BEGAN: Final = "began_at_ms"
 _AWAITED: Final = "awaited_since_ms"
 _COST_MICROS: Final = "cost_usd_micros"
-_COST_PICOS: Final = "cost_usd_picos"
 _AS_OF: Final = "as_of_ms"
 _LACKING: Final = "lacking_since_ms"
 _REQUIRED: Final = (*COUNTER_NAMES, _REV)
