@@ -55,6 +55,22 @@ def test_every_module_that_a_document_names_exists(name: str) -> None:
             assert set(names.split(".")) <= functions_in(root / path), f"{path}: {names}"
 
 
+def test_every_method_that_the_tour_names_exists() -> None:
+    """`Class.method`, where the module was named before."""
+    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
+    known = {
+        f"{node.name}.{inner.name}"
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for inner in node.body
+        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    named = set(re.findall(r"`([A-Z]\w+\.\w+)`", (DOCS / "tour.md").read_text()))
+    assert named
+    assert named - known == set()
+
+
 def test_every_link_to_a_decision_finds_its_page() -> None:
     pages = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
     links = {
