@@ -1,4 +1,4 @@
-/** A real Chromium, and a page in it as somebody sees it. */
+/** A real Chromium, and a page in it. */
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -33,7 +33,7 @@ export function useBrowser(): void {
   });
 }
 
-/** Messages of the browser that somebody should have seen: a refused script, an error nobody caught. */
+/** Complaints of the browser: refused scripts, uncaught errors. */
 export type Seen = Page & { complaints: string[] };
 
 /** Open the page at a place, in a fresh profile. At its end nothing may have been complained about. */

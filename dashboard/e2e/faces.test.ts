@@ -71,7 +71,7 @@ describe("faces of the page", () => {
     });
   }
 
-  it("is dark or light as the system is, until somebody chooses", async () => {
+  it("follows the system's colours until a person chooses", async () => {
     await withAdmin(
       "",
       async (page) => {

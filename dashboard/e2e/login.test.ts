@@ -34,7 +34,7 @@ describe("logging in", () => {
     await withPage(
       "#/budgets",
       async (page) => {
-        await logIn(page, "a-key-that-nobody-has-ever-made");
+        await logIn(page, "a-key-that-was-never-made");
         await page.getByRole("alert").getByText("This key is not right.").waitFor();
         assert.deepEqual(await violations(page), []);
       },

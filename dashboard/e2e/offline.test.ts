@@ -7,8 +7,8 @@ import { call, company } from "./world";
 
 useBrowser();
 
-describe("when the service is away", () => {
-  it("says so, keeps what was shown, and goes on by itself", async () => {
+describe("when the service can't be reached", () => {
+  it("says so, keeps the last answers, and continues by itself", async () => {
     await withAdmin(
       `#/overview?range=7d&org=${company(1).org_id}`,
       async (page) => {
@@ -17,11 +17,11 @@ describe("when the service is away", () => {
         const before = await readTable(page, "Spend by app");
         await page.context().setOffline(true);
         await page.getByText("offline", { exact: true }).waitFor();
-        await page.getByText("this is how it was before").first().waitFor();
+        await page.getByText("These are older numbers").first().waitFor();
         assert.deepEqual(await readTable(page, "Spend by app"), before);
         await page.context().setOffline(false);
         await page.getByText("live", { exact: true }).waitFor();
-        await page.getByText("this is how it was before").first().waitFor({ state: "hidden" });
+        await page.getByText("These are older numbers").first().waitFor({ state: "hidden" });
       },
       { mayComplain: /ERR_INTERNET_DISCONNECTED|Failed to load resource/ },
     );
@@ -53,13 +53,16 @@ describe("when the service is away", () => {
             status: 503,
             headers: { "retry-after": "7" },
             contentType: "application/problem+json",
-            body: JSON.stringify({ code: "STORE_UNAVAILABLE", detail: "The store is away." }),
+            body: JSON.stringify({
+              code: "STORE_UNAVAILABLE",
+              detail: "The store can't be reached.",
+            }),
           }),
         );
         await logIn(page);
         const alert = page.getByRole("alert");
         await alert.getByText("The service can't answer").waitFor();
-        assert.match(await alert.innerText(), /The store is away\. Try again in 7 s\./);
+        assert.match(await alert.innerText(), /The store can't be reached\. Try again in 7 s\./);
         await page.unroute("**/api/v1/budgets*");
         await alert.getByRole("button", { name: "Try again" }).click();
         await page.getByRole("columnheader", { name: "Budget" }).waitFor();

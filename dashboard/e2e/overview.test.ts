@@ -96,7 +96,7 @@ describe("the overview", () => {
     });
   });
 
-  it("shows a call as soon as it is captured being asked", async () => {
+  it("shows a call as soon as it is captured", async () => {
     const { org_id, apps } = company(2);
     await withAdmin(`#/overview?org=${org_id}&range=24h`, async (page) => {
       await page.getByText("live", { exact: true }).waitFor();

@@ -1,7 +1,7 @@
 /** What the page shows, and the answers that it drew it from. */
 import type { Page } from "playwright-core";
 
-/** A table as it is shown at one moment: each row by its name, with every number in it. */
+/** A shown table at one moment: each row by its name, with every number in it. */
 export interface Shown {
   rows: Record<string, string[]>;
   foot: string[];

@@ -6,7 +6,7 @@ import { settled, useBrowser, withAdmin } from "./browser";
 import { newId } from "./traffic";
 import { appPath, bearer, call, company, orgPath } from "./world";
 
-/** Where the pictures go: into the documents if somebody says so, else to be thrown away. */
+/** Where the pictures go: the folder that the environment names, or a temporary one. */
 const FOLDER =
   process.env["PRICEKEEPER_SCREENSHOTS"] ?? (await mkdtemp(join(tmpdir(), "pricekeeper-page-")));
 const DESK = { width: 1440, height: 900 };
@@ -88,7 +88,7 @@ describe("pictures of the page", () => {
           await page.mouse.move(0, 0);
           await page.screenshot({ path: join(FOLDER, `${name}.png`) });
         },
-        // A call that nobody asked for has no decision, which the browser complains about.
+        // A call without an authorization has no decision, and the browser reports the 404.
         { colorScheme, viewport, mayComplain: /status of 404/ },
       );
     });

@@ -1,4 +1,4 @@
-// Shows the page while it is edited: built anew at each change, with the data of a running service.
+// Serves the page during development: rebuilt at each change, with the data of a running service.
 //     PRICEKEEPER_URL=http://127.0.0.1:8080 npm run dev
 import { mkdtemp, readFile } from "node:fs/promises";
 import { createServer, request } from "node:http";

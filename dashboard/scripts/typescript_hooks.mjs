@@ -1,5 +1,5 @@
-// Finds files that are imported without their ending, and takes their types away. What was made of a
-// file is kept under the hash of its content, because the compiler takes a second to load.
+// Finds files that are imported without their ending, and strips their types. The result is cached
+// under the hash of the file, because the compiler takes a second to load.
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { mkdir, readFile, rename, writeFile } from "node:fs/promises";

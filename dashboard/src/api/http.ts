@@ -33,15 +33,15 @@ export class Problem extends Error {
 /** Whether the last request reached the service. */
 export const reachable = new Cell(true);
 
-/** What is left of the rate limit of reports, and when it is whole again: for whoever polls. */
+/** What is left of the rate limit of reports, and when it is full again. Polling reads it. */
 export const allowance = new Cell<{ limit: number; left: number; resetMs: number } | null>(null);
 
-/** Ask the service, as whoever has logged in. */
+/** Ask the service with the session's credentials. */
 export async function ask<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await request("GET", path, undefined, signal)) as T;
 }
 
-/** Change something, as whoever has logged in. */
+/** Change something with the session's credentials. */
 export async function change<T>(
   method: "PUT" | "PATCH" | "POST" | "DELETE",
   path: string,
@@ -85,7 +85,7 @@ export function writeJson(value: unknown): string {
 /** The headers that prove who asks; a token that is about to end is exchanged first. */
 export async function authHeaders(): Promise<Record<string, string>> {
   const current = session.value;
-  if (current === null) throw new Problem(401, "UNAUTHORIZED", "Nobody is logged in.");
+  if (current === null) throw new Problem(401, "UNAUTHORIZED", "You are logged out. Log in again.");
   if (current.credential.kind === "key") return { "x-api-key": current.credential.key };
   if (current.token === undefined || current.token.expiresAtMs - Date.now() < RENEW_MS) {
     renewing ??= renew(current).finally(() => {
@@ -101,12 +101,15 @@ let renewing: Promise<string> | null = null;
 async function renew(current: Session): Promise<string> {
   try {
     const token = await exchange(current.credential);
-    if (token === undefined) throw new Problem(401, "UNAUTHORIZED", "It has no token.");
+    if (token === undefined)
+      throw new Problem(401, "UNAUTHORIZED", "The service's answer has no token. Log in again.");
     setSession({ ...current, token });
     return token.text;
   } catch (error) {
     if (error instanceof Problem && error.status === 401) {
-      endSession("The secret does not work any more. It may have been rotated or revoked.");
+      endSession(
+        "The secret does not work any more. It may have been rotated or revoked. Log in with a new one.",
+      );
     }
     throw error;
   }
@@ -155,7 +158,9 @@ async function send(path: string, how: RequestInit): Promise<Response> {
     throw new Problem(
       0,
       late ? "TIMEOUT" : "OFFLINE",
-      late ? "The service did not answer in time." : "The service can't be reached.",
+      late
+        ? "The service did not answer in time. Try again."
+        : "The service can't be reached. Check that it is running and that you are online.",
     );
   }
 }
@@ -174,8 +179,8 @@ export function endRefusedSession(): void {
   const isKey = session.value.credential.kind === "key";
   endSession(
     isKey
-      ? "The key does not work any more. It may have expired or been deleted."
-      : "The access ended. The secret may have been rotated or revoked.",
+      ? "The key does not work any more. It may have expired or been deleted. Log in with another key."
+      : "The access ended. The secret may have been rotated or revoked. Log in with a new one.",
   );
 }
 

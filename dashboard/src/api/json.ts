@@ -2,11 +2,11 @@
 
 /**
  * A whole number of an answer: money in micro-dollars, tokens, calls. Beyond 2^53 it is a `bigint`,
- * so that nobody can add to it by mistake and get something that is almost right.
+ * so that adding to it by mistake fails instead of being almost right.
  */
 export type Int = number | bigint;
 
-/** As long as nine thousand billions: whatever is shorter is exact as a `number`. */
+/** Integers with fewer digits are exact as a `number`. */
 const LONG = /\d{16}/;
 
 type Reviver = (

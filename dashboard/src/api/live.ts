@@ -1,6 +1,6 @@
 /**
- * The stream of what happens: it is opened with the session, opened anew when it ends, and says which
- * answers are stale. While it is not open, everything is asked anew every few seconds instead.
+ * The stream of events: it is opened with the session, reopened when it ends, and says which answers
+ * are stale. While it is closed, everything is asked again every few seconds.
  */
 import { Cell } from "../state/cell";
 import { session } from "../state/session";
@@ -32,7 +32,7 @@ const TOPICS: Readonly<Record<string, readonly Topic[]>> = {
 
 let stop: (() => void) | null = null;
 
-/** Follow the session: listen while somebody is logged in. */
+/** Follow the session: listen while a person is logged in. */
 export function startLive(): void {
   const follow = (): void => {
     stop?.();
@@ -91,12 +91,12 @@ function listen(): () => void {
     "offline",
     () => {
       reachable.value = false;
-      cut.abort(); // or nobody would notice until the silence is too long
+      cut.abort(); // else the page notices only after a long silence
       touch(EVERYTHING);
     },
     { signal: watch.signal },
   );
-  // A browser has few connections to one service, so tabs that nobody sees hold none.
+  // A browser has few connections to one service, so hidden tabs hold none.
   document.addEventListener(
     "visibilitychange",
     () => {
@@ -113,8 +113,7 @@ function listen(): () => void {
 }
 
 /**
- * Read the stream until it ends. Where it was cut off does not matter: whatever happened meanwhile, the
- * answers are read anew when it is open again.
+ * Read the stream until it ends. Missed events do no harm: answers are read again when it reopens.
  */
 async function readStream(signal: AbortSignal, onEvent: () => void): Promise<void> {
   const headers = { ...(await authHeaders()), accept: "text/event-stream" };
@@ -132,7 +131,7 @@ async function readStream(signal: AbortSignal, onEvent: () => void): Promise<voi
     }
     reachable.value = true;
     live.value = "live";
-    touch(EVERYTHING); // whatever happened while nobody was listening
+    touch(EVERYTHING); // events may have been missed
     const parser = new EventParser(({ type }) => {
       onEvent();
       touch(TOPICS[type] ?? EVERYTHING);
@@ -151,7 +150,7 @@ async function readStream(signal: AbortSignal, onEvent: () => void): Promise<voi
   }
 }
 
-/** Wait until somebody can see the page. */
+/** Wait until the page is visible. */
 function untilVisible(signal: AbortSignal): Promise<void> {
   if (!document.hidden) return Promise.resolve();
   return new Promise((resolve) => {

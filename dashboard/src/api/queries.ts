@@ -14,7 +14,7 @@ export type Topic =
 /** A question and its last answer. */
 export interface Loaded<T> {
   data: T | null;
-  /** Why the last attempt failed; what was known before stays. */
+  /** Why the last attempt failed; the earlier answer is kept. */
   error: Problem | null;
   /** When the answer came. */
   atMs: number | null;
@@ -26,7 +26,7 @@ const INTERVAL_MS = 500;
 const RETRY_MS_MAX = 30_000;
 /** How soon a question is asked again that was refused, such as one for something that is gone. */
 const REFUSED_MS = 10_000;
-/** From which share of the rate limit on questions are asked only as fast as it is filled again. */
+/** Below this share of the rate limit, questions are asked only as fast as it refills. */
 const SCARCE = 0.25;
 const PAGES_MAX = 50;
 
@@ -130,7 +130,7 @@ export function touch(topics?: readonly Topic[]): void {
   }
 }
 
-/** Ask everything anew, because somebody else logs in. */
+/** Forget all answers, because another person logs in. */
 export function forgetAll(): void {
   for (const query of queries.values()) query.stop();
   queries.clear();
@@ -145,11 +145,11 @@ export interface Question<T> {
   key: string;
   fetch: (signal: AbortSignal) => Promise<T>;
   topics: readonly Topic[];
-  /** How often it is asked anew without an event, because it changes as time passes. */
+  /** How often it is asked again without an event, because it changes with time. */
   everyMs?: number;
 }
 
-/** The answer to a question, kept up to date for as long as it is shown; `null` asks nothing. */
+/** The answer to a question, kept up to date while it is shown; `null` asks nothing. */
 export function useQuestion<T>(question: Question<T> | null): Loaded<T> & { reload: () => void } {
   const key = question?.key ?? null;
   // The key is the question

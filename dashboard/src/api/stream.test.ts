@@ -21,7 +21,7 @@ function parse(pieces: Iterable<string>): { events: ServerEvent[]; retries: numb
 }
 
 describe("EventParser", () => {
-  it("hands over whole events, whatever pieces they come in", () => {
+  it("hands over whole events from pieces of any size", () => {
     for (let size = 1; size <= TEXT.length; size += 1) {
       const pieces = TEXT.match(new RegExp(`[^]{1,${size}}`, "g")) ?? [];
       assert.deepEqual(parse(pieces), { events: EVENTS, retries: [1500] });

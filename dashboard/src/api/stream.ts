@@ -1,6 +1,6 @@
 /**
- * Server-sent events over `fetch`: the browser's own `EventSource` can't send the header that says who
- * asks. Reading, parsing and connecting anew are here; what an event means is not.
+ * Server-sent events over `fetch`, because the browser's `EventSource` can't send credentials in a
+ * header. It reads, parses and reconnects; it does not interpret events.
  */
 
 /** One event as it came. */
@@ -23,7 +23,7 @@ export class EventParser {
 
   constructor(
     readonly onEvent: (event: ServerEvent) => void,
-    /** How long to wait before connecting anew, if the service says so. */
+    /** How long to wait before reconnecting, if the service says so. */
     readonly onRetry: (ms: number) => void = () => undefined,
   ) {}
 

@@ -13,7 +13,7 @@ import { colorOf, colorValue, cssValue } from "./colors";
 import type { Stack } from "./series";
 
 export interface ChartProps {
-  /** What it shows, for whoever can't see it. */
+  /** What it shows, for screen readers. */
   caption: string;
   stack: Stack;
   unit: "usd" | "tokens";
@@ -33,7 +33,7 @@ export function StackedBars(props: ChartProps): JSX.Element {
   const data = useMemo(() => heaped(stack), [stack]);
   const names = stack.series.map(({ name }) => name).join("\n");
 
-  // A chart is made anew for other series or colours; new numbers are only put into it.
+  // A chart is rebuilt for other series or colours; new numbers are only put into it.
   // `data` is set by the effect below
   useEffect(() => {
     const box = place.current;
@@ -250,7 +250,7 @@ function options(
   };
 }
 
-/** A mark of the axis: whole where it can be, which is not an amount that anybody has spent. */
+/** A mark of the axis, short: it is a round number and not an amount of an answer. */
 function tick(micros: number): string {
   if (micros === 0) return "$0";
   if (micros >= 10_000) return usdShort(Math.round(micros), "up").replace(/\.00$/, "");

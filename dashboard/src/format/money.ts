@@ -33,7 +33,7 @@ export function usdExact(micros: Int): string {
   return dollars + belowCent;
 }
 
-/** Whether less is the better news, as of what was spent, or more, as of what is left. */
+/** How to round: up for a spent amount, down for a remaining one. */
 export type Toward = "up" | "down";
 
 /** An amount cut to cents (to whole dollars from a thousand on), never to look better than it is. */

@@ -1,7 +1,10 @@
 /**
- * Moments and days as text. A window is the organisation's, so its days and hours are shown in the
- * organisation's time zone; where several are seen at once, hours are those of UTC.
+ * Moments and days as text, in the zone of the organisation that is shown. Where organisations of
+ * several zones are shown, hours are those of UTC.
  */
+
+/** The one zone in which a page shows moments; `View.clock` is the only one that there is. */
+export type Clock = string & { readonly isClock: true };
 
 export const HOUR_MS = 3_600_000;
 export const DAY_MS = 24 * HOUR_MS;

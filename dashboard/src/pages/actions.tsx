@@ -28,7 +28,7 @@ function withReason(path: string, reason: string): string {
 
 function ReasonField(how: { value: string; set: (text: string) => void }): JSX.Element {
   return (
-    <Field name="Reason" hint="It stands in the audit, with who did it and when. No secret in it.">
+    <Field name="Reason" hint="Recorded in the audit log; do not include secrets.">
       {(id) => (
         <input
           id={id}
@@ -83,7 +83,7 @@ export function OverrideDialog({
     >
       <Field
         name="Model"
-        hint={`In force until midnight in ${client.configuration.timezone}, whatever was spent.`}
+        hint={`In force until midnight (${client.configuration.timezone}), ignoring quotas.`}
       >
         {(id) => (
           <select id={id} value={label} onChange={(event) => setLabel(event.currentTarget.value)}>
@@ -121,7 +121,7 @@ export function FreezeButton({ client }: { client: AnyClient }): JSX.Element | n
       </button>
       {isOpen ? (
         <Dialog
-          title={isFrozen ? `Let ${nameOf(client)} call again?` : `Freeze ${nameOf(client)}?`}
+          title={isFrozen ? `Unfreeze ${nameOf(client)}?` : `Freeze ${nameOf(client)}?`}
           verb={isFrozen ? "Unfreeze" : "Freeze"}
           isDangerous={!isFrozen}
           submit={submit}
@@ -129,8 +129,8 @@ export function FreezeButton({ client }: { client: AnyClient }): JSX.Element | n
         >
           <p>
             {isFrozen
-              ? "It gets models and tokens again, within its budgets."
-              : `It gets no models and no tokens of limits${own === "ORG" ? ", and neither does any of its apps" : ""}. Usage that is reported still counts.`}
+              ? "It can select models and take tokens again, within its budgets."
+              : `It can't select models or take tokens of limits${own === "ORG" ? ", nor can its apps" : ""}. Reported usage still counts.`}
           </p>
           <ReasonField value={reason} set={setReason} />
         </Dialog>
@@ -150,7 +150,7 @@ export function RaiseDialog(how: {
   const [reason, setReason] = useState("");
   const micros = parseUsd(text);
   const submit = async (): Promise<void> => {
-    if (micros === null) throw new Error("The limit must be dollars, such as 1,250.50.");
+    if (micros === null) throw new Error("Type the limit in dollars, such as 1,250.50.");
     await change("PATCH", withReason(pathOf(client), reason), patchOf(budget, client, micros));
     touch();
   };
@@ -168,9 +168,7 @@ export function RaiseDialog(how: {
       </p>
       <Field
         name="New limit in dollars"
-        hint={
-          micros === null ? "Dollars, with up to six digits after the point." : usdExact(micros)
-        }
+        hint={micros === null ? "Dollars, with at most six decimals." : usdExact(micros)}
       >
         {(id) => (
           <input

@@ -1,4 +1,4 @@
-/** What somebody was told lately. */
+/** The newest alerts. */
 import type { JSX } from "preact";
 import { usePath } from "../api/queries";
 import type { AlertList } from "../api/wire";
@@ -36,7 +36,7 @@ export function Alerts({ view }: { view: View }): JSX.Element | null {
             </span>
             <Badge tone={TONES[one.state]}>{WORDS[one.state]}</Badge>
             <span class="note">
-              <Away at={one.at} zone={one.org_id === null ? "UTC" : view.zoneOf(one.org_id)} />
+              <Away at={one.at} zone={view.clock} />
             </span>
           </li>
         ))}

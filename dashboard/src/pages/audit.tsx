@@ -17,7 +17,7 @@ import { changesOf, type SideChange } from "./audit_changes";
 /** What else the entries can be narrowed by. */
 const FIELDS = [
   ["actor", "Who did it"],
-  ["action", "What was done"],
+  ["action", "Which action"],
 ] as const;
 const EVERY_MS = 10_000;
 /** How many pages without an entry in them are passed over. */
@@ -32,7 +32,7 @@ export function Audit({ view }: { view: View }): JSX.Element {
   return (
     <Panel
       title="Audit"
-      note={`${view.span.title}, every change by a person or a key, the newest first`}
+      note={`${view.span.title}, every change by a person or a key, newest first`}
     >
       <Answer of={entries} lines={8}>
         {(page) => (
@@ -44,8 +44,8 @@ export function Audit({ view }: { view: View }): JSX.Element {
               keyOf={(one) => one.id}
               textOf={(one) => JSON.stringify(one)}
               empty={{
-                title: "Nobody changed anything",
-                text: "Not in this range, and not with these filters.",
+                title: "No changes",
+                text: "None in this range with these filters. Choose a longer range or clear filters.",
               }}
               controls={<Narrowing view={view} />}
               below={(one) => (one.id === open ? <Sides entry={one} /> : null)}
@@ -123,7 +123,7 @@ function columnsOf(
   open: string | null,
   setOpen: (id: string | null) => void,
 ): Column<AuditEntry>[] {
-  const zone = view.zone ?? UTC;
+  const zone = view.clock;
   return [
     {
       name: "When",
@@ -227,7 +227,7 @@ function Sides({ entry }: { entry: AuditEntry }): JSX.Element {
   );
 }
 
-/** Whom or what it was done to, by name where it has one. */
+/** The target of a change, by name where it has one. */
 function targetOf(view: View, target: string): string {
   const client = /^org-([0-9a-f-]{36})(?:-app-(.+))?$/.exec(target);
   if (client === null) return target;

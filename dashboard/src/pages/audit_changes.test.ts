@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { changesOf } from "./audit_changes";
 
-describe("what was changed", () => {
-  it("is told member by member", () => {
+describe("a change", () => {
+  it("is shown member by member", () => {
     const before = { quotas: { premium: 1, economy: 2 }, org_name: "A", tag_keys: ["x"] };
     const after = { quotas: { premium: 5, economy: 2 }, tag_keys: ["x", "y"], frozen: true };
     assert.deepEqual(changesOf(before, after), [

@@ -1,4 +1,4 @@
-/** How a budget stands: over, near or fine, and the bar that shows it. */
+/** The state of a budget: over, near or fine, and its bar. */
 import type { JSX } from "preact";
 import type { ClientBudget } from "../api/wire";
 import { percent, ratio } from "../format/money";
@@ -54,7 +54,7 @@ export function BudgetBar({ budget, name }: { budget: ClientBudget; name: string
   );
 }
 
-/** What a budget is called, with whose it is. */
+/** The name of a budget, with its owner. */
 export function budgetName(budget: ClientBudget): string {
   const owner =
     budget.app_name === undefined ? budget.org_name : `${budget.org_name} / ${budget.app_name}`;

@@ -1,4 +1,4 @@
-/** Every budget: how it stands, when it begins anew, and what can be done about it. */
+/** Every budget: its state, its reset, and actions on it. */
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { ask } from "../api/http";
@@ -40,7 +40,7 @@ export function Budgets({ view }: { view: View }): JSX.Element {
       <HealthTiles budgets={budgets.data?.rows ?? null} />
       <Panel
         title="Budgets"
-        note="spent, unsettled and held count; windows are the organisation's own"
+        note="taken = spent + unsettled + held, as of now; windows are the organisation's"
         actions={<Key />}
       >
         <Answer of={budgets} lines={8}>
@@ -87,7 +87,7 @@ function HealthTiles({ budgets }: { budgets: ClientBudget[] | null }): JSX.Eleme
     budgets === null ? <span class="gap" /> : <Count value={value} />;
   return (
     <dl class="tiles few" aria-label="Health">
-      <Tile name="Spent" tone={counts.over > 0 ? "over" : "plain"} note="no call fits any more">
+      <Tile name="Spent" tone={counts.over > 0 ? "over" : "plain"} note="the next call is denied">
         {shown(counts.over)}
       </Tile>
       <Tile name="Near" tone={counts.near > 0 ? "near" : "plain"} note="80 % or more is taken">
@@ -247,7 +247,7 @@ function columnsOf(
         return (
           <span class="two-lines to-the-right">
             <Expected forecast={forecast} />
-            <SpentAt forecast={forecast} zone={view.zoneOf(one.org_id)} />
+            <SpentAt forecast={forecast} zone={view.clock} />
           </span>
         );
       },
@@ -263,7 +263,7 @@ function columnsOf(
       by: (one) => one.resets_at,
       show: (one) => (
         <span class="two-lines">
-          <Away at={one.resets_at} zone={view.zoneOf(one.org_id)} />
+          <Away at={one.resets_at} zone={view.clock} />
           <span class="note">
             {one.window.toLowerCase()}
             {one.enforcement === "SOFT" ? ", soft" : ""}

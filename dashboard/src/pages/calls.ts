@@ -1,7 +1,7 @@
 /** Calls of one organisation or several, page by page. Pure. */
 import type { UsageRecord } from "../api/wire";
 
-/** A record, and whose it is. */
+/** A record with its organisation. */
 export type Call = UsageRecord & { org_id: string };
 
 export interface Calls {

@@ -76,7 +76,7 @@ function One({
     if (client.error !== null) return <Failure problem={client.error} reload={client.reload} />;
     return <Waiting lines={8} />;
   }
-  const zone = view.zoneOf(org);
+  const zone = view.clock;
   return (
     <div class="stackup">
       <Head view={view} client={client.data} today={today.data} />
@@ -101,7 +101,7 @@ function One({
         <Sessions view={view} path={path} zone={zone} />
       </div>
       {app === undefined ? null : <Authorizations path={path} zone={zone} />}
-      <Settings client={client.data} orgName={view.nameOf(org)} />
+      <Settings client={client.data} orgName={view.nameOf(org)} zone={zone} />
     </div>
   );
 }
@@ -132,7 +132,7 @@ function Head(how: {
         {client.frozen === undefined ? null : (
           <Badge tone="over" title={client.frozen.reason}>
             frozen {client.frozen.scope === "ORG" ? "with its organisation" : ""} since{" "}
-            <Moment at={client.frozen.at} zone={zone} />: {client.frozen.reason}
+            <Moment at={client.frozen.at} zone={view.clock} />: {client.frozen.reason}
           </Badge>
         )}
         {today?.sticky_fallback_active ? <Badge tone="near">fallback in force</Badge> : null}

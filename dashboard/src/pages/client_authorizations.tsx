@@ -1,4 +1,5 @@
-/** Calls under way, and those that nobody has settled. */
+/** Calls in flight, and unsettled ones. */
+import type { Clock } from "../format/time";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { usePath } from "../api/queries";
@@ -10,7 +11,7 @@ import { Away, Instant } from "../parts/time";
 
 const STATES = ["open", "unsettled"] as const;
 
-export function Authorizations({ path, zone }: { path: string; zone: string }): JSX.Element {
+export function Authorizations({ path, zone }: { path: string; zone: Clock }): JSX.Element {
   const [state, setState] = useState<(typeof STATES)[number]>("open");
   const found = usePath<AuthorizationList>(`${path}/authorizations?status=${state}`, [
     "authorizations",
@@ -66,9 +67,7 @@ export function Authorizations({ path, zone }: { path: string; zone: string }): 
   return (
     <Panel
       title="Authorizations"
-      note={
-        state === "open" ? "calls under way" : "charged at their hold, until somebody settles them"
-      }
+      note={state === "open" ? "calls in flight" : "charged at their hold until usage is reported"}
     >
       <Answer of={found}>
         {(list) => (
@@ -79,7 +78,7 @@ export function Authorizations({ path, zone }: { path: string; zone: string }): 
             keyOf={(one) => one.authorization_id}
             empty={
               state === "open"
-                ? { title: "No call is under way" }
+                ? { title: "No call is in flight" }
                 : { title: "Everything is settled" }
             }
             controls={

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useList } from "../api/queries";
 import type { FlipAnswer } from "../api/wire";
 import { colorOf } from "../charts/colors";
-import { duration, isDate, moment, startOfDay, addDays } from "../format/time";
+import { type Clock, duration, isDate, moment, startOfDay, addDays } from "../format/time";
 import { Money } from "../parts/amounts";
 import { Answer, Badge, Panel } from "../parts/panel";
 import { type Column, Table } from "../parts/table";
@@ -22,7 +22,7 @@ const REASONS: Readonly<Record<FlipAnswer["reason"], [string, "near" | "info" | 
 
 export function Flips(how: {
   path: string;
-  zone: string;
+  zone: Clock;
   span: Span;
   order: string[];
 }): JSX.Element {
@@ -34,10 +34,7 @@ export function Flips(how: {
   const endMs = isDate(span.to) ? startOfDay(zone, addDays(span.to, 1)) : Date.parse(span.to);
   const toMs = Math.max(fromMs + 1, Math.min(nowMs, endMs));
   return (
-    <Panel
-      title="Fallback"
-      note={`${span.title} · which label was recommended, and what changed it`}
-    >
+    <Panel title="Fallback" note={`${span.title} · the recommended label, and why it changed`}>
       <Answer of={flips}>
         {({ rows }) => (
           <>
@@ -57,7 +54,7 @@ export function Flips(how: {
               keyOf={(one) => `${one.at} ${one.app_id} ${one.to_label}`}
               sorted={{ column: "When", isDown: true }}
               empty={{
-                title: "No label was given up",
+                title: "No fallback",
                 text: `${how.order[0] ?? "The first label"} was recommended all the time.`,
               }}
             />
@@ -69,7 +66,7 @@ export function Flips(how: {
 }
 
 /** One lane; the table beneath says the same. */
-function Drawn(how: { lane: Lane; zone: string; fromMs: number; toMs: number }): JSX.Element {
+function Drawn(how: { lane: Lane; zone: Clock; fromMs: number; toMs: number }): JSX.Element {
   const { lane, fromMs, toMs, zone } = how;
   const share = (segment: Segment): string =>
     `${((segment.toMs - segment.fromMs) / (toMs - fromMs)) * 100}%`;
@@ -92,7 +89,7 @@ function Drawn(how: { lane: Lane; zone: string; fromMs: number; toMs: number }):
   );
 }
 
-function columnsOf(zone: string): Column<FlipAnswer>[] {
+function columnsOf(zone: Clock): Column<FlipAnswer>[] {
   return [
     {
       name: "When",

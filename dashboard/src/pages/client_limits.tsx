@@ -1,4 +1,5 @@
 /** How fast a client may be, as gauges of what its buckets hold now. */
+import type { Clock } from "../format/time";
 import type { JSX } from "preact";
 import { usePath } from "../api/queries";
 import type { AppAnswer, LimitList, LimitState, OrgAnswer } from "../api/wire";
@@ -12,16 +13,16 @@ const EVERY_MS = 2000;
 
 export function Limits(how: {
   path: string;
-  zone: string;
+  zone: Clock;
   settings: OrgAnswer | AppAnswer;
 }): JSX.Element {
   const limits = usePath<LimitList>(`${how.path}/limits`, ["settings"], EVERY_MS);
   return (
-    <Panel title="Limits" note="what the buckets hold, every 2 s">
+    <Panel title="Limits" note="tokens left, updated every 2 s">
       <Answer of={limits}>
         {({ resources }) =>
           Object.keys(resources).length === 0 ? (
-            <Empty title="No limit is set">Calls are as fast as they come.</Empty>
+            <Empty title="No limit is set">Calls are not rate-limited.</Empty>
           ) : (
             <div class="gauges">
               {Object.entries(resources).map(([resource, states]) => (
@@ -50,7 +51,7 @@ function Gauge(how: {
   name: string;
   resource: string;
   state: LimitState;
-  zone: string;
+  zone: Clock;
 }): JSX.Element {
   const { name, state } = how;
   const left = Math.max(0, Math.min(1, ratio(state.remaining, state.capacity)));

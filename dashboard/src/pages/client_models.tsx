@@ -1,4 +1,4 @@
-/** The labels of a client: what was settled, what is held beside it, and what its quota leaves. */
+/** The labels of a client: settled and held amounts, and what is left of the quota. */
 import type { JSX } from "preact";
 import { type Loaded, usePath } from "../api/queries";
 import type { AggregateAnswer, ModelAggregate, SpendAnswer } from "../api/wire";

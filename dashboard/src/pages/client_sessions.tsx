@@ -1,4 +1,5 @@
 /** The live sessions of a client. */
+import type { Clock } from "../format/time";
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { change } from "../api/http";
@@ -12,7 +13,7 @@ import type { View } from "../state/view";
 
 const EVERY_MS = 15_000;
 
-export function Sessions(how: { view: View; path: string; zone: string }): JSX.Element {
+export function Sessions(how: { view: View; path: string; zone: Clock }): JSX.Element {
   const { view, path, zone } = how;
   const where = view.rights.isKey ? `${path}/sessions` : "/auth/sessions";
   const sessions = usePath<SessionList>(where, ["settings"], EVERY_MS);
@@ -79,7 +80,7 @@ export function Sessions(how: { view: View; path: string; zone: string }): JSX.E
             keyOf={(one) => one.session_id}
             sorted={{ column: "Last used", isDown: true }}
             empty={{
-              title: "Nobody is logged in",
+              title: "No live session",
               text: "A session begins with the client's first login.",
             }}
           />

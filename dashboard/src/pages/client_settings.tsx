@@ -2,7 +2,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import type { AppAnswer, Configuration, OrgAnswer } from "../api/wire";
 import { count } from "../format/numbers";
-import { duration } from "../format/time";
+import { type Clock, duration } from "../format/time";
 import { Money } from "../parts/amounts";
 import { Badge, Panel } from "../parts/panel";
 import { Moment } from "../parts/time";
@@ -11,8 +11,8 @@ type Shown = { [K in keyof Configuration]: (value: Configuration[K]) => Componen
 
 const NAMES: Readonly<Record<keyof Configuration, string>> = {
   timezone: "Time zone",
-  quota_scope: "Quotas are of",
-  quota_enforcement: "Quotas are",
+  quota_scope: "Quota scope",
+  quota_enforcement: "Quota enforcement",
   model_ordering: "Order of models",
   quotas: "Quotas a day",
   budgets: "Own budgets",
@@ -20,9 +20,9 @@ const NAMES: Readonly<Record<keyof Configuration, string>> = {
   tag_keys: "Declared tags",
   sticky_fallback_enabled: "Fallback stays until midnight",
   tight_mode_threshold_pct: "Tight from",
-  refresh_interval_normal_secs: "Asked again every",
-  refresh_interval_tight_secs: "Asked again every, if tight",
-  session_limit: "Sessions at once",
+  refresh_interval_normal_secs: "Refresh every",
+  refresh_interval_tight_secs: "Refresh every, if tight",
+  session_limit: "Maximum sessions",
   max_output_tokens_cap: "Longest answer",
   agg_shard_count: "Shards",
   alerts: "Alerts",
@@ -110,12 +110,13 @@ const SHOW: Shown = {
 export function Settings({
   client,
   orgName,
+  zone,
 }: {
   client: OrgAnswer | AppAnswer;
   orgName: string;
+  zone: Clock;
 }): JSX.Element {
   const { configuration } = client;
-  const zone = configuration.timezone;
   const fields = (Object.keys(NAMES) as (keyof Configuration)[]).filter(
     (name) => name in configuration,
   );

@@ -1,4 +1,4 @@
-/** What was decided about a call before it was made, if somebody asked. */
+/** The authorization of a call, if there was one. */
 import type { JSX } from "preact";
 import { usePath } from "../api/queries";
 import type { AuthorizationAnswer, UsageRecord } from "../api/wire";
@@ -9,7 +9,7 @@ import { clientPath, type View } from "../state/view";
 
 export function Decision(how: { view: View; call: UsageRecord; org: string }): JSX.Element {
   const { call, org } = how;
-  const zone = how.view.zoneOf(org);
+  const zone = how.view.clock;
   const path =
     call.app_id === null
       ? null
@@ -27,12 +27,12 @@ export function Decision(how: { view: View; call: UsageRecord; org: string }): J
       {call.voided_at === undefined ? null : (
         <p>
           Voided <Instant at={call.voided_at} zone={zone} /> by the correction{" "}
-          <span class="mono">{call.correction_id}</span>: it does not count any more.
+          <span class="mono">{call.correction_id}</span>: it does not count.
         </p>
       )}
       {call.voids === undefined ? null : (
         <p>
-          This is a correction, which takes out <span class="mono">{call.voids}</span>.
+          This is the correction of <span class="mono">{call.voids}</span>.
         </p>
       )}
       {found.data !== null ? (
@@ -54,7 +54,7 @@ export function Decision(how: { view: View; call: UsageRecord; org: string }): J
             {found.data.overrun_usd_micros !== undefined &&
             Number(found.data.overrun_usd_micros) > 0 ? (
               <>
-                , which is <Money micros={found.data.overrun_usd_micros} /> more than was held
+                , <Money micros={found.data.overrun_usd_micros} /> above the hold
               </>
             ) : null}
           </dd>
@@ -64,7 +64,7 @@ export function Decision(how: { view: View; call: UsageRecord; org: string }): J
       ) : (
         <p class="note">
           {found.error === null || found.error.status === 404
-            ? "Reported after the call: nobody asked before it was made, so nothing was held for it."
+            ? "Reported after the call without an authorization, so nothing was held for it."
             : found.error.message}
         </p>
       )}

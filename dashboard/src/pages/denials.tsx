@@ -6,13 +6,13 @@ import { ask } from "../api/http";
 import { type Question, useQuestion } from "../api/queries";
 import type { DenialAnswer, DenialList } from "../api/wire";
 import { count, plural } from "../format/numbers";
-import { duration } from "../format/time";
+import { type Clock, duration } from "../format/time";
 import { Count, Money } from "../parts/amounts";
 import { Answer, Badge, Panel, Reveal } from "../parts/panel";
 import { type Column, Table } from "../parts/table";
 import { Away, Instant, Moment } from "../parts/time";
 import { linkTo } from "../state/route";
-import { UTC, type View } from "../state/view";
+import type { View } from "../state/view";
 import { hasTag, isMoney, type Obstacle, readWhy, type Why } from "./why";
 
 const PAGES_MAX = 10;
@@ -36,7 +36,7 @@ export function Denials({ view }: { view: View }): JSX.Element {
   return (
     <Panel
       title="Denials"
-      note={`${view.span.title} · by minute, app, model and what denied; the newest first`}
+      note={`${view.span.title} · by minute, app, model and limit, newest first`}
     >
       <Answer of={denials} lines={8}>
         {(page) => (
@@ -56,8 +56,8 @@ export function Denials({ view }: { view: View }): JSX.Element {
                 `${view.nameOf(one.org_id)} ${one.app_id} ${one.model} ${one.code} ${JSON.stringify(one.example)}`
               }
               empty={{
-                title: "Nobody was denied",
-                text: "Not in this range, and not with these filters.",
+                title: "No denials",
+                text: "None in this range with these filters. Choose a longer range or clear filters.",
               }}
               below={(one) => (keyOf(one) === open ? <Tree view={view} denial={one} /> : null)}
             />
@@ -114,12 +114,11 @@ function columnsOf(
   setOpen: (key: string | null) => void,
 ): Column<DenialAnswer>[] {
   const isOne = view.filters.org !== undefined;
-  const zoneOf = (one: DenialAnswer): string => (isOne ? view.zoneOf(one.org_id) : UTC);
   return [
     {
       name: "Last",
       by: (one) => one.last_at,
-      show: (one) => <Instant at={one.last_at} zone={zoneOf(one)} />,
+      show: (one) => <Instant at={one.last_at} zone={view.clock} />,
       csv: [
         ["first_at", (one) => one.first_at],
         ["last_at", (one) => one.last_at],
@@ -217,16 +216,16 @@ function Obstacles({ why, code }: { why: Why; code: string }): JSX.Element {
   );
 }
 
-/** The whole why: the call, then each label that was looked at, then each thing in its way. */
+/** The reasons of a denial: the call, each considered label, and each blocking limit. */
 function Tree({ view, denial }: { view: View; denial: DenialAnswer }): JSX.Element {
   const why = readWhy(denial.example);
-  const zone = view.zoneOf(denial.org_id);
+  const zone = view.clock;
   const ofLabels = new Set(why.considered.map(({ label }) => label));
   const others = why.obstacles.filter(({ label }) => label === null || !ofLabels.has(label));
   return (
     <ul class="tree" aria-label={`Why ${denial.model} was denied`}>
       <li>
-        <strong>{denial.model}</strong> was asked for by{" "}
+        <strong>{denial.model}</strong> was requested by{" "}
         {denial.app_id ?? view.nameOf(denial.org_id)}, {plural(denial.count, "time")} from{" "}
         <Moment at={denial.first_at} zone={zone} /> to <Instant at={denial.last_at} zone={zone} />,
         and denied: <Badge tone="over">{denial.code}</Badge>
@@ -267,13 +266,13 @@ function Tree({ view, denial }: { view: View; denial: DenialAnswer }): JSX.Eleme
         </li>
       )}
       {why.leftOut.length === 0 ? null : (
-        <li class="note">Too large to be kept: {why.leftOut.join(", ")}.</li>
+        <li class="note">Too large to be recorded: {why.leftOut.join(", ")}.</li>
       )}
     </ul>
   );
 }
 
-function Branch({ obstacles, zone }: { obstacles: Obstacle[]; zone: string }): JSX.Element | null {
+function Branch({ obstacles, zone }: { obstacles: Obstacle[]; zone: Clock }): JSX.Element | null {
   if (obstacles.length === 0) return null;
   return (
     <ul>
@@ -286,8 +285,8 @@ function Branch({ obstacles, zone }: { obstacles: Obstacle[]; zone: string }): J
   );
 }
 
-/** One thing that stood in the way: how much was needed, how much was there, and until when. */
-function Leaf({ obstacle, zone }: { obstacle: Obstacle; zone: string }): JSX.Element {
+/** One blocking limit: how much was needed, how much was left, and when it resets. */
+function Leaf({ obstacle, zone }: { obstacle: Obstacle; zone: Clock }): JSX.Element {
   const { needed, remaining } = obstacle;
   const amount = (value: Int): JSX.Element =>
     isMoney(obstacle) ? <Money micros={value} /> : <Count value={value} />;
@@ -312,7 +311,7 @@ function Leaf({ obstacle, zone }: { obstacle: Obstacle; zone: string }): JSX.Ele
       {obstacle.retryAfterMs === null
         ? null
         : `; enough after ${duration(Number(obstacle.retryAfterMs))}`}
-      {obstacle.isNever ? "; more than there can ever be" : null}
+      {obstacle.isNever ? "; more than the limit's capacity, so it never fits" : null}
     </span>
   );
 }

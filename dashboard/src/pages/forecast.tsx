@@ -1,4 +1,5 @@
 /** Where budgets will end: what is expected, between which bounds, and when a limit is spent. */
+import type { Clock } from "../format/time";
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { ask } from "../api/http";
@@ -54,7 +55,7 @@ export function forecastOf(forecasts: Forecasts, budget: ClientBudget): Forecast
   return forecasts?.get(keyOf(clientPath(budget.org_id, budget.app_id), budget));
 }
 
-/** What a client will have spent by the end of its month, whatever its budgets. */
+/** The expected spend of a client at the end of its month. */
 export function useMonthEnd(path: string | null): ForecastAnswer | null {
   const found = useQuestion<ForecastList>(
     path === null
@@ -91,7 +92,7 @@ export function boundsOf({ low_usd_micros: low, high_usd_micros: high }: Forecas
 }
 
 /** When the limit will be spent, if that is expected before the window ends and was not so already. */
-export function SpentAt(how: { forecast: ForecastAnswer; zone: string }): JSX.Element | null {
+export function SpentAt(how: { forecast: ForecastAnswer; zone: Clock }): JSX.Element | null {
   const { forecast, zone } = how;
   const nowMs = useCell(now);
   const at = forecast.spent_at ?? forecast.spent_at_earliest;

@@ -11,7 +11,7 @@ import { type Column, Table } from "../parts/table";
 import { Instant } from "../parts/time";
 import { isDate } from "../format/time";
 import { linkTo } from "../state/route";
-import { UTC, type View } from "../state/view";
+import type { View } from "../state/view";
 import { type Call, type Calls, isPlain, merged } from "./calls";
 import { Decision } from "./decision";
 
@@ -32,10 +32,7 @@ export function Log({ view }: { view: View }): JSX.Element {
   }
   const isOne = orgs.length === 1;
   return (
-    <Panel
-      title="Calls"
-      note={`${view.span.title}, the newest first, as they are captured${isOne ? "" : ` · ${UTC}`}`}
-    >
+    <Panel title="Calls" note={`${view.span.title}, newest first, as they are captured`}>
       {orgs.length > ORGS_MAX ? (
         <p class="stale">
           These are calls of {ORGS_MAX} of {orgs.length} organisations. Choose one to see all of it.
@@ -48,7 +45,7 @@ export function Log({ view }: { view: View }): JSX.Element {
             {isOne ? (
               paging.buttons(page.next)
             ) : page.next === undefined ? null : (
-              <p class="note">There are earlier ones. Choose an organisation to go on.</p>
+              <p class="note">There are earlier calls. Choose an organisation to see them.</p>
             )}
           </>
         )}
@@ -114,9 +111,7 @@ function CallTable(how: { view: View; calls: Call[]; hasOrgs: boolean }): JSX.El
     {
       name: "Captured",
       by: (call) => call.recorded_at,
-      show: (call) => (
-        <Instant at={call.recorded_at} zone={how.hasOrgs ? UTC : view.zoneOf(call.org_id)} />
-      ),
+      show: (call) => <Instant at={call.recorded_at} zone={view.clock} />,
       csv: [
         ["recorded_at", (call) => call.recorded_at],
         ["happened_at", (call) => call.happened_at],

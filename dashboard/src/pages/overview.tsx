@@ -68,7 +68,7 @@ export function useBudgets(view: View) {
   return { ...found, data };
 }
 
-/** What was spent and is held, in short. */
+/** Totals: spent, held, unsettled, calls, tokens. */
 export function SpendTiles(how: {
   view: View;
   sum: SpendSum | null;
@@ -101,14 +101,14 @@ export function SpendTiles(how: {
           <Expected forecast={monthEnd} />
         </Tile>
       )}
-      <Tile name="Held" note="for calls under way">
+      <Tile name="Held" note="for calls in flight">
         {shown(sum, (one) => (
           <Money micros={one.held_usd_micros} />
         ))}
       </Tile>
       <Tile
         name="Unsettled"
-        note="charged until somebody says what it was"
+        note="charged at the hold until usage is reported"
         tone={Number(sum?.unsettled_usd_micros ?? 0) > 0 ? "near" : "plain"}
       >
         {shown(sum, (one) => (
@@ -206,7 +206,7 @@ function Fullest({ view, budgets }: { view: View; budgets: ClientBudget[] }): JS
         const taken = BigInt(budget.limit_usd_micros) - BigInt(budget.remaining_usd_micros);
         const name = budgetName(budget);
         const forecast = forecastOf(forecasts, budget);
-        const zone = view.zoneOf(budget.org_id);
+        const zone = view.clock;
         return (
           <li key={name}>
             <div class="fullest-head">

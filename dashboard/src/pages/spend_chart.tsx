@@ -17,7 +17,7 @@ import { Count, Money } from "../parts/amounts";
 import { Answer, Empty, Panel } from "../parts/panel";
 import { type Column, Table } from "../parts/table";
 import { linkTo } from "../state/route";
-import { spendPath, UTC, type View } from "../state/view";
+import { spendPath, type View } from "../state/view";
 
 const TOKENS = [
   ["input", "input_tokens"],
@@ -114,7 +114,7 @@ function ChartPanel(how: {
 }): JSX.Element {
   const { view } = how;
   const { span } = view;
-  const zone = view.zone ?? UTC;
+  const zone = view.clock;
   const [asRows, setAsRows] = useState(false);
   const note = `${span.title}, by ${span.by} · ${span.by === "day" && view.zone === null ? "each organisation's own days" : zone}`;
   return (
@@ -177,7 +177,7 @@ function RowsBehind(how: {
   columns: readonly Column<Row>[];
 }): JSX.Element {
   const { by } = how.view.span;
-  const zone = how.view.zone ?? UTC;
+  const zone = how.view.clock;
   const bucketOf = (row: Row): Stack["buckets"][number] => {
     const key = String(row[by]);
     return { key, atMs: Date.parse(key) };

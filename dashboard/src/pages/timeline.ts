@@ -36,8 +36,8 @@ export function lanesOf(
 }
 
 /**
- * What was given up or set holds until its day ends; then the first label is back. After an override was
- * cleared, what the quotas have decided holds again.
+ * A fallback or override ends with its day; then the first label is recommended. After an override is
+ * cleared, quotas decide again.
  */
 function segmentsOf(
   flips: readonly FlipAnswer[],

@@ -44,7 +44,7 @@ describe("why a call was denied", () => {
     assert.deepEqual(spent.models, [{ label: "premium", quotaPct: "100.4" }]);
   });
 
-  it("has a tag with its value, and none such without it or with an empty one", () => {
+  it("matches a tag by its value, and an empty value if the tag is missing", () => {
     const wants = ["team:red", "team:", "team:blue", "url:a:b", "url:"];
     const fitting = (tags: Record<string, string>): string[] =>
       wants.filter((wanted) => hasTag(readWhy({ tags }), wanted));

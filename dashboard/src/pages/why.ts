@@ -1,4 +1,4 @@
-/** What a denied caller was told, as the page shows it. It comes as JSON of several shapes. Pure. */
+/** Reads the reasons of a denial, which come as JSON of several shapes. Pure. */
 import type { Int } from "../api/json";
 
 /** One thing that stood in the way. */
@@ -31,7 +31,7 @@ export interface Why {
   /** How far quotas are used, where none had room. */
   models: { label: string; quotaPct: string }[];
   tags: [string, string][];
-  /** What was too large to be kept. */
+  /** Fields that were too large to be recorded. */
   leftOut: string[];
 }
 
@@ -56,7 +56,7 @@ export function readWhy(example: Readonly<Record<string, unknown>>): Why {
   };
 }
 
-/** Whether the call had that tag: `KEY:VALUE`, or `KEY:` if it had none such, or an empty one. */
+/** Whether the call had that tag: `KEY:VALUE`, or `KEY:` if it had none or an empty one. */
 export function hasTag({ tags }: Pick<Why, "tags">, wanted: string): boolean {
   const end = wanted.indexOf(":");
   const value = tags.find(([key]) => key === wanted.slice(0, end))?.[1] ?? "";

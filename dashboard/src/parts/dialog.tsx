@@ -58,7 +58,7 @@ export function Dialog(how: {
   );
 }
 
-/** What a person is told of an error: the service's own words, with the field where there is one. */
+/** The message of an error: the service's words, with the field if there is one. */
 export function messageOf(error: unknown): string {
   if (error instanceof Problem) {
     const mistakes = error.body?.errors?.map(({ field, message }) => `${field} ${message}`);

@@ -8,7 +8,7 @@ export interface Paging {
   buttons: (next: string | undefined) => JSX.Element | null;
 }
 
-/** Where one is in a list; another list (`place`) begins anew. */
+/** The position in a list; another list (`place`) starts at its beginning. */
 export function usePaging(place: string): Paging {
   const [trail, setTrail] = useState<{ place: string; after: string[] }>({ place, after: [] });
   const after = trail.place === place ? trail.after : [];

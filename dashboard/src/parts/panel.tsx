@@ -81,14 +81,14 @@ export function Failure({
 
 function titleOf({ status }: Problem): string {
   if (status === 0) return "Not reachable";
-  if (status === 403) return "Not for this key";
-  if (status === 404) return "Not there";
-  if (status === 429) return "Asked too often";
+  if (status === 403) return "Not allowed with this key";
+  if (status === 404) return "Not found";
+  if (status === 429) return "Too many requests";
   if (status >= 500) return "The service can't answer";
-  return "That did not work";
+  return "The request failed";
 }
 
-/** The answer, once it is there; what stands in its place until then, or if it does not come. */
+/** The answer, or a placeholder while it loads, or its error. */
 export function Answer<T>(how: {
   of: Loaded<T> & { reload: () => void };
   lines?: number;
@@ -103,7 +103,7 @@ export function Answer<T>(how: {
     <>
       {error === null ? null : (
         <p class="stale" role="status">
-          {error.isOffline ? "Not reachable" : error.message}: this is how it was before.{" "}
+          {error.isOffline ? "Not reachable" : error.message} These are older numbers.{" "}
           <button type="button" class="link" onClick={reload}>
             Try again
           </button>
@@ -117,7 +117,7 @@ export function Answer<T>(how: {
 /** A button that shows or hides what is under its row. */
 export function Reveal(how: {
   isOpen: boolean;
-  /** What is shown, for whoever hears the button alone: `the decision on …`. */
+  /** What it opens, for screen readers: `the decision on …`. */
   what: string;
   toggle: () => void;
 }): JSX.Element {

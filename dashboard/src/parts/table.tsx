@@ -11,9 +11,9 @@ export interface Column<T> {
   /** What is sorted by. Without it the column can't be sorted. */
   by?: (row: T) => string | number | bigint;
   show: (row: T) => ComponentChildren;
-  /** What stands in CSV: names and values. Without it the column is not there. */
+  /** Names and values in CSV. Without it the CSV lacks the column. */
   csv?: readonly (readonly [string, (row: T) => CsvCell])[];
-  /** Whether it is a number, and so stands on the right. */
+  /** Whether it is a number, aligned right. */
   isNumber?: boolean;
   /** Whether a row is named by it. */
   isName?: boolean;
@@ -114,7 +114,7 @@ export function Table<T>(how: {
       {how.rows.length === 0 ? (
         <Empty title={how.empty.title}>{how.empty.text}</Empty>
       ) : rows.length === 0 ? (
-        <Empty title="No row has that in it">Another text may find some.</Empty>
+        <Empty title="No row matches">Try another text.</Empty>
       ) : (
         <div class="scroll" role="group" tabIndex={0} aria-label={how.caption}>
           <table>

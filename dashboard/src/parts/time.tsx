@@ -1,11 +1,14 @@
-/** Moments, in the zone that they belong to, and how far away they are. */
+/**
+ * Moments and how far away they are. `zone` is the page's one clock, `View.clock`, so that a moment
+ * reads the same everywhere on the page. Its type refuses any other zone.
+ */
 import type { JSX } from "preact";
-import { clockTime, dateIn, duration, moment, momentLong } from "../format/time";
+import { type Clock, clockTime, dateIn, duration, moment, momentLong } from "../format/time";
 import { useCell } from "../state/cell";
 import { now } from "../state/now";
 
 /** `23 Jan 14:05`, and everything about it in its title. */
-export function Moment({ at, zone }: { at: string; zone: string }): JSX.Element {
+export function Moment({ at, zone }: { at: string; zone: Clock }): JSX.Element {
   const ms = Date.parse(at);
   return (
     <time dateTime={at} title={`${momentLong(zone, ms)} (${at})`}>
@@ -15,7 +18,7 @@ export function Moment({ at, zone }: { at: string; zone: string }): JSX.Element 
 }
 
 /** `14:05:09`, with the day if that is not today. */
-export function Instant({ at, zone }: { at: string; zone: string }): JSX.Element {
+export function Instant({ at, zone }: { at: string; zone: Clock }): JSX.Element {
   const ms = Date.parse(at);
   const isToday = dateIn(zone, ms) === dateIn(zone, useCell(now));
   return (
@@ -26,7 +29,7 @@ export function Instant({ at, zone }: { at: string; zone: string }): JSX.Element
 }
 
 /** `in 3 h 5 min`, or `3 min ago`. */
-export function Away({ at, zone }: { at: string; zone: string }): JSX.Element {
+export function Away({ at, zone }: { at: string; zone: Clock }): JSX.Element {
   const ms = Date.parse(at);
   const left = ms - useCell(now);
   return (

@@ -42,6 +42,7 @@ export function FilterBar({ view }: { view: View }): JSX.Element {
           ) : null}
         </div>
       </details>
+      <span class="note">Times: {view.clock}</span>
     </search>
   );
 }

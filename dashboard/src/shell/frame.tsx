@@ -1,4 +1,4 @@
-/** What is around every page: where one is, what one looks at, and whether it is up to date. */
+/** The frame of every page: navigation, filters, and whether the page is up to date. */
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { Audit } from "../pages/audit";
@@ -49,7 +49,7 @@ export function Frame(): JSX.Element {
   const shown = useRef(page);
   useEffect(() => {
     document.title = `${title} · Price Keeper`;
-    // Whoever can't see that another page is shown hears it.
+    // Screen readers announce the new page.
     if (shown.current !== page) heading.current?.focus();
     shown.current = page;
   }, [page, title]);

@@ -8,11 +8,7 @@ export function LiveLight(): JSX.Element {
   const state = useCell(live);
   const isReachable = useCell(reachable);
   const [tone, text, title] = !isReachable
-    ? ([
-        "over",
-        "offline",
-        "The service can't be reached. What is shown is how it was before.",
-      ] as const)
+    ? (["over", "offline", "The service can't be reached. The page shows older numbers."] as const)
     : state === "live"
       ? (["good", "live", "Changes are shown as they happen."] as const)
       : state === "connecting"
@@ -20,7 +16,7 @@ export function LiveLight(): JSX.Element {
         : ([
             "near",
             "every 5 s",
-            "The stream of changes is not open. Everything is asked anew every 5 s.",
+            "The stream of changes is closed. The page asks for updates every 5 s.",
           ] as const);
   return (
     <span class={`live ${tone}`} role="status" title={title}>

@@ -1,7 +1,7 @@
 /** Values that the page watches. */
 import { useLayoutEffect, useState } from "preact/hooks";
 
-/** A value that is drawn anew wherever it is shown, when it changes. */
+/** A value; components that show it are redrawn when it changes. */
 export class Cell<T> {
   #value: T;
   readonly #watchers = new Set<(value: T) => void>();

@@ -1,6 +1,6 @@
 /**
- * Where somebody is: the page, and the one range and set of filters that all pages share. It is in
- * the address behind the `#`, so that a link shows another person the same. No secret is ever there.
+ * The page, range and filters, which all pages share. They are in the address behind the `#`, so that
+ * a link shows another person the same. No secret is ever there.
  */
 import { Cell } from "./cell";
 import { DEFAULT_RANGE, isRange } from "./range";

@@ -6,7 +6,7 @@
 import type { Me } from "../api/wire";
 import { Cell } from "./cell";
 
-/** What somebody has typed in. */
+/** The credentials that a person typed. */
 export type Credential =
   { kind: "key"; key: string } | { kind: "client"; clientId: string; secret: string };
 
@@ -21,7 +21,7 @@ export interface Session {
 const STORED = "pricekeeper.session";
 
 export const session = new Cell<Session | null>(restore());
-/** Why somebody has to log in again. */
+/** Why the session ended. */
 export const endedBecause = new Cell<string | null>(null);
 
 function restore(): Session | null {
@@ -29,11 +29,11 @@ function restore(): Session | null {
     const text = sessionStorage.getItem(STORED);
     return text === null ? null : (JSON.parse(text) as Session);
   } catch {
-    return null; // a browser may forbid it, or somebody else has written there
+    return null; // a browser may forbid it, or the text is not ours
   }
 }
 
-/** Begin, or go on with another token. */
+/** Begin a session, or replace its token. */
 export function setSession(next: Session): void {
   endedBecause.value = null;
   session.value = next;
@@ -44,7 +44,7 @@ export function setSession(next: Session): void {
   }
 }
 
-/** End it. `because` is shown to whoever has to log in again. */
+/** End it. The login form shows `because`. */
 export function endSession(because: string | null): void {
   try {
     sessionStorage.removeItem(STORED);
@@ -65,7 +65,7 @@ export interface Rights {
   audits: boolean;
   /** The only organisation there is to see, if there is one. */
   onlyOrg: string | null;
-  /** The only app there is to see: the face for whoever develops it. */
+  /** The only visible app, for its developers. */
   onlyApp: string | null;
   isKey: boolean;
 }

@@ -1,4 +1,4 @@
-/** Dark or light: as the system has it, unless somebody chooses. The choice is no secret. */
+/** Dark or light: the system's choice, unless a person chooses. */
 import { Cell } from "./cell";
 
 export type Theme = "light" | "dark";

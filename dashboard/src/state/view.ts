@@ -2,6 +2,7 @@
  * What is looked at, by whom: the filters of the address, narrowed to what the session may see, with
  * the names and zones of the organisations that they are about.
  */
+import type { Clock } from "../format/time";
 import { useMemo } from "preact/hooks";
 import { ask } from "../api/http";
 import { type Loaded, type Pages, useList, useQuestion } from "../api/queries";
@@ -30,8 +31,10 @@ export interface View {
   hasAllOrgs: boolean;
   orgsFailed: Loaded<unknown>["error"];
   reloadOrgs: () => void;
-  /** In whose time days are: the only organisation's, or that of all; else `null`, which is UTC. */
+  /** The zone of days: the shown organisation's, or the common one of all; `null` if they differ. */
   zone: string | null;
+  /** The zone of every moment on the page, which the frame names: `zone`, or UTC. */
+  clock: Clock;
   span: Span;
   nameOf: (org: string) => string;
   zoneOf: (org: string) => string;
@@ -39,10 +42,10 @@ export interface View {
 
 export const UTC = "UTC";
 
-/** The view of the present moment. Only for components that are shown to somebody who is logged in. */
+/** The present view, for components of a logged-in person. */
 export function useView(): View {
   const current = useCell(session);
-  if (current === null) throw new Error("nobody is logged in");
+  if (current === null) throw new Error("not logged in");
   const at = useCell(route);
   const rights = useMemo(() => rightsOf(current), [current]);
   const filters = useMemo(() => narrowed(at.filters, rights), [at, rights]);
@@ -66,13 +69,14 @@ export function useView(): View {
     orgsFailed: found.error,
     reloadOrgs: found.reload,
     zone,
+    clock: (zone ?? UTC) as Clock,
     span,
     nameOf: (org) => byId.get(org)?.name ?? org,
     zoneOf: (org) => byId.get(org)?.configuration.timezone ?? zone ?? UTC,
   };
 }
 
-/** The filters that are in force: whoever sees one organisation or app alone always looks at that. */
+/** The filters in force: a person who may see only one organisation or app always looks at it. */
 function narrowed(filters: Filters, rights: Rights): Filters {
   const result = { ...filters };
   if (rights.onlyOrg !== null) result.org = rights.onlyOrg;
