@@ -187,10 +187,10 @@ MISTAKES: dict[tuple[str, ...], tuple[int, str]] = {
     ("org", "set", ORG, "--unset", "budgets", "--budget", "a=DAY:1"): (2, "another flag"),
     ("org", "set", ORG, "--unset", "quotas", "--no-quota", "premium"): (2, "another flag"),
     ("org", "set", ORG, "--no-budget", "nope"): (2, "not found"),
-    ("org", "set", ORG, "--no-quota", "gold"): (2, "there is premium, standard, economy"),
+    ("org", "set", ORG, "--no-quota", "gold"): (2, "choose one of: premium, standard, economy"),
     ("org", "set", ORG, "--no-quota", "premium"): (2, "quotas.premium"),
-    ("app", "set", ORG, "chat", "--no-rate-limit", "*:tpm"): (2, "there is *:rpm"),
-    ("org", "set", ORG, "--strict", "--advisory"): (2, "want one of them"),
+    ("app", "set", ORG, "chat", "--no-rate-limit", "*:tpm"): (2, "choose one of: *:rpm"),
+    ("org", "set", ORG, "--strict", "--advisory"): (2, "give one of them"),
 }
 
 

@@ -136,8 +136,7 @@ class RemoteBackend:
         allowed = {client.client_id} if itself else {client.client_id, client.org.client_id}
         if client_id not in allowed:
             raise RefusedError(
-                f"{client_id} can't see this: it takes the credentials of "
-                f"{' or '.join(sorted(allowed))}"
+                f"{client_id} can't see this: use the credentials of {' or '.join(sorted(allowed))}"
             )
         app_id = None if client_id == client.client_id else client.app_id
         keeper = Api(self._url, client_id, secret, app_id=app_id)

@@ -163,7 +163,7 @@ _TEMPORARY: Final = (
 """Refusals that end with time."""
 
 _SAY_NOTHING: Final = {
-    404: "there is no such resource",
+    404: "there is no such resource; check the ids in the path",
     500: "internal error; the log of the service has it under this request_id",
     503: "the service is temporarily unavailable; try again",
 }
@@ -215,9 +215,9 @@ def _detail(error: errors.PriceKeeperError) -> str | None:
     """The detail of a 503 that a caller may see."""
     outcome = _outcome(error).get("outcome")
     if isinstance(error, errors.StoreReplacedError):
-        return "the database file was removed or replaced; the service has to be restarted"
+        return "the database file was removed or replaced; restart the service"
     if isinstance(error, errors.StoreDamagedError):
-        return "the database file is damaged; an operator has to act"
+        return "the database file is damaged; ask the operator to restore it"
     if outcome == UNKNOWN:
         return "this may or may not have been applied; send the same request again to find out"
     return "this took too long and was not applied; try again" if outcome == NOT_APPLIED else None
