@@ -32,7 +32,7 @@ from pricekeeper.errors import (
     StoreUnavailableError,
 )
 from pricekeeper.storage import Delete, Item, Key, Page, Put, Query, Store, Table, Update, Write
-from pricekeeper.storage.dynamodb.guards import guards_itself
+from pricekeeper.storage.dynamodb.conditions import guards_itself
 from quick_loop import QuickLoop
 
 _T = TypeVar("_T")

@@ -35,7 +35,7 @@ from pricekeeper.storage import (
     Write,
     open_store,
 )
-from pricekeeper.storage.dynamodb.guards import guards_itself
+from pricekeeper.storage.dynamodb.conditions import guards_itself
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ from pricekeeper.errors import ConditionFailedError
 from pricekeeper.selection import items
 from pricekeeper.selection.fallback import Comeback, Override, StickyFlip, StickyState
 from pricekeeper.storage import Key, Store, Update
-from pricekeeper.storage.dynamodb.guards import guards_itself
+from pricekeeper.storage.dynamodb.conditions import guards_itself
 from pricekeeper.storage.tables import STICKY_STATE
 from pricekeeper.tenants import Client, QuotaScope
 from pricekeeper.values import ModelLabel

@@ -25,7 +25,7 @@ from pricekeeper.storage import (
     Update,
     attr,
 )
-from pricekeeper.storage.dynamodb.expiry import condition_to_send, is_expired
+from pricekeeper.storage.dynamodb.conditions import condition_to_send, is_expired
 from pricekeeper.storage.dynamodb.store import DynamoDbStore
 from pricekeeper.storage.tables import CONFIG, SESSIONS
 from pricekeeper.telemetry import StoreMeter

@@ -20,7 +20,7 @@ from pricekeeper.storage import (
     Update,
     attr,
 )
-from pricekeeper.storage.dynamodb.guards import guards_itself
+from pricekeeper.storage.dynamodb.conditions import guards_itself
 from pricekeeper.storage.tables import CONFIG
 
 KEY = Key("p", "s")

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ThrottledError
 from pricekeeper.storage.dynamodb.client import DynamoDbClient, Repeat
-from pricekeeper.storage.dynamodb.expiry import is_expired, visible
+from pricekeeper.storage.dynamodb.conditions import is_expired, visible
 from pricekeeper.storage.dynamodb.rendering import Renderer
 from pricekeeper.storage.dynamodb.wire import Attributes, decode_item, encode_key
 from pricekeeper.storage.operations import QUERY_ITEMS_MAX, Page, Query

@@ -1,8 +1,8 @@
 """The port's seven calls on DynamoDB.
 
-`rendering` makes requests, `client` sends them, `expiry` decides what counts as absent,
+`rendering` makes requests, `client` sends them, `conditions` treats expired items as absent,
 `transactions` and `reading` handle several requests. Reads and transactions are retried after a
-lost reply. A single write is retried only if it guards itself (`guards`), and a bare ``ADD`` never.
+lost reply. A single write is retried only if it guards itself (`conditions`), a bare ``ADD`` never.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pricekeeper.errors import (
 )
 from pricekeeper.settings import DynamoDbLocation
 from pricekeeper.storage.dynamodb.client import DynamoDbClient, Limits, Repeat, RequestRefused
-from pricekeeper.storage.dynamodb.credentials import find_access
-from pricekeeper.storage.dynamodb.expiry import (
+from pricekeeper.storage.dynamodb.conditions import (
     condition_to_send,
+    guards_itself,
     is_expired,
     starts_from_nothing,
     visible,
 )
-from pricekeeper.storage.dynamodb.guards import guards_itself
+from pricekeeper.storage.dynamodb.credentials import find_access
 from pricekeeper.storage.dynamodb.provisioning import Provisioner
 from pricekeeper.storage.dynamodb.reading import Reader
 from pricekeeper.storage.dynamodb.rendering import Renderer

@@ -25,7 +25,11 @@ from pricekeeper.errors import (
     TransactionCancelledError,
 )
 from pricekeeper.storage.dynamodb.client import DynamoDbClient, Repeat, RequestRefused
-from pricekeeper.storage.dynamodb.expiry import condition_to_send, is_expired, starts_from_nothing
+from pricekeeper.storage.dynamodb.conditions import (
+    condition_to_send,
+    is_expired,
+    starts_from_nothing,
+)
 from pricekeeper.storage.dynamodb.faults import REASONS
 from pricekeeper.storage.dynamodb.rendering import Renderer
 from pricekeeper.storage.dynamodb.wire import decode_item
