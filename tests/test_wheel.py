@@ -193,7 +193,7 @@ def test_the_server_has_the_dashboard(server: Installed) -> None:
     found = server.answer(
         "from pricekeeper.http.dashboard import load_page\n"
         "page = load_page()\n"
-        "print(json.dumps([page.is_built, sorted(page.assets)]))"
+        "print(json.dumps([page.index is not None, sorted(page.assets)]))"
     )
     built = sorted(
         path.name

@@ -190,6 +190,6 @@ def test_what_is_too_large_to_be_a_page_is_not_served(
     folder: Path, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are in memory, so their size is bounded."""
-    assert load_page(folder).is_built
+    assert load_page(folder).index is not None
     monkeypatch.setattr(dashboard, bound, 2)
-    assert not load_page(folder).is_built
+    assert load_page(folder).index is None

@@ -146,10 +146,6 @@ class DashboardPage:
     index: PageFile | None = None
     assets: Mapping[str, PageFile] = field(default_factory=dict)
 
-    @property
-    def is_built(self) -> bool:
-        return self.index is not None
-
 
 def is_built(folder: Path = FOLDER) -> bool:
     """Whether the dashboard was built, without reading it."""

@@ -125,7 +125,7 @@ class Observer:
             self.carry()
 
     async def refresh_prices_daily(self) -> None:
-        """Fill the price cache now and then once a day."""
+        """Fill the price cache now, then once a day."""
         wanted = self._services.settings.price_source
         if wanted is None:
             return
@@ -142,7 +142,7 @@ class Observer:
         self.metrics.carry(LEAPS, {(): clock.leaps})
 
     async def show_spend_forever(self) -> None:
-        """Show spend and budgets now and then regularly, as before a restart."""
+        """Show spend and budgets now, then regularly, as before a restart."""
         folder = os.environ.get(MULTIPROCESS)
         interval_secs = self._services.settings.aggregator_interval_secs or SPEND_INTERVAL_SECS
         spend = SpendMetric(self._services, self.metrics.spend)
