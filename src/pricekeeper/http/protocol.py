@@ -295,14 +295,16 @@ class ProblemProtocol(HttpToolsProtocol):
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        cycle.wake()
+        if cycle is not self._unstarted:  # else no handler waits for it yet
+            cycle.wake()
 
     def on_message_complete(self) -> None:
         self._arriving_since = None
         self._whole = True
         if not self.cycle.response_complete:
             self.cycle.more_body = False
-            self.cycle.wake()
+            if self.cycle is not self._unstarted:
+                self.cycle.wake()
 
     def on_response_complete(self) -> None:
         """Begin the next request. `_look` closes a connection that stays idle."""
