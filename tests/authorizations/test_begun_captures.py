@@ -20,7 +20,7 @@ from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.ledger.draft import Draft
 from pricekeeper.ledger.log import OrgLog
 from pricekeeper.metering.journal_items import repairs_query
-from pricekeeper.metering.posting import ANSWER_MS_MAX
+from pricekeeper.metering.marking import ANSWER_MS_MAX
 from pricekeeper.storage import Store, query_items
 from pricekeeper.tenants import Policy
 from pricekeeper.ticks import TICK_MS

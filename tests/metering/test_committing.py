@@ -32,7 +32,7 @@ from pricekeeper.metering import Metering, Outcome, Recorded, Refused, org_day
 from pricekeeper.metering.committer import PENDING_MAX, RECEIPTS_MAX, WRITES_MAX
 from pricekeeper.metering.journal import PAGE_DIGITS, address_of, private_name
 from pricekeeper.metering.journal_items import page_key
-from pricekeeper.metering.posting import SENDINGS_MAX
+from pricekeeper.metering.marking import SENDINGS_MAX
 from pricekeeper.metering.receipt import receipt_key
 from pricekeeper.metering.usage import Usage
 from pricekeeper.settings import MEMORY, SqliteLocation

@@ -25,7 +25,7 @@ from pricekeeper.metering.journal import (
     records_on,
 )
 from pricekeeper.metering.journal_items import REPAIR, page_key
-from pricekeeper.metering.posting import ANSWER_MS_MAX, NONCE_BYTES, is_late
+from pricekeeper.metering.marking import ANSWER_MS_MAX, NONCE_BYTES, is_late
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX, Usage
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Item, Put, Store, Update

@@ -36,7 +36,7 @@ from pricekeeper.metering import (
     UsageStatus,
     org_day,
 )
-from pricekeeper.metering.posting import NONCE_BYTES
+from pricekeeper.metering.marking import NONCE_BYTES
 from pricekeeper.metering.receipt import (
     SOURCE_LENGTH_MAX,
     Receipt,

@@ -23,6 +23,7 @@ from pricekeeper.metering import (
     Usage,
     aggregator,
     folding,
+    marking,
     posting,
     preparing,
 )
@@ -31,6 +32,7 @@ from pricekeeper.metering.counters import Counters
 from pricekeeper.metering.fold import Fold, add_up
 from pricekeeper.metering.journal import Address, is_full
 from pricekeeper.metering.journal_items import TICKS, Written, page_update
+from pricekeeper.metering.marking import Marks
 from pricekeeper.metering.posting import Poster, Settle
 from pricekeeper.metering.submission import Submission
 from pricekeeper.pricing import PICOS_PER_MICRO, Model, PriceBook, Prices, TokenUsage, charge
@@ -207,7 +209,7 @@ def children_unseen(patch: pytest.MonkeyPatch) -> Variant:
 
 def one_nonce_for_all(patch: pytest.MonkeyPatch) -> Variant:
     """Everybody takes a record that is there for its own."""
-    patch.setattr(Poster, "new_nonce", lambda _: b"\1" * posting.NONCE_BYTES)
+    patch.setattr(Marks, "new_nonce", lambda _: b"\1" * marking.NONCE_BYTES)
     return SOUND
 
 
@@ -226,7 +228,7 @@ def closed_at_its_end(patch: pytest.MonkeyPatch) -> Variant:
 
 def never_repaired(patch: pytest.MonkeyPatch) -> Variant:
     """A record that is answered late is not summed again."""
-    patch.setattr(posting, "is_late", lambda *_: False)
+    patch.setattr(marking, "is_late", lambda *_: False)
     return SOUND
 
 

@@ -196,7 +196,7 @@ class Claims:
         raise ContendedError("others kept claiming the same id")
 
     def _expires(self, claim: Claim) -> int:
-        return self._poster.expires_at_epoch(region_of(claim.wanted))
+        return self._poster.marks.expires_at_epoch(region_of(claim.wanted))
 
     async def _may_move(self, org_id: str, claim: Claim, text: str) -> bool:
         """Whether the claim has no authorization, and would move forward.

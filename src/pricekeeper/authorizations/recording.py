@@ -44,7 +44,7 @@ from pricekeeper.metering import (
     Usage,
 )
 from pricekeeper.metering.journal import Record
-from pricekeeper.metering.posting import is_late
+from pricekeeper.metering.marking import is_late
 from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import PriceBook
 from pricekeeper.tenants import Policy
@@ -221,7 +221,7 @@ class Recording:
                 accepted_at_ms=settlement.at_ms,
             )
         if is_late(tick_of(receipt.accepted_at_ms), clock.now_ms()):
-            await self._settler.poster.request_repair_if_late(policy.org_id, [receipt])
+            await self._settler.poster.marks.request_repair_if_late(policy.org_id, [receipt])
         recorded = await self._metering.answer_on_sheet(
             policy, submission.request_id, receipt, accepted=settled.changed
         )
@@ -283,7 +283,7 @@ class Recording:
             if isinstance(done, Existing):
                 return done
             receipt = submission.receipt(done.nonce, done.sent_at_ms)
-            await settler.poster.request_repair_if_late(org_id, [receipt])
+            await settler.poster.marks.request_repair_if_late(org_id, [receipt])
             return await self._metering.answer_on_sheet(
                 policy, submission.request_id, receipt, accepted=True
             )
@@ -293,7 +293,7 @@ class Recording:
         submission: Submission = await self._metering.price_recorded(policy, usage)
         if record.entry.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(record.request_id)
-        await self._settler.poster.request_repair_if_late(policy.org_id, [record.receipt])
+        await self._settler.poster.marks.request_repair_if_late(policy.org_id, [record.receipt])
         return await self._metering.answer_on_sheet(
             policy, submission.request_id, record.receipt, accepted=False
         )

@@ -37,7 +37,8 @@ from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.draft import AnyCommand, Send, Tell
 from pricekeeper.metering import RecordOnSheet, Submission
 from pricekeeper.metering.journal_items import PostedRegion
-from pricekeeper.metering.posting import Poster, is_late
+from pricekeeper.metering.marking import is_late
+from pricekeeper.metering.posting import Poster
 from pricekeeper.storage import Store
 from pricekeeper.ticks import tick_of
 
@@ -138,7 +139,7 @@ class Settler:
         self.meter = meter
         self.reader = AuthorizationReader(store, ledger)
         self.claims = Claims(store, self.reader, poster)
-        self.regions = Regions(store, clock, self.reader, poster.retention_days)
+        self.regions = Regions(store, clock, self.reader, poster.marks.retention_days)
         self.tokens = TokenTaker(store, clock, ledger.random, meter)
         self._open = OpenList()
         ledger.observers.append(self._note_others)
@@ -330,10 +331,10 @@ def must_mark(draft: Draft, submission: Submission, poster: Poster, command: Any
         return False
     region, now_ms = draft.position.chapter.region, draft.now_ms
     posting = PostedRegion(submission.org_id, region, submission.lanes)
-    if poster.is_marked(posting, now_ms):
+    if poster.marks.is_marked(posting, now_ms):
         draft.found.add(found)
         return False
-    draft.ask(("record", posting), lambda: poster.mark(posting, now_ms), command.fail)
+    draft.ask(("record", posting), lambda: poster.marks.mark(posting, now_ms), command.fail)
     return True
 
 

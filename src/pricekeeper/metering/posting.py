@@ -17,9 +17,7 @@ is none, and a page of their own.
 A record that is spent from budgets is written in one transaction with a sheet of its organisation's
 log. Its page refuses a second copy like that of a plain write.
 
-The tick of a write is marked before it. A tick is closed two ticks after its end. A record that is
-answered more than `ANSWER_MS_MAX` after the end of its tick may have missed the tick's last sum, so
-a repair of its day is requested before the record is acknowledged.
+Before a page is written, its tick and region are marked (`metering.marking`).
 
 Bounds: `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF`, beside the store's own
 attempts; `ID_DIGITS` levels of pages; `MARKED_MAX` remembered marks and `FULL_MAX` full pages.
@@ -29,12 +27,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from pricekeeper.clock import Clock
-from pricekeeper.concurrency import Backoff, BoundedCache, NextFlight
+from pricekeeper.concurrency import BoundedCache
 from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
@@ -59,15 +56,11 @@ from pricekeeper.metering.journal import (
 )
 from pricekeeper.metering.journal_items import (
     PostedRegion,
-    Repair,
-    marker_put,
-    page_expires_at_epoch,
     page_key,
     page_update,
     private_page_put,
-    repair_put,
-    tick_put,
 )
+from pricekeeper.metering.marking import NONCE_BYTES, Marks, is_late
 from pricekeeper.metering.receipt import (
     Receipt,
     receipt_from,
@@ -76,21 +69,11 @@ from pricekeeper.metering.receipt import (
     receipt_taken_for,
 )
 from pricekeeper.metering.submission import Posted, Submission
-from pricekeeper.storage import Item, Key, Put, Store, Write
+from pricekeeper.storage import Item, Key, Store, Write
 from pricekeeper.storage.tables import USAGE_AGG_SHARDED
-from pricekeeper.ticks import TICK_MS, region_at, tick_of
+from pricekeeper.ticks import region_at, tick_of
 
-ANSWER_MS_MAX: Final = 45_000
-"""Of the 131 s until a tick is closed. The rest is for clocks that differ by seconds, or leap by a
-minute unnoticed."""
-SENDINGS_MAX: Final = 6
-BACKOFF: Final = Backoff(40, 500)
-TICKS_MAX: Final = 16
-MARKED_MAX: Final = 10_000
 FULL_MAX: Final = 256
-REPAIRED_MAX: Final = 50_000
-"""Records with a requested repair; for a forgotten one it is requested again."""
-NONCE_BYTES: Final = 6
 Settled: TypeAlias = tuple[Submission, "Posted | PriceKeeperError"]
 Settle: TypeAlias = Callable[[Sequence[Settled]], None]
 
@@ -99,35 +82,6 @@ class TakenPlace(NamedTuple):
     """A record's place that is taken by an authorization."""
 
     authorization_id: str
-
-
-def is_late(tick: int, now_ms: int) -> bool:
-    """Whether a record of that tick, answered now, may have missed the tick's last sum."""
-    return now_ms > (tick + 1) * TICK_MS + ANSWER_MS_MAX
-
-
-class _Sendings:
-    """Counts the sendings of a write, and whether one may have been applied unseen."""
-
-    def __init__(self, clock: Clock, randomness: Random, *, doubt: bool) -> None:
-        self._clock = clock
-        self._random = randomness
-        self._count = 0
-        self.doubt = doubt
-
-    async def fail(self, failure: StoreError) -> None:
-        """Pause before the next sending; raise if this was the last."""
-        self.doubt |= isinstance(failure, OutcomeUnknownError)
-        self._count += 1
-        if self._count == SENDINGS_MAX:
-            raise self.error_of(failure) from failure
-        await self._clock.sleep_ms(BACKOFF.pause_ms(self._count, self._random.randrange))
-
-    def error_of(self, failure: StoreError) -> StoreError:
-        """Return the error for callers: once in doubt, a later failure proves nothing."""
-        if self.doubt and not isinstance(failure, OutcomeUnknownError):
-            return OutcomeUnknownError(f"the records may or may not be counted: {failure}")
-        return failure
 
 
 class Poster:
@@ -148,30 +102,17 @@ class Poster:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._random = randomness
         self._ledger = ledger
-        self.retention_days = retention_days
-        self._ticks: BoundedCache[int, bool] = BoundedCache(TICKS_MAX)
-        self._marked: BoundedCache[tuple[int, PostedRegion], bool] = BoundedCache(MARKED_MAX)
+        self.marks = Marks(store, clock, randomness, retention_days)
         self._full: BoundedCache[Key, Item] = BoundedCache(FULL_MAX)
-        self._repaired: BoundedCache[tuple[str, bytes, int], bool] = BoundedCache(REPAIRED_MAX)
-        self._repairs: NextFlight[Repair, None] = NextFlight("pricekeeper-repair")
 
     async def post(self, submissions: Sequence[Submission], settle: Settle) -> None:
         """Write records that are all of one page, or all without an address."""
-        nonce = self.new_nonce()
+        nonce = self.marks.new_nonce()
         if submissions[0].address is None:
             await self._post_with_receipts(submissions, nonce, settle)
         else:
             await self._post_on_page(submissions, PAGE_DIGITS, nonce, settle)
-
-    def expires_at_epoch(self, region: str) -> int:
-        """Return when the pages of a region expire."""
-        return page_expires_at_epoch(region, self.retention_days)
-
-    def new_nonce(self) -> bytes:
-        """Make a unique, not secret, mark by which a commit recognises its records."""
-        return self._random.randbytes(NONCE_BYTES)
 
     async def read_receipts(
         self, org_id: str, lanes: int, addresses: Mapping[str, Address | None]
@@ -202,7 +143,7 @@ class Poster:
                 try:
                     there = _look_in(item, address)
                     if isinstance(there, Receipt):
-                        await self.request_repair_if_late(org_id, [there])
+                        await self.marks.request_repair_if_late(org_id, [there])
                     if there is not None:
                         found[request_id] = there
                     elif is_full(item):
@@ -221,7 +162,7 @@ class Poster:
         *,
         doubt: bool = False,
     ) -> None:
-        left, sendings = list(submissions), self._sendings(doubt=doubt)
+        left, sendings = list(submissions), self.marks.sendings(doubt=doubt)
         key = page_at(left[0].org_id, left[0].lanes, _address(left[0]), depth)
         while left:
             try:
@@ -254,8 +195,8 @@ class Poster:
         first = left[0]
         posting = PostedRegion(first.org_id, _address(first).region, first.lanes)
         sent_at_ms = self._clock.now_ms()
-        await self.mark(posting, sent_at_ms)
-        expires = page_expires_at_epoch(posting.region, self.retention_days)
+        await self.marks.mark(posting, sent_at_ms)
+        expires = self.marks.expires_at_epoch(posting.region)
         written = [one.written(nonce, sent_at_ms) for one in left]
         update = page_update(key, written, expires)
         try:
@@ -337,7 +278,7 @@ class Poster:
         """Answer records that were just written."""
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
         if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
-            await self.request_repair_if_late(submissions[0].org_id, receipts)
+            await self.marks.request_repair_if_late(submissions[0].org_id, receipts)
         settle(
             [
                 (one, Posted(receipt, accepted=True))
@@ -372,7 +313,9 @@ class Poster:
                 counted.append((one, Posted(there, there.commit_id.startswith(root))))
         if counted:
             org_id = counted[0][0].org_id
-            await self.request_repair_if_late(org_id, [posted.receipt for _, posted in counted])
+            await self.marks.request_repair_if_late(
+                org_id, [posted.receipt for _, posted in counted]
+            )
             settle(counted)
         return missing
 
@@ -384,12 +327,12 @@ class Poster:
         *,
         doubt: bool = False,
     ) -> None:
-        left, sendings = list(submissions), self._sendings(doubt=doubt)
+        left, sendings = list(submissions), self.marks.sendings(doubt=doubt)
         while left:
             sent_at_ms = self._clock.now_ms()
             posting = PostedRegion(left[0].org_id, region_at(sent_at_ms), left[0].lanes)
             try:
-                await self.mark(posting, sent_at_ms)
+                await self.marks.mark(posting, sent_at_ms)
                 writes = self._transaction(left, posting, nonce, sent_at_ms)
                 if not await self._spend(left, writes):
                     await self._store.transact(writes)
@@ -420,68 +363,13 @@ class Poster:
         self, left: Sequence[Submission], posting: PostedRegion, nonce: bytes, sent_at_ms: int
     ) -> list[Write]:
         """Make the receipts, and the page with all records."""
-        expires = page_expires_at_epoch(posting.region, self.retention_days)
+        expires = self.marks.expires_at_epoch(posting.region)
         written = [one.written(nonce, sent_at_ms) for one in left]
         page = private_page_put(posting.org_id, posting.region, nonce, written, expires)
         receipts = [
             receipt_put(one.org_id, one.request_id, one.receipt(nonce, sent_at_ms)) for one in left
         ]
         return [*receipts, page]
-
-    def is_marked(self, posting: PostedRegion, sent_at_ms: int) -> bool:
-        """Whether this process has marked the tick of that moment and the region in it."""
-        tick = tick_of(sent_at_ms)
-        return (tick, posting) in self._marked and tick in self._ticks
-
-    async def mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
-        """Mark the tick of a write, and its region in it, once in this process."""
-        tick = tick_of(sent_at_ms)
-        expires = page_expires_at_epoch(region_at(sent_at_ms), self.retention_days)
-        if tick not in self._ticks:
-            await self._store.put(tick_put(tick, expires))
-            self._ticks.put(tick, True)  # noqa: FBT003
-        if (tick, posting) not in self._marked:
-            await self._store.put(marker_put(tick, posting, expires))
-            self._marked.put((tick, posting), True)  # noqa: FBT003
-
-    async def request_repair_if_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
-        """Request repairs of days whose totals may lack these records.
-
-        A duplicate may have arrived late and unacknowledged. This process requests it once for each
-        record: a repair that begins later contains it.
-        """
-        now_ms = self._clock.now_ms()
-        late = {
-            (org_id, receipt.fingerprint, receipt.accepted_at_ms): receipt.org_day
-            for receipt in receipts
-            if is_late(tick_of(receipt.accepted_at_ms), now_ms)
-        }
-        asked_for = {key: day for key, day in late.items() if key not in self._repaired}
-        expires = page_expires_at_epoch(region_at(now_ms), self.retention_days)
-        for day in sorted(set(asked_for.values())):
-            repair = Repair(org_id, day)
-            put = repair_put(repair, self.new_nonce().hex(), expires)
-            try:
-                await self._repairs.run(repair, partial(self._put, put))
-            except StoreError as error:  # the record is counted, but the repair may be missing
-                message = f"the record may be missing from totals: {error}"
-                raise OutcomeUnknownError(message) from error
-        for key in asked_for:
-            self._repaired.put(key, True)  # noqa: FBT003
-
-    def _sendings(self, *, doubt: bool) -> _Sendings:
-        return _Sendings(self._clock, self._random, doubt=doubt)
-
-    async def _put(self, put: Put) -> None:
-        """Put it, repeating it as needed: it is idempotent."""
-        sendings = self._sendings(doubt=False)
-        while True:  # at most `SENDINGS_MAX` times
-            try:
-                await self._store.put(put)
-            except (OutcomeUnknownError, ContendedError) as failure:
-                await sendings.fail(failure)
-            else:
-                return
 
 
 def _address(submission: Submission) -> Address:

@@ -112,7 +112,7 @@ class Voider:
         self._trail = trail
         self._tenants = tenants
         self._ledger = ledger
-        self._poster = poster
+        self._marks = poster.marks
         self._reader = JournalReader(store)
 
     async def void(
@@ -133,7 +133,7 @@ class Voider:
             if known is not None:
                 # It may have arrived late, and its reply may be lost.
                 late = _correction(known, b"").receipt
-                await self._poster.request_repair_if_late(org.org_id, [late])
+                await self._marks.request_repair_if_late(org.org_id, [late])
                 await self._trail.apply(by, _repetition(org.org_id, known), ())
                 return known, {}
             try:
@@ -158,19 +158,22 @@ class Voider:
         """Write the correction, the refund and the audit entry, all or nothing."""
         record = found.record
         accounts = await self._open_accounts(org, record)
-        now_ms, nonce = self._clock.now_ms(), self._poster.new_nonce()
+        now_ms, nonce = self._clock.now_ms(), self._marks.new_nonce()
         voided = Voided(record, new_request_id(now_ms), now_ms)
         posting = PostedRegion(org.org_id, region_at(now_ms), lanes_of(org.agg_shard_count))
-        await self._poster.mark(posting, now_ms)
+        await self._marks.mark(posting, now_ms)
         correction = _correction(voided, nonce)
         terms = store_form(record.terms)
-        expires = self._poster.expires_at_epoch(posting.region)
+        expires = self._marks.expires_at_epoch(posting.region)
         written = Written("", encode_entry(correction.entry), terms, 1)
         operations: tuple[Write, ...] = (
             void_marker_put(org.org_id, voided.note, expires),
             private_page_put(org.org_id, posting.region, nonce, [written], expires),
             void_note_put(
-                org.org_id, found.region, voided.note, self._poster.expires_at_epoch(found.region)
+                org.org_id,
+                found.region,
+                voided.note,
+                self._marks.expires_at_epoch(found.region),
             ),
         )
         apply = partial(self._trail.apply, by, _change(org.org_id, voided))
@@ -179,7 +182,7 @@ class Voider:
             await self._ledger.post(org.org_id, debits, operations, apply)
         else:
             await apply(operations)
-        await self._poster.request_repair_if_late(org.org_id, [correction.receipt])
+        await self._marks.request_repair_if_late(org.org_id, [correction.receipt])
         account = Account(record.terms.scope_key, record.terms.label, record.terms.day)
         return voided, {account: correction.entry.counters}
 
