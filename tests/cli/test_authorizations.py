@@ -1,5 +1,6 @@
 """``budgets`` and ``authorizations``: what is held for calls, on the store and at a service."""
 
+import re
 import uuid
 
 import pytest
@@ -40,6 +41,17 @@ def test_every_budget_is_shown(registered: Cli) -> None:
     assert "━" in drawn
     (ours,) = registered.ok("budgets", ORG)["budgets"]
     assert ours == by_name["monthly"]
+
+
+def test_usage_and_budgets_show_one_percentage(registered: Cli) -> None:
+    """Of a strict quota, with the calls in flight, before anything is counted."""
+    registered.authorize("chat", **CALL)
+    shown = []
+    for command, row in (("budgets", "quota-premium"), ("usage show", "premium")):
+        lines = registered(*command.split(), ORG, "chat").out.splitlines()
+        (line,) = [one for one in lines if one.split()[:1] == [row]]
+        shown += re.findall(r"[\d.]+ %", line)
+    assert shown[0] == shown[1] != "0.0 %"
 
 
 def test_what_was_overdrawn_is_below_zero(registered: Cli) -> None:

@@ -27,6 +27,7 @@ from pricekeeper.cli.drawing import (
     table,
     tag_words,
     usd,
+    used_pct,
 )
 from pricekeeper.cli.exits import MisusedError, hint_if_missing
 from pricekeeper.cli.options import argument, option
@@ -150,7 +151,7 @@ async def show_budgets(backend: Backend, org: OrgArgument, app: OptionalApp = No
     )  # fmt: skip
     for one in answer["budgets"]:
         limit, left = one["limit_usd_micros"], one["remaining_usd_micros"]
-        pct = FULL_PCT * (limit - left) / limit if limit else float(FULL_PCT)
+        pct = used_pct(one)
         style = STATUS_STYLES[_status(pct)]
         rows.add_row(
             _name(one),

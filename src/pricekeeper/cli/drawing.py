@@ -112,6 +112,13 @@ def percent(pct: float) -> str:
     return f"{math.ceil(round(pct * 10, 6)) / 10:.1f} %"
 
 
+def used_pct(budget: Mapping[str, Any]) -> float:
+    """Return the used part of a budget in percent: spent, held and unsettled."""
+    limit = budget["limit_usd_micros"]
+    used = limit - budget["remaining_usd_micros"]
+    return FULL_PCT * used / limit if limit else float(FULL_PCT)
+
+
 def tag_words(tags: Mapping[str, str]) -> str:
     """Format tags as the command line takes them: ``team:red  feature:search``."""
     return "  ".join(f"{name}:{value}" for name, value in tags.items())

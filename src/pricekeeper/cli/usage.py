@@ -26,6 +26,7 @@ from pricekeeper.cli.drawing import (
     plain,
     table,
     usd,
+    used_pct,
 )
 from pricekeeper.cli.exits import MisusedError, unless_missing
 from pricekeeper.cli.options import option
@@ -67,7 +68,8 @@ async def show_usage(
 ) -> Output:
     """Show what an organisation or app spent today, on a day, or on each day of a range.
 
-    Spend is that of finished calls that were counted. 'pricekeeper budgets' adds calls in flight.
+    Spend is that of counted calls, as of the shown time. The percentage of a strict quota also has
+    calls in flight, as in 'pricekeeper budgets'.
 
     [dim]pricekeeper usage show $ORG[/dim]
 
@@ -87,10 +89,12 @@ async def show_usage(
         if last is not None:
             raise MisusedError("--to needs --from; add it")
         answer = plain(await keeper.usage())
-        return Output(answer, _day(answer))
+        listed = plain(await keeper.budgets())["budgets"]
+        used = {one["label"]: used_pct(one) for one in listed if one["kind"] == "QUOTA"}
+        return Output(answer, _day(answer, used))
     if last is None or last == first:
         answer = plain(await keeper.usage(first.date()))
-        return Output(answer, _day(answer))
+        return Output(answer, _day(answer, {}))
     answer = plain(await keeper.usage_between(first.date(), last.date()))
     return Output(answer, _days(answer, first.date(), last.date()))
 
@@ -134,20 +138,22 @@ async def reset_limits(
     return Output(answer, _reset(answer))
 
 
-def _day(answer: Mapping[str, Any]) -> RenderableType:
+def _day(answer: Mapping[str, Any], used: Mapping[str, float]) -> RenderableType:
+    """Draw a day. ``used`` has the percentages of strict quotas, calls in flight included."""
     rows = table(
-        "model", "spent", "quota", "", "", "calls", "tokens in", "out",
+        "model", "spent", "quota", "", "used", "calls", "tokens in", "out",
         numbers=["spent", "quota", "calls", "tokens in", "out"],
     )  # fmt: skip
     active = answer["current_active_model"]
     for label, model in answer["models"].items():
-        style = STATUS_STYLES[model["quota_status"]]
+        pct = used.get(label, model["quota_pct"])
+        style = STATUS_STYLES["EXCEEDED" if pct >= FULL_PCT else model["quota_status"]]
         rows.add_row(
             Text.assemble(label, (" ◂", "bold") if label == active else ""),
             usd(model["cost_usd_micros"]),
             usd(model["quota_usd_micros"]),
-            pct_bar(model["quota_pct"], style),
-            Text(percent(model["quota_pct"]), style, justify="right"),
+            pct_bar(pct, style),
+            Text(percent(pct), style, justify="right"),
             f"{model['requests']:,}",
             f"{model['input_tokens']:,}",
             f"{model['output_tokens']:,}",
