@@ -154,7 +154,7 @@ def test_flags_go_over_the_file(anywhere: Cli) -> None:
 
 
 def test_lists_and_deletions(anywhere: Cli) -> None:
-    """What was put is listed until it is deleted."""
+    """A client is listed until it is deleted."""
     anywhere.register()
     assert [one["org_id"] for one in anywhere.ok("org", "list")] == [ORG]
     assert [one["app_id"] for one in anywhere.ok("app", "list", ORG)] == ["chat"]

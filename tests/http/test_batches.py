@@ -66,7 +66,7 @@ def tenant(
 
 
 async def test_a_batch_is_parsed_in_small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten records in a turn of the loop: whoever else asks is answered in between."""
+    """Ten records per turn of the loop, so that other requests are answered in between."""
     in_turn = [0]
 
     def counted_usage_of(body: UsageBody) -> Usage:

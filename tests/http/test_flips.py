@@ -1,4 +1,4 @@
-"""The history of flips over a socket: what was given up or set by hand, when, why, until when."""
+"""The history of flips over a socket: labels given up or set by hand, with time, reason and end."""
 
 import asyncio
 import uuid
@@ -50,7 +50,7 @@ def short(row: dict[str, Any]) -> tuple[str | None, str, str | None, str | None]
 
 
 async def test_a_day_of_an_app_as_a_timeline(fleet: Fleet) -> None:
-    """By quota and by hand, whichever instance did it, the newest first."""
+    """By quota and by hand, from any instance, the newest first."""
     tenant = await fleet.register(str(uuid.uuid4()), **TINY)
     await spend(fleet, tenant, "premium", at=1)
     await fleet.pass_ms(2_000)
@@ -143,7 +143,7 @@ async def test_nobody_sees_flips_of_another(fleet: Fleet) -> None:
 
 
 async def test_a_label_that_comes_back_is_in_the_timeline_once(fleet: Fleet) -> None:
-    """Its quota is raised, lowered and raised again, and spent: each is told by one instance."""
+    """Its quota is raised, lowered, raised again and spent: one instance reports each flip."""
     tenant = await fleet.register(str(uuid.uuid4()), **TINY)
     await spend(fleet, tenant, "premium")
 

@@ -209,7 +209,7 @@ def test_who_may_try_again_is_told_when(error: PriceKeeperError) -> None:
     ],
 )
 def test_the_wait_is_never_too_short(error: PriceKeeperError, seconds: int) -> None:
-    """Rounded up; a day for what will never fit, so that nobody hammers."""
+    """Rounded up; a day for a request that never fits, to prevent hammering."""
     assert header(problem_of(error, NOW_MS), b"retry-after") == str(seconds)
 
 

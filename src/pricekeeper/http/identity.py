@@ -39,6 +39,10 @@ from pricekeeper.wire import identity as wire
 from pricekeeper.wire.values import rfc3339
 
 LABEL_LENGTH_MAX: Final = 256
+_DESCRIPTIONS: Final = {
+    "invalid_client": "missing or invalid credentials: send the client's id and secret",
+    "invalid_grant": "the refresh token is invalid or has ended: log in with the client's secret",
+}
 _BY_SECRET: Final = ["client_secret_basic", "client_secret_post"]
 _HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:\d{1,5})?", re.ASCII)
 
@@ -259,7 +263,7 @@ def oauth_error(error: PriceKeeperError, call: Call) -> Answer:
     elif isinstance(error, InvalidClientError):
         headers = ((b"www-authenticate", b"Basic " + REALM),)
     own = {**problem.fields(call.request_id), "status": status}
-    body = {"error": name, "error_description": problem.detail, **own}
+    body = {"error": name, "error_description": _DESCRIPTIONS.get(name, problem.detail), **own}
     return Answer(status, body, (*headers, *_NO_STORE))
 
 

@@ -163,6 +163,8 @@ _TEMPORARY: Final = (
 """Refusals that end with time."""
 
 _SAY_NOTHING: Final = {
+    401: "missing or invalid credentials: send an admin key in X-API-Key, "
+    "or a token in Authorization: Bearer",
     404: "there is no such resource; check the ids in the path",
     500: "internal error; the log of the service has it under this request_id",
     503: "the service is temporarily unavailable; try again",
@@ -178,8 +180,6 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     """The problem of this error, at this time."""
     status, code = status_of(type(error))
     detail = _detail(error) or _SAY_NOTHING.get(status) or str(error)
-    if status == 401:  # noqa: PLR2004
-        detail = _credentials(error)
     if isinstance(error, errors.UnreadableItemError):
         detail = _UNREADABLE
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -196,19 +196,6 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
     if isinstance(error, errors.AuthorizationDeniedError):
         code = code_of(error)
     return Problem(status, code or error.code, detail, extras, headers)
-
-
-def _credentials(error: errors.PriceKeeperError) -> str:
-    """The detail of a 401: which credentials to send."""
-    if isinstance(error, errors.InvalidTokenError):
-        return "the token is invalid or has ended: log in again"
-    if isinstance(error, (errors.InvalidClientError, SecretDeniedError)):
-        needed = "send the client's id and secret"
-    elif isinstance(error, KeyDeniedError):
-        needed = "send an admin key in X-API-Key"
-    else:
-        needed = "send an admin key in X-API-Key or a token in Authorization: Bearer"
-    return f"missing or invalid credentials: {needed}"
 
 
 def _detail(error: errors.PriceKeeperError) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from pricekeeper.admin_keys import AdminKey, IssuedKey, parse_key_name
+from pricekeeper.admin_keys import AdminKey, IssuedKey, is_key_id, parse_key_name
 from pricekeeper.authority import ALL_ORGS, NO_ORG, Attribution, Authority, Coverage, Role
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
@@ -34,6 +34,8 @@ async def list_keys(
     services: Services, within: Coverage, after: str | None, limit: int
 ) -> wire.AdminKeyList:
     """Read a page of the keys that cover no more than the caller."""
+    if after is not None and not is_key_id(after):
+        raise InvalidValueError("after", "must be the id of a key")
     page = await services.admin_keys.list_keys(within, after, limit)
     return wire.AdminKeyList([_shown(key) for key in page.entries], page.after or UNSET)
 

@@ -15,7 +15,7 @@ from pricekeeper.credentials.service import SecretClaim
 from pricekeeper.errors import ConflictError
 from pricekeeper.metering import next_midnight_ms, org_day
 from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy
-from pricekeeper.values import AppId, OrgId, parse_model_label, settings_tag
+from pricekeeper.values import OrgId, parse_app_id, parse_model_label, parse_org_id, settings_tag
 from pricekeeper.wire import provisioning as wire
 from pricekeeper.wire.settings import AlertsBody, BudgetBody, RateLimitBody
 from pricekeeper.wire.values import rfc3339
@@ -57,18 +57,20 @@ async def read_client(services: Services, client: Client) -> Answer:
 
 
 async def list_orgs(
-    services: Services, coverage: Coverage, after: OrgId | None, limit: int
+    services: Services, coverage: Coverage, after: str | None, limit: int
 ) -> wire.OrgList:
     """Read a page of the covered organisations."""
-    page = await services.tenants.list_orgs(after, limit, among=coverage.org_ids)
+    start = None if after is None else parse_org_id(after, "after")
+    page = await services.tenants.list_orgs(start, limit, among=coverage.org_ids)
     return wire.OrgList([_org(policy) for policy in page.policies], page.after or UNSET)
 
 
 async def list_apps(
-    services: Services, org_id: OrgId, after: AppId | None, limit: int
+    services: Services, org_id: OrgId, after: str | None, limit: int
 ) -> wire.AppList:
     """Read a page of an organisation's apps."""
-    page = await services.tenants.list_apps(org_id, after, limit)
+    start = None if after is None else parse_app_id(after, "after")
+    page = await services.tenants.list_apps(org_id, start, limit)
     return wire.AppList([_app(policy) for policy in page.policies], page.after or UNSET)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from pricekeeper.admin_keys import is_key_id
-from pricekeeper.errors import InvalidValueError, NotFoundError
+from pricekeeper.errors import NotFoundError
 from pricekeeper.usecases import (
     activity,
     admin_keys,
@@ -26,31 +25,11 @@ from pricekeeper.usecases import (
     usage_records,
 )
 from pricekeeper.usecases.asking import Ask
-from pricekeeper.values import parse_app_id, parse_org_id
 from pricekeeper.wire import operations as ops
 from pricekeeper.wire.operation import by_name
 
 UseCase: TypeAlias = Callable[[Ask], Awaitable[Any]]
 """Does what an operation asks; its result is the body of the answer."""
-
-
-async def _list_orgs(ask: Ask) -> Any:
-    after, limit = ask.page
-    start = None if after is None else parse_org_id(after, "after")
-    return await provisioning.list_orgs(ask.services, ask.coverage, start, limit)
-
-
-async def _list_apps(ask: Ask) -> Any:
-    after, limit = ask.page
-    start = None if after is None else parse_app_id(after, "after")
-    return await provisioning.list_apps(ask.services, ask.org_id, start, limit)
-
-
-async def _list_keys(ask: Ask) -> Any:
-    after, limit = ask.page
-    if after is not None and not is_key_id(after):
-        raise InvalidValueError("after", "must be the id of a key")
-    return await admin_keys.list_keys(ask.services, ask.coverage, after, limit)
 
 
 async def _list_alerts(ask: Ask) -> Any:
@@ -102,24 +81,9 @@ async def _me(ask: Ask) -> Any:
     return admin_keys.key_answer(ask.authority)
 
 
-async def _read_day(ask: Ask) -> Any:
-    day = aggregates.parse_day(ask.path["date"])
-    return (await aggregates.read_day(ask.services, ask.policy, day))[0]
-
-
-async def _read_today(ask: Ask) -> Any:
-    day = aggregates.today(ask.services, ask.policy)
-    return (await aggregates.read_day(ask.services, ask.policy, day))[0]
-
-
-async def _read_range(ask: Ask) -> Any:
-    first, last = aggregates.parse_range(ask.query)
-    return (await aggregates.read_range(ask.services, ask.policy, first, last))[0]
-
-
-async def _read_spend(ask: Ask) -> Any:
-    request = spend.parse_request(ask.query)
-    return (await spend.read_spend(ask.services, ask.viewer, request))[0]
+async def _first(reading: Awaitable[tuple[Any, Any]]) -> Any:
+    """The answer of a use case that also returns the time up to which it is complete."""
+    return (await reading)[0]
 
 
 USE_CASES: Final[Mapping[str, UseCase]] = by_name(
@@ -155,10 +119,18 @@ USE_CASES: Final[Mapping[str, UseCase]] = by_name(
         ),
         # Reports.
         ops.GET_FORECAST: lambda a: forecast.list_forecasts(a.services, a.policy),
-        ops.READ_TODAY: _read_today,
-        ops.READ_DAY: _read_day,
-        ops.READ_RANGE: _read_range,
-        ops.GET_SPEND: _read_spend,
+        ops.READ_TODAY: lambda a: _first(
+            aggregates.read_day(a.services, a.policy, aggregates.today(a.services, a.policy))
+        ),
+        ops.READ_DAY: lambda a: _first(
+            aggregates.read_day(a.services, a.policy, aggregates.parse_day(a.path["date"]))
+        ),
+        ops.READ_RANGE: lambda a: _first(
+            aggregates.read_range(a.services, a.policy, *aggregates.parse_range(a.query))
+        ),
+        ops.GET_SPEND: lambda a: _first(
+            spend.read_spend(a.services, a.viewer, spend.parse_request(a.query))
+        ),
         ops.LIST_USAGE: _list_usage,
         ops.LIST_ALL_BUDGETS: _list_all_budgets,
         ops.LIST_ALL_DENIALS: lambda a: activity.list_all_denials(
@@ -167,8 +139,8 @@ USE_CASES: Final[Mapping[str, UseCase]] = by_name(
         ops.LIST_DENIALS: _list_denials,
         ops.LIST_FLIPS: _list_flips,
         # What an administrator sets up.
-        ops.LIST_ORGS: _list_orgs,
-        ops.LIST_APPS: _list_apps,
+        ops.LIST_ORGS: lambda a: provisioning.list_orgs(a.services, a.coverage, *a.page),
+        ops.LIST_APPS: lambda a: provisioning.list_apps(a.services, a.org_id, *a.page),
         ops.GET_ORG: lambda a: provisioning.read_client(a.services, a.client),
         ops.GET_APP: lambda a: provisioning.read_client(a.services, a.client),
         ops.GET_ORG_SETTINGS: lambda a: provisioning.read_client(a.services, a.client),
@@ -215,7 +187,7 @@ USE_CASES: Final[Mapping[str, UseCase]] = by_name(
         ),
         # Keys, alerts and the audit log.
         ops.CREATE_ADMIN_KEY: lambda a: admin_keys.create_key(a.services, a.body, a.by()),
-        ops.LIST_ADMIN_KEYS: _list_keys,
+        ops.LIST_ADMIN_KEYS: lambda a: admin_keys.list_keys(a.services, a.coverage, *a.page),
         ops.ROTATE_ADMIN_KEY: lambda a: admin_keys.rotate_key(
             a.services, a.path["key_id"], a.body, a.by()
         ),
