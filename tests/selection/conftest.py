@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
+from pricekeeper.activity.event import Flip
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.errors import (
     CancellationReason,
@@ -72,6 +73,8 @@ class World:
         self.clock = clock
         self.instances: list[Selector] = []
         self.meterings: list[Metering] = []
+        self.noted: list[Flip] = []
+        """The flips that instances have reported."""
 
     def instance(self, store: Store | None = None, *, entries_max: int = 10_000) -> Selector:
         """Start a further instance; it may see the store through something else."""
@@ -79,7 +82,13 @@ class World:
         book = PriceBook(seen, self.clock, CATALOGUE)
         metering = Metering(seen, self.clock, book)
         made = Selector(
-            seen, self.clock, metering, book, meter=SelectionMeter(), entries_max=entries_max
+            seen,
+            self.clock,
+            metering,
+            book,
+            meter=SelectionMeter(),
+            entries_max=entries_max,
+            on_flip=self.noted.append,
         )
         self.instances.append(made)
         self.meterings.append(metering)

@@ -16,7 +16,7 @@ from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
 from selection.conftest import FailingStore, GatedStore, NeverFirst, SettableClock, World
-from selection.policies import ECONOMY, PREMIUM, STANDARD, policy
+from selection.policies import ECONOMY, PREMIUM, QUOTAS, STANDARD, policy
 
 INSTANCES = 20
 BEYOND_ANY_CACHE_MS = 5_000
@@ -189,6 +189,21 @@ async def test_a_flip_that_the_store_refuses_does_not_stand_in_the_way(
     clock.advance_ms(BEYOND_ANY_CACHE_MS)
     assert (await instance.select(mine)).choice.sticky_fallback_active
     assert world.flips() == 1
+
+
+async def test_a_flip_and_a_comeback_are_reported_by_the_instance_that_made_them(
+    world: World, app: Client
+) -> None:
+    mine, raised = policy(client=app), policy(client=app, quotas={**QUOTAS, PREMIUM: 2_000})
+    await world.spend(mine, {PREMIUM: 1_000})
+    instance = world.instance()
+    await instance.select(mine)
+    assert (await instance.select(raised)).label == PREMIUM
+    steps = [(one.reason, one.from_label, one.to_label) for one in world.noted]
+    assert steps == [
+        ("QUOTA_EXCEEDED", PREMIUM, STANDARD),
+        ("QUOTA_RAISED", STANDARD, PREMIUM),
+    ]
 
 
 async def test_a_chain_that_keeps_moving_is_not_chased_for_ever(world: World, app: Client) -> None:
