@@ -247,16 +247,6 @@ class TestGenerations:
         assert after.tokens_valid_from_epoch_ms == ahead.tokens_valid_from_epoch_ms
         assert await one.opens(client, secret)
 
-    async def test_a_claim_still_costs_two_reads_and_one_transaction(
-        self, one: Instance, meter: StoreMeter, client: Client
-    ) -> None:
-        """The generation changes with the secret or not at all."""
-        await one.secret_of(client)
-        token = (await one.credentials.rotate(client, 0, BY)).retrieval.token.reveal()
-        meter.clear()
-        await one.credentials.claim(token, BY)
-        assert dict(meter.calls) == {"get": 2, "transact": 1}
-
 
 class TestRevoking:
     async def test_revoking_ends_everything_at_once(

@@ -32,6 +32,11 @@ async def all_orgs(tenants: Tenants, limit: int) -> list[OrgId]:
             return found
 
 
+async def put_both(tenants: Tenants, org_id: OrgId) -> None:
+    await tenants.put_org(org_id, org_body(), BY)
+    await tenants.put_app(org_id, APP, app_body(), BY)
+
+
 class TestPut:
     async def test_creating_and_updating_are_told_apart(
         self, tenants: Tenants, org_id: OrgId
@@ -101,8 +106,7 @@ class TestPut:
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
         """They are on the same item and belong to another feature."""
-        await tenants.put_org(org_id, org_body(), BY)
-        await tenants.put_app(org_id, APP, app_body(), BY)
+        await put_both(tenants, org_id)
         for sort in ("ORG", "APP#api"):
             mark = (Set("client_secret_hash", "kept"), Set("secret_retrieval_key", "kept too"))
             await store.update(Update(CONFIG, Key(f"ORG#{org_id}", sort), mark))
@@ -152,8 +156,7 @@ class TestPolicy:
     async def test_warm_costs_nothing_and_cold_one_read(
         self, tenants: Tenants, meter: StoreMeter, org_id: OrgId
     ) -> None:
-        await tenants.put_org(org_id, org_body(), BY)
-        await tenants.put_app(org_id, APP, app_body(), BY)
+        await put_both(tenants, org_id)
         for app_id in (None, APP):
             meter.clear()
             policy = await tenants.find_policy(org_id, app_id)
@@ -181,8 +184,7 @@ class TestPolicy:
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
         """An organisation's also by its apps, however warm they are."""
-        await tenants.put_org(org_id, org_body(), BY)
-        await tenants.put_app(org_id, APP, app_body(), BY)
+        await put_both(tenants, org_id)
         await tenants.find_policy(org_id, APP)
         for limit in (7, 8):
             await tenants.put_org(org_id, org_body(session_limit=limit), BY)
@@ -216,8 +218,7 @@ class TestPolicy:
 
     async def test_absent_and_deleted_answer_alike(self, tenants: Tenants, org_id: OrgId) -> None:
         """Without an organisation, deleted, or of a deleted organisation: one answer."""
-        await tenants.put_org(org_id, org_body(), BY)
-        await tenants.put_app(org_id, APP, app_body(), BY)
+        await put_both(tenants, org_id)
         told = set()
 
         async def ask(org: OrgId) -> None:
@@ -311,8 +312,7 @@ class TestDeleting:
     async def test_it_is_gone_and_a_second_time_there_is_nothing(
         self, tenants: Tenants, org_id: OrgId
     ) -> None:
-        await tenants.put_org(org_id, org_body(), BY)
-        await tenants.put_app(org_id, APP, app_body(), BY)
+        await put_both(tenants, org_id)
         await tenants.delete_app(org_id, APP, BY)
         with pytest.raises(NotFoundError):
             await tenants.delete_app(org_id, APP, BY)
@@ -346,8 +346,7 @@ class TestDeleting:
         self, tenants: Tenants, store: Store, org_id: OrgId
     ) -> None:
         """Which says that there is nothing, as it should."""
-        await tenants.put_org(org_id, org_body(), BY)
-        await tenants.put_app(org_id, APP, app_body(), BY)
+        await put_both(tenants, org_id)
         left_over = await store.get(CONFIG, key := Key(f"ORG#{org_id}", "APP#api"))
         await tenants.delete_org(org_id, BY)
         assert left_over is not None

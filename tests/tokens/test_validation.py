@@ -54,20 +54,10 @@ async def test_a_warm_token_costs_no_store_call(
     assert meter.calls == {}
 
 
-async def test_a_cold_instance_needs_two_readings(
-    here: Instance, there: Instance, org: Member, meter: StoreMeter
-) -> None:
-    """One of the token and one of its client."""
-    grant = await org.login(here)
-    meter.clear()
-    await there.identity.validate(grant.access_token)
-    assert meter.calls == {"batch_get": 2}
-
-
 async def test_requests_at_one_moment_share_these_readings(
     here: Instance, there: Instance, org: Member, meter: StoreMeter
 ) -> None:
-    """A process that comes back with thirty requests costs what one does."""
+    """A cold process reads the token and its client once, for thirty requests as for one."""
     grant = await org.login(here)
     meter.clear()
     checks = (there.identity.validate(grant.access_token) for _ in range(30))
