@@ -9,13 +9,13 @@ from typing import Final
 from pricekeeper.telemetry import Family, counted
 
 _FEED: Final = Family(
-    "pricekeeper_feed_items", "Moments that were written for those who watch.", ("outcome",)
+    "pricekeeper_feed_items", "Feed items, by outcome of their write.", ("outcome",)
 )
 _STREAMS: Final = Family(
-    "pricekeeper_event_streams", "Streams of events that were opened, refused or ended.", ("what",)
+    "pricekeeper_event_streams", "Event streams opened, refused and ended.", ("what",)
 )
 _GROUPS: Final = Family(
-    "pricekeeper_denial_writes", "Groups of denials that were written, by outcome.", ("outcome",)
+    "pricekeeper_denial_writes", "Writes of denial groups, by outcome.", ("outcome",)
 )
 
 

@@ -65,7 +65,7 @@ class Guard:
     def __init__(
         self, allowed: Sequence[Network] = (), topics: Collection[str] = frozenset()
     ) -> None:
-        """``allowed`` are networks that are not public and may be called all the same.
+        """``allowed`` are networks that are not public, and may still be called.
 
         ``topics`` are the ARNs of the SNS topics that may be published to.
         """

@@ -201,7 +201,7 @@ class Courier:
         """Send one alert and settle it; returns the error if it must be tried again."""
         item = await self._store.get(ALERTS, items.alert_key(owner, alert_id))
         if item is None or channel is None:
-            why = "the channel was removed" if channel is None else "the alert is gone"
+            why = "the channel was removed" if channel is None else "the alert has expired"
             await self._settle(receiver, owner, alert_id, DeliveryState.GIVEN_UP, why)
             return None
         kind = channel.channel.kind

@@ -10,7 +10,7 @@ from pricekeeper.alerts.alert import AlertKind
 from pricekeeper.alerts.channel import ChannelKind
 from pricekeeper.telemetry import Family, counted
 
-_ALERTS: Final = Family("pricekeeper_alerts", "Alerts that were decided, by kind.", ("kind",))
+_ALERTS: Final = Family("pricekeeper_alerts", "Decided alerts, by kind.", ("kind",))
 _DELIVERIES: Final = Family(
     "pricekeeper_alert_deliveries",
     "Attempts to deliver an alert, by kind of channel and outcome.",

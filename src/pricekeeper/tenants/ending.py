@@ -215,7 +215,7 @@ def require_authority(current: Freeze | None, reach: Reach, what: str = "this") 
     """
     if current is not None and reach < current.reach:
         raise NotPermittedError(
-            f"{what} was frozen by an administrator above this key, who may lift it"
+            f"{what} was frozen by an administrator above this key: ask them to lift it"
         )
 
 

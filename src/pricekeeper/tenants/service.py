@@ -39,7 +39,7 @@ from pricekeeper.tenants.saving import BudgetRule, Creation, Enrolment, Settings
 from pricekeeper.values import AppId, ModelLabel, OrgId
 
 REVOCATIONS: Final = Family(
-    "pricekeeper_revocations", "What ended before its time, by kind.", ("kind",)
+    "pricekeeper_revocations", "Tokens, sessions and clients that ended early, by kind.", ("kind",)
 )
 """Each feature counts what it ends."""
 ATTEMPTS_MAX: Final = 8
