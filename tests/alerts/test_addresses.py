@@ -2,16 +2,18 @@
 
 import asyncio
 import socket
+import ssl
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from alerts.conftest import LOOPBACK
 from alerts.endpoint import Endpoint
 from certificates import make_certificate
 from pricekeeper.alerts.addresses import AddressNotAllowedError, Guard, GuardedResolver
-from pricekeeper.alerts.webhook import HttpSender
+from pricekeeper.alerts.webhook import HttpSender, one_attempt
 from pricekeeper.errors import DeliveryError, InvalidValueError
 
 PUBLIC = Guard()
@@ -286,3 +288,23 @@ async def test_an_error_says_nothing_of_the_address() -> None:
         await sender.post("http://127.0.0.1:9/a-secret-path?and=query", b"{}", {})
     assert "secret" not in str(refused.value)
     await sender.close()
+
+
+@pytest.mark.parametrize(
+    ("raised", "message", "is_refused"),
+    [
+        (InvalidValueError("url", "is not public"), "is not public", True),
+        (TimeoutError(), "did not answer within 10 s", False),
+        (ssl.SSLCertVerificationError(), "its certificate is not valid", False),
+        (AddressNotAllowedError(), "can't be reached, or its address is not allowed", False),
+        (ConnectionRefusedError(), "can't be reached, or its address is not allowed", False),
+        (aiohttp.ServerDisconnectedError(), "the request failed: ServerDisconnectedError", False),
+    ],
+)
+async def test_each_failure_of_an_attempt_has_its_message(
+    raised: Exception, message: str, is_refused: bool
+) -> None:
+    with pytest.raises(DeliveryError) as failed:
+        async with one_attempt():
+            raise raised
+    assert (str(failed.value), failed.value.is_refused) == (message, is_refused)
