@@ -251,7 +251,7 @@ def test_known_names_are_no_news() -> None:
 def test_a_misspelt_name_is_told_with_the_one_that_is_meant(name: str, meant: str) -> None:
     """Its value is not told: it may be a secret."""
     (told,) = unknown_settings({name: "s3cret", "PRICEKEEPER_STORE": "x"})
-    assert told.startswith(f"{name} is no setting")
+    assert told.startswith(f"{name} is not a setting")
     assert told.endswith(f"do you mean {meant}?")
     assert "s3cret" not in told
 
@@ -259,7 +259,7 @@ def test_a_misspelt_name_is_told_with_the_one_that_is_meant(name: str, meant: st
 def test_a_name_that_is_like_no_other_is_told_as_well() -> None:
     """Without a guess."""
     assert unknown_settings({"PRICEKEEPER_XYZZY": "1"}) == [
-        "PRICEKEEPER_XYZZY is no setting, and nobody reads it"
+        "PRICEKEEPER_XYZZY is not a setting and has no effect"
     ]
 
 

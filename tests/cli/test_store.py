@@ -324,7 +324,7 @@ def test_a_misspelt_setting_is_told_by_every_command(cli: Cli) -> None:
     cli.monkeypatch.setenv("PRICEKEEPER_STROE", "sqlite:///elsewhere.db")
     done = cli("org", "list", "--json")
     assert [one["org_id"] for one in done.json] == [ORG]
-    told = "PRICEKEEPER_STROE is no setting, and nobody reads it; do you mean PRICEKEEPER_STORE?"
+    told = "PRICEKEEPER_STROE is not a setting and has no effect; do you mean PRICEKEEPER_STORE?"
     assert done.err == f"WARNING {told}\n"
     doctor = cli("doctor", "--json")
     assert doctor.err == ""

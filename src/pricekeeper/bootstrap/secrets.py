@@ -1,6 +1,6 @@
-"""The service's own secrets, from wherever settings say that they are kept.
+"""Reads the service's own secrets from where settings keep them.
 
-Without a setting they are files in the data folder, which are made on first use.
+Without a setting they are files in the data folder, made on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY_FILE: Final = "signing-keys.json"
 
 
 async def read_peppers(settings: Settings, clock: Clock) -> Peppers:
-    """The peppers, read once: another one counts after a restart."""
+    """Read the peppers once; a new one takes effect after a restart."""
     if settings.pepper is None:
         return load_or_create_peppers(settings.data_dir / PEPPER_FILE)
     text = await open_source(PEPPER, settings.pepper, clock).read()
@@ -31,7 +31,7 @@ async def read_peppers(settings: Settings, clock: Clock) -> Peppers:
 
 
 async def open_keys(settings: Settings, clock: Clock) -> tuple[Keys, KeyWatcher | None]:
-    """The signing keys, and who keeps them fresh, if they come from where they may change."""
+    """Open the signing keys, with a watcher if their source can change."""
     if settings.signing_keys is None:
         return Keys.in_file(settings.data_dir / KEY_FILE, clock), None
     source = open_source(SIGNING_KEYS, settings.signing_keys, clock)
@@ -43,7 +43,7 @@ async def open_keys(settings: Settings, clock: Clock) -> tuple[Keys, KeyWatcher 
 
 
 def read_keyring(settings: Settings, text: str) -> Keyring:
-    """The keyring in the text of the setting's place."""
+    """Parse the keyring that the setting names."""
     try:
         return parse_keyring(text)
     except KeyringError as error:

@@ -1,7 +1,7 @@
-"""The services of a running instance, opened in order and closed in reverse.
+"""Opens the services of an instance in order, and closes them in reverse.
 
-No feature constructs a store or a system clock. Closing drains: what was accepted is committed,
-what was prefetched is given back, and only then is the store closed.
+No feature makes a store or a system clock. Closing commits accepted work and returns prefetched
+tokens before it closes the store.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, KeysMeter, KeyWatcher
 
 CLOCKS_APART_MS: Final = 5_000
-"""By how much the clocks of instances may differ."""
+"""Tolerated clock difference between instances."""
 STORE_WAIT_MS: Final = 60_000
-"""For how long a service that starts waits for a store that keeps failing."""
+"""How long a starting service waits for its store."""
 
 
 HOW_TO_MAKE_A_ROOT: Final = "pricekeeper admin-keys create NAME --role ADMIN, on the store"
@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Every feature, ready to be called."""
+    """All services of an instance."""
 
     settings: Settings
     clock: TrustedClock
@@ -68,7 +68,7 @@ class Services:
     admin_keys: AdminKeys
     identity: Identity
     key_watcher: KeyWatcher | None
-    """Who brings the signing keys, if they come from elsewhere; the service lets it run."""
+    """Refreshes signing keys that are not in the data folder; the service runs it."""
     keys_meter: KeysMeter
     prices: PriceBook
     metering: Metering
@@ -89,10 +89,9 @@ class Services:
 async def open_services(
     settings: Settings, *, clock: Clock | None = None, store_wait_ms: int = 0
 ) -> AsyncIterator[Services]:
-    """Open everything on the running event loop, and close it at the end.
+    """Open all services on the running event loop, and close them at the end.
 
-    ``store_wait_ms`` is how long to wait for a store that can't be reached yet. Wall time of the
-    clock is used as far as it can be trusted.
+    ``store_wait_ms`` is how long to wait for a store that can't be reached yet.
     """
     clock, meter = trusted_clock(clock), StoreMeter()
     catalogue = load_catalogue(settings.config_path)
@@ -218,9 +217,9 @@ async def open_services(
 
 
 def trusted_clock(clock: Clock | None = None) -> TrustedClock:
-    """This machine's clock, or a given one, judged. What changes about that is logged.
+    """Wrap this machine's clock, or a given one, in a `TrustedClock` that logs doubts.
 
-    A given clock is one that tests or simulations move: the store's clock does not follow it.
+    Tests move a given clock, so it is not compared with the store's.
     """
     if isinstance(clock, TrustedClock):
         return clock
@@ -236,7 +235,7 @@ def _log_doubt(doubt: Doubt | None, leap_ms: int) -> None:
 
 
 def price_source(location: PriceLocation) -> PriceSource:
-    """The source there; what it needs is imported here, since few processes do."""
+    """Make the price source that a setting or a command names."""
     if isinstance(location, AwsPriceLocation):
         from pricekeeper.pricing.sources.aws_price_list import AwsPriceList, offer_urls  # noqa: PLC0415
 
@@ -247,7 +246,7 @@ def price_source(location: PriceLocation) -> PriceSource:
 
 
 def no_administrator() -> SettingsError:
-    """What is told where nobody could administer, with both ways out."""
+    """Return the error for a deployment without an administrator, with both ways to make one."""
     return SettingsError(
         PROVISIONING_KEY,
         "is not set, and the store has no ADMIN key for all organisations; make one: "
@@ -256,7 +255,10 @@ def no_administrator() -> SettingsError:
 
 
 async def require_administrator(services: Services) -> None:
-    """Refuse to start where nobody could administer; say so where nobody can any more."""
+    """Refuse to start without an administrator's key; if all keys have expired, only log it.
+
+    An expired key must not stop apps, and a new one can always be made on the store.
+    """
     if services.settings.provisioning_key is not None:
         return
     roots = await services.admin_keys.list_roots()

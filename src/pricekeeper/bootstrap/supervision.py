@@ -1,8 +1,7 @@
-"""Supervises background jobs: a crash is logged and counted, and the job is started again.
+"""Restarts background jobs that crash, and counts the crashes.
 
-Jobs are endless coroutines. A job that raises is started again after a pause that doubles up to a
-minute; after a job has run for a while, the pause is short again. A job deals itself with errors
-that it expects.
+Jobs are endless coroutines. The pause before a restart doubles up to a minute, and is short again
+after a job has run for a minute. Jobs handle expected errors themselves.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ class Supervisor:
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
         self.crashes: Counter[str] = Counter()
-        """How often each job had to be started again."""
+        """Crashes by job."""
 
     def start(self, name: str, job: Callable[[], Awaitable[None]]) -> None:
-        """Run the job, again and again if need be."""
-        self.crashes[name] += 0  # shown from the beginning, so that the first is seen as a change
+        """Run the job, and restart it if it crashes."""
+        self.crashes[name] += 0  # exported from the start, so that the first crash is a change
         task = asyncio.create_task(self._keep_running(name, job), name=f"pricekeeper-{name}")
         self._tasks.append(task)
 
     async def close(self) -> None:
-        """Stop all jobs and wait until they have stopped."""
+        """Stop all jobs, and wait for them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -49,7 +48,7 @@ class Supervisor:
             began_ms = self._clock.monotonic_ms()
             try:
                 await job()
-            except Exception:  # noqa: BLE001 - logged, counted and started again, by design
+            except Exception:  # noqa: BLE001 - logged, counted and restarted, by design
                 self.crashes[name] += 1
                 _log.exception("job_crashed", job=name, pause_ms=pause_ms)
             if self._clock.monotonic_ms() - began_ms > PAUSE_MAX_MS:

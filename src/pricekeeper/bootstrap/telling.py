@@ -1,4 +1,4 @@
-"""From what features do to what is told of it: the words of the feed."""
+"""Turns results of features into events of the feed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pricekeeper.metering.journal import errors_of
 
 
 class NewsTeller:
-    """Notes for the feed what features tell it."""
+    """Writes events to the feed."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
 
     def note_counted(self, submissions: Sequence[Submission]) -> None:
-        """Note usage records of one organisation that were counted."""
+        """Note counted usage records of one organisation."""
         news = self._feed.news_of(submissions[0].org_id)
         if news is None:
             return
@@ -45,7 +45,7 @@ class NewsTeller:
             )
 
     def note_changed(self, org_id: str, changed: list[Authorization]) -> None:
-        """Note authorizations of one organisation that were granted or settled."""
+        """Note granted or settled authorizations of one organisation."""
         news = self._feed.news_of(org_id)
         if news is None:
             return
@@ -55,7 +55,7 @@ class NewsTeller:
             news.note_authorization(pair, one.state.value, held, partial(_line, one))
 
     def note_alert(self, alert: alerts.Alert) -> None:
-        """Note an alert that was decided, in the words in which it is sent."""
+        """Note a decided alert, with the body that is sent."""
         if not self._feed.is_on:
             return
         finding = alert.finding

@@ -1,6 +1,5 @@
-"""Settings: the environment and a settings file, read once into a frozen value.
+"""Settings: `read_settings` reads the environment and a settings file into a frozen value.
 
-No other module knows what a variable of the service means. `read_settings` makes the value,
 `SETTINGS` is the table that the documentation shows.
 """
 

@@ -1,4 +1,4 @@
-"""Parses locations from a setting's text: of the store, of prices, and to listen at."""
+"""Parses locations in settings: of the store, prices, exports, secrets, and listeners."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SqliteLocation:
 
 @dataclass(frozen=True, slots=True)
 class DynamoDbLocation:
-    """Tables in one region, their names starting with the prefix."""
+    """Tables of one region with a name prefix."""
 
     region: str
     prefix: str = PREFIX_DEFAULT
@@ -62,7 +62,7 @@ class GenaiPackage:
 
 @dataclass(frozen=True, slots=True)
 class AwsPriceLocation:
-    """Prices from AWS's offers of a region: those files or URLs, or what AWS publishes."""
+    """Prices of a region from AWS's offer files: the named files or URLs, or AWS's own."""
 
     region: str
     sources: tuple[str, ...] = ()
@@ -73,14 +73,14 @@ PriceLocation: TypeAlias = GenaiPackage | AwsPriceLocation
 
 @dataclass(frozen=True, slots=True)
 class FolderLocation:
-    """A folder of this machine, or one that is mounted here."""
+    """A folder."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class S3Location:
-    """Objects of a bucket whose keys start with a prefix and a slash, if there is one."""
+    """Objects of a bucket under a prefix, if there is one."""
 
     bucket: str
     prefix: str = ""
@@ -98,7 +98,7 @@ class ListenAddress:
 
 
 def parse_store_location(url: str) -> StoreLocation:
-    """``sqlite:///relative``, ``sqlite:////absolute``, ``sqlite://:memory:`` or ``dynamodb://...``."""
+    """Parse ``sqlite:///relative``, ``sqlite:////absolute``, ``sqlite://:memory:``, ``dynamodb://``."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "sqlite":
         return _sqlite_location(rest)
@@ -137,7 +137,7 @@ def _dynamodb_location(url: str) -> DynamoDbLocation:
 
 
 def parse_price_location(text: str) -> PriceLocation:
-    """``genai-prices``, ``aws:REGION`` or ``aws:REGION:FILE_OR_URL[,FILE_OR_URL...]``."""
+    """Parse ``genai-prices``, ``aws:REGION`` or ``aws:REGION:FILE_OR_URL[,FILE_OR_URL...]``."""
     if text == "genai-prices":
         return GenaiPackage()
     scheme, _, rest = text.partition(":")
@@ -155,7 +155,7 @@ def parse_price_location(text: str) -> PriceLocation:
 
 
 def parse_export_location(text: str, setting: str = EXPORT_TO) -> ExportLocation:
-    """``FOLDER`` or ``s3://BUCKET/PREFIX``."""
+    """Parse ``FOLDER`` or ``s3://BUCKET/PREFIX``."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         if not text or "\0" in text:
@@ -178,7 +178,7 @@ def parse_export_location(text: str, setting: str = EXPORT_TO) -> ExportLocation
 
 
 def parse_s3_endpoint(text: str | None) -> str | None:
-    """``http://HOST:PORT`` or ``https://...``, without a path."""
+    """Parse ``http://HOST:PORT`` or ``https://...``, without a path."""
     if not text:
         return None
     parts = _split(S3_ENDPOINT, text)
@@ -196,16 +196,16 @@ def parse_s3_endpoint(text: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BedrockLocation:
-    """Where the gateway sends calls on to."""
+    """The gateway's upstream."""
 
     url: str
     region: str
     signs: bool
-    """Whether requests are signed: a stand-in on this machine needs no credentials."""
+    """Whether requests are signed; a stand-in on this machine needs no credentials."""
 
 
 def parse_bedrock_location(upstream: str | None, region: str | None) -> BedrockLocation | None:
-    """The upstream that is named, or AWS's own in that region; ``None`` if neither is."""
+    """Parse the named upstream, or AWS's own in the region; ``None`` if neither is set."""
     if region and not _REGION.fullmatch(region):
         raise SettingsError(BEDROCK_REGION, f"{region!r} is no region such as us-east-1")
     if not upstream:
@@ -233,7 +233,7 @@ def _split(setting: str, url: str, examples: str = "") -> SplitResult:
 
 
 def parse_listen_address(text: str | None) -> ListenAddress | None:
-    """``PORT``, ``ADDRESS:PORT`` or ``[ADDRESS]:PORT``; a port alone is one of the loopback."""
+    """Parse ``PORT`` (on the loopback), ``ADDRESS:PORT`` or ``[ADDRESS]:PORT``."""
     if not text:
         return None
     host, named, port = text.rpartition(":")
@@ -255,7 +255,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9/_+=.@-]{1,512}")
 
 @dataclass(frozen=True, slots=True)
 class GivenSecret:
-    """The secret is what the setting says."""
+    """A secret in the setting itself."""
 
     text: str = field(repr=False)
 
@@ -265,7 +265,7 @@ class GivenSecret:
 
 @dataclass(frozen=True, slots=True)
 class SecretFile:
-    """A file that somebody else puts there; nothing is made if it is missing."""
+    """A file with the secret, which is never created here."""
 
     path: str
 
@@ -275,7 +275,7 @@ class SecretFile:
 
 @dataclass(frozen=True, slots=True)
 class AwsSecret:
-    """A secret of AWS Secrets Manager, by its name or ARN; a region if one was said with it."""
+    """A secret of AWS Secrets Manager, by name or ARN, with its region if stated."""
 
     secret_id: str
     region: str | None = None
@@ -285,15 +285,15 @@ class AwsSecret:
 
 
 SecretLocation: TypeAlias = GivenSecret | SecretFile | AwsSecret
-"""Where a secret is. As text it tells where, and nothing of the secret."""
+"""Where a secret is kept. Its text never shows the secret."""
 
 
 def parse_secret_location(
     setting: str, text: str, region: str | None = None
 ) -> SecretLocation | None:
-    """``file:PATH``, ``aws:SECRET``, or the secret itself; ``None`` for the data folder.
+    """Parse ``file:PATH``, ``aws:SECRET`` or the secret itself; ``None`` for the data folder.
 
-    ``region`` is where a secret is looked for that is named without one.
+    ``region`` is for a secret that is named without one.
     """
     if not text.strip():
         return None

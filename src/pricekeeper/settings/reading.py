@@ -120,13 +120,13 @@ it again."""
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that can be configured from outside."""
+    """All settings of the service."""
 
     store: StoreLocation
     config_path: Path | None = None
     data_dir: Path = Path("data")
     signing_keys: SecretLocation | None = None
-    """Where the signing keys are; ``None``: in the data folder, as is the pepper."""
+    """``None``: in the data folder. The same holds for the pepper."""
     pepper: SecretLocation | None = None
     provisioning_key: str | None = None
     api_limits_per_minute: Mapping[str, int] = field(default_factory=dict)
@@ -138,46 +138,46 @@ class Settings:
     log_level: str = "info"
     drain_secs: int = 1
     trusted_proxies: str | None = None
-    """Empty if it is said that there are none, ``None`` if nothing is said."""
+    """Empty if the setting is ``none``, ``None`` if it is not set."""
     refresh_needs_secret: bool = False
     metrics_address: ListenAddress | None = None
-    """The address of a separate listener for metrics and health, if there is one."""
+    """A separate listener for metrics and health."""
     metrics_token: str | None = None
     connections_max: int = CONNECTIONS_DEFAULT
     event_listeners_max: int = EVENT_LISTENERS_DEFAULT
-    """0 if nothing is told of what happens."""
+    """0 turns events off."""
     request_deadline_ms: int = 5_000
     usage_linger_ms: int = 0
     retention_days: int = RETENTION_DAYS_DEFAULT
     audit_retention_days: int = AUDIT_RETENTION_DAYS_DEFAULT
     export_to: ExportLocation | None = None
-    """Where every day of usage is exported to, if it is."""
+    """Target of the daily export."""
     exports_before_delete: bool = False
     s3_endpoint: str | None = None
     bedrock: BedrockLocation | None = None
-    """Where the gateway sends calls on to; there is none without it."""
+    """The gateway's upstream; ``None``: no gateway."""
     gateway_body_mb_max: int = 25
     alert_networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Where alerts may be sent to although it is not the public internet."""
+    """Private networks that alerts may be sent to."""
     alert_topics: frozenset[str] = frozenset()
-    """The SNS topics that alert channels may name, by their ARNs."""
+    """ARNs of SNS topics that alert channels may name."""
     org_admins_set_budgets: bool = False
     """Whether an organisation's own administrators may raise its hard budgets and quotas."""
     serves_api: bool = True
     serves_gateway: bool = True
 
     def __repr__(self) -> str:
-        """Without the key: settings end up in logs."""
+        """Leave the key out, because settings get into logs."""
         key = None if self.provisioning_key is None else "..."
         return f"Settings(store={self.store!r}, data_dir={self.data_dir!r}, key={key!r})"
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """The settings that this environment asks for; a settings file fills what it leaves open."""
+    """Read the settings of an environment; a settings file adds those that it leaves open."""
     given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
 
     def text(name: str) -> str:
-        """What is given, or the default in the table; nothing given is not given."""
+        """Return the given text, or the table's default if it is missing or empty."""
         return given.get(name) or _DEFAULTS[name]
 
     def whole(name: str, allowed: range) -> int:
@@ -258,7 +258,7 @@ def _metrics_token(text: str | None) -> str | None:
 
 
 def _settings_file(path: str | None) -> dict[str, str]:
-    """``NAME=value`` lines; blank lines and ``#`` comments do not count."""
+    """Parse ``NAME=value`` lines. Blank lines and ``#`` comments are skipped."""
     if not path:
         return {}
     try:
@@ -294,7 +294,7 @@ def _api_limits(text: str) -> Mapping[str, int]:
 
 
 def _proxies(text: str | None) -> str | None:
-    """What uvicorn takes: addresses and networks with commas, or ``*`` for everybody."""
+    """Parse what uvicorn takes: comma-separated addresses and networks, or ``*`` for all."""
     if text is None or text == "*":
         return text
     if text.lower() == NO_PROXIES:
@@ -304,7 +304,7 @@ def _proxies(text: str | None) -> str | None:
 
 
 def _networks(setting: str, text: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Addresses and networks with commas between them."""
+    """Parse comma-separated addresses and networks."""
     networks = []
     for one in (part.strip() for part in text.split(",")) if text else ():
         try:
@@ -316,7 +316,7 @@ def _networks(setting: str, text: str) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def _topics(text: str) -> frozenset[str]:
-    """ARNs of SNS topics with commas between them; what else an ARN needs is said by SNS."""
+    """Parse comma-separated ARNs of SNS topics; SNS checks the rest."""
     topics = frozenset(one.strip() for one in text.split(",") if one.strip())
     for one in sorted(topics):
         if not one.startswith("arn:aws") or ":sns:" not in one:

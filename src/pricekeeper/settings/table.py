@@ -1,4 +1,4 @@
-"""The table of settings: names, defaults and meanings; and names that are like one of them."""
+"""The table of settings with defaults and meanings, and warnings about misspelt names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ AUDIT_RETENTION_DAYS_DEFAULT: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One line of the table of settings: what the documentation and ``doctor`` show."""
+    """A setting, as the documentation shows it."""
 
     name: str
     default: str
@@ -125,15 +125,15 @@ SETTINGS: Final = (
         "0",
         "1: keys of an organisation raise its own hard budgets and quotas",
     ),
-    Setting(SETTINGS_FILE, "", "a file of NAME=value lines for whatever is not set otherwise"),
+    Setting(SETTINGS_FILE, "", "a file of NAME=value lines; the environment goes first"),
 )
 IN_A_FILE: Final = frozenset(one.name for one in SETTINGS) - {SETTINGS_FILE}
-"""What a settings file may set."""
+"""Settings that a settings file may set."""
 CLIENT_SETTINGS: Final = (
     Setting(URL, "", "where the service is, such as https://keeper.example.com"),
     Setting(ADMIN_KEY, "", "for commands: an administrator's key, instead of the deployment's"),
     Setting(CLIENT_ID, "", "who is calling: org-ORG-app-APP, or org-ORG"),
-    Setting(CLIENT_SECRET, "", "its secret, as it was claimed"),
+    Setting(CLIENT_SECRET, "", "its secret"),
     Setting(CLIENT_DEADLINE, "2000", "how long a client waits for the service, in milliseconds"),
     Setting(
         CLIENT_ON_UNAVAILABLE, "deny", "deny, allow or allow-within, if the service is not there"
@@ -141,7 +141,7 @@ CLIENT_SETTINGS: Final = (
     Setting(
         CLIENT_ALLOWANCE, "", "for allow-within: what an app may spend in an hour on a machine"
     ),
-    Setting(CLIENT_SPOOL, "state folder", "where usage is kept until it is told; or memory"),
+    Setting(CLIENT_SPOOL, "state folder", "where usage is kept until it is reported; or memory"),
     Setting(CLIENT_MAX_OUTPUT, "4096", "the longest answer of a call that does not say one"),
     Setting(
         CLIENT_UNAVAILABLE_MODELS,
@@ -150,21 +150,21 @@ CLIENT_SETTINGS: Final = (
     ),
     Setting(RETRIEVAL_TOKEN, "", "for pricekeeper credentials claim: what to claim a secret with"),
 )
-"""What is set where a client or the command line runs. The service does not look at them."""
+"""Settings of clients and commands, which the service ignores."""
 
 PREFIX: Final = "PRICEKEEPER_"
 _OF_DEVELOPMENT: Final = frozenset({f"{PREFIX}REQUIRE_ENGINE", f"{PREFIX}TESTS_OFFLINE"})
 _OF_KUBERNETES: Final = re.compile(
     rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )
-"""What Kubernetes sets in every pod beside a service that is called pricekeeper."""
+"""Variables that Kubernetes sets in every pod if a service is called pricekeeper."""
 
 
 def unknown_settings(environment: Mapping[str, str]) -> list[str]:
-    """A sentence about each variable that looks like a setting and is none, without its value."""
+    """Describe each variable that looks like a misspelt setting, without its value."""
     known = {one.name for one in (*SETTINGS, *CLIENT_SETTINGS)} | _OF_DEVELOPMENT
     return [
-        f"{name} is no setting, and nobody reads it{suggest_setting(name)}"
+        f"{name} is not a setting and has no effect{suggest_setting(name)}"
         for name, value in sorted(environment.items())
         if name not in known and _looks_like_a_setting(name, value)
     ]
@@ -178,13 +178,13 @@ def _looks_like_a_setting(name: str, value: str) -> bool:
 
 
 def suggest_setting(name: str) -> str:
-    """The end of a sentence that asks for the setting which may be meant, if one is like it."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for the few who need it
+    """Suggest a similar setting, as the end of a sentence; empty if there is none."""
+    from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
 
     known, upper = [one.name for one in (*SETTINGS, *CLIENT_SETTINGS)], name.upper()
     if not upper.startswith(PREFIX):
         found = get_close_matches(upper, known, n=1, cutoff=0.9)
-    else:  # what is the same in all of them makes none of them like another
+    else:  # the common prefix does not count as similar
         ends = [one.removeprefix(PREFIX) for one in known]
         found = [PREFIX + end for end in get_close_matches(upper.removeprefix(PREFIX), ends, n=1)]
     return f"; do you mean {found[0]}?" if found else ""

@@ -1,8 +1,7 @@
-"""Metric families, declared where they are counted.
+"""Metric families, declared where they are counted, and histograms.
 
-A meter is a dataclass of plain numbers. A field that is `counted` says to which family it belongs
-and under which labels, so that one line counts and is exported. To count is to add to an attribute
-or a dict; whoever exports a meter reads it with `read_samples`.
+A meter is a dataclass of plain numbers. A `counted` field names its family and labels. Code counts
+by adding to an attribute or a dict; the export reads meters with `read_samples`.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple
 
 Kind = Enum("Kind", ["COUNTER", "GAUGE", "LEVEL", "SIZES", "DURATIONS"])
-"""A level is a gauge of one process; those of all processes add up."""
+"""A LEVEL is a gauge whose values of all processes are added."""
 _EXPORT: Final = "export"
 
 
 class Family(NamedTuple):
-    """One metric, with a line for each combination of its labels."""
+    """A metric, with one sample for each combination of its labels."""
 
     name: str
     help: str
@@ -34,23 +33,23 @@ def counted(
     shown: tuple[str, ...] = (),
     per_unit: int = 1,
 ) -> Any:
-    """A field with what belongs to a family under these labels: a number, or a dict of numbers.
+    """Declare a field that counts for a family: a number, or a dict of numbers.
 
-    The keys of a dict are labels before these. What is ``shown`` is there from the beginning at 0,
-    so that the first one is seen as a change. A unit may be counted in parts.
+    The keys of a dict are labels before ``labels``. Keys in ``shown`` are exported from the start
+    as 0, so that the first count is a change. ``per_unit`` parts make one exported unit.
     """
     return field(default_factory=factory, metadata={_EXPORT: (family, labels, shown, per_unit)})
 
 
 def families_of(meter: Any) -> Iterator[Family]:
-    """Every family that the meter counts for."""
+    """Return the families of a meter."""
     return (one.metadata[_EXPORT][0] for one in fields(meter) if _EXPORT in one.metadata)
 
 
 def read_samples(
     meter: Any, *first: str
 ) -> Iterator[tuple[Family, tuple[str, ...], float | Sizes]]:
-    """All that was counted, by family and labels; ``first`` are those of the meter as a whole."""
+    """Yield each sample of a meter. ``first`` are labels of the whole meter."""
     for one in fields(meter):
         if _EXPORT in one.metadata:
             family, labels, shown, per_unit = one.metadata[_EXPORT]
@@ -64,7 +63,7 @@ def read_samples(
 
 
 BOUNDS: Final = tuple(1 << power for power in range(11))
-"""1, 2, 4 and so on up to 1,024, which is more than anything that is counted here may be."""
+"""1, 2, 4 ... 1,024, which is more than any counted size."""
 BOUNDS_US: Final = tuple(
     1000 * ms // 10 for ms in (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000)
 )
@@ -73,32 +72,30 @@ BOUNDS_US: Final = tuple(
 
 @dataclass(slots=True)
 class Sizes:
-    """Counts sizes of 1 and more."""
+    """A histogram of sizes from 1 on."""
 
     bounds: ClassVar[tuple[int, ...]] = BOUNDS
     counts: list[int] = field(default_factory=list)
-    """How many fitted in each of the bounds and not in the one before; the last place has what is
-    larger than all. A list, because another thread may read it meanwhile."""
+    """Counts by bucket; the last is for sizes above all bounds. A list, which another thread may
+    read meanwhile."""
 
     total: int = 0
-    """All of them together."""
+    """Sum of the sizes."""
 
     def __post_init__(self) -> None:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     @property
     def count(self) -> int:
-        """How many there were."""
         return sum(self.counts)
 
     def note(self, size: int) -> None:
-        """Count one more."""
         self.counts[bisect_left(self.bounds, size)] += 1
         self.total += size
 
 
 @dataclass(slots=True)
 class Durations(Sizes):
-    """Counts durations, in microseconds."""
+    """A histogram of durations in microseconds."""
 
     bounds: ClassVar[tuple[int, ...]] = BOUNDS_US

@@ -1,9 +1,7 @@
-"""Logging: one JSON object a line, and no secret in any of them.
+"""Logs: one JSON object a line, without secrets.
 
-Redaction happens at the sink, on the finished line, so that it does not depend on every caller
-remembering it: whatever looks like a token or a secret of ours, or like credentials in a
-header, is replaced before it leaves the process. So is what looks like nothing in particular but
-is known to be secret, such as the deployment's own key.
+Finished lines are redacted at the sink, so callers need not remember it. Our tokens and secrets,
+credentials of headers, and texts given to `keep_secret` are replaced.
 """
 
 from __future__ import annotations
@@ -42,18 +40,17 @@ _SECRET: Final = re.compile(
     rb"|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}"  # our secrets and one-time tokens
     rb"|(?i:\b(?:bearer|basic)\s++)[A-Za-z0-9+/=._~-]{8,}"  # what a header carries
 )
-"""Nothing that may fail follows a repetition without a bound, unless the repetition gives nothing
-back: so the text of a line, which a caller may have chosen, is looked at once and not again from
-each of its characters."""
+"""No unbounded repetition is followed by a part that can fail, unless it is possessive. So the
+search is linear in a line that a caller may have chosen."""
 _OURS: Final = re.compile(rb"eyJ[A-Za-z0-9_.-]{8,}|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}")
 _SIGNS: Final = (b"eyj", b"pk", b"bearer", b"basic")
-"""Every secret has one of these in it, in lower case: without any, there is no need to search."""
+"""Every secret contains one of these, in lower case; lines without them are not searched."""
 _HIDDEN: Final = b"[redacted]"
 _known: set[bytes] = set()
 
 
 def redacted(line: bytes) -> bytes:
-    """The line without anything that looks like a secret."""
+    """Replace the secrets of a line."""
     for secret in _known:
         line = line.replace(secret, _HIDDEN)
     lowered = line.lower()
@@ -61,33 +58,33 @@ def redacted(line: bytes) -> bytes:
 
 
 def contains_secret(text: str) -> bool:
-    """Whether a token or a secret of ours is in the text, or what is known to be secret.
+    """Whether the text has a token or secret of ours, or a known secret.
 
-    Not whatever follows the word basic, as in a header: people write of basic authentication.
+    It ignores words after "basic", because people write of basic authentication.
     """
     line = text.encode("utf-8", "replace")
     return _OURS.search(line) is not None or any(secret in line for secret in _known)
 
 
 def keep_secret(text: str) -> None:
-    """Have this text replaced wherever it comes up from now on, also as JSON spells it."""
+    """Redact this text from now on, also in its JSON spelling."""
     _known.update((text.encode(), msgspec.json.encode(text)[1:-1]))
 
 
 def write_lines(lines: Sequence[bytes]) -> None:
-    """Write finished lines to standard error, redacted, in one go."""
+    """Redact finished lines, and write them to standard error at once."""
     sys.stderr.buffer.write(redacted(b"\n".join(lines)) + b"\n")
     sys.stderr.buffer.flush()
 
 
 class GatheredLines:
-    """Lines that are written together, once per turn of the event loop."""
+    """Collects lines, and writes them once per turn of the event loop."""
 
     def __init__(self) -> None:
         self._gathered: list[bytes] = []
 
     def add(self, line: bytes) -> None:
-        """Write a finished line, soon."""
+        """Write a finished line soon."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self._write)
         self._gathered.append(line)
@@ -98,7 +95,7 @@ class GatheredLines:
 
 
 def timestamp() -> str:
-    """Now, as log lines have it."""
+    """Return the time in the format of log lines."""
     epoch, us = divmod(time.time_ns() // 1000, 1_000_000)
     return f"{_second(epoch)}.{us:06}Z"
 
@@ -109,19 +106,19 @@ def _second(epoch: int) -> str:
 
 
 class RedactingLogger:
-    """What structlog writes to."""
+    """The sink of structlog."""
 
     def msg(self, line: bytes) -> None:
-        """Write one line, whole."""
+        """Write one line."""
         write_lines([line])
 
     debug = info = warning = error = exception = critical = msg
 
 
 def configure_logging(level: str, *, for_good: bool = True) -> None:
-    """Set up logging for this process: ours as JSON lines, everybody else's from warnings up.
+    """Set up logging: our events as JSON lines, those of libraries from warnings up.
 
-    Loggers keep what they find at first use, unless this is not ``for_good``.
+    ``for_good`` lets loggers cache this configuration at first use.
     """
     structlog.configure(
         processors=[
@@ -138,7 +135,7 @@ def configure_logging(level: str, *, for_good: bool = True) -> None:
 
 
 class _RedactingHandler(logging.Handler):
-    """The standard library's logging, through the same sink."""
+    """Sends the standard library's logging to the same sink."""
 
     def emit(self, record: logging.LogRecord) -> None:
         event = {"event": self.format(record), "level": record.levelname.lower()}
@@ -151,10 +148,10 @@ def _serialise(event: Any, **_: Any) -> bytes:
 
 @contextmanager
 def log_change(action: str, target: str, by: Attribution) -> Iterator[None]:
-    """Write the line when the block has made the change, or if the store got in the way.
+    """Log the change that the block makes. The record of it is its entry in the audit trail.
 
-    The outcome is ``unknown`` if the store's reply was lost or nobody waited for it, and ``failed``
-    if the store could not do it. A block that is refused has changed nothing and writes no line.
+    The outcome is ``unknown`` if the store's reply was lost or the caller was cancelled, ``failed``
+    if the store could not do it. A refused change is not logged.
     """
     try:
         yield

@@ -1,8 +1,6 @@
-"""Counting what the stores do, cheaply enough to do it on every call.
+"""Counts calls of a store. Tests check documented costs by it, and metrics export it.
 
-A `StoreMeter` is handed to a store when it is opened. Tests assert documented costs on it,
-and the metrics endpoint exports it. Capacity is in half units, the smallest that DynamoDB
-bills, so that it stays an integer.
+Capacity is an integer of half units, the smallest that DynamoDB bills.
 """
 
 from __future__ import annotations
@@ -32,23 +30,23 @@ _KINDS: Final = (
 
 @dataclass(slots=True)
 class StoreMeter:
-    """What a store was asked, and what that took."""
+    """Counters of one store."""
 
     calls: Counter[str] = counted(_CALLS, factory=Counter)
-    """Calls of the port by name: ``get``, ``update``, ``transact``..."""
+    """Calls of the port by name."""
     attempts: Counter[str] = counted(_ATTEMPTS, factory=Counter)
-    """Requests sent over the network, by action. None on SQLite."""
+    """Network requests by action; none on SQLite."""
     faults: Counter[str] = counted(_FAULTS, shown=_KINDS, factory=Counter)
-    """Failed attempts by kind: ``throttled``, ``conflict``, ``ambiguous``, ``unreachable``."""
+    """Failed attempts by kind."""
     read_half_units: Counter[str] = counted(_CAPACITY, "read", per_unit=2, factory=Counter)
-    """Consumed read capacity by table, in half units."""
+    """By table."""
     write_half_units: Counter[str] = counted(_CAPACITY, "write", per_unit=2, factory=Counter)
-    """Consumed write capacity by table, in half units."""
+    """By table."""
     commit_sizes: Sizes = counted(_COMMITS, factory=Sizes)
-    """How many operations each durable commit carried: on SQLite one carries many."""
+    """Operations per durable commit; one commit of SQLite carries many."""
     swept: int = counted(_SWEPT)
     """Expired items removed in the background."""
 
     def clear(self) -> None:
-        """Start counting anew."""
+        """Reset all counters."""
         self.__init__()  # type: ignore[misc]
