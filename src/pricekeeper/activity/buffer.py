@@ -1,9 +1,8 @@
-"""Combines what happened since the last write of the feed, by organisation. No I/O, no clock.
+"""Combines the events since the last write of the feed, by organisation. No I/O, no clock.
 
-Noting costs a microsecond and no store call, so every record can be noted; lines of single records
-are made only if a feed is watched. Bounds: `ORGS_MAX` organisations; for each of them `ROWS_MAX`
-apps and labels, `LINES_MAX` lines of each kind with `LINES_BYTES_MAX` bytes, and `FEW_MAX` denials,
-flips and alerts. The last lines are kept, and the number of the others. If anything else has no
+Noting costs a microsecond and no store call; lines of single records are made only if a feed is
+watched. Bounds: `ORGS_MAX` organisations; for each of them `ROWS_MAX` apps and labels, `LINES_MAX`
+lines of each kind with `LINES_BYTES_MAX` bytes, and `FEW_MAX` denials, flips and alerts. Without
 room, the organisation's events are marked as incomplete, so that pages read again.
 """
 

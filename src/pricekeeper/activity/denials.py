@@ -1,16 +1,14 @@
 """Writes denials behind the answers, and lists them, newest minute first.
 
-A denial alone writes nothing, so that a flood of denials does not become a flood of writes. Each
-process combines its denials by minute (`activity.event`). It writes a group soon after its first
-denial, then every `AGAIN_MS` while it grows. Each write replaces the whole group, so a repeated
-write is harmless. Denials that are not written yet are lost if the process is killed.
+A denial alone writes nothing, so that a flood of denials is no flood of writes. Each process
+combines its denials by minute (`activity.event`), writes a group soon after its first denial, and
+again every `AGAIN_MS` while it grows. A write replaces the whole group, so a repeat is harmless.
+Unwritten denials of a killed process are lost.
 
 Bounds: `GROUPS_MAX` groups of an organisation and minute, further denials count as ``other``;
-`PENDING_MAX` unfinished groups of a process; `WRITES_MAX` writes in a round. A group is given up
-after `GIVEN_UP_MS` of failed writes.
-
-The list combines the groups of all processes. A page looks at a bounded number of items and hours,
-so it may be empty and have a next one.
+`PENDING_MAX` unfinished groups of a process; `WRITES_MAX` writes in a round; `GIVEN_UP_MS` of
+failed writes. A page of the list looks at a bounded number of items and hours, so it may be empty
+and have a next one.
 """
 
 from __future__ import annotations
@@ -185,7 +183,6 @@ class DenialLog:
         pending.written, pending.written_at_ms = count, now_ms
 
     def _forget(self, now_ms: int) -> None:
-        """Remove finished groups, and those that the store never accepted."""
         for key, pending in list(self._pending.items()):
             if pending.is_done(now_ms):
                 del self._pending[key]

@@ -1,12 +1,9 @@
 """Appends events to the feeds that are watched.
 
 Every process notes its events and soon appends them to the feed of the organisation and to the feed
-of all, if these are watched. Otherwise nothing is written.
-
-The items of a feed are numbered without gaps: each is put after the last one, on condition that
-this number is free. So all readers see one order, and a reader that finds the next number has
-missed nothing. Events that can't be written, or have no room, mark the feed as incomplete, so that
-readers look for themselves. Events of a killed process are lost.
+of all, if these are watched. Items are numbered without gaps: each is put after the last one, on
+condition that this number is free. So all readers see one order and notice gaps. Events that can't
+be written, or have no room, mark the feed as incomplete. Events of a killed process are lost.
 
 Bounds: `BYTES_MAX` of an item, `APPEND_ATTEMPTS` of one append, `AT_ONCE` appends at once.
 """
@@ -201,7 +198,6 @@ class Feed:
             self._incomplete.discard(audience)
 
     def _is_incomplete(self, due: _Append) -> bool:
-        """Whether its readers must look for themselves."""
         return not due.is_complete or due.audience in self._incomplete
 
     async def _put(self, audience: str, item: FeedItem) -> _Outcome:
@@ -220,7 +216,6 @@ class Feed:
         return _Outcome.WRITTEN
 
     async def _read_head(self, audience: str) -> int | None:
-        """The last number of a feed; ``None`` if it is empty."""
         page = await self._store.query(newest_query(audience))
         return next((int(item["SK"]) for item in page.items), None)
 
@@ -253,7 +248,6 @@ def _events_for(
 
 
 def _cropped(groups: Iterable[tuple[Event, ...]]) -> tuple[tuple[Event, ...], bool]:
-    """The events that fit into an item, and whether those are all."""
     found: list[Event] = []
     room, fits = BYTES_MAX, True
     for events in groups:

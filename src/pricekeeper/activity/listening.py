@@ -1,15 +1,12 @@
 """Passes each feed on to the listeners of a process, which reads it once for all of them.
 
-A listener gets every item of its feed in order, from its start or from the position that it names.
-If something is missing, because that position has expired or the events had no room, it gets
-`Missed` and continues with the next item.
+A listener gets every item in order, from its start or from the position that it names. If events
+are missing, it gets `Missed` and continues. While a feed has a listener, it is marked as watched,
+so that every process writes it, and read every `POLL_MS`.
 
-While a feed has a listener, it is marked as watched, so that every process writes it. It is read
-every `POLL_MS`; without listeners nothing is read.
-
-Bounds: `listeners_max` listeners of a process and `CALLER_MAX` of one caller; `WAITING_MAX` items
-that wait for a listener, which is then closed; `RESUMED_MAX` items with `RESUMED_BYTES_MAX` bytes
-for a listener that resumes.
+Bounds: `listeners_max` listeners of a process and `CALLER_MAX` of one caller; `WAITING_MAX` queued
+items, then the listener is closed; `RESUMED_MAX` items with `RESUMED_BYTES_MAX` bytes for a
+listener that resumes.
 """
 
 from __future__ import annotations

@@ -45,7 +45,6 @@ class Activity:
         await self.feed.publish(taken)
 
     async def close(self) -> None:
-        """End the listeners, then write the last notes."""
         await self.listeners.wait_closed()
         taken = self.feed.take()
         await self.denials.close()

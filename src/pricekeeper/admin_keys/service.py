@@ -193,7 +193,6 @@ class AdminKeys:
         return ListPage(keys, page.after or None)
 
     async def list_roots(self) -> list[AdminKey]:
-        """The keys for the whole deployment, also expired ones."""
         return await list_roots(self._store)
 
     async def find(self, text: str, *, fresh: bool = False) -> PresentedKey | None:

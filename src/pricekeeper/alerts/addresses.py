@@ -1,10 +1,9 @@
 """Decides where alerts may be sent: only to public addresses, unless the deployment allows others.
 
-An organisation's administrator chooses the address of a webhook, and the service calls it. So the
-address must be https and public: no loopback, private, link-local or metadata address, in any
-spelling, unless the deployment allows the network. Plain http is for loopback only, where that is
-allowed. Names are checked at each request, when they are resolved, because a name may point
-elsewhere later. Redirects are not followed.
+Tenants choose addresses and the service calls them. So an address must be https and public: no
+loopback, private, link-local or metadata address, in any spelling, unless the deployment allows the
+network. Plain http is for loopback only. Names are checked at each request, when they are resolved.
+Redirects are not followed.
 """
 
 from __future__ import annotations

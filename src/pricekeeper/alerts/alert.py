@@ -232,7 +232,6 @@ def plain_words(alert: AlertBody) -> str:
 
 
 def _texts(**marked: str) -> dict[str, Any]:
-    """The texts without marks, and the spans of their foreign parts."""
     texts = {name: split(text) for name, text in marked.items()}
     spans = {name: text.foreign for name, text in texts.items() if text.foreign}
     return {**{name: text.plain for name, text in texts.items()}, "foreign": spans}

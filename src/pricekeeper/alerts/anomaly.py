@@ -1,14 +1,10 @@
 """Finds that an organisation has spent far more today than is usual by this time of the week.
 
-The rule, in integers. *Usual* is the second largest amount of the same weekday in the last four
-weeks, from midnight to the end of the present hour, by the organisation's clock; a *usual day* is
-the same of whole days. (The largest is left out, so that one bad day does not become usual for a
-month.) At least three of these days must have spend. Today is an anomaly if its spend is more than
-``anomaly_pct`` percent of the usual, and exceeds the usual by a usual day or more, and by
-`DIFFERENCE_USD_MICROS` or more. One alert a day.
-
-Today's spend so far is compared with whole hours of the past, so the rest of the present hour is
-never a reason for an alert. No I/O, no clock.
+*Usual* is the second largest amount of the same weekday in the last four weeks, from midnight to
+the end of the present hour; a *usual day* is the same of whole days. (The largest is left out, so
+that one bad day does not become usual for a month.) Three of these days must have spend. Today is
+an anomaly if its spend exceeds ``anomaly_pct`` percent of the usual, and the usual by a usual day
+and by `DIFFERENCE_USD_MICROS`. One alert a day, in integers. No I/O, no clock.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Reads and changes the channels of organisations and of the deployment.
 
 All channels of an owner are in one item of Config, ``ORG#{org}`` / ``ALERTS`` or ``ALERTS`` /
-``ALERTS``, so that a condition bounds their number and one read finds them. An organisation's item
-belongs to one life of it. Addresses are sealed: without the pepper, as in the aggregator's
-function, channels can be listed but not opened.
-
-A change replaces only the item that was read. It is written with its audit entry, which also shows
-after a lost reply whether it was made.
+``ALERTS``, so a condition bounds their number. An organisation's item belongs to one life of it.
+Addresses are sealed: without the pepper, channels can be listed but not opened. A change replaces
+only the item that was read, and is written with its audit entry.
 """
 
 from __future__ import annotations
@@ -232,7 +229,6 @@ class Channels:
 def _change(
     owner: Owner, name: str, verb: str, before: _StoredChannel | None, after: _StoredChannel | None
 ) -> Change:
-    """A change for the audit trail, without the address."""
     return Change(
         f"alert_channel.{verb}",
         f"alert-channel/{name}",

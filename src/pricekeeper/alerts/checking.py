@@ -1,12 +1,9 @@
 """Checks at intervals what no aggregation shows: denials, prices, lag, anomalies, secrets.
 
-Every instance does this. Denials and prices are judged by the instance that counted them. Lag,
-spend and secrets are in the store, so every instance finds the same and one of them decides.
-Anomalies are checked every ten minutes for organisations whose spend this process has folded since;
-the past days of an organisation are read once a day. Secrets are checked once a day, by the first
-instance that claims the day.
-
-A check that fails is logged and repeated at the next interval.
+Each instance judges the denials and prices that it counted. All instances find the same lag, spend
+and secrets in the store, and one of them decides. Anomalies are checked every ten minutes for
+organisations with new spend, secrets once a day by the instance that claims the day. A failed check
+is logged and repeated at the next interval.
 """
 
 from __future__ import annotations
@@ -172,7 +169,6 @@ class Checks:
         return known
 
     async def _read_hours(self, org_id: OrgId, day: str) -> dict[int, int]:
-        """The organisation's pico-dollars on that day, by hour."""
         hours: dict[int, int] = {}
         for label in (await self._ranges.read_hourly_costs(org_id, None, day, day)).values():
             for hour, cost in label.items():

@@ -1,14 +1,12 @@
 """Delivers alerts: at least once to each channel, with one idempotency key.
 
-Any instance may deliver. A lease admits one at a time to a channel and expires if that instance
-dies. The oldest alert is sent first. A channel that can't be reached is tried again after a wait
-that doubles up to 15 minutes, with jitter. A channel that refuses an alert still gets the others.
-An alert that is not delivered within a day is given up: the log, a metric and the list of alerts
-show it.
+A lease admits one instance at a time to a channel. The oldest alert is sent first. A channel that
+can't be reached is tried again after a wait that doubles up to 15 minutes, with jitter; one that
+refuses an alert still gets the others. After a day an alert is given up, with a log line and a
+metric.
 
-Bounds: `SLOTS` channels at once, each with one attempt of `webhook.ATTEMPT_SECS` at a time and for
-at most `LEASE_MS`, so a dead channel does not delay others. A channel has at most
-`items.PENDING_MAX` alerts waiting, an owner `channel.CHANNELS_MAX` channels.
+Bounds: `SLOTS` channels at once, one attempt of `webhook.ATTEMPT_SECS` at a time, at most
+`LEASE_MS`, so a dead channel does not delay others; `items.PENDING_MAX` alerts for a channel.
 """
 
 from __future__ import annotations
@@ -128,7 +126,6 @@ class Courier:
         return [one for one in waiting if one is not None]
 
     async def _serve(self, waiting: Waiting) -> None:
-        """Serve a channel, if its lease is free."""
         try:
             await self._serve_leased(waiting.receiver)
         except StoreError as error:  # our lease expires

@@ -1,14 +1,12 @@
 """Finds high shares of denied and unsettled calls, missing prices, lag, and old secrets.
 
-Each process counts the calls that it answers itself, in stretches of the clock; behind a load
-balancer it sees its share. These counts are statistics, not accounting: they are lost with the
-process.
+Each process judges the calls that it answers itself, in stretches of the clock. These counts are
+statistics, not accounting: they are lost with the process.
 
-- **Denials**: at least ``denied_pct`` percent of an app's calls in ten minutes were denied, of
-  `ASKED_MIN` or more. Once an hour for each app.
-- **Unsettled**: at least ``unsettled_pct`` percent of an organisation's charges in an hour are for
-  calls that were never settled, of which there are `UNSETTLED_MIN` or more. Once a day for each
-  organisation.
+- **Denials**: ``denied_pct`` percent of an app's calls in ten minutes were denied, of `ASKED_MIN`
+  or more. Once an hour for each app.
+- **Unsettled**: ``unsettled_pct`` percent of an organisation's charges in an hour are for
+  `UNSETTLED_MIN` or more calls that were never settled. Once a day for each organisation.
 
 Bound: the first `KEYS_MAX` clients of a stretch. No I/O, no clock.
 """

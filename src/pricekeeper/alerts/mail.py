@@ -1,12 +1,9 @@
 """Sends alerts as mails, through the mail server of a channel.
 
-``Message-ID`` is made of the alert's id, the same for every attempt, so mail programs show one
-mail. Recipients that the server refuses are left out if it accepts any; the log has their number.
-
-The standard library's SMTP client blocks, so it runs in a thread. It drops what it has read but not
-used when TLS begins (RFC 3207), so nothing from before TLS counts after it. A server without TLS
-gets a mail only where that is allowed. Bound: `REPLY_BYTES_MAX` of replies before TLS, and after.
-Shutting down the connection ends the call at once.
+``Message-ID`` is the same for every attempt, so mail programs show one mail. Recipients that the
+server refuses are left out if it accepts any. `smtplib` blocks, so it runs in a thread. It drops
+unused replies from before TLS (RFC 3207). A server without TLS gets a mail only where that is
+allowed. Bound: `REPLY_BYTES_MAX` of replies before TLS, and after.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Finds thresholds that were crossed, models that were given up, and apps without a model left.
 
-A threshold is compared with the **charged** amount: spent and unsettled. Holds of calls under way
-do not count, because most of a hold is released. Each limit alerts once for a threshold and
-window; a raised limit is another limit, so its thresholds alert again.
-
-A fallback is the state that the record of flips shows for a day; each later flip of the day is
-another one. All models are spent when no label of the ordering has any of its quota left.
-
-No I/O, no clock.
+A threshold is compared with the **charged** amount, spent and unsettled; holds do not count,
+because most of a hold is released. Each threshold of a limit alerts once in a window; a raised
+limit is another limit. Each flip of a day is a fallback. All models are spent when no label of the
+ordering has quota left. No I/O, no clock.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Checks the totals that have changed, for crossed thresholds and changed models.
 
-The aggregator calls this for each organisation whose totals it has read, before it saves its
-checkpoint. After a failure here the checkpoint stays, and the next run, on any instance, checks
-again. So nothing is left out, and the cost follows the changes: settings of clients that have
-spent, and the accounts of their budgets. Totals that have not changed since the last check cost
-nothing.
-
-An item that can't be read is reported, and the other clients are checked.
+The aggregator calls this for each organisation before it saves its checkpoint, so the next run
+repeats a failed check and nothing is left out. The cost follows the changes: settings of clients
+that have spent, and the accounts of their budgets. An item that can't be read is reported, and the
+other clients are checked.
 """
 
 from __future__ import annotations
@@ -124,7 +121,6 @@ class Watcher:
         return {app_id: policy for app_id, policy in read_now if policy is not None}
 
     async def _look_at_models(self, spends: Sequence[WatchedSpend]) -> list[Finding]:
-        """Find labels that were given up, and orderings that are spent."""
         doubtful = [one for one in spends if may_have_changed_model(one.policy, one.labels)]
         if not doubtful:
             return []
@@ -238,7 +234,6 @@ def _spends(
 def _balances(
     accounts: Iterable[BudgetAccount], items: Mapping[Key, OpenAccounts]
 ) -> dict[BudgetAccount, Balance]:
-    """The balances of open accounts that can be read."""
     found: dict[BudgetAccount, Balance] = {}
     for account in accounts:
         with contextlib.suppress(UnreadableItemError):  # it was reported

@@ -145,7 +145,6 @@ class AuditTrail:
         return None
 
     async def _is_written(self, entry: TrailEntry, lost: OutcomeUnknownError) -> bool:
-        """Check after a lost reply whether the entry is there."""
         try:
             item = await self._store.get(AUDIT_TRAIL, items.entry_key(entry.chain, entry.seq))
         except StoreError as error:
@@ -154,7 +153,6 @@ class AuditTrail:
         return found is not None and found.id == entry.id
 
     async def _pause(self, failures: int) -> None:
-        """Wait before another attempt, so that others finish or the store recovers."""
         if failures:
             await self._clock.sleep_ms(_BACKOFF.pause_ms(failures, secrets.randbelow))
 

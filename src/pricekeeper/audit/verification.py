@@ -213,7 +213,6 @@ class TrailVerifier:
             report.add(seq - 1, f"does not have the hash that entry {seq} states")
 
     async def _verify_listed(self, some: list[Item], report: ChainReport) -> None:
-        """Verify that the timeline has these entries."""
         found = (readable(items.entry_from, item) for item in some)
         entries = [entry for entry in found if entry is not None]
         keys = [(AUDIT_TRAIL, items.listed_key(entry.id)) for entry in entries]
@@ -236,7 +235,6 @@ class TrailVerifier:
                 report.add(listed.seq, "was removed, but is still in the list of all changes")
 
     async def _is_there(self, listed: ListedEntry, item: Item) -> bool:
-        """Whether the entry was appended meanwhile, or has expired."""
         key = items.entry_key(listed.chain, listed.seq)
         if await self._store.get(AUDIT_TRAIL, key) is not None:
             return True
@@ -287,7 +285,6 @@ def read_lines(lines: Iterable[bytes], now_epoch: int) -> Iterator[ExportedLine]
 
 
 def _check_next(before: ExportedLine, line: ExportedLine) -> None:
-    """Check that a line follows the one before it in its chain."""
     if line.entry.seq > before.entry.seq + 1:
         raise _missing(line)
     if line.entry.seq <= before.entry.seq:

@@ -1,13 +1,11 @@
 """Hashes secrets with HMAC-SHA-256 under a pepper, and reads peppers from texts and files.
 
-A secret has 256 random bits, so guessing fails at any speed; a slow hash would only cost us
-processor time. The pepper makes a stolen table worthless. It has a version, so that it can be
-replaced: hashes of older versions stay valid and are renewed at the next login. The hash includes
-the client's name, so a copy on another client's item is worthless.
+A secret has 256 random bits, so a slow hash would only cost us processor time. The pepper makes a
+stolen table worthless. It has a version: hashes of older versions stay valid and are renewed at the
+next login. The hash includes the client's name, so a copy on another client's item is worthless.
 
-A text has ``VERSION:BASE64`` for each pepper, separated by white space, the newest last. The file
-is created at the first start and readable only by its owner. If it is lost, all secrets must be
-issued again.
+A text has ``VERSION:BASE64`` for each pepper, the newest last. The file is created at the first
+start and readable only by its owner. If it is lost, all secrets must be issued again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Keys that administrate one organisation and its apps.
 
-An organisation has at most one such key. It is shown once and stored as a hash. An imported hash
+An organisation has at most one, shown once and stored as a hash. An imported hash
 (``provisioning_api_key_hash`` of the schema document) may be bcrypt; it is replaced by one of ours
-at its first use.
-
-A key of ours contains the id of its organisation, so it is recognised on any path, and its holder
-can't tell other organisations from absent ones. An imported key contains no id: it is compared with
-the hash of the requested organisation.
+at its first use. A key of ours contains the id of its organisation, so its holder can't tell other
+organisations from absent ones. An imported key is compared with the hash of the requested
+organisation.
 """
 
 from __future__ import annotations

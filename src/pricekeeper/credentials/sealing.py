@@ -33,7 +33,6 @@ class Sealer:
         self._version = peppers.current.version
 
     def seal(self, owner: str, text: str) -> str:
-        """Encrypt a text."""
         from joserfc import jwe  # noqa: PLC0415 - slow to import, and seldom needed
         from joserfc.jwk import OctKey  # noqa: PLC0415
 

@@ -1,14 +1,12 @@
 """Secrets of clients: issue, login, rotation with a grace, and revocation.
 
-A claim mints a secret, returns it once and stores its hash. Registration and rotation issue a
-retrieval token, which is valid for ten minutes and one claim. A caller that loses the reply to a
-claim needs a new retrieval token.
+Registration and rotation issue a retrieval token, valid for ten minutes and one claim. A claim
+mints a secret, returns it once and stores its hash. After a lost reply the caller needs a new
+retrieval token. `Provisioning` writes a new client and its retrieval token together, so the winner
+of a race of creations has a token that works.
 
-`Provisioning` writes a new client together with its retrieval token. So the caller that wins a race
-of creations has a token that works, and every client has a way to get its secret.
-
-This fails closed: without the store there is no login and no claim. While the time is in doubt, no
-secret and no retrieval token is issued (`ClockInDoubtError`).
+This fails closed: without the store there is no login and no claim. While the time is in doubt,
+nothing is issued (`ClockInDoubtError`).
 """
 
 from __future__ import annotations
@@ -294,7 +292,6 @@ class Credentials:
     async def _make_claimable(
         self, key: str, claimable: Claimable, item: Item, now_epoch: int, by: Attribution
     ) -> bool:
-        """Make the token claimable; ``False`` if the item has changed."""
         client = claimable.client
         point = Update(
             CONFIG,
@@ -377,7 +374,6 @@ class Provisioning:
         self._credentials = credentials
 
     async def put_org(self, org_id: OrgId, body: Mapping[str, Any], by: Attribution) -> Provisioned:
-        """Create the organisation, or replace its settings."""
         enrolment, retrieval = self._credentials.enrolment(Client(org_id), by)
         saved = await self._tenants.put_org(org_id, body, by, enrolment)
         return self._note_saved(saved, retrieval)
@@ -385,7 +381,6 @@ class Provisioning:
     async def put_app(
         self, org_id: OrgId, app_id: AppId, body: Mapping[str, Any], by: Attribution
     ) -> Provisioned:
-        """Create the app, or replace its overrides."""
         enrolment, retrieval = self._credentials.enrolment(Client(org_id, app_id), by)
         saved = await self._tenants.put_app(org_id, app_id, body, by, enrolment)
         return self._note_saved(saved, retrieval)

@@ -1,14 +1,13 @@
 """Estimates how hard a provisioning key is to guess, and refuses public keys.
 
-The rule, also in `docs/operations.md`: each character has the bits of the key's alphabet. The
-alphabet has 16 characters for hex digits of one case. Otherwise it has 10 for digits, 26 for
-letters of each case and 2 for any others, added up, and at least 64 with both cases. Repetitions do
-not count: a repeated piece counts once, a run of `RUN_MIN` or more equal or consecutive characters
-(``aaaaaaaa``, ``01234567``) counts as one character, and a key with fewer than `DISTINCT_MIN`
-different characters has no bits.
+The rule, also in `docs/operations.md`: each character has the bits of the key's alphabet: 16
+characters for hex digits of one case; otherwise 10 for digits, 26 for letters of each case and 2
+for any others, added up, and at least 64 with both cases. A repeated piece counts once, a run of
+`RUN_MIN` or more equal or consecutive characters (``aaaaaaaa``, ``01234567``) counts as one, and
+fewer than `DISTINCT_MIN` different characters have no bits. Words are not recognised.
 
 One in a million random keys of 32 hex digits fails, and one in 50,000 of 22 characters of
-base64url. The rule can't recognise words.
+base64url.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """Compares secrets with stored hashes of every kind, at a bounded cost.
 
 Our hashes cost microseconds. They are always compared, also where nothing is stored, so that the
-time of an answer shows nothing. A bcrypt hash of an imported client costs a quarter of a second by
-design; it is compared only if nothing else matched. It runs on one of `THREADS_MAX` threads, behind
-a line of `PLACES_MAX` places in which organisations take turns. More callers are refused at once.
-Until such a client has logged in once, the time of an answer shows the kind of its hash. Doing the
-same work for names that do not exist would let anyone keep the processors busy.
+time of an answer shows nothing. A bcrypt hash of an imported client costs a quarter of a second. It
+is compared only if nothing else matched, on one of `THREADS_MAX` threads; organisations take turns
+in a line of `PLACES_MAX` places, and further callers are refused. Until the client's first login,
+the time of an answer shows the kind of its hash. The same work for unknown names would let anyone
+keep the processors busy.
 
-**Doubted callers** have failed too often, but a right secret must still be accepted. Secrets that
-we minted have 256 random bits, so they are compared at any rate. An imported secret may be a
-person's password, so a doubted one waits for a turn of `TURN_MS`. That bounds the guesses and their
-cost. Turns are only for clients that exist, because anyone can make up names; a made-up name waits
-as long, without a turn. Organisations share `DOUBTED_PLACES_MAX` places, so that guesses at one
-leave turns to others. The longest wait is 4 s, within the deadline of a request.
+**Doubted callers** have failed too often, but a right secret must still be accepted. Ours have 256
+random bits and are compared at any rate. An imported one may be a password, so it waits for a turn
+of `TURN_MS`, which bounds guesses and cost. Only existing clients get turns, because anyone can
+make up names; a made-up name waits as long. Organisations share `DOUBTED_PLACES_MAX` places. The
+longest wait is 4 s.
 """
 
 from __future__ import annotations

@@ -151,7 +151,6 @@ class SortedLines:
             self._files = [merged]
 
     def lines(self) -> Iterator[bytes]:
-        """All lines with their line breaks, sorted."""
         for entry in self._merge():
             yield entry.partition(_SEPARATOR)[2]
 

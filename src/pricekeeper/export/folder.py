@@ -64,7 +64,6 @@ class FolderDestination:
         return None
 
     async def has(self, file: FileEntry) -> bool:
-        """Compare size and hash."""
         path = self._root / file.path
         if not path.is_file() or path.stat().st_size != file.bytes:
             return False

@@ -72,7 +72,6 @@ class S3Destination:
         return await self._call("get_object", path, lambda reply: bytes(reply["Body"].read()))
 
     async def has(self, file: FileEntry) -> bool:
-        """Compare size and hash in S3."""
         found = await self._call(
             "head_object",
             file.path,

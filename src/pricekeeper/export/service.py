@@ -190,7 +190,6 @@ class Exporter:
         lines: SortedLines,
         sums: dict[Account, Counters],
     ) -> None:
-        """Read the organisation's records of that day, and sum them by account."""
         postings = _postings(org_id, plan.regions.get(org_id, array("Q")))
         async for record in self._journal.read_records(postings):
             terms = record.terms
@@ -204,7 +203,6 @@ class Exporter:
                 await self._observe(so_far._replace(records=so_far.records + lines.count))
 
     async def _read_totals(self, plan: ExportPlan, org_id: str) -> dict[Account, Counters]:
-        """Read the organisation's totals of that day, without empty ones."""
         accounts = plan.accounts.get(org_id, [])
         if not accounts:
             return {}

@@ -1,8 +1,7 @@
 """One login: takes a free slot, or the slot of the oldest session.
 
 An attempt reads the subject's slots once and writes once, on condition that the slot is unchanged.
-Of two logins that read the same, only one succeeds, and the other reads again. The condition keeps
-the limit, not the read. After a lost reply:
+The condition keeps the limit, not the read. After a lost reply:
 
 - If the write was applied, the next attempt finds its own session in the slots.
 - If it is applied later, it takes a slot like any other login, and no client has its token.

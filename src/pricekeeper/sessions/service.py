@@ -226,7 +226,6 @@ class Sessions:
         )
 
     def _reissue(self, session: Session, token: RefreshToken) -> Opened:
-        """The session with its current token, derived again."""
         key = self._keys.find_refresh_key(session.key_id)
         if key is None:
             raise _refusal("its key was withdrawn", token)
@@ -282,7 +281,6 @@ def _check(login: Login) -> None:
 
 
 def _session_of(slot: Mapping[str, Any] | None, token_generation: str) -> Session | None:
-    """The session in the slot, if it has this token generation."""
     if slot is None:
         return None
     session = session_from(slot)

@@ -1,14 +1,13 @@
 """Sessions, slots and refresh tokens as values with their rules. Pure.
 
-A subject has numbered slots, and a session lives in exactly one of them. So there are never more
-live sessions than slots. A session belongs to the *token generation* of its client at its opening,
-and is dead in any other one. So one write to the client ends all its sessions, without comparing
-clocks.
+A session lives in one of its subject's numbered slots, so there are never more live sessions than
+slots. It belongs to the *token generation* of its client at its opening, and is dead in any other
+one, so one write to the client ends all its sessions.
 
 A refresh token is a prefix and, in base64url, an HMAC with the text that it covers:
-``{key}.{rotation}.{session}.{subject}``. A forged or mistyped one is refused without a read. A
-token can be derived again from its slot, so a repeated call gets the same successor although only
-hashes are stored.
+``{key}.{rotation}.{session}.{subject}``. A forged one is refused without a read. A token can be
+derived again from its slot, so a repeated call gets the same successor although only hashes are
+stored.
 """
 
 from __future__ import annotations
@@ -115,7 +114,6 @@ class Slots(msgspec.Struct, frozen=True):
 
     @property
     def live(self) -> tuple[Session, ...]:
-        """The sessions of this generation that have not ended, oldest first."""
         alive = (
             session
             for session in self.held

@@ -135,7 +135,6 @@ def _unknown_errors(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Iter
 
 
 def _text_errors(given: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Unprintable names and unknown time zones."""
     for field in _NAMES & given.keys():
         if isinstance(given[field], str) and not given[field].isprintable():
             yield FieldError(field, bodies.NO_NAME)
@@ -161,7 +160,6 @@ def _ordering(given: Mapping[str, Any], labels: Collection[str]) -> tuple[ModelL
 
 
 def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator[FieldError]:
-    """Unknown labels, and those that the ordering repeats."""
     listed = _listed(given) or []
     yield from _list_errors("model_ordering", listed, labels.__contains__, bodies.UNKNOWN_LABEL)
     for field, known in (("quotas", labels), ("rate_limits", {*labels, ANY_LABEL})):
@@ -174,7 +172,6 @@ def _label_errors(given: Mapping[str, Any], labels: Collection[str]) -> Iterator
 def _list_errors(
     path: str, listed: list[Any], is_one: Callable[[str], bool], message: str
 ) -> Iterator[FieldError]:
-    """Invalid and repeated members of a list of names."""
     for index, name in enumerate(listed):
         if not isinstance(name, str) or not is_one(name):
             yield FieldError(f"{path}[{index}]", message)
@@ -183,7 +180,6 @@ def _list_errors(
 
 
 def _limit_errors(rate_limits: Any) -> Iterator[FieldError]:
-    """Limits with invalid names, and buckets that fill too slowly."""
     for label, named in rate_limits.items() if isinstance(rate_limits, dict) else ():
         for name, limit in named.items() if isinstance(named, dict) else ():
             path = f"rate_limits.{cropped(label)}.{cropped(name)}"
@@ -220,7 +216,6 @@ def _declared(tag_keys: Any) -> list[str] | None:
 def _budget_errors(
     budgets: Any, labels: Collection[str], tag_keys: Collection[str] | None
 ) -> Iterator[FieldError]:
-    """Budgets with invalid or repeated names, labels or tags."""
     if not isinstance(budgets, list) or len(budgets) > bounds.BUDGETS_MAX:
         return
     seen: set[str] = set()
@@ -255,7 +250,6 @@ def _fills_too_slowly(limit: Any) -> bool:
 
 
 def _coverage_errors(quotas: Any, ordering: Collection[ModelLabel]) -> Iterator[FieldError]:
-    """Labels of the ordering without a quota."""
     for label in ordering if isinstance(quotas, Mapping) else ():
         if label not in quotas:
             yield FieldError(f"quotas.{label}", "is missing, but the ordering has this label")

@@ -45,7 +45,6 @@ class Freeze:
     """The reach of the key that set it; a key of less reach can't lift it."""
 
     def error(self) -> FrozenError:
-        """Return the error for a client that asks for a model or for tokens."""
         return FrozenError(self.scope, self.reason, self.frozen_at_epoch)
 
 
@@ -144,7 +143,6 @@ class Policy(OrgSettings):
         return _in_life(self.client.org.client_id, self.org_incarnation)
 
     def require_unfrozen(self) -> None:
-        """Raise `FrozenError` if the client or its organisation is frozen."""
         if self.freeze is not None:
             raise self.freeze.error()
 

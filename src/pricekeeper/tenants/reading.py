@@ -1,11 +1,8 @@
 """Reads clients: the policy in force, from the cache or the store, and pages of all clients.
 
-Most requests need a policy and no store call. A cached policy also tells whether its client still
-exists, which every instance must know within 30 s: hence its age.
-
-Listing takes queries, never a scan. A page may hold fewer entries than the limit, even none, and
-have a next one: it leaves out clients that are deleted meanwhile, and those whose items can't be
-read, which are reported.
+A cached policy also tells whether its client still exists, which every instance must know within 30
+s. Listing takes queries, never a scan. A page leaves out deleted clients and unreadable ones, which
+are reported, so it may be empty and have a next one.
 """
 
 from __future__ import annotations
@@ -206,7 +203,6 @@ class ClientReader:
         return (await self.read_record(client)).item
 
     async def _read(self, client: Client) -> tuple[Item | None, Item | None]:
-        """The organisation's item, and the app's if the client is one."""
         if client.app_id is None:
             return (await self._store.batch_get([(CONFIG, items.config_key(client))]))[0], None
         org, app = await self._store.batch_get(
@@ -236,14 +232,12 @@ async def list_org_ids(store: Store, among: Collection[OrgId] | None = None) -> 
 
 
 async def _read_orgs(store: Store, org_ids: Sequence[OrgId]) -> list[tuple[OrgId, Item]]:
-    """Those that exist."""
     keys = [(CONFIG, items.config_key(Client(org_id))) for org_id in org_ids]
     found = await store.batch_get(keys)
     return [(org_id, org) for org_id, org in zip(org_ids, found, strict=True) if org]
 
 
 def _policy_of(client: Client, org: Item | None, app: Item | None) -> Policy | None:
-    """The client's policy by these items; ``None`` if the client does not exist."""
     if org is None:
         return None
     if client.app_id is None:
@@ -256,7 +250,6 @@ def _policy_of(client: Client, org: Item | None, app: Item | None) -> Policy | N
 def _readable(
     found: Iterable[tuple[Client, Item, Item]],
 ) -> tuple[tuple[Policy, ...], tuple[UnreadableItemError, ...]]:
-    """The policies of the clients whose items can be read, and the errors of the others."""
     policies, unreadable = [], []
     for client, org, own in found:
         try:

@@ -149,7 +149,6 @@ class SettingsWriter:
     async def create(
         self, creation: Creation, by: Attribution, enrolment: Enrolment | None
     ) -> bool:
-        """Create the client; ``False`` if another caller was faster."""
         enrolment = enrolment or Enrolment()
         if enrolment.operations:
             require_trusted_time(self._clock)  # a retrieval token ends at a moment

@@ -1,12 +1,10 @@
 """Creates, updates, freezes and deletes organisations and apps.
 
-Each change is written with its entry in the audit trail. After a lost reply that entry shows
-whether the change was made; if it can't be read, the caller gets the `OutcomeUnknownError`, and
-may repeat the request without harm.
+Each change is written with its audit entry, which shows after a lost reply whether the change was
+made. If that can't be read, the caller gets `OutcomeUnknownError` and may repeat the request.
 
-Deleting an organisation is one transaction, however many apps it has: the items of its apps name
-the organisation's incarnation, so they stop counting at once, also if the organisation is created
-again. They are removed afterwards, in bounded steps that any later call can finish.
+Deleting an organisation is one transaction: the items of its apps name its incarnation, so they
+stop counting at once. They are removed afterwards, in bounded steps that any later call can finish.
 """
 
 from __future__ import annotations

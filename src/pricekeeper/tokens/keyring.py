@@ -144,7 +144,6 @@ class Keyring:
         return {"keys": [key.jwk for key in self._keys if self._is_published(key, now_epoch)]}
 
     def rotated(self, now_epoch: int, ahead_secs: int) -> Keyring:
-        """A keyring with one more key, and without expired ones."""
         kept = tuple(
             key_entry
             for key_entry, key in zip(self.entries, self._keys, strict=True)

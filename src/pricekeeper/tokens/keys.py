@@ -52,7 +52,6 @@ class KeyFile:
         self._path = path
 
     def load_or_create(self, now_epoch: int) -> Keyring:
-        """Read the keyring, or create the file."""
         with _naming_path(self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._path.exists():
@@ -260,7 +259,6 @@ class KeyWatcher:
         keys.on_unknown_key = self._wanted.set
 
     async def run_forever(self) -> None:
-        """Read the keyring at intervals, and sooner if a key is unknown."""
         while True:
             self._wanted.clear()
             await self._clock.sleep_ms(min(self._refresh_ms, HURRY_MS))

@@ -333,12 +333,10 @@ class Identity:
         return token
 
     def _refresh_refusal(self, reason: str, token: RefreshToken) -> InvalidTokenError:
-        """Log the reason; the caller does not learn it."""
         _log.info("refresh_token_refused", reason=reason, client_id=token.subject)
         return InvalidTokenError(genuine=True)
 
     async def _read_policy(self, client_id: str) -> Policy | None:
-        """Read the client's present policy; ``None`` if the client does not exist."""
         try:
             return await self._tenants.get(parse_client_id(client_id))
         except (NotFoundError, InvalidValueError):

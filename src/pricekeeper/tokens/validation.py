@@ -1,14 +1,12 @@
 """Validates access tokens: the signature once, the state in the store every half minute.
 
 A verified token is cached by its digest. One read shows whether it is revoked and its session
-exists. A token outside the slots names its client's token generation instead. The result is used
-for `VALIDITY_AGE_MS_MAX` from the start of the read; `Tenants` knows as recently whether the client
-exists. An invalid token stays invalid. A valid one is recalled for `RECALL_MS` without these
-checks.
+exists; a token outside the slots names its client's token generation instead. The result is used
+for `VALIDITY_AGE_MS_MAX` from the start of the read. An invalid token stays invalid. A valid one is
+recalled for `RECALL_MS` without these checks.
 
-Changes by this instance are seen at once: the code that ends something calls `mark_changed`, and
-earlier results are checked again. If the store can't be read, the caller gets that error; a failure
-never makes a token valid.
+Changes by this instance are seen at once: `mark_changed` has earlier results checked again. If the
+store can't be read, the caller gets that error; a failure never makes a token valid.
 """
 
 from __future__ import annotations
@@ -155,7 +153,6 @@ class Validator:
         self._changed_at[name] = self._changes
 
     def _verified_token(self, token: str) -> _Verified:
-        """The verified token, from the cache or now."""
         if len(token) > ACCESS_TOKEN_LENGTH_MAX:
             raise self._refusal(Flaw.TOO_LONG)
         if self._keys.revision != self._revision:
@@ -233,7 +230,6 @@ class Validator:
                 verified.invalid_because = "all tokens of its client have ended"
 
     def _refusal(self, reason: str, principal: Principal | None = None) -> InvalidTokenError:
-        """Log the reason; the caller does not learn it."""
         self._meter.checks_refused += 1
         _log.info(
             "access_token_refused",
