@@ -6,12 +6,9 @@ import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
 from metering.conftest import LABELS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
-from pricekeeper.errors import StoreUnavailableError
-from pricekeeper.metering import Metering, live, org_day
+from pricekeeper.metering import Metering, org_day
 from pricekeeper.metering.journal_items import TICKS
-from pricekeeper.metering.live import REUSE_MS
 from pricekeeper.storage import Page, Query, Store
-from pricekeeper.telemetry import StoreMeter
 from pricekeeper.tenants import Policy
 from stores import ShiftedClock
 
@@ -37,14 +34,11 @@ class HeldReads(FaultyStore):
         self.begun = 0
         self.let_go = asyncio.Event()
         self.let_go.set()
-        self.fails = False
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page:
         self.begun += query.pk == TICKS  # a sum begins with the ticks that are open
         found = await super().query(query, consistent=consistent)
         await self.let_go.wait()
-        if self.fails:
-            raise StoreUnavailableError("scripted")
         return found
 
 
@@ -84,17 +78,6 @@ async def test_who_asks_at_once_shares_one_sum(
     assert reads.begun == 1
 
 
-async def test_a_sum_is_used_again_for_a_second(
-    metering: Metering, reads: HeldReads, policy: Policy, clock: SteppedClock
-) -> None:
-    """From the moment it began; then a new one is made."""
-    assert await requests(metering, policy, clock) == 0
-    for step_ms, sums in ((REUSE_MS - 1, 1), (1, 2), (REUSE_MS - 1, 2), (1, 3)):
-        clock.monotonic_now_ms += step_ms
-        await requests(metering, policy, clock)
-        assert reads.begun == sums
-
-
 async def test_what_this_process_has_counted_is_always_in_it(
     metering: Metering, reads: HeldReads, policy: Policy, clock: SteppedClock
 ) -> None:
@@ -126,49 +109,3 @@ async def test_a_sum_that_began_too_early_is_waited_for_and_the_next_serves_all(
     await first
     assert await asyncio.gather(*later) == [6] * 15
     assert reads.begun == 2
-
-
-async def test_a_sum_that_fails_is_told_to_all_and_not_kept(
-    metering: Metering, reads: HeldReads, policy: Policy, clock: SteppedClock
-) -> None:
-    """The next caller tries again."""
-    reads.fails = True
-    answers = await asyncio.gather(
-        *(requests(metering, policy, clock) for _ in range(3)), return_exceptions=True
-    )
-    assert [type(answer) for answer in answers] == [StoreUnavailableError] * 3
-    reads.fails = False
-    assert await requests(metering, policy, clock) == 0
-    assert reads.begun == 2
-
-
-@pytest.fixture
-def three_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most three readings are remembered."""
-    monkeypatch.setattr(live, "READINGS_MAX", 3)
-
-
-@pytest.mark.usefixtures("three_readings")
-async def test_so_many_readings_are_remembered_and_the_oldest_goes_first(
-    metering: Metering, reads: HeldReads, clock: SteppedClock
-) -> None:
-    """A caller that asks for many organisations evicts only the oldest."""
-    policies = [a_policy() for _ in range(4)]
-    for policy in policies:
-        await requests(metering, policy, clock)
-    for policy in policies[:0:-1]:
-        await requests(metering, policy, clock)
-    assert reads.begun == 4
-    await requests(metering, policies[0], clock)
-    assert reads.begun == 5
-
-
-async def test_a_sum_costs_what_it_did(
-    metering: Metering, policy: Policy, clock: SteppedClock, meter: StoreMeter
-) -> None:
-    """The checkpoint; queries for ticks, regions and records; and one read of the totals."""
-    await metering.record(policy, a_usage())
-    await metering.record(policy, a_usage(model_label=STANDARD))
-    meter.clear()
-    await requests(metering, policy, clock)
-    assert meter.calls == {"get": 1, "query": 3, "batch_get": 1}

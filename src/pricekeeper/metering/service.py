@@ -100,7 +100,7 @@ class Metering:
         self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
         self._preparer = Preparer(clock, prices, ledger)
-        self._poster = Poster(
+        self.poster = Poster(
             store,
             clock,
             randomness or random.Random(),  # noqa: S311  # spreads writes, no secret
@@ -111,7 +111,7 @@ class Metering:
         self._noted_total: Total | None = None
         """The last total passed to the metrics."""
         self._committer = Committer(
-            self._poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
+            self.poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
         )
         self.meter = self._committer.meter
         # Every label from the beginning, so that the first record is seen as a change.
@@ -261,11 +261,6 @@ class Metering:
         accounts = await self._reader.read_accounts(day, f"{scope_key}#LABEL#")
         return frozenset(ModelLabel(account.label) for account in accounts)
 
-    @property
-    def poster(self) -> Poster:
-        """The writer of the journal; authorizations use it for captures."""
-        return self._poster
-
     async def price_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission:
@@ -374,7 +369,7 @@ class Metering:
         receipt = posted.receipt
         if receipt.fingerprint != submission.fingerprint:
             raise RequestIdReusedError(submission.request_id)
-        total = await self._find_total(receipt.account)
+        total = await self._totals.wait_for(receipt.account)
         return self._note_answer(policy, submission, posted, total)
 
     def _note_answer(
@@ -393,12 +388,9 @@ class Metering:
         self, policy: Policy, request_id: str, outcome: Outcome, receipt: Receipt
     ) -> Recorded:
         """Answer a record that was counted."""
-        total = await self._find_total(receipt.account)
+        total = await self._totals.wait_for(receipt.account)
         self._note_quota_use(policy, receipt.account, total)
         return Recorded(request_id, outcome, receipt, total)
-
-    async def _find_total(self, account: Account) -> Total | None:
-        return self._totals.total(account) or await self._totals.wait_for(account)
 
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
@@ -413,7 +405,7 @@ class Metering:
         if addresses:
             lanes = lanes_of(policy.agg_shard_count)
             try:
-                known = await self._poster.read_receipts(policy.org_id, lanes, addresses)
+                known = await self.poster.read_receipts(policy.org_id, lanes, addresses)
             except StoreError as failure:
                 known = dict.fromkeys(addresses, failure)
         return [
