@@ -25,7 +25,7 @@ from pricekeeper.alerts.wording import (
 from pricekeeper.budgets import Balance, BudgetAccount, Scope
 from pricekeeper.budgets import Kind as AccountKind
 from pricekeeper.pricing import PICOS_PER_MICRO
-from pricekeeper.selection.fallback import StickyState
+from pricekeeper.selection import StickyState
 from pricekeeper.tenants import Budget, Policy, Window
 from pricekeeper.values import ModelLabel
 

@@ -12,27 +12,70 @@ from pricekeeper.bedrock.families import (
     family_of_body,
     family_of_model,
 )
-from pricekeeper.bedrock.judging import MAX_OUTPUT_TOKENS, BedrockCall, CallBounds, Terms, judge
-from pricekeeper.bedrock.shapes import BodyRefusedError, CacheWrite
+from pricekeeper.bedrock.judging import (
+    BETA_HEADER,
+    GUARDRAIL_HEADER,
+    MAX_OUTPUT_TOKENS,
+    METADATA_HEADER,
+    NOT_PROMPT,
+    SERVICE_TIER,
+    WINDOW_TOKENS,
+    BedrockCall,
+    CallBounds,
+    Terms,
+    judge,
+)
+from pricekeeper.bedrock.refusals import is_free_refusal, read_error, was_never_sent
+from pricekeeper.bedrock.shapes import GUARDRAIL, BodyRefusedError, CacheWrite
+from pricekeeper.bedrock.sse import SseUsage
 from pricekeeper.bedrock.streams import StreamUsage
-from pricekeeper.bedrock.usage import Usage, usage_of_converse, usage_of_invoke
+from pricekeeper.bedrock.usage import (
+    LATENCY_HEADER,
+    NOT_JSON,
+    OPTIMIZED,
+    TIER_HEADER,
+    Usage,
+    decode_telling,
+    read_converse,
+    tier_with,
+    usage_of_converse,
+    usage_of_invoke,
+)
 
 __all__ = [
     "AUTO",
+    "BETA_HEADER",
+    "GUARDRAIL",
+    "GUARDRAIL_HEADER",
+    "LATENCY_HEADER",
     "MAX_OUTPUT_TOKENS",
+    "METADATA_HEADER",
+    "NOT_JSON",
+    "NOT_PROMPT",
+    "OPTIMIZED",
+    "SERVICE_TIER",
+    "TIER_HEADER",
+    "WINDOW_TOKENS",
     "BedrockCall",
     "BodyRefusedError",
     "CacheWrite",
     "CallBounds",
     "Family",
     "Operation",
+    "SseUsage",
     "StreamUsage",
     "Terms",
     "Usage",
     "answers_with_text",
+    "decode_telling",
     "family_of_body",
     "family_of_model",
+    "is_free_refusal",
     "judge",
+    "read_converse",
+    "read_error",
+    "tier_with",
     "usage_of_converse",
     "usage_of_invoke",
+    "was_never_sent",
 ]

@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pricekeeper.bedrock import Usage
 from pricekeeper.bedrock.refusals import read_error
-from pricekeeper.bedrock.usage import NOT_JSON, usage_of_body, with_tier_of
+from pricekeeper.bedrock.usage import NOT_JSON, Usage, usage_of_body, with_tier_of
 
 EVENT_BYTES_MAX: Final = 4 << 20
 """A longer event is passed on unread."""

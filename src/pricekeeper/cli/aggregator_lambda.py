@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from pricekeeper.alerts import make_look
-from pricekeeper.authorizations.expiry import Expiry
+from pricekeeper.authorizations import Expiry
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Aggregator

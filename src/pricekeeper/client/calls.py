@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from pricekeeper.bedrock.refusals import is_free_refusal
-from pricekeeper.bedrock.usage import usage_of_converse
+from pricekeeper.bedrock import is_free_refusal, usage_of_converse
 from pricekeeper.client.answers import Authorization
 from pricekeeper.client.engine import Engine
 from pricekeeper.client.fields import UsageFields

@@ -25,8 +25,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from pricekeeper.bedrock.judging import BETA_HEADER, NOT_PROMPT, WINDOW_TOKENS
-from pricekeeper.bedrock.usage import NOT_JSON
+from pricekeeper.bedrock import BETA_HEADER, NOT_JSON, NOT_PROMPT, WINDOW_TOKENS
 from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.http_client import NotSentError
 from pricekeeper.gateway.meter import GatewayMeter

@@ -18,15 +18,17 @@ import msgspec
 import structlog
 
 from pricekeeper.authorizations import Authorization
-from pricekeeper.bedrock import Operation, StreamUsage, Usage
-from pricekeeper.bedrock.refusals import read_error
-from pricekeeper.bedrock.sse import SseUsage
-from pricekeeper.bedrock.usage import (
+from pricekeeper.bedrock import (
     LATENCY_HEADER,
     OPTIMIZED,
     TIER_HEADER,
+    Operation,
+    SseUsage,
+    StreamUsage,
+    Usage,
     decode_telling,
     read_converse,
+    read_error,
     tier_with,
     usage_of_invoke,
 )

@@ -11,17 +11,16 @@ from pricekeeper.activity import DeniedKind
 from pricekeeper.authorizations import Authorization, AuthorizationRequest, find_label
 from pricekeeper.bedrock import (
     AUTO,
+    BETA_HEADER,
+    GUARDRAIL_HEADER,
+    LATENCY_HEADER,
+    METADATA_HEADER,
+    TIER_HEADER,
     BedrockCall,
     Family,
     family_of_model,
 )
-from pricekeeper.bedrock.judging import (
-    BETA_HEADER,
-    GUARDRAIL_HEADER,
-    METADATA_HEADER,
-)
 from pricekeeper.bedrock.reading import Judged, Question
-from pricekeeper.bedrock.usage import LATENCY_HEADER, TIER_HEADER
 from pricekeeper.bootstrap import Services
 from pricekeeper.gateway.errors import Refusal
 from pricekeeper.gateway.routes import Dialect, Route

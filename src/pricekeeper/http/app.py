@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pricekeeper.authorizations.expiry import SELDOM_MS, SWEEP_INTERVAL_MS
+from pricekeeper.authorizations import SELDOM_MS, SWEEP_INTERVAL_MS
 from pricekeeper.bootstrap import STORE_WAIT_MS, Services, Supervisor, open_services
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency.deadline import DEADLINES, Deadlines

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from pricekeeper.bedrock.judging import SERVICE_TIER
+from pricekeeper.bedrock import SERVICE_TIER
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.ledger.position import AUTHORIZATION_VERSION
 from pricekeeper.pricing import TokenUsage

@@ -19,8 +19,7 @@ from typing import Final
 
 import msgspec
 
-from pricekeeper.bedrock import CacheWrite
-from pricekeeper.bedrock.shapes import GUARDRAIL
+from pricekeeper.bedrock import GUARDRAIL, CacheWrite
 from pricekeeper.errors import InvalidValueError, UnpricedUsageError
 from pricekeeper.pricing.catalogue import Model
 from pricekeeper.pricing.cost import TOKENS_MAX, TokenUsage, highest_rates, served_variant

@@ -18,7 +18,7 @@ from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.metering import org_day
 from pricekeeper.pricing import PICOS_PER_MICRO
-from pricekeeper.selection.history import FlipHistory, FlipPage
+from pricekeeper.selection import FlipHistory, FlipPage
 from pricekeeper.selection.items import KEPT_DAYS as FLIPS_KEPT_DAYS
 from pricekeeper.storage import invalid_cursor
 from pricekeeper.tenants import Policy

@@ -20,6 +20,7 @@ import msgspec
 
 from pricekeeper.bedrock import (
     AUTO,
+    NOT_JSON,
     BedrockCall,
     BodyRefusedError,
     Family,
@@ -28,14 +29,15 @@ from pricekeeper.bedrock import (
     Terms,
     Usage,
     answers_with_text,
+    decode_telling,
     family_of_body,
     family_of_model,
     judge,
+    read_error,
     usage_of_converse,
     usage_of_invoke,
+    was_never_sent,
 )
-from pricekeeper.bedrock.refusals import read_error, was_never_sent
-from pricekeeper.bedrock.usage import NOT_JSON, decode_telling
 from pricekeeper.client.answers import AS_ASKED, Authorization
 from pricekeeper.client.engine import Engine
 from pricekeeper.client.errors import RejectedError, invalid_request
