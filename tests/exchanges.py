@@ -11,7 +11,7 @@ from pricekeeper.http.exchange import Exchange
 
 
 class Written(asyncio.Transport):
-    """Remembers what was written, and how it was closed."""
+    """Remembers the written bytes, and how it was closed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ PHRASES: Final = (
     "anew",
     "anybody",
     "as good as none",
-    "as it (is|was)",
+    r"(?<!soon\s)as it (is|was)",
     "begins? again",
     "(is|are) away",
     "(is|are) no more",

@@ -307,7 +307,7 @@ def fail(**_: Any) -> None:
 def test_an_error_of_another_handler_leaves_held_what_may_be_billed(
     program: Program, face: str, event: str, is_billed: bool
 ) -> None:
-    """And voids what was not sent."""
+    """And voids calls that were not sent."""
     outcome = call(face, program, before=lambda events: events.register(event, fail), **CONVERSE)
     assert isinstance(outcome.error, ZeroDivisionError)
     assert len(program.ledger.entries) == is_billed
