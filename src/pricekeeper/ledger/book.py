@@ -50,7 +50,6 @@ class OpenAccounts:
         """Whether an account is unreadable; it may be mended at any time."""
 
     def add(self, change: ItemChange) -> None:
-        """Add the changes of a sheet."""
         self.mends += change.mends
         for account_id, picos in change.accounts.items():
             have = self.balances.get(account_id, NOTHING)
@@ -74,7 +73,6 @@ class ChapterSums:
         self.chapter = chapter
         self.changes: dict[Key, ItemChange] = {}
         self.outcomes: dict[str, str] = {}
-        """The last outcome of authorizations, by their ids."""
         self.places: dict[str, str] = {}
         """Sheets of outcomes that are too long to file: prefixes of their keys."""
         self.names: dict[str, str] = {}
@@ -83,7 +81,6 @@ class ChapterSums:
         """When this process learnt of its seal, on the monotonic clock."""
 
     def add(self, sheet: Sheet, position: Position) -> None:
-        """Add a sheet."""
         for one, text in sheet.outcomes.items():
             self.outcomes[one] = text
             self.places.pop(one, None)
@@ -104,7 +101,6 @@ class Book:
         self.chapters = [ChapterSums(first)]
         """The chapters that are not known to be filed; the last is not sealed."""
         self.next = Position(first, 0)
-        """The position of the next sheet."""
         self.generation = next(_generations)
         """Changes when filed outcomes are forgotten: an authorization that was read before may
         be old."""
@@ -177,11 +173,9 @@ class Book:
         return any(sums.chapter.name == name for sums in self.chapters)
 
     def sealed(self) -> list[ChapterSums]:
-        """The chapters that can be filed."""
         return self.chapters[:-1]
 
     def drop_before(self, first: Chapter) -> None:
-        """Forget the chapters before that one, which are filed."""
         left = [sums for sums in self.chapters if sums.chapter.name >= first.name]
         if len(left) < len(self.chapters):
             self.chapters = left

@@ -52,15 +52,12 @@ class Draft:
         self.found: set[Hashable] = set()
         """What a command has looked up for all others of this draft."""
         self._before: dict[tuple[Key, str], Balance] = {}
-        """Balances before the changes."""
         self._running: dict[tuple[Key, str], Balance] = {}
-        """Balances with the changes."""
         self._opened: dict[Key, list[str]] = {}
         self._mends: dict[Key, int] = {}
         self._shared: dict[Hashable, object] = {}
         self._gathered: dict[Tell[Any], list[Any]] = {}
         self.revision = 0
-        """Incremented by each change."""
         self._numbers = 0
         self._bytes = 0
 
@@ -78,7 +75,6 @@ class Draft:
         return self.book.balance(key, account_id) if running is None else running
 
     def mends(self, key: Key) -> int:
-        """Return how often an item's accounts were mended."""
         known = self.book.accounts(key)
         return self._mends.get(key, 0) + (0 if known is None else known.mends)
 
@@ -93,7 +89,6 @@ class Draft:
         return after
 
     def add_if_open(self, key: Key, account_id: str, change: Balance) -> None:
-        """Add to an account, if it is open."""
         if (key, account_id) in self._running or self.balance(key, account_id) is not None:
             self.add(key, account_id, change)
 
@@ -103,7 +98,6 @@ class Draft:
         self._opened.setdefault(key, []).append(account_id)
 
     def mend(self, key: Key, account_id: str, change: Balance) -> None:
-        """Add what is missing in an account."""
         self.add(key, account_id, change)
         self._mends[key] = self._mends.get(key, 0) + 1
 
@@ -113,7 +107,6 @@ class Draft:
         return self.book.outcome(authorization_id) if text is None else text
 
     def settle(self, authorization_id: str, outcome: str) -> None:
-        """Set the outcome of an authorization."""
         self.revision += 1
         self.outcomes[authorization_id] = outcome
         self._bytes += 20 + len(outcome)
@@ -125,7 +118,6 @@ class Draft:
         self._bytes += 20
 
     def take_number(self) -> int:
-        """Take a number on the sheet."""
         number, self._numbers = self._numbers, self._numbers + 1
         return number
 
@@ -149,7 +141,6 @@ class Draft:
             gathered.append(one)
 
     def tell_gathered(self) -> None:
-        """Call the functions of `gather`: the sheet is written."""
         for tell, gathered in self._gathered.items():
             tell(self.book.org_id, gathered)
 
@@ -158,7 +149,6 @@ class Draft:
         self.errands.setdefault(name, (errand, []))[1].append(fail)
 
     def sheet(self) -> Sheet:
-        """Make the sheet."""
         changed: dict[Key, dict[str, Balance]] = {}
         for account, after in self._running.items():
             key, account_id = account
@@ -228,7 +218,6 @@ class Command(Generic[_T]):
         self.answer(self.result)
 
     def deny(self) -> None:
-        """Answer with a denial, which is not based on old data."""
         raise NotImplementedError
 
     def note_refused(self, reasons: Sequence[CancellationReason]) -> None:

@@ -56,7 +56,6 @@ class Filer:
         self._expires_at_epoch = expires_at_epoch
 
     async def file_all(self, chapters: Iterable[ChapterSums]) -> None:
-        """File chapters in their order."""
         for sums in chapters:
             await _run_all([partial(self._file_item, key, sums) for key in sums.changes])
             groups: defaultdict[str, dict[str, str]] = defaultdict(dict)

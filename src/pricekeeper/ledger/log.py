@@ -110,16 +110,13 @@ class OrgLog:
         self._synced_ms = 0
         """When it was last known to be read to its end, on the monotonic clock."""
         self._losses = 0
-        """Consecutive sheets that other writers wrote first."""
         self.others = 0
-        """Sheets of other writers that were read."""
         self._lock = asyncio.Lock()
         self._filer = Filer(store, clock, org_id, self.expires_at_epoch)
         self._filing: asyncio.Task[None] | None = None
 
     @property
     def book(self) -> Book:
-        """The book, after `read`."""
         if self._book is None:
             raise LookupError("the log was not read")
         return self._book
@@ -134,7 +131,6 @@ class OrgLog:
         return self._book is book
 
     async def read(self) -> Book:
-        """Read it to its end."""
         async with self._lock:
             await self._read()
             return self.book
@@ -179,7 +175,6 @@ class OrgLog:
         raise ContendedError("chapters were filed while accounts were read; try again")
 
     def draft(self) -> Draft:
-        """Make an empty draft of the next sheet."""
         return Draft(self.book, self._clock.now_ms(), self._random.randbytes(NONCE_BYTES))
 
     async def append(
@@ -199,7 +194,6 @@ class OrgLog:
             await self._write(draft.position, sheet, attributes, operations, send)
 
     def file_in_background(self) -> None:
-        """File chapters that no process seems to file."""
         book = self._book
         if book is None or self._filing is not None or not book.sealed():
             return
@@ -208,12 +202,10 @@ class OrgLog:
             self._begin_filing(book)
 
     async def close(self) -> None:
-        """Wait for filing under way."""
         if self._filing is not None:
             await asyncio.wait([self._filing])
 
     def expires_at_epoch(self, now_ms: int) -> int:
-        """Return when items written now expire."""
         region_secs = int(region_at(now_ms), 16) * TICK_MS // 1000
         return region_secs + (self._retention_days + KEPT_MARGIN_DAYS) * _SECS_PER_DAY
 
@@ -396,7 +388,6 @@ class OrgLog:
             self._begin_filing(book)
 
     def _begin_filing(self, book: Book) -> None:
-        """File sealed chapters in the background."""
         if self._filing is None:
             self._filing = asyncio.create_task(self._file_sealed(book), name="pricekeeper-filing")
             self._filing.add_done_callback(self._end_filing)

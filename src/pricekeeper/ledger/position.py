@@ -39,7 +39,6 @@ class Chapter(NamedTuple):
 
     @property
     def region(self) -> str:
-        """The region of its partition."""
         return self.name[:REGION_DIGITS]
 
     @property
@@ -48,12 +47,10 @@ class Chapter(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its name in a seal."""
         return self.name + self.salt
 
     @classmethod
     def parse(cls, text: str) -> Chapter:
-        """Parse the name in a seal."""
         name, salt = text[:CHAPTER_DIGITS], text[CHAPTER_DIGITS:]
         int(name, 16)
         if len(salt) != SALT_BITS // 4 or int(salt, 16) < 0:
@@ -95,7 +92,6 @@ class Position(NamedTuple):
 
     @property
     def next(self) -> Position:
-        """The next position in the same chapter."""
         return Position(self.chapter, self.number + 1)
 
 

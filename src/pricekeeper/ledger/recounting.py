@@ -67,7 +67,6 @@ class AccountState(NamedTuple):
     account: BudgetAccount
     balance: Balance
     mends: int
-    """How often accounts of its item were mended."""
 
 
 async def read_open_accounts(

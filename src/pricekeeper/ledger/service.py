@@ -65,7 +65,6 @@ class Ledger:
         self.random = randomness or Random()  # noqa: S311  # spreads, no secret
         self.meter = LedgerMeter()
         self.observers: list[Callable[[Iterable[str]], None]] = []
-        """Called with the authorizations that other processes have changed."""
         self._logs: BoundedCache[str, OrgLog] = BoundedCache(LOGS_MAX)
         self._paces: BoundedCache[str, Pace] = BoundedCache(LOGS_MAX)
         self._workers: dict[str, Worker] = {}
@@ -81,12 +80,10 @@ class Ledger:
         return self._opened.peek(id(accounts)) is accounts
 
     async def open_for_calls(self, accounts: tuple[BudgetAccount, ...]) -> None:
-        """Open these accounts, and remember the set."""
         await self.open_all(accounts)
         self._opened.put(id(accounts), accounts)
 
     async def open_all(self, accounts: Iterable[BudgetAccount]) -> None:
-        """Open those that are closed."""
         for account in accounts:
             key = (account.key, account.id)
             if self._open.get(key) is None:
@@ -147,7 +144,6 @@ class Ledger:
         return {key: found[key] for key in listed}
 
     def log_of(self, org_id: str) -> OrgLog:
-        """Return an organisation's log, which may not be read yet."""
         log = self._logs.get(org_id)
         if log is None:
             log = OrgLog(
@@ -185,7 +181,6 @@ class Ledger:
         worker.submit(command, follows=follows)
 
     async def carry_out(self, org_id: str, command: Command[_T]) -> _T:
-        """Queue the command, and wait for its answer."""
         self.submit(org_id, command)
         return await command.future
 
@@ -200,7 +195,6 @@ class Ledger:
         await self.carry_out(org_id, PostRecords(debits, operations, send))
 
     async def close(self) -> None:
-        """Carry out the accepted commands, then stop."""
         while True:
             for worker in self._workers.values():
                 worker.hurry()

@@ -43,7 +43,6 @@ class ItemChange(msgspec.Struct, frozen=True):
     opened: tuple[str, ...] = ()
     """The accounts that it opens; the change is their first balance."""
     mends: int = 0
-    """How many of its accounts were mended."""
 
 
 class Sheet(msgspec.Struct, frozen=True):

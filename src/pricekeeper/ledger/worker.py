@@ -65,7 +65,6 @@ class Worker:
         """Sheets of other writers at the worker's last write."""
         self._waiting: deque[AnyCommand] = deque()
         self._awaited = 0
-        """Waiting commands that do not linger."""
         self._hurries = False
         self._lingering: asyncio.Future[None] | None = None
         self.task: asyncio.Task[None] | None = None
@@ -87,7 +86,6 @@ class Worker:
             self.task = asyncio.create_task(self._run(), name="pricekeeper-ledger")
 
     def hurry(self) -> None:
-        """Stop lingering."""
         self._hurries = True
         self._stop_lingering()
 

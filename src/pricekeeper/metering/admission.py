@@ -199,7 +199,6 @@ class BatchPlaces:
         self._left -= 1
 
     def end_work(self) -> None:
-        """Release the slot and the unused places."""
         if self._at_work:
             self._at_work = False
             self._admission.slots.release()

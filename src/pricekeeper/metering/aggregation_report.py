@@ -23,9 +23,7 @@ class AggregationReport:
     """Accounts whose total was written; their totals by hour and tag are not counted."""
     failed: int = 0
     unreadable: int = 0
-    """Unreadable accounts. The run is complete without them."""
     errors: tuple[str, ...] = ()
-    """The first few distinct errors."""
     lag_ms: int | None = 0
     """Upper bound for the age of a change when it reached its total; 0 without changes.
 
@@ -34,7 +32,6 @@ class AggregationReport:
     since_last_ms: int | None = None
     """Time since the last complete run of any instance began."""
     skipped: bool = False
-    """Skipped because another instance ran recently."""
     expired: int = 0
     """Expired authorizations of dead processes, charged at their holds."""
     unswept: int = 0
@@ -75,7 +72,6 @@ class Tally:
     errors: dict[str, None] = field(default_factory=dict)
     written_at_ms: int = 0
     changes: list[TotalChange] = field(default_factory=list)
-    """Totals that a rebuild changed."""
 
     def fail(self, accounts: int, error: StoreError) -> None:
         if isinstance(error, UnreadableItemError):

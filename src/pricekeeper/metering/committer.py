@@ -49,7 +49,6 @@ class _Group:
         self.waiting: deque[Submission] = deque()
 
     def take(self) -> list[Submission]:
-        """Take as many as one write can hold."""
         most = WRITE_WEIGHT_MAX if self.key[1] else RECEIPTS_MAX
         taken: list[Submission] = []
         while self.waiting and (not taken or most >= self.waiting[0].weight):

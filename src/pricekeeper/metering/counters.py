@@ -33,7 +33,6 @@ class Account(NamedTuple):
 
     @property
     def partition(self) -> str:
-        """The partition of the totals of its scope and label."""
         return f"{self.scope_key}#LABEL#{self.label}"
 
 
@@ -58,12 +57,10 @@ class Counters(msgspec.Struct, frozen=True):
 
     @property
     def amounts(self) -> list[int]:
-        """The amounts in the order of `COUNTER_NAMES`."""
         return list(_amounts(self))
 
     @property
     def cost_usd_micros(self) -> int:
-        """The cost in whole micro-dollars, for showing."""
         return split_micros(self.cost_usd_picos)[0]
 
     def __add__(self, other: Counters) -> Counters:
@@ -79,7 +76,6 @@ class Counters(msgspec.Struct, frozen=True):
         )
 
     def __sub__(self, other: Counters) -> Counters:
-        """Subtract a part of the sum."""
         return Counters(
             self.cost_usd_picos - other.cost_usd_picos,
             self.input_tokens - other.input_tokens,
@@ -95,7 +91,6 @@ class Counters(msgspec.Struct, frozen=True):
 
     @property
     def known_voided(self) -> Counters:
-        """The sum of voided records, possibly `NOTHING`."""
         return NOTHING if self.voided is UNSET else self.voided
 
     @property
@@ -105,7 +100,6 @@ class Counters(msgspec.Struct, frozen=True):
 
     @property
     def alone(self) -> Counters:
-        """The amounts without ``voided``."""
         return Counters(
             self.cost_usd_picos,
             self.input_tokens,
@@ -158,7 +152,6 @@ class Total(Counters, frozen=True):
 
     @property
     def counters(self) -> Counters:
-        """The sum alone."""
         return self.alone
 
 

@@ -43,7 +43,6 @@ class Facet(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Its key in DailyTotal."""
         return Key(self.pk, self.sk)
 
     @property
@@ -56,7 +55,6 @@ class Facet(NamedTuple):
 
     @property
     def tag(self) -> Tag | None:
-        """The tag whose total it is, if it is one."""
         return tag_from(self.sk) if self.sk.startswith(TAG) else None
 
 
@@ -109,7 +107,6 @@ class Facets:
         self._known: dict[tuple[Terms, int], tuple[Facet, ...]] = {}
 
     def of(self, record: Record) -> tuple[Facet, ...]:
-        """Return every total that the record counts in."""
         terms, hour = record.terms, hour_of(record.entry.happened_at_ms)
         found = self._known.get((terms, hour))
         if found is None:

@@ -32,10 +32,8 @@ class Fold(msgspec.Struct, frozen=True):
     adopted: Counters = NOTHING
     """Counted by another service before, see `metering.adopting`."""
     closed: int = -1
-    """The last closed tick."""
     parts: dict[int, Counters] = {}
     rev: int = 0
-    """Incremented by each write."""
 
     def forward(self, found: Sums, through: int, closable: int, first: int = 0) -> Fold | None:
         """Return the total with these sums; ``None`` if that changes nothing.

@@ -95,7 +95,6 @@ class FoldRunner:
         self._tag_values = TagValues(store, retention_days, self.meter)
 
     async def read_ticks(self, first: int, last: int) -> list[int]:
-        """Return the ticks in which something was posted."""
         return await self._reader.read_ticks(first, last)
 
     async def fold(
@@ -255,7 +254,6 @@ class FoldRunner:
         )
 
     async def _read_day(self, repair: Repair, tally: Tally) -> SumsByFacet:
-        """Sum all records of that day by total and tick."""
         org_id, day = repair
         postings = await self._read_postings(day, org_id)
         return await self._sum(org_id, postings, lambda one: one.terms.day == day, tally)

@@ -80,7 +80,6 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def minted_ms(self) -> int:
-        """When the id was made, by its maker's clock."""
         return int(self.digits[:_TIME_DIGITS], 16)
 
     @property
@@ -93,7 +92,6 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """The record's attribute on its page."""
         rest = bytes.fromhex(self.digits[PAGE_DIGITS:])
         return binascii.b2a_base64(rest).translate(_URL_SAFE)[:_NAME_LENGTH].decode()
 
@@ -186,7 +184,6 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def counters(self) -> Counters:
-        """The counters that it adds to each of its totals."""
         sign = -1 if self.voids else 1
         counted = Counters(
             self.cost_usd_picos,
@@ -228,7 +225,6 @@ class Record(NamedTuple):
 
     @property
     def receipt(self) -> Receipt:
-        """The answer to the record and its duplicates."""
         return receipt_of(self.entry, self.terms)
 
 

@@ -53,7 +53,6 @@ class JournalReader:
         self._store = store
 
     async def read_ticks(self, first: int, last: int) -> list[int]:
-        """Return the marked ticks from the first to the last."""
         return list(ticks_from(await read_items(self._store, ticks_query(first, last))))
 
     async def read_newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
@@ -119,7 +118,6 @@ class JournalReader:
                     await asyncio.sleep(0)  # a page takes a fraction of a millisecond
 
     def read_pages(self, posting: PostedRegion, lane: int) -> AsyncIterator[Item]:
-        """Yield the stored pages of one lane of a region."""
         return query_items(self._store, pages_query(posting, lane))
 
     async def _read_pages(
@@ -161,7 +159,6 @@ class Cursor(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text that the next request sends."""
         tick = f"{self.tick:08x}"
         return f"{tick}-{self.sent_at_ms:012x}-{self.request_id}" if self.request_id else tick
 
@@ -271,7 +268,6 @@ class WindowSpend:
         self._reader = JournalReader(store)
 
     async def read_spend(self, accounts: Sequence[BudgetAccount]) -> dict[BudgetAccount, int]:
-        """Sum the journal's records in each account, in pico-dollars."""
         sums = dict.fromkeys(accounts, 0)
         for org_id in dict.fromkeys(account.org_id for account in accounts):
             mine = [account for account in accounts if account.org_id == org_id]

@@ -43,11 +43,9 @@ class KnownTotals:
         self._refreshing: asyncio.Task[None] | None = None
 
     def count(self, account: Account, counters: Counters) -> None:
-        """Add counters that were just committed."""
         self._running.count(account, counters, self._clock.now_ms())
 
     def total(self, account: Account) -> Total | None:
-        """Return the known total; ``None`` if there is none."""
         return self._running.total(account)
 
     async def wait_for(self, account: Account) -> Total | None:
@@ -72,7 +70,6 @@ class KnownTotals:
         return age_ms is not None
 
     async def close(self) -> None:
-        """Wait for the read under way."""
         while self._refreshing is not None:  # one more at most: nothing new is wanted now
             await asyncio.wait([self._refreshing])
 
@@ -147,7 +144,6 @@ class RunningTotals:
         self._accounts: BoundedCache[Account, _Running] = BoundedCache(ACCOUNTS_MAX)
 
     def count(self, account: Account, counters: Counters, now_ms: int) -> None:
-        """Add counters that were just committed."""
         self._recent(account).add(counters, now_ms)
 
     def rebase(self, account: Account, total: Total, asked_at_ms: int) -> None:
@@ -157,7 +153,6 @@ class RunningTotals:
         running.rebase(total)
 
     def total(self, account: Account) -> Total | None:
-        """Return the estimate; ``None`` without a base total."""
         running = self._accounts.peek(account)
         if running is None or running.base is None:
             return None
@@ -166,7 +161,6 @@ class RunningTotals:
         return running.total
 
     def age_ms(self, account: Account, now_monotonic_ms: int) -> int | None:
-        """Return the age of the base total; ``None`` without one."""
         running = self._accounts.peek(account)
         if running is None or running.base is None:
             return None

@@ -84,20 +84,15 @@ class _Page(NamedTuple):
 
 
 class _Tail:
-    """The open ticks of one organisation, as last read."""
-
     def __init__(self, org_id: str) -> None:
         self.org_id = org_id
         self.began_ms = 0
-        """The start of the last reading, in wall time."""
         self.regions: dict[int, set[PostedRegion]] = {}
-        """The regions posted into, by tick."""
         self._lanes: dict[tuple[str, int], dict[str, _Page]] = {}
         self._facets = Facets(org_id)
         self.sums: SumsByFacet = {}
         self.pages = 0
         self.work_us = 0
-        """Processor time of all readings."""
         self.lock = asyncio.Lock()
         """Two readings at once would change the same sums."""
 

@@ -85,7 +85,6 @@ class Marks:
         self._repairs: NextFlight[Repair, None] = NextFlight("pricekeeper-repair")
 
     def expires_at_epoch(self, region: str) -> int:
-        """Return when the pages of a region expire."""
         return page_expires_at_epoch(region, self.retention_days)
 
     def new_nonce(self) -> bytes:

@@ -41,15 +41,12 @@ class MeteringMeter:
     """Counts of the records of one instance."""
 
     accepted: int = counted(_RECORDS, "accepted")
-    """Records that this instance counted."""
     duplicates: int = counted(_RECORDS, "duplicate")
     """Records that were counted before, with the same body or another."""
     failed: int = counted(_RECORDS, "failed")
     """Records that failed, or whose outcome is unknown."""
     estimated: Counter[str] = counted(_ESTIMATED, factory=Counter)
-    """Records counted at an estimated price, by model label."""
     commit_sizes: Sizes = counted(_COMMITS, factory=Sizes)
-    """Records in each commit."""
 
 
 SCOPES_MAX: Final = 1_000
@@ -90,7 +87,6 @@ class QuotaUses:
         self.scopes: dict[str, ScopeUse] = {}
 
     def note_sum(self, policy: Policy, label: ModelLabel, day: str, spend_usd_micros: int) -> None:
-        """Note the sum of a decision."""
         use = self._use(policy, label, day)
         if use is not None:
             use.summed_usd_micros = max(use.summed_usd_micros, spend_usd_micros)
@@ -98,7 +94,6 @@ class QuotaUses:
     def note_estimate(
         self, policy: Policy, label: ModelLabel, day: str, spend_usd_micros: int
     ) -> None:
-        """Note the estimate of a record's answer."""
         if label in policy.quotas:
             use = self._use(policy, label, day)
             if use is not None:

@@ -275,7 +275,6 @@ class Poster:
     async def _settle_own(
         self, submissions: Sequence[Submission], nonce: bytes, sent_at_ms: int, settle: Settle
     ) -> None:
-        """Answer records that were just written."""
         receipts = [one.receipt(nonce, sent_at_ms) for one in submissions]
         if is_late(tick_of(sent_at_ms), self._clock.now_ms()):
             await self.marks.request_repair_if_late(submissions[0].org_id, receipts)

@@ -110,7 +110,6 @@ class Preparer:
     def prepare_captured_at_once(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission | None:
-        """Return the same; ``None`` if it has to read something."""
         self._check_captured(usage)
         common = self._recall_common(policy, usage, authorized_at_ms)
         if common is None:

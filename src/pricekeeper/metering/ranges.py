@@ -41,7 +41,6 @@ class DayRange(NamedTuple):
     hours: tuple[int, int] | None = None
 
     def has_hour(self, hour: int) -> bool:
-        """Whether that hour, since the epoch, is in it."""
         return self.hours is None or self.hours[0] <= hour <= self.hours[1]
 
 
@@ -248,12 +247,10 @@ class _Hours:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """The kinds of totals to read: values of a tag come before their hours."""
         key = self._breakdown.grouping.tag_key
         return (HOUR,) if key is None else (f"{TAG}{key}#", HOUR)
 
     def add(self, partition: Partition, sort_key: str, counters: Counters) -> None:
-        """Add one total, if its hour is in the span."""
         tag = tag_from(sort_key) if sort_key.startswith(TAG) else None
         day, hour = hour_from(sort_key) if tag is None else (tag.day, tag.hour)
         if not self._span.has_hour(hour):
@@ -265,7 +262,6 @@ class _Hours:
             self._breakdown.add_tagged(cell, tag.value, counters)
 
     def add_adopted(self, partition: Partition, item: Item) -> None:
-        """Add adopted usage of a day."""
         adopted = fold_from(item).adopted
         if adopted != NOTHING:
             day = str(item["SK"]).removeprefix(DAY)
@@ -316,7 +312,6 @@ class Unfolded:
         self._left.pop((account.partition, f"{DAY}{account.day}"), None)
 
     def days_left(self, first_day: str, last_day: str) -> Iterator[Left]:
-        """Yield the remaining counters of these days, both included."""
         return self._left_in((DAY,), first_day, last_day)
 
     def hours_left(self, first_day: str, last_day: str, tag_key: str | None) -> Iterator[Left]:

@@ -38,7 +38,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pricing_version: str
     pricing_source: str
     service_tier: str
-    """As served; ``batch`` is one, too."""
     accepted_at_ms: int
     commit_id: str
     shard_id: int
@@ -54,7 +53,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def account(self) -> Account:
-        """The account that it counts in."""
         return Account(self.scope_key, self.model_label, self.org_day)
 
 
@@ -130,7 +128,6 @@ class Recorded(msgspec.Struct, frozen=True):
 
     @property
     def cost_usd_micros(self) -> int:
-        """The cost in whole micro-dollars, for showing."""
         return split_micros(self.receipt.cost_usd_picos)[0]
 
 

@@ -109,7 +109,6 @@ class Metering:
         )
         self._on_counted = on_counted
         self._noted_total: Total | None = None
-        """The last total passed to the metrics."""
         self._committer = Committer(
             self.poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
         )
@@ -230,7 +229,6 @@ class Metering:
     async def read_totals(
         self, scope_key: str, labels: Iterable[str], day: str, *, live: bool = False
     ) -> dict[ModelLabel, Total]:
-        """Read a scope's totals by label: as last aggregated, or ``live``."""
         accounts = [Account(scope_key, label, day) for label in labels]
         if not accounts:
             return {}
@@ -270,7 +268,6 @@ class Metering:
     def price_captured_at_once(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission | None:
-        """Return the same; ``None`` if it has to read something."""
         return self._preparer.prepare_captured_at_once(policy, usage, authorized_at_ms)
 
     async def price_recorded(self, policy: Policy, usage: Usage) -> Submission:
@@ -293,7 +290,6 @@ class Metering:
     async def answer_on_sheet(
         self, policy: Policy, request_id: str, receipt: Receipt, *, accepted: bool
     ) -> Recorded:
-        """Answer a record that a sheet counts."""
         if not accepted:
             self.meter.duplicates += 1
         outcome = Outcome.ACCEPTED if accepted else Outcome.DUPLICATE
@@ -306,7 +302,6 @@ class Metering:
             self._totals.count(account, counters)
 
     async def close(self) -> None:
-        """Commit the accepted records, then stop."""
         await self._committer.close()
         await self._admission.close()
         await self._totals.close()
@@ -387,7 +382,6 @@ class Metering:
     async def _answer_counted(
         self, policy: Policy, request_id: str, outcome: Outcome, receipt: Receipt
     ) -> Recorded:
-        """Answer a record that was counted."""
         total = await self._totals.wait_for(receipt.account)
         self._note_quota_use(policy, receipt.account, total)
         return Recorded(request_id, outcome, receipt, total)
@@ -445,7 +439,6 @@ class Metering:
             )
 
     def _note_counted(self, submissions: Sequence[Submission]) -> None:
-        """Note records of one organisation that are counted now."""
         for account, counters in sum_by_account(submissions).items():
             self._totals.count(account, counters)
         self.live.note_counted(submissions[0].org_id)

@@ -69,15 +69,12 @@ class Submission:
         self.address = address
         """Its place; ``None`` if the id has no time, so that it needs a receipt."""
         self.name = "" if address is None else address.name
-        """Its attribute on its page, if it has an address."""
         self.lanes = lanes
         self.fingerprint = fingerprint
         self.terms = terms
         self.stored_terms = stored_terms
         self.account = account
-        """The account that it counts in."""
         self.weight = 1 if address is None else weight_of(stored_terms)
-        """Its largest weight on a page; 1 with a receipt."""
         self.happened_at_ms = happened_at_ms
         self.flags = flags
         self.cost_usd_picos = cost_usd_picos
@@ -99,7 +96,6 @@ class Submission:
         return is_estimated(self.flags)
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:
-        """Make the answer for that sending."""
         return receipt_of(self.entry(nonce, sent_at_ms), self.terms)
 
     def written_on_sheet(self, number: int, nonce: bytes, sent_at_ms: int) -> Written:
@@ -107,11 +103,9 @@ class Submission:
         return self._written(private_name(number), nonce, sent_at_ms)
 
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
-        """Make the attributes on a page for that sending."""
         return self._written(self.name, nonce, sent_at_ms)
 
     def entry(self, nonce: bytes, sent_at_ms: int) -> JournalEntry:
-        """Make the entry for that sending."""
         made = self._entry
         if made is None or made.nonce != nonce or made.sent_at_ms != sent_at_ms:
             made = self._entry = self._make_entry(nonce, sent_at_ms)
@@ -207,7 +201,6 @@ class RecordUnderWay:
         self.usage = usage
         self.submission = submission
         self.outcome: Posted | BaseException | None = None
-        """The outcome, once it is settled."""
         self._on_settled = on_settled
 
     def settle(self, outcome: Posted | BaseException) -> None:

@@ -42,7 +42,6 @@ class TotalWriter:
         self._listed: BoundedCache[tuple[str, str, Holds], bool] = BoundedCache(PARTITIONS_MAX)
 
     async def read(self, facets: Collection[Facet]) -> dict[Facet, Item | None]:
-        """Read the stored totals, consistently."""
         stored = await self._store.batch_get([(DAILY_TOTAL, facet.key) for facet in facets])
         return dict(zip(facets, stored, strict=True))
 
@@ -88,6 +87,5 @@ class TotalWriter:
         self._listed.put((partition, day, holds), True)  # noqa: FBT003
 
     async def mark_lacking(self, account: Account) -> None:
-        """Mark the account's total, if there is one, as lacking records."""
         with contextlib.suppress(ConditionFailedError):  # there is none, or it is marked
             await self._store.update(lacking_update(account, self._clock.now_ms()))

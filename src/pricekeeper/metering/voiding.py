@@ -83,7 +83,6 @@ class Voided(NamedTuple):
 
     @property
     def note(self) -> VoidNote:
-        """The note beside the record, and the content of the marker."""
         return VoidNote(self.record.request_id, self.correction_id, self.at_ms)
 
 
