@@ -12,7 +12,7 @@ unless ``--loop asyncio`` says otherwise.
 
 What an acquire is: one request and 1,000 tokens, from two limits that are never short, in
 ``async with``, on buckets that exist. The saturating client asks for one of 25 a second as
-often as it can, waiting as long as it is told.
+often as it can, waiting for the time in each denial.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Subject:
 async def ours(place: str, prefetch: int = 1) -> AsyncIterator[Subject]:
     """Our limiter, on DynamoDB or on a SQLite file."""
     from pricekeeper.clock import SystemClock  # noqa: PLC0415 - not there in the rivals' environment
-    from pricekeeper.limiter import Denial, Limit, Limiter  # noqa: PLC0415
+    from pricekeeper.limiter import Denial, Limit, Limiter, PreparedRequest  # noqa: PLC0415
     from pricekeeper.settings import parse_store_location  # noqa: PLC0415
     from pricekeeper.storage import open_store  # noqa: PLC0415
     from pricekeeper.telemetry import StoreMeter  # noqa: PLC0415
@@ -83,14 +83,20 @@ async def ours(place: str, prefetch: int = 1) -> AsyncIterator[Subject]:
     meter, clock = StoreMeter(), SystemClock()
     store = await open_store(parse_store_location(place), clock=clock, meter=meter)
     await store.create_tables()
-    async with Limiter(store, clock=clock, limits=ample, prefetch=prefetch) as limiter:
+    async with Limiter(store, clock=clock, limits=ample, hold_ms=1_000) as limiter:
+        requests: dict[str, PreparedRequest] = {}
+        saturated = limiter.prepare("e", "scarce", {"rps": 1}, limits=scarce)
 
         async def acquire(entity: str) -> None:
-            async with limiter.acquire(entity, "model", CONSUME):
-                pass
+            request = requests.get(entity)
+            if request is None:
+                request = limiter.prepare(entity, "model", CONSUME, ahead=prefetch - 1)
+                requests[entity] = request
+            if not request.take_at_once():
+                await request.take()
 
         async def saturate() -> float:
-            outcome = await limiter.try_acquire("e", "scarce", {"rps": 1}, limits=scarce)
+            outcome = await saturated.take()
             return (outcome.retry_after_ms or 0) / 1_000 if isinstance(outcome, Denial) else 0
 
         yield Subject(acquire, saturate, lambda: sum(meter.calls.values()))

@@ -9,6 +9,7 @@ from pricekeeper.alerts.alert import parse_body
 from pricekeeper.alerts.findings import ASKED_MIN, UNSETTLED_MIN
 from pricekeeper.authorizations import Authorizations
 from pricekeeper.errors import AuthorizationDeniedError
+from pricekeeper.limiter import Limiter
 from pricekeeper.values import AppId
 from selection.conftest import SettableClock
 
@@ -23,6 +24,7 @@ def open_authorizations(instance: Instance, clock: SettableClock) -> Authorizati
         prices=instance.prices,
         selection=instance.selection,
         ledger=instance.ledger,
+        tokens=Limiter(instance.store, clock=clock).taker,
         watch=instance.alerts,
     )
 

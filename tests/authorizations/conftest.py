@@ -20,6 +20,7 @@ from pricekeeper.clock import Clock
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.log import SHEETS_MAX
 from pricekeeper.ledger.recounting import Recounts
+from pricekeeper.limiter import Limiter
 from pricekeeper.metering import Metering, Recorded, Usage, WindowSpend
 from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import Selector
@@ -63,6 +64,7 @@ class Instance:
         self.recounts = Recounts(store, clock, tenants, measure, self.ledger)
         self.metering = Metering(store, clock, prices, ledger=self.ledger, randomness=randomness)
         self.selection = Selector(store, clock, self.metering, prices)
+        self.limiter = Limiter(store, clock=clock, jitter=self.ledger.random.randrange)
         self.authorizations = Authorizations(
             store,
             clock,
@@ -70,6 +72,7 @@ class Instance:
             prices=prices,
             selection=self.selection,
             ledger=self.ledger,
+            tokens=self.limiter.taker,
             trail=trail,
         )
 

@@ -12,7 +12,6 @@ from authorizations.conftest import Instance, a_budget
 from faulty_store import Faults, FaultyStore, Interleaving
 from memory_store import MemoryStore
 from metering.conftest import PREMIUM, a_policy
-from pricekeeper.authorizations.taking import BLOCK_MS, BLOCK_TIMES
 from pricekeeper.errors import (
     AuthorizationDeniedError,
     OutcomeUnknownError,
@@ -21,6 +20,7 @@ from pricekeeper.errors import (
 from pricekeeper.ledger.log import OrgLog
 from pricekeeper.limiter.bucket import Bucket
 from pricekeeper.limiter.items import bucket_key, bucket_of
+from pricekeeper.limiter.taker import BLOCK_TIMES, HOLD_MS
 from pricekeeper.storage import Item, Put, Update, Write
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.tenants import RateLimit
@@ -135,7 +135,7 @@ async def test_a_debit_whose_reply_was_lost_is_taken_again(
     await world.instance.authorize(world.policy)
     await world.instance.close()
     assert sorted(await world.consumed()) == [2 * HELD_TOKENS, 2 * HELD_TOKENS + too_many]
-    assert world.instance.authorizations.meter.debits_lost == 1
+    assert world.instance.limiter.meter.debits_lost == 1
 
 
 async def test_what_may_have_been_given_back_is_not_given_back_again(world: World) -> None:
@@ -165,7 +165,7 @@ async def test_what_the_store_refused_to_take_back_is_still_owed(world: World) -
     await world.instance.void(world.policy, second.authorization.id)
     await world.instance.close()
     assert await world.consumed() == [USED_TOKENS] * 2
-    assert world.instance.authorizations.meter.refunds_lost == 0
+    assert world.instance.limiter.meter.refunds_lost == 0
 
 
 @pytest.mark.parametrize("meanwhile", ["it is returned", "more is given back"])
@@ -173,15 +173,15 @@ async def test_what_is_given_back_while_a_write_begins_counts_once(
     world: World, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     """What is on its way goes by no other write, and nothing is forgotten with it."""
-    taker = world.instance.authorizations._settler.tokens
+    taker = world.instance.limiter.taker
     first = await world.instance.authorize(world.policy)
     second = await world.instance.authorize(world.policy)
     await world.instance.capture(world.policy, first.authorization.id)
-    keys, write = list(taker._owed), taker._write
+    keys, write = list(taker.returns._owed), taker._write
 
     async def write_later(*args: Any) -> Any:
         if meanwhile == "it is returned":
-            await taker._return(keys)
+            await taker.returns.flush(keys)
         else:
             await world.instance.capture(world.policy, second.authorization.id)
         return await write(*args)
@@ -263,7 +263,7 @@ async def test_whoever_meets_others_at_a_bucket_serves_the_next_calls_from_a_blo
     assert await world.consumed() == [(3 + BLOCK_TIMES) * HELD_TOKENS] * 2
     await first.authorize(world.policy)
     assert (await world.consumed())[0] > (4 + BLOCK_TIMES) * HELD_TOKENS
-    world.clock.advance_ms(BLOCK_MS)
+    world.clock.advance_ms(HOLD_MS)
     await other.close()
     await first.close()
     assert await world.consumed() == [(4 + BLOCK_TIMES) * HELD_TOKENS] * 2

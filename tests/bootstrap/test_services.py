@@ -78,10 +78,11 @@ async def test_closing_commits_what_was_accepted_and_gives_back_what_was_fetched
     async with open_services(settings) as services:
         policy = await an_org(services)
         accepted = asyncio.create_task(services.metering.record(policy, a_record()))
-        for _ in range(2):  # the second fetches a block, of which it spends one
-            await services.limiter.acquire(
-                "org-1", "premium", {"requests": 1}, limits=LIMITS, prefetch=40
-            )
+        request = services.limiter.prepare(
+            "org-1", "premium", {"requests": 1}, limits=LIMITS, ahead=40
+        )
+        for _ in range(2):  # the second takes a block as well
+            await request.take()
         stands = await services.limiter.peek("org-1", "premium", limits=LIMITS)
         assert stands["requests"].remaining < 60
         await asyncio.sleep(0)

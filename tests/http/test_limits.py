@@ -14,7 +14,7 @@ from http_fixtures import ENVIRONMENT, ORG, Api, Reply, Tenant, usage
 from pricekeeper.clock import ManualClock
 from pricekeeper.credentials.secret import CLIENT_SECRET, mint
 from pricekeeper.errors import RateLimitExceededError, SettingsError
-from pricekeeper.http.limits import IN_MEMORY, ApiLimits, network_of
+from pricekeeper.http.limits import HOLD_MS, IN_MEMORY, ApiLimits, network_of
 from pricekeeper.limiter import Limiter
 from pricekeeper.settings import API_LIMITS_PER_MINUTE, MEMORY, SqliteLocation, read_settings
 from pricekeeper.storage import open_store
@@ -365,7 +365,7 @@ async def limits() -> AsyncIterator[tuple[ApiLimits, ManualClock]]:
     clock = ManualClock()
     store = await open_store(SqliteLocation(MEMORY), clock=clock, meter=StoreMeter())
     await store.create_tables()
-    async with Limiter(store, clock=clock) as limiter:
+    async with Limiter(store, clock=clock, hold_ms=HOLD_MS) as limiter:
         yield ApiLimits(limiter, {"selection": 6_000, "failures": 2}), clock
     await store.close()
 

@@ -71,8 +71,6 @@ def make_scene(
     *,
     instances: int = 3,
     skew_ms: int = SKEW_MS,
-    prefetch: int = 1,
-    hold_ms: int = 1_000,
 ) -> Scene:
     """Instances whose clocks are wrong by up to ``skew_ms``, the first two by all of it."""
     wrong = [skew_ms, -skew_ms, *(world.random.randint(-skew_ms, skew_ms) for _ in range(9))]
@@ -83,8 +81,6 @@ def make_scene(
             wire,
             clock=clock,
             limits=limits,
-            prefetch=prefetch,
-            hold_ms=hold_ms,
             jitter=world.random.randrange,
         )
         made.append(Instance(limiter, clock, wire))

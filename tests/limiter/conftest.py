@@ -47,6 +47,7 @@ def make(store: Store, clock: ManualClock) -> Callable[..., Limiter]:
     """Make an instance of a limiter; instances share the store and nothing else."""
 
     def made(limits: Sequence[Limit] = (RPM, TPM), **options: object) -> Limiter:
+        options = {"jitter": lambda _: 0, **options}  # nothing moves the clock while they pause
         return Limiter(store, clock=clock, limits=limits, **options)  # type: ignore[arg-type]
 
     return made

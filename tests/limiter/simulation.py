@@ -41,7 +41,7 @@ from pricekeeper.storage.tables import RATE_BUCKETS
 _T = TypeVar("_T")
 
 START_MS = 1_768_000_000_000
-QUIET_TURNS = 12
+QUIET_TURNS = 20
 """Turns of the event loop without any event after which everybody waits for time."""
 
 

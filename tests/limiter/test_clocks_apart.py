@@ -11,6 +11,7 @@ import pytest
 from limiter.callers import FAILED, SKEW_MS, Admission, Scene, make_scene
 from limiter.simulation import Weather, World, excess, store_in
 from pricekeeper.limiter import Lease, Limit
+from pricekeeper.limiter.taker import HOLD_MS
 
 FAST = Limit("n", 20, 50, 1_000)
 DEEP = Limit("n", 400, 50, 1_000)
@@ -67,7 +68,7 @@ async def test_who_goes_round_the_instances_and_waits_as_told_gets_its_rate(
 
     assert sum(got) >= limit.capacity + 0.95 * promised
     assert excess(scene.admitted("n", "e"), limit) <= (
-        limit.capacity_units + limit.units_per_ms * 2 * SKEW_MS
+        limit.capacity_units + limit.units_per_ms * (2 * SKEW_MS + HOLD_MS)
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -21,6 +21,11 @@ FIFTY = Limit.per_day("n", 50)
 def clock() -> ShiftedClock:
     """Real time: pauses between attempts are real, too."""
     return ShiftedClock()
+
+
+async def close(limiters: Sequence[Limiter]) -> None:
+    """Let them give back their blocks."""
+    await asyncio.gather(*(one.close() for one in limiters))
 
 
 @pytest.mark.parametrize("instances", [1, 4])
@@ -49,6 +54,7 @@ async def test_a_hundred_tasks_on_a_bucket_that_is_always_full(
         )
         assert all(outcome.granted for outcome in outcomes)
 
+    await close(limiters)
     assert (await limiters[0].peek(entity, "r"))["n"].consumed == 3 * TASKS
 
 
@@ -70,6 +76,7 @@ async def test_the_count_of_what_was_consumed_is_exact(
 
     held = await asyncio.gather(*(use(task) for task in range(TASKS)))
 
+    await close(limiters)
     assert (await limiters[0].peek(entity, "r"))["n"].consumed == sum(held)
 
 
@@ -96,6 +103,7 @@ async def test_a_hundred_tasks_share_a_parent(make: Callable[..., Limiter], enti
         if isinstance(outcome, Denial)
         for violation in outcome.violations
     )
+    await close(limiters)
     apps = await limiters[0].peek_many([(f"{entity}/app{app}", "r") for app in range(10)])
     assert sum(app["n"].consumed for app in apps) == 50
 
@@ -128,7 +136,7 @@ async def test_whoever_keeps_losing_is_told_so_and_not_denied(
     rival = Rival()
     victim = Limiter(rival, clock=clock, limits=[Limit.per_second("n", 10)])  # type: ignore[arg-type]
     with pytest.raises(ContendedError):
-        await victim.acquire(entity, "r", {"n": 1}, on_unavailable="allow")
+        await victim.acquire(entity, "r", {"n": 1})
     assert rival.moved == ATTEMPTS_MAX
 
 
@@ -166,6 +174,7 @@ async def test_two_instances_that_use_one_id_for_two_amounts_apply_one_of_them(
     )
 
     assert sorted(type(one).__name__ for one in outcomes) == ["ConflictError", "NoneType"]
+    await close([limiter, other])
     consumed = (await limiter.peek(entity, "r"))["n"].consumed
     assert consumed == (15 if outcomes[0] is None else 17)
 

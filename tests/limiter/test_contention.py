@@ -1,7 +1,8 @@
-"""Several instances on one organisation's bucket, where transactions that overlap are cancelled."""
+"""Several instances on one organisation's bucket, each write of which takes a while."""
 
 import statistics
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -91,8 +92,7 @@ async def test_three_instances_hold_five_hundred_pairs_a_second_on_one_organisat
 
     assert service.contended == 0
     assert service.p99_ms < 500
-    assert service.traffic.own_conflicts == 0
-    assert service.traffic.conflicts > 0, "the instances never met: this proves nothing"
+    assert sum(one.meter.lost_races for one in service.limiters) > 0, "the instances never met"
     denied = sum(one.meter.denied for one in service.limiters)
     assert (denied > 0) == (limits is SATURATED)
 
@@ -108,39 +108,36 @@ async def test_nobody_is_kept_out_however_many_instances_there_are(instances: in
     await service.close()
 
     assert service.contended == 0
-    assert service.traffic.own_conflicts == 0
     assert service.p99_ms < (50 if instances == 1 else 1_000)
 
 
-async def test_many_commands_of_one_process_make_few_transactions_and_none_overlap() -> None:
-    """Two apps of one organisation: 39 acquires and 320 adjustments, all at the same moment.
-
-    The buckets are read once, and a transaction carries as many leases as it has room for: beside
-    the three buckets, ninety-seven.
-    """
+async def test_many_requests_of_one_process_share_the_writes_of_their_buckets() -> None:
+    """Two apps of one organisation: 39 acquires and 320 adjustments, all at the same moment."""
     world = World(3)
     service = make_service(world, AMPLE, instances=1)
     [limiter] = service.limiters
-    leases: list[Lease] = []
+    acquired: list[Lease] = []
 
     async def acquire(turn: int) -> None:
         name = uuid.UUID(int=world.random.getrandbits(128))
         lease = await limiter.acquire(
             f"app-{turn % 2}", "r", {"rpm": 1, "tpm": 100}, parents=["org"], lease_id=name
         )
-        leases.append(lease)
+        acquired.append(lease)
 
     await world.run(*(acquire(turn) for turn in range(320)))
-    before = service.traffic.calls["transact"]
+    before = Counter(service.traffic.calls)
+    assert before["put"] <= 320 + 3
     adjusting = [
-        limiter.adjust(one.entity, one.id, {"tpm": 1}, adjustment_id=one.id) for one in leases
+        limiter.adjust(one.entity, one.id, {"tpm": 1}, adjustment_id=one.id) for one in acquired
     ]
     await world.run(*adjusting, *(acquire(turn) for turn in range(39)))
     await service.close()
 
-    assert before <= 1 + -(-320 // 97)
-    assert service.traffic.calls["transact"] - before <= 1 + -(-359 // 97)
-    assert (service.traffic.conflicts, service.traffic.calls["batch_get"]) == (0, 1)
+    calls = service.traffic.calls - before
+    assert calls["put"] == 39  # leases
+    assert calls["update"] <= 320 + 2 * 3 * 3  # marks of leases, and a few writes a bucket
+    assert (calls["transact"], calls["batch_get"]) == (0, 0)
     item = await service.store.get(RATE_BUCKETS, Key("org", "r"))
     assert item is not None
     assert item["tc.tpm"] == 359 * 100 + 320

@@ -126,17 +126,16 @@ async def test_blocks_that_were_fetched_before_a_reset_add_one_capacity_at_most(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
     """They are spent or given back as before; then the bucket is full and not fuller."""
-    ahead = make([DAILY], prefetch=10)
-    await ahead.acquire(entity, "r", {"n": 1})
-    await ahead.acquire(entity, "r", {"n": 1})  # fetches a block of ten
-    other = make([DAILY])
+    ahead, other = make([DAILY]), make([DAILY])
+    request = ahead.prepare(entity, "r", {"n": 1}, ahead=10)
+    await request.take()
+    await request.take()  # takes a block of ten
     await other.reset(entity)
     granted = 2
-    for limiter in (ahead, other):
-        while (await limiter.try_acquire(entity, "r", {"n": 1}, prefetch=1)).granted:
-            granted += 1
-        while limiter is ahead and (await limiter.try_acquire(entity, "r", {"n": 1})).granted:
-            granted += 1
+    while (await other.try_acquire(entity, "r", {"n": 1})).granted:
+        granted += 1
+    while request.take_at_once():
+        granted += 1
     await ahead.close()
 
     assert 100 < granted <= 200
@@ -150,9 +149,10 @@ async def test_a_block_that_is_given_back_after_a_reset_makes_no_greater_burst(
     make: Callable[..., Limiter], entity: str
 ) -> None:
     """The bucket was full; what comes back on top of that is cut off."""
-    ahead, other = make([DAILY], prefetch=10), make([DAILY])
-    await ahead.acquire(entity, "r", {"n": 1})
-    await ahead.acquire(entity, "r", {"n": 1})
+    ahead, other = make([DAILY]), make([DAILY])
+    request = ahead.prepare(entity, "r", {"n": 1}, ahead=10)
+    await request.take()
+    await request.take()
     await other.reset(entity)
     await other.acquire(entity, "r", {"n": 0})
     await ahead.close()

@@ -19,8 +19,7 @@ import msgspec
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import capture, capture_late, expire
 from pricekeeper.errors import ConflictError, RequestIdReusedError
-from pricekeeper.limiter.bucket import Debit
-from pricekeeper.limiter.limits import limit_of
+from pricekeeper.limiter import Debit, limit_of
 from pricekeeper.storage import Key
 
 LATE_MS_MAX: Final = 24 * 3_600_000

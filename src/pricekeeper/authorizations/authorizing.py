@@ -27,7 +27,7 @@ from pricekeeper.authorizations.decision import (
 )
 from pricekeeper.authorizations.items import GRANT, encode_grant
 from pricekeeper.authorizations.settler import Settler
-from pricekeeper.authorizations.taking import negated
+from pricekeeper.authorizations.taking import look_for_tokens, take_tokens
 from pricekeeper.budgets import Balance
 from pricekeeper.budgets.items import NOTHING, hold
 from pricekeeper.errors import ContendedError
@@ -35,7 +35,7 @@ from pricekeeper.ledger import Command, Decision, Draft
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.position import authorization_id_of
 from pricekeeper.ledger.service import AccountKey
-from pricekeeper.limiter.bucket import Debit, LimitStatus
+from pricekeeper.limiter import Debit, LimitStatus, negated
 from pricekeeper.storage import Key
 
 Answer: TypeAlias = Granted | Denied | Wants | Existing
@@ -107,14 +107,14 @@ class Call:
     async def _learn(self, wants: Wants) -> None:
         tokens, candidates = self.settler.tokens, self.wanted.candidates
         for rank in wants.look:
-            self.speeds[rank] = await tokens.look(self.wanted, candidates[rank])
+            self.speeds[rank] = await look_for_tokens(tokens, self.wanted, candidates[rank])
         if wants.take is None:
             return
         for rank, speed in self.speeds.items():
             if isinstance(speed, Taken):
                 tokens.give_back(negated(speed.debits))
                 self.speeds[rank] = Room(speed.output_tokens, speed.limits)
-        self.speeds[wants.take] = await tokens.take(self.wanted, candidates[wants.take])
+        self.speeds[wants.take] = await take_tokens(tokens, self.wanted, candidates[wants.take])
 
     def _decide(self) -> asyncio.Future[Answer]:
         command = Authorize(self)
@@ -254,7 +254,7 @@ async def try_out(settler: Settler, wanted: Wanted, now_ms: int) -> Granted | De
     balances = _Balances(((one.key, one.id), has) for one, has in found.items())
     speeds: dict[int, Speed] = {}
     for rank, candidate in enumerate(wanted.candidates):
-        speed = speeds[rank] = await settler.tokens.look(wanted, candidate)
+        speed = speeds[rank] = await look_for_tokens(settler.tokens, wanted, candidate)
         if isinstance(speed, Room):
             speeds[rank] = Taken(speed.output_tokens, (), speed.limits)
     choice = choose(balances, wanted, speeds)

@@ -48,8 +48,7 @@ from pricekeeper.errors import (
     UnpricedUsageError,
 )
 from pricekeeper.ledger import Ledger
-from pricekeeper.limiter import Limit
-from pricekeeper.limiter.limits import limit_of
+from pricekeeper.limiter import Limit, limit_of
 from pricekeeper.pricing import (
     Model,
     PriceBook,

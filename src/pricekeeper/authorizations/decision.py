@@ -26,8 +26,7 @@ from pricekeeper.authorizations.authorization import (
 from pricekeeper.authorizations.items import store_terms
 from pricekeeper.budgets import Balance, BudgetAccount, Kind
 from pricekeeper.errors import DeniedBy, Obstacle
-from pricekeeper.limiter.bucket import Debit, LimitStatus
-from pricekeeper.limiter.limits import Limit
+from pricekeeper.limiter import Debit, Limit, LimitStatus
 from pricekeeper.metering.journal import StoredTerms
 from pricekeeper.pricing import WorstCase
 from pricekeeper.storage import Key

@@ -31,6 +31,7 @@ from pricekeeper.concurrency import in_groups
 from pricekeeper.errors import OverloadedError, PriceKeeperError, StoreError
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.position import region_of
+from pricekeeper.limiter import Limiter
 from pricekeeper.metering import WindowSpend
 from pricekeeper.metering.posting import Poster
 from pricekeeper.storage import Store
@@ -79,7 +80,8 @@ class Expiry:
         measure = WindowSpend(store, clock).read_spend
         ledger = Ledger(store, clock, measure, retention_days=retention_days, randomness=random)
         poster = Poster(store, clock, random, retention_days=retention_days, ledger=ledger)
-        return cls(Settler(store, clock, ledger, poster, AuthorizationMeter()))
+        tokens = Limiter(store, clock=clock).taker
+        return cls(Settler(store, clock, ledger, poster, AuthorizationMeter(), tokens))
 
     async def expire_due(self) -> int:
         due = self._settler.take_due()

@@ -16,10 +16,6 @@ _SETTLED: Final = Family(
     "Changes of authorizations by the state that they went into; open, if they were extended.",
     ("state",),
 )
-_WORK: Final = Family(
-    "pricekeeper_authorization_work", "What deciding and settling met, by kind.", ("kind",)
-)
-
 _STATES: Final = ("open", "captured", "voided", "unsettled")
 """Shown from the start."""
 
@@ -31,7 +27,3 @@ class AuthorizationMeter:
     granted: int = counted(_DECISIONS, "granted")
     denied: int = counted(_DECISIONS, "denied")
     settled: Counter[str] = counted(_SETTLED, shown=_STATES, factory=Counter)
-    debits_lost: int = counted(_WORK, "debit_lost")
-    """Times that tokens were taken again because a reply was lost."""
-    refunds_lost: int = counted(_WORK, "refund_lost")
-    """Times that tokens could not be given back; they refill over time."""

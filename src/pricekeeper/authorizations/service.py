@@ -55,6 +55,7 @@ from pricekeeper.errors import (
 from pricekeeper.ledger import Ledger
 from pricekeeper.ledger.draft import Tell
 from pricekeeper.ledger.position import region_of
+from pricekeeper.limiter import Taker
 from pricekeeper.metering import Metering, Usage
 from pricekeeper.metering.usage import is_authorization_id
 from pricekeeper.pricing import PICOS_PER_MICRO, PriceBook
@@ -97,6 +98,7 @@ class Authorizations:
         prices: PriceBook,
         selection: Selector,
         ledger: Ledger,
+        tokens: Taker,
         watch: Watch | None = None,
         trail: AuditTrail | None = None,
         on_change: Tell[Authorization] = lambda *_: None,
@@ -114,6 +116,7 @@ class Authorizations:
             ledger,
             metering.poster,
             self.meter,
+            tokens,
             on_change=self._note_changed,
             on_record=lambda _, records: metering.note_on_sheet(records),
         )

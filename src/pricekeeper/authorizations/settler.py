@@ -28,13 +28,13 @@ from pricekeeper.authorizations.claims import Claims
 from pricekeeper.authorizations.items import captured, extended, unsettled, voided
 from pricekeeper.authorizations.meter import AuthorizationMeter
 from pricekeeper.authorizations.reading import UNKNOWN, AuthorizationReader, Regions, Seen
-from pricekeeper.authorizations.taking import TokenTaker
 from pricekeeper.budgets.items import spend
 from pricekeeper.clock import Clock
 from pricekeeper.errors import NotFoundError, OutcomeUnknownError
 from pricekeeper.ledger import Command, Decision, Draft, Ledger
 from pricekeeper.ledger.book import Book
 from pricekeeper.ledger.draft import AnyCommand, Send, Tell
+from pricekeeper.limiter import Taker
 from pricekeeper.metering import RecordOnSheet, Submission
 from pricekeeper.metering.journal_items import PostedRegion
 from pricekeeper.metering.marking import is_late
@@ -123,6 +123,7 @@ class Settler:
         ledger: Ledger,
         poster: Poster,
         meter: AuthorizationMeter,
+        tokens: Taker,
         *,
         on_change: Tell[Authorization] = lambda *_: None,
         on_record: Tell[RecordOnSheet] = lambda *_: None,
@@ -140,7 +141,7 @@ class Settler:
         self.reader = AuthorizationReader(store, ledger)
         self.claims = Claims(store, self.reader, poster)
         self.regions = Regions(store, clock, self.reader, poster.marks.retention_days)
-        self.tokens = TokenTaker(store, clock, ledger.random, meter)
+        self.tokens = tokens
         self._open = OpenList()
         ledger.observers.append(self._note_others)
 

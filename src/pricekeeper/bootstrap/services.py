@@ -176,6 +176,7 @@ async def open_services(
             prices=prices,
             selection=selection,
             ledger=ledger,
+            tokens=limiter.taker,
             watch=alerts,
             trail=trail,
             on_change=teller.note_changed,

@@ -21,7 +21,7 @@ from pricekeeper.http import connections, dashboard
 from pricekeeper.http.dashboard import FOLDER, load_page
 from pricekeeper.http.exchange import BEGIN
 from pricekeeper.http.health import Readiness
-from pricekeeper.http.limits import ApiLimits
+from pricekeeper.http.limits import HOLD_MS, ApiLimits
 from pricekeeper.http.metrics import MULTIPROCESS, Metrics
 from pricekeeper.http.metrics_listener import Heartbeat, HeartbeatInFile, OneWorker, beat_forever
 from pricekeeper.http.observing import Observer
@@ -117,7 +117,7 @@ def app_from_environment(worker: OneWorker | None = None, *, public_allowed: boo
 @asynccontextmanager
 async def _open_api_limits(services: Services) -> AsyncIterator[ApiLimits]:
     """Open the API's own limits; at the end, return prefetched tokens."""
-    async with Limiter(services.store, clock=services.clock) as limiter:
+    async with Limiter(services.store, clock=services.clock, hold_ms=HOLD_MS) as limiter:
         yield ApiLimits(limiter, services.settings.api_limits_per_minute)
 
 

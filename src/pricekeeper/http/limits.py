@@ -2,11 +2,11 @@
 
 Each client, key or address has a bucket per kind of request. Tokens are fetched ahead in blocks,
 so that most requests are decided in memory. If the store does not answer, requests are let
-through here: whatever they want from the store will say so itself. What apps send all day
+admitted here: their own use of the store fails by itself. The requests that apps send all day
 (`IN_MEMORY`) is limited by each process for itself, see `pricekeeper.http.memory_limits`.
 
-A client's bucket is charged with requests that have proved to be the client's, so nobody uses up
-what is another's. What proved wrong is charged to the address that it came from, as a failure. An
+A client's bucket is charged with requests that have proved to be the client's, so no other
+client can use it up. A wrong credential is charged to the address it came from, as a failure. An
 address without failures left is barred for a while. An address that failed too often can still use
 a right secret, token or claim. The bar decides only which error wrong credentials get, and how
 often weak secrets are compared.
@@ -24,7 +24,14 @@ from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from pricekeeper.concurrency import BoundedCache
-from pricekeeper.errors import RateLimitExceededError
+from pricekeeper.errors import (
+    ContendedError,
+    OutcomeUnknownError,
+    RateLimitExceededError,
+    StoreClosedError,
+    StoreUnavailableError,
+    UnreadableItemError,
+)
 from pricekeeper.http.memory_limits import MemoryLimits
 from pricekeeper.limiter import Denial, Limit, Limiter, LimitStatus, PreparedRequest
 
@@ -39,6 +46,8 @@ BLOCKS_PER_MINUTE: Final = 60
 """A block is about a second's worth, so that a crash loses no more than that."""
 
 BLOCK_MAX: Final = 1_000
+HOLD_MS: Final = 1_000
+"""How long a token of the API's own limits stays in memory."""
 CALLERS_MAX: Final = 10_000
 """Callers whose requests are kept ready."""
 
@@ -76,7 +85,7 @@ def network_of(address: str | None) -> str:
 
 
 class _Bar:
-    """How long an address is barred, at most a minute at a time, and what it is told."""
+    """How long an address is barred, at most a minute at a time, and its refusal."""
 
     __slots__ = ("since_ms", "until_ms", "violations")
 
@@ -96,7 +105,7 @@ class _Bar:
 
 
 class _Caller:
-    """One caller's requests of one kind, and what it was told of them in this second."""
+    """One caller's requests of one kind, and their headers in this second."""
 
     __slots__ = ("headers", "headers_epoch", "request")
 
@@ -128,7 +137,7 @@ class ApiLimits:
     def bar_of(
         self, address: str | None, now_ms: int, *, of_keys: bool = False
     ) -> RateLimitExceededError | None:
-        """What an address is told that has failed too often; ``None`` for every other one."""
+        """The refusal of an address that failed too often; ``None`` for every other one."""
         bar = self._bars.get(_failure_key(address, of_keys=of_keys))
         return None if bar is None else bar.error(now_ms)
 
@@ -189,17 +198,22 @@ class ApiLimits:
         limit = self._limits.get(kind) if kind is not None else None
         if limit is None or kind is None:
             return _UNLIMITED
-        outcome = await self._caller(kind, caller, limit).request.take()
+        try:
+            outcome = await self._caller(kind, caller, limit).request.take()
+        except (ContendedError, StoreClosedError):
+            raise  # the store is available: others were quicker, or it was closed too early
+        except (StoreUnavailableError, OutcomeUnknownError, UnreadableItemError):
+            self.limiter.meter.unlimited += 1
+            self.decisions[kind, "unlimited"] += 1
+            return ((b"ratelimit-limit", b"%d" % limit.capacity),)
         if isinstance(outcome, Denial):
             self.decisions[kind, "denied"] += 1
             raise RateLimitExceededError(outcome.violations)
-        self.decisions[kind, "unlimited" if outcome.unlimited else "granted"] += 1
-        if outcome.unlimited:
-            return ((b"ratelimit-limit", b"%d" % limit.capacity),)
-        return _headers(outcome.limits[LIMIT], now_ms)
+        self.decisions[kind, "granted"] += 1
+        return _headers(outcome[LIMIT], now_ms)
 
     def refusal_headers(self, kind: str | None, caller: str, now_ms: int) -> Headers:
-        """The headers that say how a limit stands, for a caller that was just refused."""
+        """The headers that say the state of a limit, for a caller that was just refused."""
         if kind is not None and kind in self._capacities:
             state = self._memory.take(kind, caller, now_ms, 0)
             return () if state is None else self._memory_headers(kind, state)
@@ -223,8 +237,7 @@ class ApiLimits:
                     kind,
                     {LIMIT: 1},
                     limits=[limit],
-                    on_unavailable="allow",
-                    prefetch=max(1, min(BLOCK_MAX, limit.capacity // BLOCKS_PER_MINUTE)),
+                    ahead=max(1, min(BLOCK_MAX, limit.capacity // BLOCKS_PER_MINUTE)) - 1,
                 )
             )
             self._callers.put((kind, caller), known)

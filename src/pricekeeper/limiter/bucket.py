@@ -12,7 +12,7 @@ refilled. Then ``refilled_at_ms`` moves, and with it the refill of every limit i
 computed from the one reading of the clock that is also stamped: a `Refill`.
 
 The bound (promise 3): think of the moment at which a limit would be full again. Each grant
-moves it up by what was taken, from no earlier than the reader's now (what overflowed was cut
+moves it up by the tokens taken, from no earlier than the reader's now (what overflowed was cut
 off) to no later than that now plus what a whole capacity takes to refill. Over any window of
 length t, with clocks at most ``skew`` wrong either way, that has room for
 ``capacity + rate * (t + 2 * skew)``.
@@ -235,7 +235,7 @@ def stored_range(limit: Limit, tokens: int, take: TakeOnly) -> tuple[int, int]:
 def expected(
     plan_made: Create | TakeOnly | Refill, bucket: Bucket | None, debit: Debit
 ) -> Bucket | None:
-    """The bucket after that write, as far as it is known without a reply from the store."""
+    """The bucket after that write, as far as known without a reply from the store."""
     if not isinstance(plan_made, TakeOnly):
         return plan_made.after
     return None if bucket is None else bucket.less(debit.tokens)
@@ -289,7 +289,7 @@ def available_units(bucket: Bucket | None, limit: Limit, now_ms: int) -> int:
 def rescaled(units: int, old: Limit, new: Limit) -> int:
     """A balance under new terms: credit keeps its share of the capacity, debt its tokens.
 
-    So a full bucket stays full, an empty one empty, and what was really used stays owed.
+    So a full bucket stays full, an empty one empty, and tokens really used stay owed.
     Rounded down: going back and forth between two limits never gains anything.
     """
     if old is new or old == new:
@@ -356,7 +356,7 @@ def _plan_refill(bucket: Bucket, debit: Debit, now_ms: int) -> Refill:
         here = effective(bucket, held, now_ms)
         limit, tokens = debit.limits.get(name), debit.tokens.get(name)
         if limit is None and here == held.limit.capacity_units:
-            # Nobody limits it any more, and an absent limit is a full one.
+            # It is no longer limited, and an absent limit is a full one.
             changes[name] = HoldingChange(held, None)
             continue
         under = limit or held.limit

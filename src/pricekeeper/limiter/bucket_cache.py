@@ -7,7 +7,7 @@ never a token.
 A bucket that was refilled in the future was refilled by a clock that is ahead of ours, by seconds
 or, if one of them has leapt, by days. Waiting until our clock shows that time would tell callers to
 wait for longer than the other instance would, and moving ``rf`` back would refill the difference
-once more. So for such a bucket time goes on from its ``rf``, by as much as has passed on our
+once more. So for such a bucket time is counted from its ``rf``, by as much as has passed on our
 monotonic clock since the bucket was first seen. Such a reading is never ahead of the clock that
 wrote ``rf``, nor behind our own. Hence no more is admitted than the bound allows for clocks that
 wrong.
@@ -15,19 +15,23 @@ wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import Backoff, BoundedCache
-from pricekeeper.errors import ContendedError
+from pricekeeper.errors import ContendedError, UnreadableItemError
 from pricekeeper.limiter.bucket import Bucket, Debit, LimitStatus, scarcest
+from pricekeeper.limiter.items import bucket_of
 from pricekeeper.limiter.meter import LimiterMeter
 from pricekeeper.storage import Key, Store
+from pricekeeper.storage.tables import RATE_BUCKETS
 
-ATTEMPTS_MAX: Final = 16
+ATTEMPTS_MAX: Final = 32
 """After so many writes that were refused because others came first, the caller gets an error."""
-SEEN_MAX: Final = 10_000
+REPLIES_LOST_MAX: Final = 3
+"""After so many lost replies to a charge or to the record of a lease, the caller gets an error."""
+SEEN_MAX: Final = 20_000
 """Buckets that a process remembers."""
 
 _AT_ONCE: Final = 3
@@ -36,7 +40,7 @@ _BACKOFF: Final = Backoff(2, 64)
 
 
 class _Seen(NamedTuple):
-    """A bucket as it was last seen.
+    """A bucket, when last seen.
 
     Its time is ahead of our monotonic clock by ``offset_ms`` at least. That is used only if the
     bucket is ``ahead`` of our wall clock, or was and has not been brought back since.
@@ -62,7 +66,7 @@ class BucketCache:
         """Whether any bucket was ever seen ahead; if not, no bucket has to be looked up."""
 
     def recall(self, key: Key) -> Bucket | None:
-        """The bucket as it was last seen here, if it was."""
+        """The cached bucket, if there is one."""
         seen = self._seen.get(key)
         return None if seen is None else seen.bucket
 
@@ -82,8 +86,31 @@ class BucketCache:
         self._seen.put(key, _Seen(bucket, offset_ms, ahead))
         self._some_ahead = self._some_ahead or ahead
 
-    def reading_ms(self, key: Key, bucket: Bucket | None, now_ms: int, monotonic_ms: int) -> int:
-        """The time that counts for the bucket when our clocks show these times."""
+    def note(self, key: Key, item: Mapping[str, Any] | None) -> Bucket | None:
+        """Keep the bucket of an item; raises `UnreadableItemError` if it is none."""
+        try:
+            bucket = bucket_of(item)
+        except UnreadableItemError:
+            self.remember(key, None)
+            raise
+        self.remember(key, bucket)
+        return bucket
+
+    async def read(self, keys: Collection[Key]) -> dict[Key, UnreadableItemError]:
+        """Read these buckets; returns an error for each that can't be read."""
+        errors: dict[Key, UnreadableItemError] = {}
+        if keys:
+            items = await self.store.batch_get([(RATE_BUCKETS, key) for key in keys])
+            for key, item in zip(keys, items, strict=True):
+                try:
+                    self.note(key, item)
+                except UnreadableItemError as error:
+                    errors[key] = error
+        return errors
+
+    def reading_ms(self, key: Key, bucket: Bucket | None) -> int:
+        """The time that counts for the bucket now."""
+        now_ms = self.clock.now_ms()
         ahead = bucket is not None and bucket.refilled_at_ms > now_ms
         if bucket is None or not (ahead or self._some_ahead):
             return now_ms
@@ -92,12 +119,14 @@ class BucketCache:
             return max(now_ms, bucket.refilled_at_ms)
         if not ahead and not seen.ahead:
             return now_ms
-        return max(now_ms, bucket.refilled_at_ms, seen.offset_ms + monotonic_ms)
+        return max(now_ms, bucket.refilled_at_ms, seen.offset_ms + self.clock.monotonic_ms())
 
-    async def pause(self, attempt: int) -> None:
-        """Wait before an attempt (the first is 0): not at first, then ever longer."""
-        if attempt >= _AT_ONCE:
-            await self.clock.sleep_ms(_BACKOFF.pause_ms(attempt - _AT_ONCE + 1, self.jitter))
+    async def pause(self, attempt: int) -> bool:
+        """Wait before an attempt (the first is 0), not at first, then ever longer; if it did."""
+        if attempt < _AT_ONCE:
+            return False
+        await self.clock.sleep_ms(_BACKOFF.pause_ms(attempt - _AT_ONCE + 1, self.jitter))
+        return True
 
     def contended(self, key: Key) -> ContendedError:
         """What to raise when the attempts are used up."""

@@ -8,14 +8,14 @@ A bucket is one item, ``{entity}`` / ``{resource}``, with every limit in it::
     lm.{limit}         the terms that the units are counted by: capacity/amount/period
     expires_at_epoch   later than the moment at which it is surely full: absent is full
 
-A lease that its caller named is an item of its own, ``{entity}#LEASE#{lease_id}`` / ``LEASE``,
-so that it can be adjusted and released from anywhere, and so that it is granted once::
+A lease is an item of its own, ``{entity}#LEASE#{lease_id}`` / ``LEASE``, so that it is granted
+once, and can be adjusted and released from any instance::
 
-    resource, parents, consume   what was asked for
+    resource, parents, consume   the request
     terms                        entity -> limit -> terms, as they were then
     held.{limit}                 tokens that it holds now
-    adjustments                  id/digest of each adjustment that was applied
-    released                     given back: there once it is
+    adjustments                  id/digest/nonce of each adjustment that was applied
+    nonce, released              the acquire that wrote it, the release that closed it
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _limit(typed: TypedItem, name: str, terms: str) -> Limit:
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):
-    """What the store knows of a lease that its caller named."""
+    """A lease in the store."""
 
     entity: str
     lease_id: str
@@ -110,8 +110,11 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     granted_at_ms: int
     expires_at_epoch: int
     held: dict[str, int]
+    nonce: str = ""
+    """Tells the acquire that wrote the record from another one under the same id."""
     adjustments: frozenset[str] = frozenset()
-    released: bool = False
+    released: str = ""
+    """The nonce of the release; empty while the lease is open."""
 
     @property
     def key(self) -> Key:
@@ -145,6 +148,7 @@ def lease_item(record: LeaseRecord) -> Item:
         "consume": record.consume,
         "terms": record.terms,
         "granted_at_ms": record.granted_at_ms,
+        "nonce": record.nonce,
     }
     item.update((HELD + name, tokens) for name, tokens in record.held.items())
     return item
@@ -155,7 +159,7 @@ def lease_of(entity: str, lease_id: str, item: Mapping[str, Any] | None) -> Leas
     if item is None:
         return None
     held = {name.removeprefix(HELD): item[name] for name in item if name.startswith(HELD)}
-    named = {"entity": entity, "lease_id": lease_id, "held": held, RELEASED: RELEASED in item}
+    named = {"entity": entity, "lease_id": lease_id, "held": held}
     typed = TypedItem(RATE_BUCKETS, {**item, **named})
     record = typed.convert(LeaseRecord)
     for terms in record.terms.values():

@@ -1,76 +1,94 @@
-"""A lease, and how to hold one: for the length of a block, or until it is released.
+"""Leases: tokens that were taken under an id, to be adjusted and given back from any instance.
 
-If the caller stops waiting for a lease that is then granted, the lease is given back.
+Each step is a few plain writes. Their order makes a repetition harmless and lets a crash lose
+tokens, which refill, but never create any:
+
+=========== ============================================================================
+acquire     take from the buckets, then put the record if there is none; if there is
+            one, this is a repetition: give the tokens back
+adjust, up  charge the buckets, then mark the record; if it is marked already, give the
+            tokens back
+adjust,     mark the record, then give the tokens back
+down
+release     close the record, then give the tokens back
+=========== ============================================================================
+
+A write of the record whose reply was lost is sent again. Its nonce shows whether the record that
+refuses it was written by this call. If no reply comes at all, `OutcomeUnknownError` is raised and
+nothing is given back: the caller repeats the step.
+
+A step that was begun is completed if its caller leaves. Callers that repeat a step in flight get
+the result of the first one.
 """
 
 from __future__ import annotations
 
+import secrets
 import uuid
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from pricekeeper.errors import PriceKeeperError, RateLimitExceededError
-from pricekeeper.limiter.bucket import Denial, LimitStatus
-from pricekeeper.limiter.completion import Completion
-from pricekeeper.limiter.lease_accounts import LeaseAccount
-from pricekeeper.limiter.meter import LimiterMeter
-from pricekeeper.limiter.requests import parse_id
+from pricekeeper.concurrency import SingleFlight
+from pricekeeper.errors import (
+    ConditionFailedError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PriceKeeperError,
+    StoreUnavailableError,
+    UnreadableItemError,
+)
+from pricekeeper.limiter.bucket import Debit, Denial, LimitStatus
+from pricekeeper.limiter.bucket_cache import ATTEMPTS_MAX, REPLIES_LOST_MAX
+from pricekeeper.limiter.items import LeaseRecord, lease_key, lease_of
+from pricekeeper.limiter.records import (
+    LEASE_TTL_SECS,
+    adjusted_record,
+    capacities_of,
+    check_change,
+    check_held,
+    grant_put,
+    known_mark,
+    mark_of,
+    newer_record,
+    record_update,
+    released_already,
+    released_record,
+)
+from pricekeeper.limiter.requests import CheckedRequest, parse_id
+from pricekeeper.limiter.returns import negated
+from pricekeeper.limiter.taker import Answer, Taker
+from pricekeeper.storage import Put, Update
+from pricekeeper.storage.tables import RATE_BUCKETS
+
+_NONCE_BYTES: Final = 4
 
 
 class Lease:
-    """Tokens that were taken. Made by a limiter; ``granted`` tells it from a `Denial`."""
+    """Tokens that were taken; ``granted`` tells it from a `Denial`."""
 
-    __slots__ = (
-        "_account",
-        "_completion",
-        "_id",
-        "_limits",
-        "entity",
-        "granted_at_ms",
-        "resource",
-        "unlimited",
-    )
+    __slots__ = ("_leases", "_limits", "_record", "granted_at_ms")
 
     def __init__(
         self,
-        account: LeaseAccount,
-        completion: Completion,
-        *,
-        lease_id: str | None,
-        entity: str,
-        resource: str,
+        leases: Leases,
+        record: LeaseRecord,
         granted_at_ms: int,
         limits: Callable[[], Mapping[str, LimitStatus]],
-        unlimited: bool = False,
     ) -> None:
-        self._account = account
-        self._completion = completion
-        self._id = lease_id
-        self._limits: Callable[[], Mapping[str, LimitStatus]] | Mapping[str, LimitStatus] = limits
-        self.entity = entity
-        self.resource = resource
+        self._leases = leases
+        self._record = record
+        self._limits = limits
         self.granted_at_ms = granted_at_ms
-        """The reading of this instance's clock that the grant was decided by."""
-        self.unlimited = unlimited
-        """Whether it was granted without reading a bucket, because the store did not answer."""
+        """The reading of this instance's clock by which it was granted."""
 
     @property
     def id(self) -> str:
-        """Its name: the caller's, or one that is made up when it is first read."""
-        if self._id is None:
-            self._id = str(uuid.uuid4())
-        return self._id
+        return self._record.lease_id
 
     @property
-    def limits(self) -> Mapping[str, LimitStatus]:
-        """Each limit right after the grant; where parents share one, the scarcest.
-
-        Computed when it is first read, since most leases out of memory are never asked for it.
-        """
-        if callable(self._limits):
-            self._limits = self._limits()
-        return self._limits
+    def entity(self) -> str:
+        return self._record.entity
 
     @property
     def granted(self) -> bool:
@@ -78,97 +96,253 @@ class Lease:
         return True
 
     @property
+    def limits(self) -> Mapping[str, LimitStatus]:
+        """Each limit right after the grant; where parents share one, the scarcest."""
+        return self._limits()
+
+    @property
     def held(self) -> Mapping[str, int]:
         """The tokens it holds, by limit."""
-        return self._account.held
+        return {} if self._record.released else self._record.held
 
     async def adjust(
         self, delta: Mapping[str, int], *, adjustment_id: uuid.UUID | str | None = None
     ) -> None:
         """Take more than was estimated, or give some back. It can't be denied.
 
-        This may put a balance below zero; then nobody gets tokens until it has refilled. A debt
-        ends at its bound: what a bucket can't bear is not taken, and ``held`` shows how much was.
-        The same ``adjustment_id`` changes the lease once, however often it is sent.
+        It may leave a debt, up to a bound: ``held`` shows the tokens that were really taken. The
+        same ``adjustment_id`` changes the lease once.
         """
-        known = None if adjustment_id is None else parse_id(adjustment_id, "adjustment_id")
-        await self._completion.complete(self._account.change(dict(delta), known))
+        change_id = parse_id(adjustment_id or uuid.uuid4(), "adjustment_id")
+        self._note(await self._leases.adjust(self._record, dict(delta), change_id))
 
     async def release(self) -> None:
         """Give everything back. Releasing again does nothing."""
-        await self._completion.complete(self._account.release())
+        self._note(await self._leases.release(self._record))
+
+    def _note(self, record: LeaseRecord) -> None:
+        self._record = newer_record(record, self._record)
 
 
-class Acquisition:
-    """An acquire that is about to happen: ``await`` it, or hold it in an ``async with``.
+class _Sent(NamedTuple):
+    """The outcome of a write of a record."""
 
-    Leaving the block by an exception, cancellation among them, gives everything back;
-    leaving it otherwise keeps what was used.
-    """
+    record: LeaseRecord | None
+    """The present record, if the write was refused; ``None`` if it was written."""
 
-    def __init__(
-        self,
-        *,
-        take_from_memory: Callable[[], Lease | None],
-        attempt: Callable[[], Coroutine[Any, Any, Lease | Denial]],
-        completion: Completion,
-        meter: LimiterMeter,
-        named: bool,
-    ) -> None:
-        self._take_from_memory = take_from_memory
-        self._attempt = attempt
-        self._completion = completion
-        self._meter = meter
-        self._named = named
-        self._lease: Lease | None = None
 
-    def __await__(self) -> Generator[Any, None, Lease]:
-        return self.obtain(undo=not self._named).__await__()
+class Leases:
+    """The leases of one store."""
 
-    async def __aenter__(self) -> Lease:
-        self._lease = await self.obtain(undo=True)
-        return self._lease
+    def __init__(self, taker: Taker) -> None:
+        self._taker = taker
+        self._cache = taker.cache
+        self._grants: SingleFlight[object, Lease | Denial] = SingleFlight("pricekeeper-leases")
+        self._changes: SingleFlight[object, LeaseRecord] = SingleFlight("pricekeeper-leases")
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None or self._lease is None:
-            return
-        try:
-            await self._completion.complete(self._roll_back(self._lease))
-        except PriceKeeperError as failure:
-            error.add_note(f"and its lease could not be given back: {failure}")
+    async def find(self, entity: str, lease_id: str) -> LeaseRecord:
+        """Read a lease; raises `NotFoundError` if there is none."""
+        record = await self._read(entity, lease_id)
+        if record is None:
+            raise NotFoundError("lease")
+        return record
 
-    async def try_obtain(self) -> Lease | Denial:
-        """Acquire the lease; a denial is returned, not raised.
+    async def grant(self, request: CheckedRequest) -> Lease | Denial:
+        """Take the tokens of a request and record the lease, once for its id."""
+        return await self._grants.run(request.identity, lambda: self._grant(request))
 
-        A lease with a name outlives a cancellation: its caller can ask for it again.
-        """
-        return await self._obtain_in_task(undo=not self._named)
-
-    async def obtain(self, *, undo: bool) -> Lease:
-        """Acquire the lease; with ``undo`` it is given back if the caller stops waiting."""
-        outcome = await self._obtain_in_task(undo=undo)
-        if isinstance(outcome, Denial):
-            raise RateLimitExceededError(outcome.violations)
-        return outcome
-
-    async def _obtain_in_task(self, *, undo: bool) -> Lease | Denial:
-        if lease := self._take_from_memory():
-            return lease
-        return await self._completion.complete(self._attempt(), self._undo if undo else None)
-
-    async def _undo(self, outcome: Lease | Denial) -> None:
-        if isinstance(outcome, Lease):
-            await self._roll_back(outcome)
-
-    async def _roll_back(self, lease: Lease) -> None:
-        self._meter.rolled_back += 1
-        try:
+    async def undo(self, request: CheckedRequest) -> None:
+        """Release the lease of a caller that has left and does not know its id."""
+        lease = await self.grant(request)  # the one in flight, or a repetition of it
+        if isinstance(lease, Lease):
+            self._cache.meter.rolled_back += 1
             await lease.release()
-        except PriceKeeperError:
-            self._meter.refunds_lost += 1
+
+    async def adjust(
+        self, record: LeaseRecord, delta: dict[str, int], change_id: str
+    ) -> LeaseRecord:
+        """Adjust a lease, once for the same id; returns its record after that."""
+        mark = mark_of(change_id, delta, secrets.token_hex(_NONCE_BYTES))
+        identity = (record.key, mark.rpartition("/")[0])
+        return await self._changes.run(identity, lambda: self._adjust(record, delta, mark))
+
+    async def release(self, record: LeaseRecord) -> LeaseRecord:
+        """Give back all that a lease holds, once; returns its record after that."""
+        return await self._changes.run((record.key, ""), lambda: self._release(record))
+
+    async def drain(self) -> None:
+        """Wait for the steps in flight."""
+        await self._grants.drain()
+        await self._changes.drain()
+
+    async def _grant(self, request: CheckedRequest) -> Lease | Denial:
+        answer = await self._taker.take(request.nonempty_debits)
+        if answer.denied:
+            return await self._deny(request, answer)
+        record = _record_of(request, answer.now_ms)
+        try:
+            sent = await self._send(record, grant_put(record))
+        except (StoreUnavailableError, UnreadableItemError):
+            self._taker.give_back(negated(request.nonempty_debits))
             raise
+        if sent.record is None or sent.record.nonce == record.nonce:
+            self._cache.meter.granted += 1
+            return Lease(self, sent.record or record, answer.now_ms, lambda: answer.statuses)
+        await self._give_back(negated(request.nonempty_debits))
+        return self._repeated(request, sent.record)
+
+    async def _deny(self, request: CheckedRequest, answer: Answer) -> Lease | Denial:
+        """The denial, unless the lease was granted before."""
+        denial = Denial(tuple(one for denied in answer.denied for one in denied.violations))
+        if request.is_named:
+            decided_ms = self._cache.clock.monotonic_ms()
+            before = await self._read(request.entity, request.lease_id)
+            if before is not None:
+                return self._repeated(request, before)
+            denial = denial.after_waiting(self._cache.clock.monotonic_ms() - decided_ms)
+        self._cache.meter.denied += 1
+        return denial
+
+    def _repeated(self, request: CheckedRequest, record: LeaseRecord) -> Lease:
+        """The answer to a request whose lease was granted before."""
+        if record.released:
+            raise released_already()
+        asked = (record.resource, record.parents, record.consume)
+        if asked != (request.resource, request.parents, request.tokens):
+            raise ConflictError("lease_id", "was granted for another request")
+        self._cache.meter.granted += 1
+        now_ms = self._cache.clock.now_ms()
+        limits = self._cache.statuses(request.nonempty_debits, now_ms)
+        return Lease(self, record, now_ms, lambda: limits)
+
+    async def _adjust(self, record: LeaseRecord, delta: dict[str, int], mark: str) -> LeaseRecord:
+        used = {name: count for name, count in delta.items() if count > 0}
+        taken: dict[str, int] | None = None
+        charged: list[Debit] = []
+        is_fresh = False
+        try:
+            for attempt in range(ATTEMPTS_MAX):
+                await self._cache.pause(attempt)
+                known = known_mark(record, mark)
+                if known == mark:
+                    break
+                if known is not None:  # another call has applied it
+                    await self._give_back(negated(charged))
+                    return record
+                try:
+                    _check(record, delta)
+                except PriceKeeperError:
+                    if is_fresh:
+                        raise
+                    record = await self.find(record.entity, record.lease_id)
+                    is_fresh = True
+                    continue
+                if taken is None:
+                    charged, taken = await self._charge(record, used)
+                    taken = delta | taken
+                after = adjusted_record(record, taken, mark)
+                sent = await self._send(record, record_update(record, after))
+                if sent.record is None:
+                    record = after
+                    break
+                record, is_fresh = sent.record, True
+            else:
+                raise self._cache.contended(record.key)
+        except OutcomeUnknownError:
+            raise  # the mark may have been written: the tokens stay charged
+        except PriceKeeperError:
+            await self._give_back(negated(charged))
+            raise
+        self._taker.give_back(
+            debits_of(record, {n: count for n, count in delta.items() if count < 0})
+        )
+        await self._taker.give_back_now(record.debits({}))  # also what a charge took too much
+        return record
+
+    async def _charge(
+        self, record: LeaseRecord, used: Mapping[str, int]
+    ) -> tuple[list[Debit], dict[str, int]]:
+        """Charge the buckets of a lease: the debits charged, and the tokens taken of each limit."""
+        taken = await self._taker.returns.charge(debits_of(record, used))
+        return debits_of(record, taken), taken
+
+    async def _release(self, record: LeaseRecord) -> LeaseRecord:
+        nonce = secrets.token_hex(_NONCE_BYTES)
+        for attempt in range(ATTEMPTS_MAX):
+            await self._cache.pause(attempt)
+            if record.released:
+                if record.released == nonce:
+                    break
+                return record
+            after = released_record(record, nonce)
+            sent = await self._send(record, record_update(record, after))
+            record = after if sent.record is None else sent.record
+        else:
+            raise self._cache.contended(record.key)
+        await self._give_back(negated(debits_of(record, record.held)))
+        return record
+
+    async def _give_back(self, debits: Sequence[Debit]) -> None:
+        """Give tokens back before returning. What the store refuses stays owed."""
+        self._taker.give_back(debits)
+        await self._taker.give_back_now(debits)
+
+    async def _send(self, record: LeaseRecord, operation: Put | Update) -> _Sent:
+        """Write a record; sent again if the reply is lost, since its condition holds only once.
+
+        Raises `StoreUnavailableError` only if it was surely not written.
+        """
+        is_lost, store = False, self._cache.store
+        for _ in range(REPLIES_LOST_MAX):
+            try:
+                if isinstance(operation, Put):
+                    await store.put(operation)
+                else:
+                    await store.update(operation)
+            except ConditionFailedError as refused:
+                found = lease_of(record.entity, record.lease_id, refused.item)
+                if found is None:
+                    raise NotFoundError("lease") from None
+                return _Sent(found)
+            except OutcomeUnknownError:
+                is_lost = True
+            except StoreUnavailableError as error:
+                if not is_lost:
+                    raise
+                raise OutcomeUnknownError("the lease may or may not have been written") from error
+            else:
+                return _Sent(None)
+        raise OutcomeUnknownError("the lease may or may not have been written")
+
+    async def _read(self, entity: str, lease_id: str) -> LeaseRecord | None:
+        key = lease_key(entity, lease_id)
+        return lease_of(entity, lease_id, await self._cache.store.get(RATE_BUCKETS, key))
+
+
+def debits_of(record: LeaseRecord, tokens: Mapping[str, int]) -> list[Debit]:
+    """These tokens, for every bucket of the lease that has such a limit."""
+    return [debit for debit in record.debits(tokens) if any(debit.tokens.values())]
+
+
+def _check(record: LeaseRecord, delta: Mapping[str, int]) -> None:
+    """Raise if this lease can't be adjusted by that."""
+    check_change(record, delta)
+    check_held(delta, record.held, capacities_of(record.debits({})))
+
+
+def _record_of(request: CheckedRequest, now_ms: int) -> LeaseRecord:
+    return LeaseRecord(
+        entity=request.entity,
+        lease_id=request.lease_id,
+        resource=request.resource,
+        parents=request.parents,
+        consume=request.tokens,
+        terms={
+            debit.entity: {name: limit.terms for name, limit in debit.limits.items()}
+            for debit in request.debits
+        },
+        granted_at_ms=now_ms,
+        expires_at_epoch=-(-now_ms // 1000) + LEASE_TTL_SECS,
+        held=request.tokens,
+        nonce=secrets.token_hex(_NONCE_BYTES),
+    )

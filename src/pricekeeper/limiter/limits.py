@@ -31,7 +31,7 @@ PERIOD_MS_MAX: Final = 366 * DAY_MS
 FILLING_MS_MAX: Final = 10 * 366 * DAY_MS
 """A bucket that takes longer than ten years from empty to full is a mistake."""
 DEBT_CAPACITIES_MAX: Final = 4
-"""How far below zero a balance may go, in capacities: it bounds how long anybody has to wait."""
+"""How far below zero a balance may go, in capacities: it bounds every wait."""
 HELD_CAPACITIES_MAX: Final = 1_000
 """What a lease may be adjusted to, in capacities; more than that is a mistake or an attack."""
 LIMITS_MAX: Final = 32

@@ -1,4 +1,4 @@
-"""Counts what a limiter has done."""
+"""Counts the work of a limiter."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class LimiterMeter:
     """Handed to a limiter when it is made; tests and the metrics endpoint read it."""
 
     granted: int = 0
-    """Leases given, whichever way."""
     denied: int = 0
-    """Requests that a bucket had too little for."""
     prefetched: int = counted(_WORK, "prefetched")
-    """Granted leases that came out of memory, without a store call."""
+    """Requests served from memory, without a store call."""
     unlimited: int = counted(_WORK, "unlimited")
-    """Granted leases that hold nothing, because the store did not answer."""
+    """Requests admitted without a limit, because the store did not answer."""
     lost_races: int = counted(_WORK, "lost_race")
-    """Writes that had to be planned anew because another writer came first."""
+    """Writes planned again because another writer came first."""
     rolled_back: int = counted(_WORK, "rolled_back")
-    """Leases given back because their caller failed or was cancelled."""
+    """Leases given back because their caller was cancelled."""
+    debits_lost: int = counted(_WORK, "debit_lost")
+    """Tokens taken again after a lost reply; if they were taken twice, they refill."""
     refunds_lost: int = counted(_WORK, "refund_lost")
-    """Times that tokens could not be given back; they refill instead."""
+    """Tokens that could not be given back; they refill instead."""
     debts_cut: int = counted(_WORK, "debt_cut")
-    """Adjustments of which less was taken than asked for: a bucket could bear no more."""
+    """Adjustments that took less than they asked for, because a debt has a bound."""

@@ -1,9 +1,8 @@
-"""The record of a lease that its caller named, and what a change makes of it. Pure.
+"""The record of a lease, and how changes alter it. Pure.
 
-A caller that names a lease can repeat each step, at any instance, until it gets an answer. The
-record is written, marked or closed in the same write that moves the tokens, on the condition that
-this has not happened yet. A record that nobody closes expires and keeps what it holds: nothing is
-given back for it.
+Each step can be repeated, at any instance, until it gets an answer: the record is written, marked
+or closed on condition that this has not happened yet. A record that is never closed expires, and
+the tokens that it holds are not given back.
 """
 
 from __future__ import annotations
@@ -37,24 +36,28 @@ ADJUSTMENTS_MAX: Final = 100
 """Adjustments with an id of the caller's that one lease may have."""
 
 
-def mark_of(change_id: str, delta: Mapping[str, int]) -> str:
-    """An adjustment as the record keeps it: its id, and a digest of its delta."""
+def mark_of(change_id: str, delta: Mapping[str, int], nonce: str) -> str:
+    """An adjustment as the record keeps it: its id, a digest of its delta, and a nonce.
+
+    The nonce tells the call that applied it from another one that repeats it.
+    """
     encoded = msgspec.json.encode(sorted(delta.items()))
-    return f"{change_id}/{hashlib.sha256(encoded).hexdigest()[:16]}"
+    return f"{change_id}/{hashlib.sha256(encoded).hexdigest()[:16]}/{nonce}"
 
 
-def is_known(record: LeaseRecord, mark: str) -> bool:
-    """Whether this adjustment was applied; raises if another one was, under the same id."""
-    if mark in record.adjustments:
-        return True
-    change_id = mark.partition("/")[0]
-    if any(known.startswith(change_id) for known in record.adjustments):
-        raise another_adjustment()
-    return False
+def known_mark(record: LeaseRecord, mark: str) -> str | None:
+    """The mark of this adjustment if it was applied; raises if its id had another delta."""
+    change_id, digest, _ = mark.split("/")
+    for known in record.adjustments:
+        if known.startswith(change_id):
+            if known.split("/")[1] != digest:
+                raise another_adjustment()
+            return known
+    return None
 
 
 def check_change(record: LeaseRecord, delta: Mapping[str, int]) -> None:
-    """Raise if this lease can't be adjusted by that, whatever it holds by now."""
+    """Raise if this lease can't be adjusted by that, without a look at its tokens."""
     if record.released:
         raise released_already()
     check_delta(delta, capacities_of(record.debits({})))
@@ -70,20 +73,20 @@ def adjusted_record(record: LeaseRecord, taken: Mapping[str, int], mark: str) ->
     )
 
 
-def released_record(record: LeaseRecord) -> LeaseRecord:
-    """The record of a lease that holds nothing any more; what it held is kept to be looked at."""
-    return msgspec.structs.replace(record, released=True)
+def released_record(record: LeaseRecord, nonce: str) -> LeaseRecord:
+    """The record after a release; the tokens that it held stay readable."""
+    return msgspec.structs.replace(record, released=nonce)
 
 
 def newer_record(one: LeaseRecord, other: LeaseRecord) -> LeaseRecord:
     """Which of two views of one lease is the later one: adjustments are never removed."""
-    if one.released != other.released:
+    if one.released or other.released:
         return one if one.released else other
     return one if len(one.adjustments) >= len(other.adjustments) else other
 
 
 def grant_put(record: LeaseRecord) -> Put:
-    """The write that records a lease, if nobody has."""
+    """The write that records a lease, if there is none."""
     return Put(RATE_BUCKETS, lease_item(record), ITEM_ABSENT)
 
 
@@ -96,7 +99,7 @@ def record_update(before: LeaseRecord, after: LeaseRecord) -> Update:
         if change := tokens - before.held.get(name, 0):
             actions.append(Add(HELD + name, change))
     if after.released:
-        actions.append(Set(RELEASED, value=True))
+        actions.append(Set(RELEASED, after.released))
     return Update(RATE_BUCKETS, before.key, tuple(actions), _unchanged(before))
 
 

@@ -115,7 +115,7 @@ def brought_back(bucket: Bucket, now_ms: int) -> Refill:
     """The write that lets a bucket which was refilled in the future refill from now on.
 
     It keeps what is stored, and adds no refill. A balance below zero becomes zero: it may be a
-    debt, or refill by the clock that had leapt which nobody has settled.
+    debt, or refill by the clock that had leapt, not settled yet.
     """
     holdings = {
         name: Holding(held.limit, min(max(0, held.units), held.limit.capacity_units), held.consumed)

@@ -34,12 +34,12 @@ def create_put(debit: Debit, plan: Create) -> Put:
 
 
 def refill_update(debit: Debit, plan: Refill) -> Update:
-    """Add refill less consumption and move ``rf``, if nobody else has moved it.
+    """Add refill less consumption and move ``rf``, if no other write has moved it.
 
     ``rf`` alone would not do: a `TakeOnly` leaves it where it is. So each limit that
     is taken from must still hold enough once refilled, and one whose refill was cut at
     the capacity must hold what made it overflow. Where the terms change, so does the unit: the
-    balance is set, and must be what was seen.
+    balance is set, and must be the one seen.
     """
     before, after = plan.before, plan.after
     actions: list[Action] = [
@@ -82,11 +82,11 @@ def take_update(debit: Debit, plan: TakeOnly, adjustment: Debit | None = None) -
 
 
 def adjust_update(debit: Debit) -> Update:
-    """Add what was used beyond the estimate, or less than it.
+    """Add the tokens used beyond the estimate, or less than it.
 
     A balance may go above the capacity, and below zero as far as a debt may; `effective` and
-    `take_update` know that. The unit must still be the one that we count in. Refill that nobody
-    has settled is left out of account here, since only the stored balance is looked at: then the
+    `take_update` know that. The unit must still be the one that we count in. Refill that is not
+    settled is left out of account here, since only the stored balance is looked at: then the
     write is refused though the bucket could bear it, and the refill has to be settled with it.
     What is used puts the expiry off by the time that it takes to refill.
     """

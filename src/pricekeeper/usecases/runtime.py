@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -52,8 +51,8 @@ async def acquire(services: Services, policy: Policy, body: wire.AcquireBody) ->
                 body.consume,
                 parents=_parents(policy),
                 limits=_limits(policy),
-                lease_id=body.lease_id or uuid.uuid4(),
-            ).obtain(undo=body.lease_id is None)  # without a name it can't be asked for
+                lease_id=body.lease_id,
+            )
         except RateLimitExceededError as denied:
             services.alerts.note_asked(policy, is_denied=True)
             raise RateLimitExceededError(

@@ -1,9 +1,9 @@
-"""One bucket under some limits, and what several calls take from it together. No I/O, no clock."""
+"""One bucket in one batch: what several requests take from it together, and blocks. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from pricekeeper.limiter.bucket import (
     Bucket,
@@ -17,8 +17,7 @@ from pricekeeper.limiter.bucket import (
     plan,
 )
 from pricekeeper.limiter.limits import Limit
-
-BucketKey: TypeAlias = tuple[str, str]
+from pricekeeper.storage import Key
 
 
 class BucketStep(NamedTuple):
@@ -26,30 +25,30 @@ class BucketStep(NamedTuple):
 
     step: Create | TakeOnly | Refill
     debit: Debit
-    """What is taken, less what is given back with it."""
+    """The tokens taken, less those given back with them."""
     given_back: Mapping[str, int]
-    """What of it the step gives back: tokens below zero."""
+    """The tokens given back, as numbers below zero."""
 
 
 class BucketLine:
-    """One bucket under some limits, and what is taken from it."""
+    """One bucket under some limits, and the tokens that a batch takes from it."""
 
     __slots__ = ("_available", "_bucket", "_due", "_reading_ms", "_statuses", "limits", "taken")
 
     def __init__(
-        self, bucket: Bucket | None, limits: dict[str, Limit], now_ms: int, owed: Debit | None
+        self, bucket: Bucket | None, limits: dict[str, Limit], reading_ms: int, owed: Debit | None
     ) -> None:
+        """``reading_ms`` is the time that counts for this bucket (`BucketCache.reading_ms`)."""
         self._bucket = bucket
-        # The time that counts for a bucket is never before it was last refilled.
-        self._reading_ms = now_ms if bucket is None else max(now_ms, bucket.refilled_at_ms)
+        self._reading_ms = reading_ms
         self.limits = limits
         self._available = {
-            name: available_units(bucket, limit, self._reading_ms) for name, limit in limits.items()
+            name: available_units(bucket, limit, reading_ms) for name, limit in limits.items()
         }
         self._due = _due(bucket, limits, owed)
         self.taken: dict[str, int] = {}
         self._statuses: dict[str, LimitStatus] = {}
-        """Made once for all calls that are answered together."""
+        """Computed once for all requests that are answered together."""
 
     def take(self, tokens: Mapping[str, int]) -> None:
         """Take tokens, for which there is room."""
@@ -60,7 +59,7 @@ class BucketLine:
             self._statuses = {}
 
     def has_room(self, tokens: Mapping[str, int]) -> bool:
-        """Whether so many are there, beside all that was decided."""
+        """Whether the bucket has these tokens beside those already taken in this batch."""
         limits, taken, due = self.limits, self.taken, self._due
         for name, count in tokens.items():
             beside = self.beside(name, count) if due else taken.get(name, 0)
@@ -69,9 +68,9 @@ class BucketLine:
         return True
 
     def beside(self, name: str, wanted: int) -> int:
-        """What is taken by others, less what is given back.
+        """The tokens that others take, less those given back.
 
-        That comes first, and counts as far as the bucket has room for it. It is of no use for a
+        Tokens are given back first, as far as the bucket has room for them. They do not help a
         debit that is larger than the bucket.
         """
         beside, due = self.taken.get(name, 0), self._due.get(name, 0)
@@ -82,21 +81,18 @@ class BucketLine:
         return beside
 
     def deny(self, debit: Debit) -> Denial:
-        """What the bucket has too little of."""
+        """The denial of a debit that the bucket has no room for."""
         tokens = {name: self.beside(name, debit.tokens.get(name, 0)) for name in self.taken}
         for name, count in debit.tokens.items():
             tokens[name] = self.beside(name, count) + count
         beside = Debit(debit.entity, debit.resource, self.limits, tokens)
         step = plan(self._bucket, beside, self._reading_ms)
         if not isinstance(step, Denial):
-            raise LookupError("a bucket has room for what it has no room for")  # noqa: TRY004
+            raise LookupError("a bucket has room for a debit that was denied")  # noqa: TRY004
         return step
 
     def ahead(self, times: int) -> dict[str, int]:
-        """What can be taken beyond what was decided, for as many calls again so many times.
-
-        It is at most half of what the bucket has left.
-        """
+        """The tokens of a block: so many times those taken, at most half of those left."""
         ahead: dict[str, int] = {}
         for name, count in self.taken.items():
             limit = self.limits[name]
@@ -105,51 +101,59 @@ class BucketLine:
         return ahead
 
     def status(self, name: str, now_ms: int) -> LimitStatus:
-        """The state of a limit with all that was decided; ``now_ms`` is the same each time."""
+        """The state of a limit after this batch; ``now_ms`` is the same at each call."""
         status = self._statuses.get(name)
         if status is None:
             status = self._statuses[name] = self._status(name, now_ms)
         return status
 
     def _status(self, name: str, now_ms: int) -> LimitStatus:
-        limit, net = self.limits[name], self.taken.get(name, 0) + self._due.get(name, 0)
+        limit, net = self.limits[name], self._net.get(name, 0)
         units = min(self._available[name] - net * limit.units_per_token, limit.capacity_units)
         holding = None if self._bucket is None else self._bucket.holdings.get(name)
         full_at_ms = now_ms + limit.filling_ms(limit.capacity_units - units)
         consumed = net + (0 if holding is None else holding.consumed)
         return LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
 
-    def plan(self, key: BucketKey) -> BucketStep:
-        """The write that takes all of it, and gives back with it what is owed."""
-        net = dict(self.taken)
-        for name, count in self._due.items():
-            net[name] = net.get(name, 0) + count
-        debit = Debit(*key, self.limits, net)
+    def plan(self, key: Key) -> BucketStep:
+        """The write that takes all of it, and gives back with it the tokens that are owed."""
+        debit = Debit(key.pk, key.sk or "", self.limits, self._net)
         step = plan(self._bucket, debit, self._reading_ms)
         if isinstance(step, Denial):
-            raise LookupError("nobody looked whether they are there")  # noqa: TRY004
-        return BucketStep(step, debit, self._due)
+            raise LookupError("more was taken than the bucket has room for")  # noqa: TRY004
+        due = {name: count for name, count in self._due.items() if name in self.taken}
+        return BucketStep(step, debit, due)
+
+    @property
+    def _net(self) -> dict[str, int]:
+        """The tokens taken less those given back, of each limit that tokens are taken from.
+
+        Another limit may be in debt, which would deny the write.
+        """
+        return {name: count + self._due.get(name, 0) for name, count in self.taken.items()}
 
 
 class Block:
-    """Tokens that were taken ahead, and are spent from memory for a moment."""
+    """Tokens taken ahead, to be spent from memory within a moment."""
 
     __slots__ = ("_left", "expires_ms", "key", "limits")
 
     def __init__(
-        self, key: BucketKey, limits: dict[str, Limit], tokens: dict[str, int], expires_ms: int
+        self, key: Key, limits: dict[str, Limit], tokens: dict[str, int], expires_ms: int
     ) -> None:
         self.key = key
         self.limits = limits
         self.expires_ms = expires_ms
-        """By the monotonic clock."""
+        """On the monotonic clock of this process."""
         self._left = tokens
 
     def has(self, debit: Debit, now_ms: int) -> bool:
-        """Whether it has as many, under the same limits."""
-        if now_ms >= self.expires_ms or self.limits != debit.limits:
+        """Whether it has these tokens, under the same limits."""
+        limits = self.limits
+        if now_ms >= self.expires_ms or (limits is not debit.limits and limits != debit.limits):
             return False
-        return all(self._left.get(name, 0) >= count for name, count in debit.tokens.items())
+        left = self._left
+        return all(name in left and left[name] >= count for name, count in debit.tokens.items())
 
     def spend(self, debit: Debit) -> None:
         """Take tokens that it has."""
@@ -158,14 +162,15 @@ class Block:
 
     @property
     def rest(self) -> Debit:
-        """What gives back what is left of it."""
-        return Debit(*self.key, self.limits, {name: -count for name, count in self._left.items()})
+        """The debit that gives back the tokens that are left."""
+        back = {name: -count for name, count in self._left.items()}
+        return Debit(self.key.pk, self.key.sk or "", self.limits, back)
 
 
 def _due(bucket: Bucket | None, limits: Mapping[str, Limit], owed: Debit | None) -> dict[str, int]:
-    """What is owed to the bucket and can be given back with a debit: tokens below zero.
+    """The tokens owed to the bucket that a debit can give back, as numbers below zero.
 
-    It must count in the same unit, then and now.
+    They must count in the same unit, then and now.
     """
     if owed is None or bucket is None:
         return {}
