@@ -32,7 +32,7 @@ help: ## show this list
 	@echo "Targets (PYTHON=... chooses the Python, ARGS=... is passed on to the tool):"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-setup: $(DEV) ## create .venv with everything that is needed to develop
+setup: $(DEV) ## create .venv with all development tools
 	@echo "setup: ready, in $(VENV)"
 
 run: $(RUN) ## start the service on 127.0.0.1:8080 with a demo organisation
@@ -45,14 +45,14 @@ dashboard: $(BIN)/python ## build the dashboard into the package, with npm
 page-types: $(DEV) ## write the types of the API's answers for the dashboard
 	@$(BIN)/python tools/wire_types.py
 
-screenshots: $(DEV) ## take the pictures in docs/dashboard anew, in a real browser
+screenshots: $(DEV) ## retake the pictures in docs/dashboard, in a real browser
 	@$(BIN)/python tools/dashboard.py prepare
 	@PRICEKEEPER_SCREENSHOTS=$(CURDIR)/docs/dashboard \
 		$(BIN)/python -m pytest -q tests/page -k pictures
 	@command -v pngquant > /dev/null && pngquant --force --strip --ext .png 128 docs/dashboard/*.png || \
 		echo "screenshots: install pngquant to make them smaller"
 
-demo: $(RUN) ## watch a whole day of a company's traffic in half a minute
+demo: $(RUN) ## watch a simulated day of a company's traffic in 22 seconds
 	@$(BIN)/pricekeeper demo $(ARGS)
 
 test: $(DEV) ## run the quick tests: at most six minutes on two cores
@@ -63,7 +63,7 @@ test: $(DEV) ## run the quick tests: at most six minutes on two cores
 test-slow: $(DEV) ## run the others: all histories, browser, wheel, DynamoDB engines
 	@$(MAKE) test SUITE='-m slow'
 
-test-stores: $(DEV) ## run all tests, each of them on every store that it knows
+test-stores: $(DEV) ## run all tests on every store
 	@EVERY_STORE=1 $(MAKE) test SUITE=
 
 test-all: $(DEV) ## run all tests on every store, and judge 100,000 hostile bodies

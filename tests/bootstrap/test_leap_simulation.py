@@ -73,7 +73,7 @@ class World:
         self.right_for_ms = 0
 
     def pause(self) -> None:
-        """The virtual machine stands still: neither clock is right afterwards, but wall time."""
+        """The virtual machine is paused: afterwards only wall time is right."""
         self.machine.jump_ms(self.random.choice([MINUTE_MS * 5, HOUR_MS, 3 * DAY_MS]))
         self.right_for_ms = 0
 

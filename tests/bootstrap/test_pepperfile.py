@@ -1,4 +1,4 @@
-"""The pepper in its file: made once, by whoever is first, readable by its owner alone."""
+"""The pepper file is made once, and only its owner can read it."""
 
 import base64
 import os
@@ -22,7 +22,7 @@ def known_by(peppers: Peppers) -> str:
 
 
 def test_it_is_made_on_first_use_and_kept(tmp_path: Path) -> None:
-    """In a folder of its own, and nobody but the owner may look into either."""
+    """Only the owner can read the file and its folder."""
     path = tmp_path / "data" / "pepper"
     first = known_by(load_or_create_peppers(path))
     written = path.read_bytes()
@@ -40,7 +40,7 @@ def test_every_deployment_has_its_own(tmp_path: Path) -> None:
 
 
 def test_those_who_start_together_agree(tmp_path: Path) -> None:
-    """Whoever links its file first wins, and everybody uses that one."""
+    """The first linked file wins, and all processes use it."""
     path, together = tmp_path / "pepper", threading.Barrier(CREATORS)
 
     def start(_: int) -> str:

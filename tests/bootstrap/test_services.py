@@ -1,4 +1,4 @@
-"""What a running instance is made of: opened in order, closed in reverse, whatever happens."""
+"""Services are opened in order and closed in reverse, also after errors."""
 
 import asyncio
 import threading
@@ -74,7 +74,7 @@ async def test_a_store_of_another_format_is_refused_before_anything_is_written(
 async def test_closing_commits_what_was_accepted_and_gives_back_what_was_fetched(
     settings: Settings,
 ) -> None:
-    """In that order: features first, and the store when nobody needs it any more."""
+    """Features close first, the store last."""
     async with open_services(settings) as services:
         policy = await an_org(services)
         accepted = asyncio.create_task(services.metering.record(policy, a_record()))
@@ -83,13 +83,13 @@ async def test_closing_commits_what_was_accepted_and_gives_back_what_was_fetched
         )
         for _ in range(2):  # the second takes a block as well
             await request.take()
-        stands = await services.limiter.peek("org-1", "premium", limits=LIMITS)
-        assert stands["requests"].remaining < 60
+        left = await services.limiter.peek("org-1", "premium", limits=LIMITS)
+        assert left["requests"].remaining < 60
         await asyncio.sleep(0)
     assert (await accepted).outcome == "accepted"
     async with open_services(settings) as services:
-        stands = await services.limiter.peek("org-1", "premium", limits=LIMITS)
-        assert stands["requests"].remaining == 98
+        left = await services.limiter.peek("org-1", "premium", limits=LIMITS)
+        assert left["requests"].remaining == 98
         day = (await accepted).receipt.org_day
         totals = await services.metering.read_totals(policy.scope_key, ["premium"], day, live=True)
         assert [total.requests for total in totals.values()] == [1]
@@ -115,7 +115,7 @@ async def test_a_block_that_fails_closes_everything_all_the_same(settings: Setti
 async def test_who_fails_to_close_keeps_nobody_else_from_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, feature: type[Limiter | Metering]
 ) -> None:
-    """The store lets go of its file even so, and the failure is told."""
+    """The store still closes its file, and the error is raised."""
 
     async def fail(_: object) -> None:
         raise ZeroDivisionError
@@ -142,7 +142,7 @@ async def test_what_fails_after_the_store_was_opened_closes_it_again(settings: S
 async def test_what_fails_before_the_store_is_opened_opens_none(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """A pepper that can't be read is told before a database is made."""
+    """An unreadable pepper is reported before a database is made."""
     settings.data_dir.mkdir(mode=0o700)
     (settings.data_dir / "pepper").write_text("nonsense")
     with pytest.raises(SettingsError):
@@ -172,7 +172,7 @@ async def test_two_instances_share_a_file_their_keys_and_their_pepper(settings: 
 
 
 async def test_usage_is_kept_for_as_long_as_the_settings_say(settings: Settings) -> None:
-    """By whoever counts and by whoever sums."""
+    """By metering and by the aggregator."""
     kept = replace(settings, retention_days=400)
     async with open_services(kept) as services:
         policy = await an_org(services)

@@ -12,11 +12,11 @@ from pricekeeper.bootstrap.supervision import PAUSE_FIRST_MS, PAUSE_MAX_MS
 from pricekeeper.clock import ManualClock
 
 TURNS = 10
-"""Turns of the loop after which whatever can move without time has moved."""
+"""Turns of the loop after which all that needs no time is done."""
 
 
 class Job:
-    """Ends as it is told to, and notes when it was started."""
+    """Ends in the given ways, and notes its starts."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -79,7 +79,7 @@ async def test_a_crash_is_followed_by_another_try(
 
 
 async def test_crashes_are_counted_and_logged(supervisor: Supervisor, clock: ManualClock) -> None:
-    """By the job's name, from zero; the log has the error and when it goes on."""
+    """By the job's name, from zero; the log has the error and the pause."""
     job = Job(clock)
     supervisor.start("prices", job)
     assert supervisor.crashes == {"prices": 0}
@@ -110,7 +110,7 @@ async def test_a_job_that_ran_for_long_is_taken_for_healthy(
 async def test_a_job_that_merely_ends_is_no_crash(
     supervisor: Supervisor, clock: ManualClock
 ) -> None:
-    """It is started again all the same, and nobody is woken for it."""
+    """It is restarted, and no error is logged."""
     job = Job(clock)
     job.ending = lambda: None
     supervisor.start("aggregator", job)

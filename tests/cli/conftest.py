@@ -29,7 +29,7 @@ from pricekeeper.testing.serving import running_service
 from pricekeeper.values import AppId, OrgId
 
 ORG = "550e8400-e29b-41d4-a716-446655440000"
-NOBODY = "550e8400-e29b-41d4-a716-44665544ffff"
+MISSING_ORG = "550e8400-e29b-41d4-a716-44665544ffff"
 QUOTAS = ("--quota", "premium=50", "--quota", "standard=20", "--quota", "economy=0.5")
 ORG_FLAGS = (
     *("--name", "Acme", "--timezone", "Europe/Berlin", "--scope", "APP"),

@@ -63,7 +63,7 @@ class Terminal:
 
 
 def hear_ctrl_c() -> None:
-    """Undo that whoever runs the tests ignores it, as a shell does for its background jobs."""
+    """Restore the signal, which shells ignore in background jobs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

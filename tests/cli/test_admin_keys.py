@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from attribution import BY
-from cli.conftest import NOBODY, ORG, Cli
+from cli.conftest import MISSING_ORG, ORG, Cli
 from http_fixtures import ENVIRONMENT, KEY, Api
 from pricekeeper.authority import ALL_ORGS, Role
 from pricekeeper.bootstrap import open_services, require_administrator
@@ -61,7 +61,7 @@ def test_what_a_person_sees(anywhere: Cli) -> None:
         ("x", "--role", "OWNER"),
         ("x",),
         ("a/b", "--role", "VIEWER"),
-        ("x", "--role", "VIEWER", "--org", NOBODY),
+        ("x", "--role", "VIEWER", "--org", MISSING_ORG),
         ("x", "--role", "VIEWER", "--org", "acme"),
         ("x", "--role", "VIEWER", "--expires-at", "2020-01-01T00:00:00Z"),
         ("x", "--role", "VIEWER", "--expires-at", "soon"),
@@ -94,7 +94,7 @@ def test_a_command_shows_the_admin_key_rather_than_the_deployments(service: Cli)
 
 
 def test_whoever_holds_the_store_may_do_everything(cli: Cli) -> None:
-    """So nobody is locked out who can open it."""
+    """So an owner of the store is never locked out."""
     cli.ok(*CREATE, "platform", "--role", "ADMIN")
     assert cli.ok("admin-keys", "whoami") == {"kind": "DEPLOYMENT_KEY", "role": "ADMIN"}
 
@@ -137,7 +137,7 @@ class TestWithoutARoot:
     async def test_keys_that_have_expired_stop_no_app(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The service starts, and says so: whoever has the store makes another key."""
+        """The service starts and logs it; a new key is made on the store."""
         structlog.reset_defaults()
         clock = MovableClock()
         settings = replace(demo_settings(tmp_path), provisioning_key=None)

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 import pytest
 
 from alerts.topics_server import TOPIC
-from cli.conftest import NOBODY, ORG, Cli
+from cli.conftest import MISSING_ORG, ORG, Cli
 from cli.test_spend import on_services
 from hook_server import Hook, running_hook
 from pricekeeper.bootstrap import Services
@@ -129,7 +129,7 @@ def test_a_channel_of_every_kind(
 
 
 def test_another_server_needs_the_secret_again(anywhere: Cli, hook: Hook) -> None:
-    """The command says which, and the channel stays as it was."""
+    """The command says which, and the channel is unchanged."""
     anywhere.register()
     where = ("--org", ORG)
     anywhere.ok("alerts", "set", "ops", *where, "--to", hook.url, "--secret", SECRET)
@@ -165,8 +165,8 @@ def test_what_is_wrong_is_said(anywhere: Cli, hook: Hook) -> None:
     assert (missing.code, "url: is required" in missing.err) == (2, True)
     assert (inside.code, "public address" in inside.err) == (2, True)
     assert anywhere("alerts", "list", "--kind", "weather").code == 2
-    assert anywhere("alerts", "list", "--org", NOBODY).code == 3
-    assert anywhere("alerts", "channels", "--org", NOBODY).code == 3
+    assert anywhere("alerts", "list", "--org", MISSING_ORG).code == 3
+    assert anywhere("alerts", "channels", "--org", MISSING_ORG).code == 3
 
 
 def test_the_list_shows_what_was_told(anywhere: Cli, hook: Hook) -> None:

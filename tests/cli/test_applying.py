@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
 from cli.terminals import CTRL_C, in_a_terminal
 from pricekeeper.client import Admin, ReplyLostError
 from pricekeeper.errors import OutcomeUnknownError
@@ -267,7 +267,7 @@ class TestApplying:
             place.log_in(claimed["client_id"], "agent/1.0")
 
     def test_the_way_to_a_secret_is_shown_and_no_token(self, place: Cli) -> None:
-        """The output may be a log; what it says can be done as it is written."""
+        """The output may be a log; its commands work as printed."""
         done = place("apply", declare(place))
         assert "pkr_" not in done.out
         commands = re.findall(r"^ *pricekeeper (credentials .*)$", done.out, re.MULTILINE)
@@ -277,7 +277,7 @@ class TestApplying:
             assert place.ok("credentials", "claim", token)["client_secret"].startswith("pks_")
 
     def test_the_guides_example_is_applied(self, place: Cli) -> None:
-        """As it is written; then there is nothing to do."""
+        """As printed; then there is nothing to do."""
         (example,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
         file = place.folder / "policies" / "acme.yaml"
         file.write_text(example, "utf-8")
@@ -321,7 +321,7 @@ class TestFailing:
         self.monkeypatch.setattr(Admin, method, failing)
 
     def test_a_failure_says_what_was_done_and_what_was_not(self, place: Cli) -> None:
-        """A label that the service does not have; the next run goes on from there."""
+        """A label that the service does not have; the next run continues there."""
         gold = {"app_name": "Chat", "model_ordering": ["gold"], "quotas": {"gold": 1}}
         path = declare(place, {"apps": {"chat": gold, "web": {"app_name": "Web"}}})
         done = place("apply", path)
@@ -364,7 +364,7 @@ class TestFailing:
         assert applied(place, path)["status"] == "unchanged"
 
     def test_nothing_is_done_if_the_plan_can_not_be_made(self, place: Cli) -> None:
-        """The service is away, or something can't be changed any more."""
+        """The service can't be reached, or a field can't be changed."""
         path = declare(place)
         with self.monkeypatch.context() as patched:
             self.monkeypatch = patched
@@ -420,7 +420,7 @@ def test_a_file_that_can_not_be_read_is_named(cli: Cli, name: str) -> None:
 
 def test_every_mistake_is_named_by_file_and_path(place: Cli) -> None:
     """Of all files at once, of organisations and apps; and nothing is done."""
-    declare(place, {"org_id": NOBODY}, name="right.yaml")
+    declare(place, {"org_id": MISSING_ORG}, name="right.yaml")
     change: dict[str, Any] = {
         "timezone": "Mars/Olympus",
         "colour": "red",

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from cli.conftest import NOBODY, ORG, Cli
+from cli.conftest import MISSING_ORG, ORG, Cli
 from pricekeeper.cli import exits
 from pricekeeper.cli.local import local_actor
 
@@ -44,9 +44,9 @@ def test_what_is_listed_can_be_chosen(anywhere: Cli) -> None:
         one["seq"]
         for one in anywhere.ok("audit", "list", ORG, "--action", "credentials")["entries"]
     ] == [4, 3]
-    assert anywhere.ok("audit", "list", "--actor", "nobody")["entries"] == []
+    assert anywhere.ok("audit", "list", "--actor", "no-one")["entries"] == []
     assert anywhere.ok("audit", "list", "--to", "2020-01-01")["entries"] == []
-    assert "no entries match" in anywhere("audit", "list", NOBODY).out
+    assert "no entries match" in anywhere("audit", "list", MISSING_ORG).out
     page = anywhere.ok("audit", "list", ORG, "--limit", "3")
     assert [one["seq"] for one in page["entries"]] == [4, 3, 2]
     rest = anywhere.ok("audit", "list", ORG, "--after", page["next"])
@@ -59,7 +59,7 @@ def test_what_is_listed_can_be_chosen(anywhere: Cli) -> None:
 
 
 def test_a_client_that_ends_sessions_for_another_on_the_store_is_known(cli: Cli) -> None:
-    """Whoever works on store: somebody."""
+    """On the store there is always an actor."""
     cli.register()
     cli.ok("sessions", "end", ORG, "chat", "--all")
     entry = cli.ok("audit", "list", ORG)["entries"][0]
@@ -77,7 +77,7 @@ class TestVerifying:
         return file
 
     def execute(self, cli: Cli, statement: str) -> None:
-        """Write to the database, as somebody who has the file."""
+        """Write to the database directly."""
         (path,) = cli.folder.rglob("*.db")
         connection = apsw.Connection(str(path))
         connection.execute(statement)
@@ -124,7 +124,7 @@ class TestVerifying:
         assert cli(*words, "--store", store).code == exits.OK
 
     def test_what_was_removed_is_told_and_fails(self, cli: Cli, exported: Path) -> None:
-        """With the number of the entry, for whoever looks into it."""
+        """With the number of the entry."""
         where = f"PK = 'CHAIN#ORG#{ORG}' AND SK = '{2:012}'"
         self.execute(cli, f'DELETE FROM "AuditTrail" WHERE {where}')  # noqa: S608
         for words in ((), ("--against", str(exported))):
@@ -139,7 +139,7 @@ class TestVerifying:
 
     @pytest.mark.usefixtures("exported")
     def test_chains_that_were_erased_are_told(self, cli: Cli) -> None:
-        """The deployment's own, too; also if somebody has made a change since."""
+        """The deployment's own too, and after a later change."""
         cli.ok("admin-keys", "create", "ops", "--role", "VIEWER")
         assert cli.ok("audit", "verify")["findings"] == []
         self.execute(cli, 'DELETE FROM "AuditTrail"')
@@ -157,7 +157,7 @@ class TestVerifying:
 
     @pytest.mark.usefixtures("exported")
     def test_an_organisation_that_is_older_than_the_trail_is_a_note(self, cli: Cli) -> None:
-        """Until its next change nobody can have written anything down."""
+        """It has no entry until its next change."""
         assert "orgs_without_entries" not in cli.ok("audit", "verify")
         self.execute(cli, 'DELETE FROM "AuditTrail"')
         self.execute(cli, "DELETE FROM \"Config\" WHERE PK = 'AUDIT_CHAINS'")

@@ -100,7 +100,7 @@ def test_who_voids_on_the_store_is_written_down(registered: Cli) -> None:
 
 
 def test_mistakes_are_told_in_a_line(registered: Cli) -> None:
-    """What is not there, what is no id, and a status that nobody lists."""
+    """A missing one, a bad id, and an unlisted status."""
     registered.become(CHAT)
     absent = str(uuid.uuid4())
     for words in (("show", ORG, "chat", absent), ("void", ORG, "chat", absent)):
@@ -109,7 +109,7 @@ def test_mistakes_are_told_in_a_line(registered: Cli) -> None:
         assert "authorizations list" in done.err
     assert registered("authorizations", "show", ORG, "chat", "x").code == 2
     assert registered("authorizations", "list", ORG, "chat", "--status", "captured").code == 2
-    assert registered("authorizations", "list", ORG, "nobody").code == 3
+    assert registered("authorizations", "list", ORG, "missing").code == 3
 
 
 def test_a_key_looks_and_does_not_void(service: Cli) -> None:

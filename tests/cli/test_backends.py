@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
 from pricekeeper.cli.clients import client_of
 from pricekeeper.cli.local import open_local
 from pricekeeper.errors import RequestRefusedError
@@ -239,7 +239,7 @@ def test_a_session_that_ended_is_gone(service: Cli) -> None:
 
 
 MISTAKES: dict[tuple[str, ...], int] = {
-    ("org", "get", NOBODY): 3,
+    ("org", "get", MISSING_ORG): 3,
     ("app", "get", ORG, "nope"): 3,
     ("credentials", "claim", "pkr_nothing"): 3,
     ("org", "get", "no-uuid"): 2,
@@ -320,13 +320,13 @@ def test_an_organisation_gets_a_key_of_its_own(anywhere: Cli) -> None:
     if anywhere.place:
         own = ("--key", answer["provisioning_key"], *anywhere.place)
         assert [org["org_id"] for org in anywhere.ok("org", "list", place=own)] == [ORG]
-        assert anywhere("org", "get", NOBODY, place=own).code == 3
+        assert anywhere("org", "get", MISSING_ORG, place=own).code == 3
         assert anywhere("credentials", "provisioning-key", ORG, place=own).code == 4
     withdrawn = anywhere.ok("credentials", "provisioning-key", ORG, "--withdraw")
     assert withdrawn == {"org_id": ORG, "status": "withdrawn"}
     if anywhere.place:
         assert anywhere("org", "list", place=own).code == 4
-    assert anywhere("credentials", "provisioning-key", NOBODY).code == 3
+    assert anywhere("credentials", "provisioning-key", MISSING_ORG).code == 3
 
 
 def test_a_hint_calls_the_program_as_it_was_called(cli: Cli) -> None:

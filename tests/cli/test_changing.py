@@ -1,4 +1,4 @@
-"""``org set`` and ``app set``: what a flag names changes, the rest stays, and it is told."""
+"""``org set`` and ``app set``: flags change what they name and keep the rest."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
 from pricekeeper.cli.backends import Backend, Where, open_backend
 from pricekeeper.cli.clients import set_app, set_org
 from pricekeeper.cli.settings_input import AppFlags, OrgFlags, Removals
@@ -104,7 +104,7 @@ def test_what_is_removed(anywhere: Cli) -> None:
 
 
 def test_a_quota_that_an_app_inherits_brings_the_others_with_it(anywhere: Cli) -> None:
-    """They hold as before, are the app's own now, and that is told with the way back."""
+    """They are copied to the app, and the output says how to undo it."""
     anywhere.register()
     done = anywhere("app", "set", ORG, "chat", "--quota", "premium=2")
     undo = f"pricekeeper app set {ORG} chat --unset quotas"
@@ -176,7 +176,7 @@ def test_what_is_so_already_is_told(anywhere: Cli) -> None:
 
 MISTAKES: dict[tuple[str, ...], tuple[int, str]] = {
     ("org", "set", ORG): (2, "name a setting to change"),
-    ("org", "set", NOBODY, "--name", "x"): (3, "pricekeeper org list"),
+    ("org", "set", MISSING_ORG, "--name", "x"): (3, "pricekeeper org list"),
     ("app", "set", ORG, "nope", "--name", "x"): (3, "pricekeeper org list"),
     ("org", "set", ORG, "--quota", "gold=1"): (2, "economy, premium, standard"),
     ("org", "set", ORG, "--quota", "premium=much"): (2, "write LABEL=USD"),
@@ -218,7 +218,7 @@ def test_quotas_of_an_app_that_would_not_count_are_refused(anywhere: Cli) -> Non
 
 @pytest.mark.parametrize("words", [("org", "set", ORG), ("app", "set", ORG, "chat")])
 def test_a_name_from_outside_is_harmless(cli: Cli, words: tuple[str, ...]) -> None:
-    """It is shown as it is: never as markup."""
+    """It is never read as markup."""
     cli.register()
     assert "[red]x" in cli(*words, "--name", "[red]x").out
 
@@ -226,7 +226,7 @@ def test_a_name_from_outside_is_harmless(cli: Cli, words: tuple[str, ...]) -> No
 def test_budgets_that_are_added_at_the_same_time_are_all_there(anywhere: Cli) -> None:
     """Of an organisation and of an app, from several places that opened the store for themselves.
 
-    Each of them has read the list before anybody writes, and a list is replaced as a whole.
+    All have read the list before the first write, and a list is replaced as a whole.
     """
     anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--budget", "old=DAY:1")
     anywhere.ok("app", "put", ORG, "chat", "--name", "Chat")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from cli.conftest import NOBODY, ORG, Cli, Done
+from cli.conftest import MISSING_ORG, ORG, Cli, Done
 from pricekeeper.cli import exits
 from pricekeeper.cli.local import local_actor
 
@@ -47,7 +47,7 @@ def test_credentials_are_revoked(registered: Cli) -> None:
 
 
 def test_the_secret_before_is_revoked_alone(registered: Cli) -> None:
-    """The present one goes on."""
+    """The present secret still works."""
     rotated = registered.ok("credentials", "rotate", ORG, "chat", "--grace-hours", "168")
     token = rotated["secret_retrieval"]["token"]
     registered.ok("credentials", "claim", token)
@@ -59,7 +59,7 @@ def test_the_secret_before_is_revoked_alone(registered: Cli) -> None:
 
 
 def test_revoking_asks_first(cli: Cli) -> None:
-    """Nobody there to answer is an answer: nothing happens."""
+    """Without a terminal nothing happens."""
     cli.register()
     refused = cli("credentials", "revoke", ORG, *WHY)
     assert (refused.code, refused.out) == (exits.USAGE, "")
@@ -99,7 +99,7 @@ def test_a_freeze_is_set_shown_and_lifted(registered: Cli) -> None:
 
 
 def test_a_reason_is_never_markup(registered: Cli) -> None:
-    """Nor does it crash whoever looks."""
+    """Nor does it crash a viewer."""
     done(registered, "freeze", ORG, "--reason", "[/evil] [bold]x[/bold]")
     for words in (("org", "get", ORG), ("org", "list"), ("app", "list", ORG)):
         shown = registered(*words)
@@ -130,12 +130,12 @@ def test_sessions_of_a_client_are_an_administrators_too(service: Cli) -> None:
 
 
 def test_on_the_store_too(cli: Cli) -> None:
-    """Where nobody is asked for credentials."""
+    """Without credentials."""
     cli.register()
     assert cli.ok("sessions", "list", "--client", CHAT)["sessions"] == []
     assert done(cli, "sessions", "end", "--client", CHAT, "--all", *WHY).code == 0
     for words in (("list",), ("end", "--all", *WHY)):
-        missing = cli("sessions", *words, "--client", f"org-{NOBODY}")
+        missing = cli("sessions", *words, "--client", f"org-{MISSING_ORG}")
         assert missing.code == exits.NOT_FOUND
 
 
@@ -185,10 +185,10 @@ def test_on_the_store_each_step_is_written_down_with_the_user(cli: Cli) -> None:
 
 
 def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs as nobody in particular."""
+    """As in a container whose user has no name."""
 
-    def nobody() -> str:
+    def nameless() -> str:
         raise KeyError("getpwuid(): uid not found")
 
-    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.setattr("getpass.getuser", nameless)
     assert local_actor().startswith("cli/uid-")

@@ -45,7 +45,7 @@ def run_demo(*words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.slow
 def test_a_day_from_end_to_end() -> None:
-    """Everything that was promised is seen, and every sum is what was sent. Stdout is JSON only."""
+    """All expected events happen, and every sum is equal. Stdout is JSON only."""
     done = run_demo(*SMALL, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
@@ -66,14 +66,14 @@ def test_a_day_from_end_to_end() -> None:
 
 @pytest.mark.slow
 def test_without_a_terminal_there_are_plain_lines(cli: Cli) -> None:
-    """One for each event, the summary, the commands to go on; and store: kept if asked."""
+    """One for each event, the summary, the next commands; and the store is kept if asked."""
     kept = cli.folder / "kept"
     done = run_demo(*SMALL, "--keep", str(kept))
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     for told in (
-        "denied: long_jobs has 0 of the 1 asked for", "waited as told", "a duplicate, not counted",
-        "its token refused", "premium → standard", "standard → economy", "the quotas start anew",
+        "denied: long_jobs has 0 of 1 tokens", "waited as told", "a duplicate, not counted",
+        "its token refused", "premium → standard", "standard → economy", "quotas reset",
         "✓ equal", "pricekeeper usage show",
     ):  # fmt: skip
         assert told in done.stdout, told
@@ -123,7 +123,7 @@ def planned(tokens: int = 1_000) -> Planned:
 
 
 def test_the_ledger_finds_every_difference() -> None:
-    """A missing model, a model that nobody used, and a number that is off by one."""
+    """A missing model, an unused model, and a number that is off by one."""
     ledger = DemoLedger(load_catalogue())
     ledger.add(planned(), "2026-01-23", "premium")
     sent = ledger.sums[SUPPORT.app_id, "2026-01-23", "premium"].answer()

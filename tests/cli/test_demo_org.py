@@ -1,4 +1,4 @@
-"""``serve --demo`` from one start to the next: what was pasted goes on working."""
+"""``serve --demo`` from one start to the next: pasted commands still work."""
 
 import asyncio
 import io
@@ -71,7 +71,7 @@ def test_the_names_are_those_that_the_client_and_the_commands_read(tmp_path: Pat
 
 
 def test_the_next_start_prints_the_same(tmp_path: Path) -> None:
-    """Nothing is rotated, so what was pasted goes on working."""
+    """Nothing is rotated, so pasted commands still work."""
     assert start(tmp_path) == start(tmp_path) == start(tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_another_store_has_another_secret(tmp_path: Path) -> None:
 
 
 def test_no_other_secret_is_kept_or_printed(tmp_path: Path) -> None:
-    """What somebody has chosen is theirs; the file has the demo app's secret and no more."""
+    """A chosen key is not printed; the file has only the demo app's secret."""
     key = "0123456789abcdef0123456789abcdef0123456789abcdef"
     told = start(tmp_path, key, metrics_token="a-token-of-ones-own")
     assert told.keys().isdisjoint({"PRICEKEEPER_PROVISIONING_KEY", "PRICEKEEPER_METRICS_TOKEN"})

@@ -145,7 +145,7 @@ class Ill(NamedTuple):
 ILLS = {
     "no key": Ill("administrators", "FAIL", lambda c: c.monkeypatch.delenv(KEY)),
     "no key that lasts": Ill("administrators", "WARN", lambda c: administered(c, "--days", "7")),
-    "nobody any more": Ill("administrators", "WARN", lambda c: administered(c, is_over=True)),
+    "all keys expired": Ill("administrators", "WARN", lambda c: administered(c, is_over=True)),
     "demo key": Ill(
         "provisioning key", "WARN", lambda c: c.monkeypatch.setenv(KEY, "demo-provisioning-key")
     ),
@@ -269,7 +269,7 @@ def test_a_damaged_file_is_left_as_it_is(healthy: Cli) -> None:
 
 
 def test_an_old_secret_is_named(healthy: Cli) -> None:
-    """Whose it is, how old it is, and what to do; at 90 days it is not old yet."""
+    """Its client, its age, and what to do; 90 days is not old yet."""
     secret_made(healthy, days_ago=90)
     assert levels(healthy)[1]["client secrets"] == "OK"
     secret_made(healthy, days_ago=400)
@@ -322,7 +322,7 @@ def test_a_table_whose_items_do_not_expire_is_found(healthy: Cli, dynoxide: str)
 
 
 def test_metrics_beyond_this_machine_are_well_behind_a_token(healthy: Cli) -> None:
-    """Whoever reaches the listener then has to know it."""
+    """The listener then requires it."""
     healthy.monkeypatch.setenv(METRICS_PORT, "0.0.0.0:9464")
     healthy.monkeypatch.setenv(METRICS_TOKEN, "a-token-of-thirty-two-characters")
     assert levels(healthy)[1]["metrics"] == "OK"
@@ -359,7 +359,7 @@ def test_a_service_that_shows_its_metrics_to_everybody(cli: Cli) -> None:
 
 
 class Open(BaseHTTPRequestHandler):
-    """Answers whatever is asked."""
+    """Answers every request."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -371,9 +371,9 @@ class Open(BaseHTTPRequestHandler):
 
 
 def test_a_service_that_refuses(service: Cli) -> None:
-    """A wrong key, a wrong secret, a wrong name: each is told."""
+    """A wrong key, secret or name is reported."""
     service.monkeypatch.setenv(KEY, "wrong-wrong-wrong-wrong")
-    service.monkeypatch.setenv("PRICEKEEPER_CLIENT_ID", "org-nobody")
+    service.monkeypatch.setenv("PRICEKEEPER_CLIENT_ID", "org-missing")
     service.monkeypatch.setenv("PRICEKEEPER_CLIENT_SECRET", "pks_wrong")
     code, found = levels(service, *service.place)
     assert (code, found["provisioning key"], found["credentials"]) == (1, "FAIL", "FAIL")
@@ -386,7 +386,7 @@ def test_a_service_that_is_not_there(cli: Cli) -> None:
 
 
 def test_a_service_whose_clock_is_in_doubt(cli: Cli, tmp_path: Path) -> None:
-    """It answers, and says so; what it can't do then is told."""
+    """It answers, and the report says what it can't do."""
     clock = ManualClock()
     with running_service(demo_settings(tmp_path), clock) as url:
         assert levels(cli, "--url", url)[1]["ready"] == "OK"

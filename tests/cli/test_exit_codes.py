@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli, drop_a_table
+from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli, drop_a_table
 from client.scripted import Reply
 from free_port import free_port
 from pricekeeper.cli import exits
@@ -34,7 +34,7 @@ USAGE: dict[str, tuple[str, ...]] = {
     "no such label": ("prices", "refresh", "--source", "genai-prices", "--accept", "gold"),
     "both places": ("org", "list", "--url", "http://127.0.0.1:1", "--store", "sqlite:///x.db"),
     "no url": ("org", "list", "--url", "ftp://127.0.0.1"),
-    "nobody to ask": ("org", "delete", ORG),
+    "no terminal": ("org", "delete", ORG),
     "no uuid": ("org", "get", "no-uuid"),
 }
 
@@ -78,7 +78,7 @@ def test_what_is_not_there_is_not_found(anywhere: Cli) -> None:
     token = anywhere.ok("credentials", "rotate", ORG)["secret_retrieval"]["token"]
     anywhere.ok("credentials", "claim", token)
     for words in (
-        ("org", "get", NOBODY),
+        ("org", "get", MISSING_ORG),
         ("app", "get", ORG, "nope"),
         ("credentials", "claim", token),
         ("sessions", "end", ORG, "chat", "--session", "000-Zm9vYmFyYmF6cXV4cXV1eA"),

@@ -132,7 +132,7 @@ def test_what_can_not_be_meant_is_exit_2(
 
 
 def test_where_to_may_be_in_the_environment(cli: Cli, days: list[str]) -> None:
-    """Without it nobody knows."""
+    """Else it is unknown."""
     assert "--into" in cli("export", "--day", days[0]).err
     cli.monkeypatch.setenv("PRICEKEEPER_EXPORT_TO", "elsewhere")
     assert cli.ok("export", "--day", days[0])["into"] == "elsewhere"

@@ -78,7 +78,7 @@ def test_help_is_shown(cli: Cli) -> None:
 
 
 def spool_settings(cli: Cli) -> dict[str, str]:
-    """The environment of an app that keeps its files here; nobody is at its service's address."""
+    """The environment of an app that keeps its files here; its service can't be reached."""
     return {
         "PRICEKEEPER_URL": "http://127.0.0.1:9",
         "PRICEKEEPER_CLIENT_ID": f"org-{ORG}-app-chat",

@@ -7,7 +7,7 @@ from pricekeeper.cli.spend import _between, _style
 
 
 def test_every_budget_and_all_of_the_day_and_month(anywhere: Cli) -> None:
-    """Who has spent nothing is told what is not known, in figures and in the picture."""
+    """Without spend, figures and picture say what is unknown."""
     anywhere.ok("org", "put", ORG, *ORG_FLAGS, "--budget", "monthly=MONTH:200")
     anywhere.ok("app", "put", ORG, "chat", "--name", "Chat", "--budget", "hour=HOUR:1")
     answer = anywhere.ok("forecast", ORG, "chat")

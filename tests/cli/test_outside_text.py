@@ -1,4 +1,4 @@
-"""Text from outside is shown as it is: never markup, never an order to the terminal."""
+"""Text from outside is never markup, and never controls the terminal."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def spoiled(filled: Cli) -> Cli:
 
 @pytest.mark.parametrize("path", RUNS, ids=" ".join)
 def test_no_answer_is_markup_or_an_order(spoiled: Cli, path: tuple[str, ...]) -> None:
-    """Whatever a command shows, at any width: it ends well, and the text is there to be read."""
+    """Every output at any width ends well and has the text."""
     found = shown(spoiled, *path, *RUNS[path](spoiled))
     for text in found.at.values():
         assert not HARMFUL.search(text), text
@@ -147,7 +147,7 @@ def evil_service(status: int, body: bytes) -> Iterator[str]:
     ids=["problem", "labels", "no problem"],
 )
 def test_a_services_error_is_text(cli: Cli, body: bytes) -> None:
-    """One line, whatever it says."""
+    """It is one line."""
     with evil_service(400, body) as url:
         done = cli("org", "get", ORG, "--url", url)
     assert (done.code, done.out) == (2, "")
@@ -202,7 +202,7 @@ def test_a_command_line_that_can_not_be_read_is_text(cli: Cli, words: tuple[str,
 
 
 def test_json_gives_no_orders_either(capsys: pytest.CaptureFixture[str]) -> None:
-    """What JSON may leave as it is, is written as an escape; it is the same JSON."""
+    """Control characters become escapes of the same JSON."""
     print_json({"name": EVIL, "plain": "Zürich"})
     text = capsys.readouterr().out
     assert not HARMFUL.search(text)

@@ -159,7 +159,7 @@ def test_a_question_is_answered(
 
 
 def test_a_secret_is_asked_for_and_not_shown(environment: Mapping[str, str]) -> None:
-    """``-`` in a terminal: nobody who looks on can read it."""
+    """``-`` in a terminal does not show it."""
     token = retrieval_token(environment)
     words = ("credentials", "claim", "-")
     with in_a_terminal(*words, environment=environment) as terminal:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
 from free_port import free_port
 from pricekeeper.client import Api
 
@@ -70,14 +70,14 @@ def test_an_administrator_sees_usage_and_limits_with_the_key(service: Cli) -> No
         assert service.ok("usage", "show", ORG, *key)["org_id"] == ORG
         assert service.ok("usage", "show", ORG, "chat", *key)["app_id"] == "chat"
         assert service.ok("limits", "show", ORG, "chat", *key)["resources"]
-    assert service("usage", "show", NOBODY, "--key", own).code == 3
+    assert service("usage", "show", MISSING_ORG, "--key", own).code == 3
 
 
 @pytest.mark.parametrize("where", ["service", "store"])
 def test_everybodys_spend_of_today_by_name(service: Cli, where: str) -> None:
     """Dollars and quotas by label, organisation by organisation, as far as was asked for."""
     service.register()
-    service.ok("org", "put", NOBODY, *ORG_FLAGS, "--name", "Beta", "--scope", "ORG")
+    service.ok("org", "put", MISSING_ORG, *ORG_FLAGS, "--name", "Beta", "--scope", "ORG")
     service.ok("app", "put", ORG, "quiet", "--name", "Quiet [bold]")
     service.become(f"org-{ORG}-app-chat")
     record_a_call(service)
@@ -108,7 +108,7 @@ def test_everybodys_spend_of_today_by_name(service: Cli, where: str) -> None:
 def test_a_key_of_one_organisation_sees_that_one_of_all(service: Cli) -> None:
     """The others do not exist."""
     service.register()
-    service.ok("org", "put", NOBODY, *ORG_FLAGS)
+    service.ok("org", "put", MISSING_ORG, *ORG_FLAGS)
     own = service.ok("credentials", "provisioning-key", ORG)["provisioning_key"]
     answer = service.ok("usage", "show", "--all", "--key", own)
     assert [org["org_id"] for org in answer["orgs"]] == [ORG]
@@ -137,7 +137,7 @@ def record_a_call(cli: Cli) -> None:
 
 
 def test_looking_leaves_no_session_behind(service: Cli) -> None:
-    """A command ends the session that it opened, so that it pushes nobody out for long."""
+    """A command ends the session that it opened."""
     service.register()
     service.become(f"org-{ORG}-app-chat")
     for _ in range(3):

@@ -86,7 +86,7 @@ def test_a_file_that_is_not_there_is_told(cli: Cli) -> None:
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_says_so_and_why(cli: Cli, path: tuple[str, ...]) -> None:
-    """Wherever a secret can be given; whoever knows the address of a webhook can write there."""
+    """Wherever a secret can be given; the address of a webhook is one."""
     text = " ".join(cli(*path, "--help").out.replace("│", " ").split())
     secrets = SECRETS | ({"--to"} if path[0] == "alerts" else set())
     takes = {name for one in COMMANDS[path].params for name in one.opts} & secrets

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import NOBODY, ORG, ORG_FLAGS, Cli
+from cli.conftest import MISSING_ORG, ORG, ORG_FLAGS, Cli
 from pricekeeper.authorizations import AuthorizationRequest
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.cli.demo import demo_settings
@@ -141,11 +141,11 @@ def test_what_cannot_be_asked(anywhere: Cli, spent: str) -> None:
         done = anywhere(*words)
         assert (done.code, done.out) == (2, ""), done
         assert field in done.err
-    assert anywhere("usage", "list", NOBODY).code == 3
+    assert anywhere("usage", "list", MISSING_ORG).code == 3
 
 
 def test_a_day_is_made_anew(cli: Cli) -> None:
-    """What was lost is there again, and the command says what it was."""
+    """A lost total is restored, and the change is shown."""
     cli.register()
 
     async def record(services: Services) -> tuple[str, int]:
@@ -164,7 +164,7 @@ def test_a_day_is_made_anew(cli: Cli) -> None:
         return day, stored["cost_usd_micros"]
 
     day, cost = on_services(cli, record)
-    assert cli.ok("ledger", "rebuild", "--day", day, "--org", NOBODY)["changes"] == []
+    assert cli.ok("ledger", "rebuild", "--day", day, "--org", MISSING_ORG)["changes"] == []
     report = cli.ok("ledger", "rebuild", "--day", day)
     assert (report["day"], report["organisations"], report["failed"]) == (day, 1, 0)
     (change,) = report["changes"]
@@ -204,18 +204,18 @@ def test_budgets_are_held_against_the_journal(cli: Cli) -> None:
     assert "differ" in cli("ledger", "check", "--org", ORG).out
     assert cli("ledger", "check", "--mend").code == 0
     assert all(one["agrees"] for one in cli.ok("ledger", "check")["accounts"])
-    assert cli("ledger", "check", "--org", NOBODY).code == 3
+    assert cli("ledger", "check", "--org", MISSING_ORG).code == 3
 
 
 def test_an_organisation_that_can_not_be_read_is_named_and_others_are_checked(cli: Cli) -> None:
-    """It is no success, whoever else agrees."""
+    """It fails, even if the others agree."""
     cli.register()
-    for org in (ORG, NOBODY):
+    for org in (ORG, MISSING_ORG):
         cli.ok("org", "put", org, *ORG_FLAGS, "--strict")
 
     async def damage(services: Services) -> None:
         request = AuthorizationRequest(input_tokens=10, max_output_tokens=10)
-        for org, app in ((NOBODY, None), (ORG, AppId("chat"))):
+        for org, app in ((MISSING_ORG, None), (ORG, AppId("chat"))):
             policy = await services.tenants.read_policy(Client(OrgId(org), app))
             granted = await services.authorizations.authorize(policy, request)
         held = granted.authorization.grant.terms.accounts[0]
@@ -226,5 +226,5 @@ def test_an_organisation_that_can_not_be_read_is_named_and_others_are_checked(cl
     assert done.code == 1
     answer = json.loads(done.out)
     assert [one["org_id"] for one in answer["unreadable"]] == [ORG]
-    assert {one["org_id"] for one in answer["accounts"]} == {NOBODY}
+    assert {one["org_id"] for one in answer["accounts"]} == {MISSING_ORG}
     assert f"{ORG} can't be checked" in cli("ledger", "check").out

@@ -105,7 +105,7 @@ def test_an_organisation_of_another_service_is_adopted(cli: Cli) -> None:
 
 
 def test_a_store_that_is_not_there_is_not_made_by_looking(cli: Cli) -> None:
-    """A typing error in a path is told, and leaves no empty database behind."""
+    """A misspelt path is reported, and leaves no empty database."""
     for words in (
         ("org", "list"), ("usage", "show", ORG), ("aggregate",), ("prices", "show"),
         ("tables", "status"), ("doctor",),
@@ -123,7 +123,7 @@ def test_the_first_organisation_starts_everything(cli: Cli) -> None:
 
 
 def test_no_keys_are_made_beside_a_store_that_has_some_elsewhere(cli: Cli) -> None:
-    """A second pepper would make secrets that open nothing; nobody would know why."""
+    """A second pepper would make secrets that never work."""
     cli.register()
     token = cli.ok("credentials", "rotate", ORG)["secret_retrieval"]["token"]
     elsewhere = cli.folder / "elsewhere"
@@ -301,7 +301,7 @@ def test_a_price_source_has_to_be_named(cli: Cli) -> None:
 
 
 def test_a_key_is_added_and_signs_later(cli: Cli) -> None:
-    """Both are there, so nobody has to log in again; with --drop-old only the new one is."""
+    """Both are kept, so sessions continue; with --drop-old only the new one is."""
     assert cli("keys", "rotate").code == 1
     cli.register()
     assert cli.ok("keys", "rotate")["keys"] == 2
@@ -310,7 +310,7 @@ def test_a_key_is_added_and_signs_later(cli: Cli) -> None:
 
 
 def test_a_folder_that_a_command_makes_is_its_owners(cli: Cli) -> None:
-    """Whichever comes first: the doctor has nothing to say about it."""
+    """In any order; the doctor has no complaint."""
     cli.monkeypatch.setenv("PRICEKEEPER_STORE", f"sqlite:///{cli.folder}/data/store.db")
     cli.ok("tables", "create")
     assert stat.S_IMODE((cli.folder / "data").stat().st_mode) == 0o700

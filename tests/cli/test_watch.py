@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from attribution import BY
-from cli.conftest import NOBODY, ORG, Cli
+from cli.conftest import MISSING_ORG, ORG, Cli
 from cli.terminals import CTRL_C, hear_ctrl_c, in_a_terminal
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.cli.local import LocalBackend
@@ -131,7 +131,7 @@ async def test_what_changes_is_told(watched: Watched) -> None:
     text = (await watched.next_frame(watching))[1]
     assert "quotas reset" in text
     assert "standard → premium" in text
-    assert "premium → standard" in text, "what was told before stays"
+    assert "premium → standard" in text, "earlier news stay"
 
 
 class Failing:
@@ -158,7 +158,7 @@ class Failing:
 async def test_a_store_that_does_not_answer_is_news_and_the_watch_goes_on(
     watched: Watched,
 ) -> None:
-    """What was seen last stays on the screen. Any other error ends it, and so does the first."""
+    """The last frame stays on the screen. Other errors end it, and so does a first one."""
     await spend(watched.services, "chat", 5_000_000)
     place = Failing(watched.services)
     place.error = StoreUnavailableError("away")
@@ -166,10 +166,10 @@ async def test_a_store_that_does_not_answer_is_news_and_the_watch_goes_on(
         await anext(watched.watch(place))
     watching = watched.watch(place)
     await anext(watching)
-    place.error = StoreUnavailableError("it is away")
+    place.error = StoreUnavailableError("no answer")
     for _ in range(2):
         answer, text = await watched.next_frame(watching)
-        assert "it is away" in text
+        assert "no answer" in text
         assert "$22.00" in text
     assert "chat" in answer["apps"]
     place.error = InvalidValueError("org_id", "is wrong")
@@ -195,8 +195,8 @@ def test_the_store_and_a_service_say_the_same(service: Cli) -> None:
     remote, local = service.ok("watch", ORG, "--once"), service.ok("watch", ORG, "--once", place=())
     assert list(remote["apps"]) == [LONG, "chat"]
     assert remote["apps"]["chat"]["models"] == local["apps"]["chat"]["models"]
-    assert service("watch", NOBODY, "--once").code == 3
-    assert service("watch", NOBODY, "--once", place=()).code == 3
+    assert service("watch", MISSING_ORG, "--once").code == 3
+    assert service("watch", MISSING_ORG, "--once", place=()).code == 3
 
 
 def test_an_organisations_own_credentials_take_one_session(service: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Whatever a command shows is whole: in a terminal of 40 or 80 columns, and in a pipe.
+"""Every output is whole: in a terminal of 40 or 80 columns, and in a pipe.
 
 The commands are found in the command line itself, so that a new one can't be left out.
 """
@@ -265,7 +265,7 @@ def assert_whole(found: Shown) -> None:
 
 
 def test_every_command_is_tried() -> None:
-    """Whoever adds a command says here how to run it."""
+    """A new command is added here."""
     assert set(RUNS) | BY_THEMSELVES == set(COMMANDS)
 
 
@@ -345,7 +345,7 @@ def test_a_pipe_has_a_line_for_each_row(filled: Cli) -> None:
 
 
 def test_the_demos_summary_is_whole(cli: Cli) -> None:
-    """What was sent and what was counted, and the commands to go on with."""
+    """Sent and counted usage, and the next commands."""
     board = Board(0, 1, {"support": AppState("support", {})})
     ledger = DemoLedger(load_catalogue())
     ledger.sums["support", "2026-01-01", "premium"] = Sums(
