@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 def test_remembered_accounts_are_those_of_the_moment(
     hours: list[int], windows: list[Window], by_tag: bool
 ) -> None:
-    """Whichever way time jumps, and whatever the tags; one window's accounts are made once."""
+    """For any jump of time and any tags; one window's accounts are made once."""
     memory = AccountMemory()
     budgets = [a_budget(name=f"b{n}", window=window) for n, window in enumerate(windows)]
     if by_tag:

@@ -37,7 +37,7 @@ class Policy:
 
     @property
     def actions(self) -> set[str]:
-        """Every action that is granted, on whatever."""
+        """Every granted action, on any resource."""
         return {action for statement in self.statements for action in statement["Action"]}
 
     def allows(self, permission: Permission) -> bool:

@@ -210,7 +210,7 @@ def test_what_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
 async def test_accounts_left_behind_are_an_error_of_the_invocation(
     invoke: Invoker, store: Store, proxy: FaultProxy
 ) -> None:
-    """Nobody reads what a scheduled function returns, but everybody can alarm on its errors."""
+    """The result of a scheduled function is not read, but its errors raise an alarm."""
     account = await count_a_request(store)
     proxy.next("PutItem", Canned({"__type": "com.amazon.coral.service#AccessDeniedException"}))
 
@@ -238,7 +238,7 @@ async def test_an_authorization_that_could_not_be_charged_is_one_too(
 async def leave_an_authorization(store: Store) -> None:
     """An instance grants it and is gone, and then it expires.
 
-    That was so long ago that its chapter of the log is over, and is filed by whoever comes next.
+    That was so long ago that its chapter of the log is over, and the next writer files it.
     """
     gone = AuthorizingInstance(store, ManualClock(SystemClock().now_ms() - 2 * CHAPTER_MS))
     await gone.authorize(a_policy(budgets=(a_budget(),)), hold_secs=10)

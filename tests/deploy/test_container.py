@@ -170,7 +170,7 @@ def test_the_health_check_tells_health(server: HTTPServer, status: int, healthy:
 
 
 def test_the_health_check_fails_if_nobody_listens() -> None:
-    """A port that was given back is one that nobody listens on."""
+    """A free port."""
     with HTTPServer(("127.0.0.1", 0), Health) as server:
         port = server.server_port
 

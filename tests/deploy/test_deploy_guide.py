@@ -58,13 +58,13 @@ def test_every_command_that_it_names_exists() -> None:
 
 
 def test_the_files_to_keep_are_called_so() -> None:
-    """Whoever follows the guide backs up the right files."""
+    """A reader of the guide backs up the right files."""
     assert f"`{KEY_FILE}` in the data folder" in GUIDE
     assert f"`{PEPPER_FILE}` in the data folder" in GUIDE
 
 
 def test_a_restore_covers_every_table() -> None:
-    """A table that is left behind would be made anew, empty."""
+    """A table that is left behind would be created again, empty."""
     loops = re.findall(r"^for table in ((?:[^;]|\\\n)+); do$", GUIDE, re.MULTILINE)
 
     assert len(loops) == 2
@@ -112,7 +112,7 @@ def test_prometheus_looks_where_the_metrics_are() -> None:
 
 @pytest.mark.parametrize("name", ["compose.yaml", "deploy/pricekeeper.service"])
 def test_nothing_is_killed_while_it_drains(name: str) -> None:
-    """Whoever stops the service waits longer than the service needs."""
+    """The service has more time to stop than it needs."""
     text = (ROOT / name).read_text(encoding="utf-8")
     (seconds,) = re.findall(r"^\s*(?:stop_grace_period: |TimeoutStopSec=)(\d+)", text, re.MULTILINE)
 

@@ -101,7 +101,7 @@ async def test_the_service_needs_exactly_its_policy(proxy: FaultProxy, prefix: s
 
 
 def test_no_entry_of_the_audit_trail_can_be_removed_or_changed() -> None:
-    """By whoever has the service's role and nothing else; to put is all that it needs."""
+    """With the service's role alone; it only needs to put."""
     table = f"{PREFIX_DEFAULT}{AUDIT_TRAIL.name}"
     granted = {permission.action for permission in Policy.read(SERVICE).granted([table])}
     assert "dynamodb:PutItem" in granted

@@ -83,7 +83,7 @@ async def read_counter(path: Path) -> int:
 async def test_a_backup_under_load_holds_what_was_acknowledged_before_it(
     store: Store, source: Path, target: Path
 ) -> None:
-    """Writers go on meanwhile; the copy is from one moment, not before the start of the backup."""
+    """Writers continue meanwhile; the copy is from one moment, after the start of the backup."""
     bump = Update(CONFIG, COUNTER, (Add("n", 1),))
     for _ in range(WRITES_BEFORE):
         await store.update(bump)
@@ -103,7 +103,7 @@ async def test_a_backup_under_load_holds_what_was_acknowledged_before_it(
 async def test_copying_the_file_alone_would_lose_commits(
     store: Store, source: Path, target: Path
 ) -> None:
-    """Why there is a program for it: what was committed last is in the log beside the file."""
+    """Why there is a program for it: the last commits are in the log beside the file."""
     await store.put(Put(CONFIG, {"PK": COUNTER.pk, "SK": COUNTER.sk, "n": 1}))
     copied_by_hand = await asyncio.to_thread(source.read_bytes)
 
@@ -151,7 +151,7 @@ def test_a_copy_that_can_not_take_its_place_is_removed(source: Path, target: Pat
 
 
 def test_the_unit_keeps_everything_in_its_own_folder() -> None:
-    """Store and keys are where systemd lets the service write, and nobody else read."""
+    """Store and keys are where systemd lets the service write, and no other user read."""
     service = unit()["Service"]
     given = dict(line.split("=", 1) for line in service["Environment"])
     folder = f"/var/lib/{service['StateDirectory'][0]}"

@@ -1,4 +1,4 @@
-"""What is installed is what was chosen: by version, by hash, and by who builds it."""
+"""Only chosen packages are installed: by version, by hash, and by builder."""
 
 import os
 import re
@@ -188,7 +188,7 @@ def test_the_audit_looks_at_what_is_deployed() -> None:
 
 
 def test_the_command_line_looks_for_what_its_extra_brings() -> None:
-    """Whoever lacks a package of it is told to install the extra; two can be done without."""
+    """A missing package names the extra to install; two are optional."""
     optional = {"tzdata", "uvloop"}
     declared = names(project()["project"]["optional-dependencies"]["server"])
     brought = {

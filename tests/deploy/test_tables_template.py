@@ -31,7 +31,7 @@ def client(dynamodb_local: str) -> Iterator[Any]:
 
 
 def test_the_committed_template_is_up_to_date() -> None:
-    """Whoever changes a table makes the template anew."""
+    """A changed table needs a new template."""
     assert cloudformation.main(["--check"]) == 0
 
 
@@ -93,7 +93,7 @@ async def test_the_store_finds_nothing_left_to_do(
 async def test_it_makes_what_the_store_makes(
     template: dict[str, Any], client: Any, dynamodb_local: str, prefix: str
 ) -> None:
-    """Key, key types, billing and expiry are the same, whoever made the table."""
+    """Key, key types, billing and expiry are the same from both makers of a table."""
     stored, templated = f"{prefix}store-", f"{prefix}template-"
     location = DynamoDbLocation(REGION, stored, dynamodb_local)
     store = await open_store(location, clock=SystemClock())

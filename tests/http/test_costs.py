@@ -544,4 +544,4 @@ def test_a_limit_of_the_api_costs_one_unit_alone_and_next_to_nothing_in_company(
             return world.units()[0] - before
 
         assert write_units(100, 10) <= 3
-        assert 10 <= write_units(10, 60_000) <= 11  # and what was left of the block
+        assert 10 <= write_units(10, 60_000) <= 11  # and the rest of the block

@@ -1,4 +1,4 @@
-"""The API limits itself, by its own limiter: how much, whom, and what a caller is told."""
+"""The API limits, by their own limiter: how much, for which caller, and with which answer."""
 
 import secrets
 import uuid
@@ -30,7 +30,7 @@ TOLD = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
 
 @pytest.fixture(scope="module")
 def default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
-    """A tenant of a server that nobody has configured in this respect."""
+    """A tenant of a server with default limits."""
     environment = {name: value for name, value in ENVIRONMENT.items() if name != SETTING}
     with running_server(tmp_path_factory.mktemp("default"), environment=environment) as server:
         yield Tenant(Api(server.url)).register()
@@ -55,7 +55,7 @@ def login(tenant: Tenant, secret: str | None = None) -> Reply:
 
 
 def until_refused(kind: str, attempt: Callable[[], Reply]) -> tuple[list[int], Reply]:
-    """Try until that is too often, however slow we are: what was answered, and the refusal."""
+    """Try until it is too often, however slow we are: the answers, and the refusal."""
     statuses: list[int] = []
     for _ in range(2 * NARROW[kind]):
         reply = attempt()
@@ -164,7 +164,7 @@ def retrieval_token(tenant: Tenant) -> str:
 
 
 def test_what_is_left_goes_down(default: Tenant) -> None:
-    """One failure less each time, whoever counts; a kind with a larger limit goes in blocks."""
+    """One failure less each time, for any counter; a kind with a larger limit goes in blocks."""
     left = [int(login(default, "wrong").headers["ratelimit-remaining"]) for _ in range(3)]
     assert left == [left[0], left[0] - 1, left[0] - 2]
 
@@ -218,7 +218,7 @@ def test_limits_in_memory_ask_the_store_for_nothing(tmp_path: Path) -> None:
 
 
 def test_claims_beyond_the_limit_are_refused(narrow: Tenant) -> None:
-    """Nobody tries out retrieval tokens; the refusal has the body of every other problem."""
+    """Guessing retrieval tokens is limited; the refusal has the body of every other problem."""
     statuses, refused = until_refused(
         "claim", lambda: narrow.api.call("POST", CLAIM, {"token": "pkr_guess"})
     )
@@ -361,7 +361,7 @@ def test_a_warm_selection_does_not_ask_the_store(default: Tenant) -> None:
 
 @pytest.fixture
 async def limits() -> AsyncIterator[tuple[ApiLimits, ManualClock]]:
-    """The limits of an instance, on a clock that moves when it is told to."""
+    """The limits of an instance, on a clock that the test moves."""
     clock = ManualClock()
     store = await open_store(SqliteLocation(MEMORY), clock=clock, meter=StoreMeter())
     await store.create_tables()
@@ -371,7 +371,7 @@ async def limits() -> AsyncIterator[tuple[ApiLimits, ManualClock]]:
 
 
 async def admitted(limits: ApiLimits, clock: ManualClock) -> tuple[int, int]:
-    """What one more request is told: how many are left, and when there are all again."""
+    """The answer to one more request: how many are left, and when all are available again."""
     now_ms = clock.now_ms()
     headers = limits.admit_at_once("selection", "client/x", now_ms)
     if headers is None:

@@ -1,4 +1,4 @@
-"""Adopting the usage of another service: what is taken, and what stays as it is."""
+"""Adopting the usage of another service: what is taken, and what is left unchanged."""
 
 from random import Random
 
