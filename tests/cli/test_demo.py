@@ -72,7 +72,7 @@ def test_without_a_terminal_there_are_plain_lines(cli: Cli) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     for told in (
-        "denied: long_jobs has 0 of 1 tokens", "waited as told", "a duplicate, not counted",
+        "denied: long_jobs has 0 of 1 tokens", "granted after the wait", "a duplicate, not counted",
         "its token refused", "premium → standard", "standard → economy", "quotas reset",
         "✓ equal", "pricekeeper usage show",
     ):  # fmt: skip
