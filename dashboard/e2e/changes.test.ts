@@ -41,7 +41,7 @@ describe("what is changed from the page", () => {
       await limit.fill("lots");
       await dialog.getByLabel("Reason").fill("a busy week");
       await dialog.getByRole("button", { name: "Set the limit" }).click();
-      await dialog.getByRole("alert").getByText("must be dollars").waitFor();
+      await dialog.getByRole("alert").getByText("in dollars").waitFor();
       await limit.fill("1,250.000001");
       await dialog.getByRole("button", { name: "Set the limit" }).click();
       await dialog.waitFor({ state: "hidden" });
