@@ -48,8 +48,8 @@ from pricekeeper.metering.journal import (
     Terms,
     address_of,
     encode_entry,
+    encode_terms,
     lanes_of,
-    store_form,
 )
 from pricekeeper.metering.journal_items import (
     PostedRegion,
@@ -83,7 +83,7 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 def a_page(policy: Policy, at_ms: int, random: Random) -> list[Put | Update]:
     """A full page of records, with what marks it and what it came to."""
     label, day = policy.model_ordering[0], org_day(policy.timezone, at_ms)
-    terms = store_form(
+    terms = encode_terms(
         Terms(policy.scope_key, policy.client.app_id, label, day, "default", "v1", "bench")
     )
     first = address_of(new_request_id(at_ms)) or Address("")

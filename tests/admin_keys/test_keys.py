@@ -43,7 +43,7 @@ class TestOneKey:
         issued = await create(here, role=Role.OPERATOR, coverage=only(org_id))
         shown = await here.find(issued.text.reveal())
         assert shown is not None
-        assert shown.counts
+        assert shown.is_valid
         authority = shown.key.authority
         assert (authority.kind, authority.role) == (KeyKind.ADMIN_KEY, Role.OPERATOR)
         assert authority.coverage == only(org_id)
@@ -134,7 +134,7 @@ class TestTheEnd:
         for one in (here, there):
             shown = await one.find(issued.text.reveal())
             assert shown is not None
-            assert not shown.counts
+            assert not shown.is_valid
 
     async def test_a_rotation_without_grace(
         self, here: AdminKeys, there: AdminKeys, clock: MovableClock

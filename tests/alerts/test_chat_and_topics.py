@@ -24,7 +24,7 @@ from pricekeeper.alerts.alert import (
 from pricekeeper.alerts.channel import ChannelAddress
 from pricekeeper.alerts.channels import OpenChannel
 from pricekeeper.alerts.sns import Topics, publish_fields
-from pricekeeper.alerts.webhook import HttpSender, send_to_slack
+from pricekeeper.alerts.webhook import HttpSender, send_to_chat
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import DeliveryError
 from pricekeeper.values import OrgId
@@ -65,10 +65,10 @@ def channel(kind: ChannelKind, url: str) -> OpenChannel:
 async def test_a_chat_gets_words_in_which_nothing_is_a_command(endpoint: Endpoint) -> None:
     """Names of organisations can't mention; the id shows a repeated alert."""
     http = HttpSender(LOOPBACK)
-    await send_to_slack(http, channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
+    await send_to_chat(http, channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
     endpoint.answer = lambda _: 404
     with pytest.raises(DeliveryError, match="answered HTTP 404") as failed:
-        await send_to_slack(http, channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
+        await send_to_chat(http, channel(ChannelKind.SLACK, endpoint.url), ALERT.id, BODY)
     await http.close()
 
     assert failed.value.is_refused

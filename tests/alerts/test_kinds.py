@@ -10,7 +10,7 @@ from alerts.conftest import APP, COST_USD_MICROS, USD, Instance, Org
 from metering.conftest import CATALOGUE, ECONOMY, LABELS, PREMIUM, STANDARD
 from minting import minted
 from pricekeeper.alerts import AlertKind
-from pricekeeper.alerts.findings import ASKED_MIN, KEYS_MAX, UNSETTLED_MIN, DeniedShares
+from pricekeeper.alerts.findings import ASKED_MIN, KEYS_MAX, UNSETTLED_MIN, BadShares
 from pricekeeper.alerts.items import StoredAlert
 from pricekeeper.errors import UnpricedUsageError
 from pricekeeper.metering import Usage
@@ -182,7 +182,7 @@ class TestDenials:
         assert alert["about"]["since"] == "2030-01-15T12:00:00Z"
 
     def test_a_flood_of_clients_fills_a_bounded_memory(self) -> None:
-        shares: DeniedShares[int] = DeniedShares(1_000)
+        shares: BadShares[int] = BadShares(1_000)
         for number in range(KEYS_MAX + 100):
             shares.note(number, 1, 1, 0)
 

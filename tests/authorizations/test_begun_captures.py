@@ -41,7 +41,7 @@ def begin(instance: Instance, policy: Policy, granted: Authorization, failures: 
 
 
 async def balances(instance: Instance, policy: Policy, clock: SettableClock) -> set[Balance]:
-    accounts = instance.ledger.find(policy, "premium", {}, clock.now_ms())
+    accounts = instance.ledger.accounts_for(policy, "premium", {}, clock.now_ms())
     return set((await instance.ledger.read(accounts)).values())
 
 

@@ -41,7 +41,7 @@ WAYS: dict[str, Settle] = {
 
 
 async def balance(instance: Instance, policy: Policy, at_ms: int) -> Balance:
-    accounts = instance.ledger.find(policy, "premium", {}, at_ms)
+    accounts = instance.ledger.accounts_for(policy, "premium", {}, at_ms)
     (found,) = (await instance.ledger.read(accounts)).values()
     return found
 

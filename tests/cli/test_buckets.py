@@ -41,7 +41,7 @@ def drain(client: Client, resource: str, *, ahead_secs: int = 0) -> int:
     async def spree() -> int:
         clock = SystemClock()
         store = await open_store(read_settings(os.environ).store, clock=clock)
-        entity = (await Tenants(store, clock, ()).get(client)).bucket_entity
+        entity = (await Tenants(store, clock, ()).read_registered_policy(client)).bucket_entity
         leapt = ManualClock(clock.now_ms() + ahead_secs * 1_000)
         limiter = Limiter(store, clock=leapt, limits=[RPM])
         taken = 0

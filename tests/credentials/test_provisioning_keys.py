@@ -71,7 +71,7 @@ async def test_a_key_does_not_rest_where_it_could_be_read(
     item = await one.item(Client(org))
     assert key not in str(item)
     assert item[HASH].startswith("hmac-sha256$")
-    policy = await one.tenants.get(Client(org))
+    policy = await one.tenants.read_registered_policy(Client(org))
     assert HASH not in str(policy)
     assert key not in repr(Secret(key))
 

@@ -138,7 +138,7 @@ def test_hours_are_read_once_an_hour(world: World, tenant: Tenant) -> None:
         store: Store = await open_store(world.settings.store, clock=world.clock, meter=meter)
         try:
             tenants = Tenants(store, world.clock, frozenset())
-            policy = await tenants.get(Client(OrgId(tenant.org_id)))
+            policy = await tenants.read_registered_policy(Client(OrgId(tenant.org_id)))
             history = SpendHistory(store, world.clock)
             counts = []
             for _ in range(2):

@@ -30,7 +30,7 @@ def test_a_closed_tick_stays_in_the_total_and_is_forgotten_by_itself() -> None:
     assert fold is not None
     assert (fold.total, fold.closed, fold.parts) == (some(3), 5, {6: some(2)})
     assert fold.forward({5: some(1), 6: some(2)}, 6, 5) is None
-    assert fold.with_found({5: some(1), 6: some(2)}) == some(3)
+    assert fold.counters_with({5: some(1), 6: some(2)}) == some(3)
 
 
 def test_nothing_new_changes_nothing() -> None:

@@ -18,14 +18,14 @@ from pricekeeper.metering.journal import (
     Terms,
     address_of,
     encode_entry,
-    entry_on,
+    encode_terms,
     flags_of,
     is_full,
     lanes_of,
     private_name,
+    record_on,
     records_on,
     request_id_of,
-    store_form,
     weight_of,
 )
 from pricekeeper.metering.journal_items import Written, page_update
@@ -45,7 +45,7 @@ def an_entry(**changes: Any) -> JournalEntry:
         "nonce": b"n" * 6,
         "sent_at_ms": NOW_MS,
         "lag_ms": 12,
-        "terms": store_form(PLAIN).ref,
+        "terms": encode_terms(PLAIN).ref,
         "flags": 0,
         "cost_usd_picos": 10**19,
         "input_tokens": 10**9,
@@ -102,7 +102,7 @@ def test_no_name_of_a_record_is_another_attributes() -> None:
     """Only names of records have their length."""
     address = address_of(minted(NOW_MS))
     assert address is not None
-    terms = store_form(PLAIN).name
+    terms = encode_terms(PLAIN).name
     lengths = {len(name) for name in ("PK", "SK", "n", "expires_at_epoch", terms)}
     assert {len(address.name), len(private_name(98))}.isdisjoint(lengths)
 
@@ -114,16 +114,16 @@ def test_no_name_of_a_record_is_another_attributes() -> None:
         st.binary(min_size=6, max_size=13),
         MOMENTS,
         st.integers(min_value=-300_000, max_value=90_000_000),
-        st.just(store_form(PLAIN).ref),
+        st.just(encode_terms(PLAIN).ref),
         st.integers(min_value=0, max_value=3),
         *[st.integers(min_value=0, max_value=10**19)] * 6,
     )
 )
 def test_what_is_written_is_read(entry: JournalEntry) -> None:
     """Every field of a record, and the terms that it names."""
-    terms, name = store_form(PLAIN), private_name(0)
+    terms, name = encode_terms(PLAIN), private_name(0)
     page = {"PK": "p", "SK": "019b0000000", name: encode_entry(entry), terms.name: terms.data}
-    found = entry_on(page, name)
+    found = record_on(page, name)
     assert found is not None
     assert (found.entry, found.terms) == (entry, PLAIN)
     assert list(records_on(page)) == [found]
@@ -138,8 +138,8 @@ def test_terms_have_the_same_name_everywhere_and_others_another() -> None:
     """The name is made of what they say."""
     again = Terms("ORG#1#APP#web", "web", "premium", "20260110", "default", "v1", "config")
     other = Terms("ORG#1#APP#web", "web", "premium", "20260111", "default", "v1", "config")
-    assert store_form(PLAIN) == store_form(again)
-    assert store_form(PLAIN).name != store_form(other).name
+    assert encode_terms(PLAIN) == encode_terms(again)
+    assert encode_terms(PLAIN).name != encode_terms(other).name
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_terms_have_the_same_name_everywhere_and_others_another() -> None:
 )
 def test_what_is_no_record_is_never_nothing(damage: dict[str, Any]) -> None:
     """The page is unreadable, even if its other records are fine."""
-    terms = store_form(PLAIN)
+    terms = encode_terms(PLAIN)
     good = {private_name(0): encode_entry(an_entry()), terms.name: terms.data}
     page = {"PK": "p", "SK": "019b0000000", **good, **damage}
     with pytest.raises(UnreadableItemError):
@@ -176,7 +176,7 @@ def test_no_page_comes_near_the_largest_item() -> None:
                 (f"{number:06}{n:02}".ljust(TAG_BYTES_MAX, "k"), random_tag)
                 for n in range(TAGS_MAX)
             )
-            terms = store_form(Terms(*PLAIN_FIELDS, None, tags))
+            terms = encode_terms(Terms(*PLAIN_FIELDS, None, tags))
             data = encode_entry(an_entry(terms=terms.ref))
             records.append(Written(f"{number:014}", data, terms, weight_of(terms)))
         page = page_update(key, records[:-1], 1).apply(page)
@@ -190,7 +190,7 @@ PLAIN_FIELDS = ("ORG#1#APP#web", "web", "premium", "20260110", "default", "v1", 
 
 def test_a_page_of_plain_records_is_one_write_unit_at_first() -> None:
     """A record alone is well under 1 KB; a page that is full of them is under 20."""
-    terms = store_form(PLAIN)
+    terms = encode_terms(PLAIN)
     written = [
         Written(f"{n:014}", encode_entry(an_entry()), terms, weight_of(terms)) for n in range(163)
     ]

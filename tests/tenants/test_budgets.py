@@ -194,11 +194,11 @@ class TestStore:
         made = await tenants.put_org(org_id, org_body(**settings, tag_keys=["team"]), BY)
         assert made.policy.org_budgets == (*org(budgets=[MONTHLY]).budgets, FULL_VALUE)
         assert made.policy.quota_enforcement is QuotaEnforcement.STRICT
-        assert await tenants.get(Client(org_id)) == made.policy
+        assert await tenants.read_registered_policy(Client(org_id)) == made.policy
         app = await tenants.put_app(org_id, APP, app_body(budgets=[FULL]), BY)
         assert app.policy.budgets == (FULL_VALUE,)
         assert app.policy.org_budgets == made.policy.org_budgets
-        assert await tenants.get(Client(org_id, APP)) == app.policy
+        assert await tenants.read_registered_policy(Client(org_id, APP)) == app.policy
 
     async def test_an_update_replaces_them(self, tenants: Tenants, org_id: OrgId) -> None:
         changed = org_body(budgets=[MONTHLY], quota_enforcement="STRICT")
@@ -207,7 +207,7 @@ class TestStore:
         app = await tenants.put_app(org_id, APP, app_body(), BY)
         assert (app.policy.budgets, len(app.policy.org_budgets)) == ((), 1)
         await tenants.put_org(org_id, org_body(), BY)
-        read = await tenants.get(Client(org_id))
+        read = await tenants.read_registered_policy(Client(org_id))
         assert (read.org_budgets, read.quota_enforcement) == ((), QuotaEnforcement.ADVISORY)
 
     async def test_a_tag_that_a_budget_needs_can_not_be_removed(
@@ -219,7 +219,7 @@ class TestStore:
         with pytest.raises(InvalidConfigError) as refusal:
             await tenants.put_org(org_id, org_body(budgets=budgets, tag_keys=["user"]), BY)
         assert [error.field for error in refusal.value.errors] == ["budgets[0].per_tag"]
-        assert await tenants.get(Client(org_id)) == made.policy
+        assert await tenants.read_registered_policy(Client(org_id)) == made.policy
 
     async def test_an_app_keeps_a_budget_whose_tag_is_removed(
         self, tenants: Tenants, org_id: OrgId
@@ -228,7 +228,7 @@ class TestStore:
         await tenants.put_org(org_id, org_body(tag_keys=["team"]), BY)
         await tenants.put_app(org_id, APP, app_body(budgets=[FULL]), BY)
         await tenants.put_org(org_id, org_body(tag_keys=[]), BY)
-        assert (await tenants.get(Client(org_id, APP))).budgets == (FULL_VALUE,)
+        assert (await tenants.read_registered_policy(Client(org_id, APP))).budgets == (FULL_VALUE,)
         with pytest.raises(InvalidConfigError):
             await tenants.put_app(org_id, APP, app_body(budgets=[FULL]), BY)
         again = await tenants.put_app(org_id, APP, app_body(budgets=[MONTHLY]), BY)
@@ -268,9 +268,9 @@ class TestStore:
         change = (Set("budgets", stored),)
         await store.update(Update(CONFIG, Key(f"ORG#{org_id}", "ORG"), change))
         with pytest.raises(UnreadableItemError, match="budgets"):
-            await tenants.get(Client(org_id))
+            await tenants.read_registered_policy(Client(org_id))
         await tenants.put_org(org_id, org_body(budgets=[MONTHLY]), BY)
-        assert len((await tenants.get(Client(org_id))).org_budgets) == 1
+        assert len((await tenants.read_registered_policy(Client(org_id))).org_budgets) == 1
 
     async def test_an_enforcement_that_makes_no_sense_is_never_taken_for_advice(
         self, tenants: Tenants, store: Store, org_id: OrgId
@@ -279,4 +279,4 @@ class TestStore:
         change = (Set("quota_enforcement", "strict"),)
         await store.update(Update(CONFIG, Key(f"ORG#{org_id}", "ORG"), change))
         with pytest.raises(UnreadableItemError, match="quota_enforcement"):
-            await tenants.get(Client(org_id))
+            await tenants.read_registered_policy(Client(org_id))

@@ -49,7 +49,7 @@ def because(reason: str) -> Attribution:
 
 async def freeze_of(tenants: Tenants, client: Client) -> Freeze | None:
     """Read the store, past the cache."""
-    return (await tenants.get(client)).freeze
+    return (await tenants.read_registered_policy(client)).freeze
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ class TestWhatHolds:
         self, tenants: Tenants, clock: ShiftedClock, app: Client
     ) -> None:
         """The check of the policy raises; reading it does not."""
-        (await tenants.get(app)).require_unfrozen()
+        (await tenants.read_registered_policy(app)).require_unfrozen()
         freeze = await tenants.freeze(app, DEPLOYMENT)
         with pytest.raises(FrozenError) as told:
             (await tenants.find_policy(app.org_id, app.app_id)).require_unfrozen()
@@ -72,7 +72,7 @@ class TestWhatHolds:
         assert (error.scope, error.reason) == ("APP", "leaked")
         assert error.frozen_at_epoch == freeze.frozen_at_epoch
         assert abs(error.frozen_at_epoch - clock.now_epoch()) < 60
-        (await tenants.get(app.org)).require_unfrozen()
+        (await tenants.read_registered_policy(app.org)).require_unfrozen()
 
     async def test_an_organisations_freeze_is_its_apps_too(
         self, tenants: Tenants, app: Client
@@ -167,11 +167,11 @@ async def test_a_freeze_that_says_too_little_is_one_all_the_same(
     key = config_key(app)
     await tenants._store.update(Update(CONFIG, key, (Set("freeze", stored),)))  # type: ignore[arg-type]
     with pytest.raises(FrozenError):
-        (await tenants.get(app)).require_unfrozen()
+        (await tenants.read_registered_policy(app)).require_unfrozen()
     with pytest.raises(NotPermittedError):
         await tenants.unfreeze(app, of_org(app.org_id))
     assert await tenants.unfreeze(app, DEPLOYMENT)
-    (await tenants.get(app)).require_unfrozen()
+    (await tenants.read_registered_policy(app)).require_unfrozen()
 
 
 class TestAuthority:
@@ -432,7 +432,7 @@ async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(
                         await tenants.freeze(client, because(f"step {step}"))
                 except (OutcomeUnknownError, StoreUnavailableError):
                     continue
-                freeze = (await sound.get(client)).freeze
+                freeze = (await sound.read_registered_policy(client)).freeze
                 wanted = None if step % 3 == 2 else f"step {step}"
                 assert (None if freeze is None else freeze.reason) == wanted
                 cached = tenants._cache.get(client)

@@ -88,7 +88,7 @@ class TestOneLostReply:
         shaky.transact = go_dark  # type: ignore[method-assign]
         (put,) = await turns.run(tenants.put_org(org_id, org_body(), BY))
         assert isinstance(put, OutcomeUnknownError)
-        assert (await sound.get(Client(org_id))).org_name == "Sample"
+        assert (await sound.read_registered_policy(Client(org_id))).org_name == "Sample"
 
     async def test_an_update_is_recognised_by_its_entry(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
@@ -101,7 +101,7 @@ class TestOneLostReply:
         saved = await under(REPLY_LOST, store, clock, "put_org", org_id, body, BY)
         assert isinstance(saved, Saved)
         assert saved.policy.session_limit == 7
-        assert (await sound.get(Client(org_id))).session_limit == 7
+        assert (await sound.read_registered_policy(Client(org_id))).session_limit == 7
 
     async def test_the_end_of_tokens_that_was_sent_twice_is_recognised_by_its_effect(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
@@ -110,10 +110,10 @@ class TestOneLostReply:
         await sound.put_org(org_id, org_body(), BY)
         client = Client(org_id)
         for faults in (SENT_TWICE, REPLY_LOST):
-            before = (await sound.get(client)).token_generation
+            before = (await sound.read_registered_policy(client)).token_generation
             ended = await under(faults, store, clock, "end_tokens_issued_before_now", client)
             assert ended is None
-            assert (await sound.get(client)).token_generation != before
+            assert (await sound.read_registered_policy(client)).token_generation != before
 
     async def test_a_deletion_is_recognised(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
@@ -124,7 +124,7 @@ class TestOneLostReply:
         assert await under(REPLY_LOST, store, clock, "delete_app", org_id, APP, BY) is None
         assert await under(REPLY_LOST, store, clock, "delete_org", org_id, BY) is None
         with pytest.raises(NotFoundError):
-            await sound.get(Client(org_id))
+            await sound.read_registered_policy(Client(org_id))
 
     async def test_a_deletion_that_never_arrived_is_unknown(
         self, store: Store, clock: ManualClock, sound: Tenants, org_id: OrgId
@@ -163,7 +163,7 @@ async def test_what_was_acknowledged_is_never_undone_by_a_late_copy(
                 except (OutcomeUnknownError, StoreUnavailableError):
                     continue
                 assert saved.policy.session_limit == limit
-                assert (await sound.get(Client(org_id))).session_limit == limit
+                assert (await sound.read_registered_policy(Client(org_id))).session_limit == limit
                 cached = tenants._cache.get(Client(org_id))
                 assert cached is None or cached.session_limit == limit
 
@@ -230,7 +230,7 @@ async def test_whatever_happens_the_list_agrees_and_no_app_outlives_its_org(
         counts = org is not None and app is not None
         counts = counts and app["org_incarnation"] == org["incarnation"]  # type: ignore[index]
         try:
-            await sound.get(Client(org_id, APP))
+            await sound.read_registered_policy(Client(org_id, APP))
         except NotFoundError:
             assert not counts, seed
         else:

@@ -134,7 +134,7 @@ class TestOnAStore:
             Client(org_id), {"session_limit": None, "quotas": {"premium": 1}}, BY
         )
         assert not saved.created
-        assert saved.policy == await tenants.get(Client(org_id))
+        assert saved.policy == await tenants.read_registered_policy(Client(org_id))
         assert saved.policy.session_limit == 5
         assert saved.policy.quotas == {"premium": 1, "standard": 5_000_000}
         for name in ("org_budgets", "rate_limits", "tag_keys", "quota_enforcement", "timezone"):
@@ -153,7 +153,7 @@ class TestOnAStore:
         await tenants.patch(
             Client(org_id), {"session_limit": 11, "tight_mode_threshold_pct": 70}, BY
         )
-        policy = await tenants.get(Client(org_id, APP))
+        policy = await tenants.read_registered_policy(Client(org_id, APP))
         assert (policy.session_limit, policy.tight_mode_threshold_pct) == (11, 60)
 
     async def test_the_first_limit_of_an_app_is_its_own(
@@ -175,7 +175,7 @@ class TestOnAStore:
     ) -> None:
         """Every bad field is named, also one that was right before the patch."""
         await tenants.put_org(org_id, FULL, BY)
-        before = await tenants.get(Client(org_id))
+        before = await tenants.read_registered_policy(Client(org_id))
         patch: dict[str, Any] = {
             "org_name": None,
             "tag_keys": [],
@@ -190,7 +190,7 @@ class TestOnAStore:
             *("org_name", "budgets[1].per_tag", "quotas.standard", "timezone"),
             *("unheard_of", "rate_limits.premium.rpm.capacity"),
         }
-        assert await tenants.get(Client(org_id)) == before
+        assert await tenants.read_registered_policy(Client(org_id)) == before
 
     async def test_the_shard_count_stays(self, tenants: Tenants, org_id: OrgId) -> None:
         """Whether it is to be another one or to be removed."""
@@ -260,7 +260,7 @@ async def test_patches_of_different_fields_at_once_all_hold(
         for change, one in zip(changes, saved, strict=True):
             for name in change.keys() & set(NUMBERS):
                 assert getattr(one.policy, name) == 60 + step
-        policy = await first.get(Client(org_id, None if kind == "org" else APP))
+        policy = await first.read_registered_policy(Client(org_id, None if kind == "org" else APP))
         assert [getattr(policy, name) for name in NUMBERS] == [60 + step] * len(NUMBERS)
         assert {name: policy.rate_limits["*"][name].capacity for name in limits} == dict.fromkeys(
             limits, 10 + step
@@ -286,7 +286,7 @@ async def test_a_patch_that_never_gets_its_turn_says_so(
 
     with pytest.raises(ContendedError):
         await Tenants(InBetween(), clock, LABELS).patch(Client(org_id), {"session_limit": 3}, BY)  # type: ignore[arg-type]
-    assert (await sound.get(Client(org_id))).session_limit == 5
+    assert (await sound.read_registered_policy(Client(org_id))).session_limit == 5
 
 
 async def test_a_lost_reply_is_harmless_to_repeat(
@@ -332,7 +332,10 @@ async def test_whatever_is_lost_late_or_sent_twice_an_acknowledged_patch_holds(
                     continue
                 assert getattr(saved.policy, name) == value
                 fresh = Tenants(store, clock, LABELS)
-                assert getattr(await fresh.get(Client(org_id, AppId(APP))), name) == value
+                assert (
+                    getattr(await fresh.read_registered_policy(Client(org_id, AppId(APP))), name)
+                    == value
+                )
 
         works = [patch(name, shaky, org_id, turns) for name in NUMBERS[:2]]
         assert await turns.run(*works) == [None, None], seed

@@ -68,7 +68,7 @@ async def test_a_list_entry_stands_and_falls_with_its_organisation(
         for number in range(4):
             client = Client(org_id, AppId(f"app-{number}"))
             try:
-                policy = await Tenants(store, clock, LABELS).get(client)
+                policy = await Tenants(store, clock, LABELS).read_registered_policy(client)
             except NotFoundError:
                 continue
             assert org is not None
@@ -104,7 +104,7 @@ async def test_deleting_never_takes_an_app_of_the_next_life(
     await tenants.put_app(org_id, APP, app_body(), BY)
     await tenants.put_app(org_id, AppId("old"), app_body(), BY)
     await Tenants(InBetween(), clock, LABELS).delete_org(org_id, BY)  # type: ignore[arg-type]
-    assert (await tenants.get(Client(org_id, APP))).session_limit == 9
+    assert (await tenants.read_registered_policy(Client(org_id, APP))).session_limit == 9
     assert await store.get(CONFIG, Key(f"ORG#{org_id}", "APP#old")) is None
 
 

@@ -46,17 +46,17 @@ class TestPut:
         updated = await tenants.put_org(org_id, org_body(org_name="Other"), BY)
         assert (created.created, updated.created) == (True, False)
         assert (created.policy.org_name, updated.policy.org_name) == ("Sample", "Other")
-        assert updated.policy == await tenants.get(Client(org_id))
+        assert updated.policy == await tenants.read_registered_policy(Client(org_id))
 
     async def test_what_was_put_is_what_is_read(self, tenants: Tenants, org_id: OrgId) -> None:
         """Through the store and back, to the last field."""
         body = org_body(rate_limits=LIMITS, agg_shard_count=16, tag_keys=["team", "feature"])
         created = await tenants.put_org(org_id, body, BY)
         assert created.policy.tag_keys == ("team", "feature")
-        assert await tenants.get(Client(org_id)) == created.policy
+        assert await tenants.read_registered_policy(Client(org_id)) == created.policy
         own = {"quotas": {"premium": 1, "standard": 2}, "rate_limits": LIMITS, "session_limit": 1}
         app = await tenants.put_app(org_id, APP, app_body(**own, model_ordering=["standard"]), BY)
-        assert await tenants.get(Client(org_id, APP)) == app.policy
+        assert await tenants.read_registered_policy(Client(org_id, APP)) == app.policy
 
     async def test_a_setting_without_a_default_can_be_removed(
         self, tenants: Tenants, store: Store, org_id: OrgId
@@ -65,13 +65,17 @@ class TestPut:
         cap = {"max_output_tokens_cap": 500}
         await tenants.put_org(org_id, org_body(**cap), BY)
         await tenants.put_app(org_id, APP, app_body(max_output_tokens_cap=900), BY)
-        assert (await tenants.get(Client(org_id))).max_output_tokens_cap == 500
-        assert (await tenants.get(Client(org_id, APP))).max_output_tokens_cap == 900
+        assert (await tenants.read_registered_policy(Client(org_id))).max_output_tokens_cap == 500
+        assert (
+            await tenants.read_registered_policy(Client(org_id, APP))
+        ).max_output_tokens_cap == 900
         await tenants.put_app(org_id, APP, app_body(), BY)
-        assert (await tenants.get(Client(org_id, APP))).max_output_tokens_cap == 500
+        assert (
+            await tenants.read_registered_policy(Client(org_id, APP))
+        ).max_output_tokens_cap == 500
         await tenants.patch(Client(org_id), dict.fromkeys(cap), BY)
         for client in (Client(org_id), Client(org_id, APP)):
-            assert (await tenants.get(client)).max_output_tokens_cap is None
+            assert (await tenants.read_registered_policy(client)).max_output_tokens_cap is None
         for sort_key in ("ORG", "APP#api"):
             item = await stored(store, CONFIG, Key(f"ORG#{org_id}", sort_key))
             assert item.keys().isdisjoint(cap)
@@ -100,7 +104,7 @@ class TestPut:
         await tenants.put_app(org_id, APP, app_body(session_limit=1, rate_limits=LIMITS), BY)
         again = await tenants.put_app(org_id, APP, app_body(tight_mode_threshold_pct=50), BY)
         assert (again.policy.session_limit, again.policy.tight_mode_threshold_pct) == (5, 50)
-        assert again.policy == await tenants.get(Client(org_id, APP))
+        assert again.policy == await tenants.read_registered_policy(Client(org_id, APP))
 
     async def test_no_update_touches_a_credential(
         self, tenants: Tenants, store: Store, org_id: OrgId
@@ -133,7 +137,7 @@ class TestPut:
             await tenants.put_org(org_id, org_body(timezone="Mars"), BY)
         assert meter.calls["transact"] == 0
         with pytest.raises(NotFoundError):
-            await tenants.get(Client(org_id))
+            await tenants.read_registered_policy(Client(org_id))
 
     async def test_an_app_needs_its_organisation(self, tenants: Tenants, org_id: OrgId) -> None:
         with pytest.raises(NotFoundError):
@@ -208,7 +212,7 @@ class TestPolicy:
         await here.find_policy(org_id)
         await there.put_org(org_id, org_body(session_limit=7), BY)
         assert (await here.find_policy(org_id)).session_limit == 5
-        assert (await here.get(Client(org_id))).session_limit == 7
+        assert (await here.read_registered_policy(Client(org_id))).session_limit == 7
         assert (await here.find_policy(org_id)).session_limit == 7
         await there.delete_org(org_id, BY)
         with pytest.raises(NotFoundError):
@@ -291,7 +295,7 @@ class TestListing:
         assert [policy.app_id for policy in listed] == ["a", "b", "c"]
         assert {policy.session_limit for policy in listed} == {9}
         assert rest.after is None
-        assert [await tenants.get(policy.client) for policy in listed] == listed
+        assert [await tenants.read_registered_policy(policy.client) for policy in listed] == listed
 
     async def test_a_missing_organisation_has_no_list(
         self, tenants: Tenants, org_id: OrgId

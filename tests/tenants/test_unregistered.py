@@ -45,7 +45,7 @@ async def test_it_does_not_count_as_a_client(tenants: Tenants, org: OrgId) -> No
     await tenants.find_policy(org, APP)
     for attempt in (
         tenants.find_registered_policy(org, APP),
-        tenants.get(Client(org, APP)),
+        tenants.read_registered_policy(Client(org, APP)),
         tenants.read_record(Client(org, APP)),
         tenants.delete_app(org, APP, BY),
     ):

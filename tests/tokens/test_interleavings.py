@@ -179,7 +179,7 @@ class World:
     async def _read_live(self) -> tuple[set[str], str]:
         """What lives now: the sessions, and what tokens outside the slots name instead."""
         listed = await self.calm.identity.list_sessions(self.member.id)
-        policy = await self.calm.tenants.get(self.member.client)
+        policy = await self.calm.tenants.read_registered_policy(self.member.client)
         return {str(session.id) for session in listed}, generation_sid(policy.token_generation)
 
     async def settle(self) -> None:

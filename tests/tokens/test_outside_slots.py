@@ -182,7 +182,7 @@ async def test_it_says_what_other_tokens_say(here: Instance, org: Member) -> Non
     )
     assert header == same_header
     assert claims_of(claims).keys() == claims_of(same_claims).keys()
-    policy = await here.tenants.get(org.client)
+    policy = await here.tenants.read_registered_policy(org.client)
     outside = await here.identity.introspect(org.id, made.token)
     inside = await here.identity.introspect(org.id, grant.access_token)
     assert outside is not None

@@ -75,7 +75,7 @@ class PresentedKey:
     """A key with a right text, and whether that text is still valid."""
 
     key: AdminKey
-    counts: bool
+    is_valid: bool
 
 
 class AdminKeys:
@@ -215,9 +215,9 @@ class AdminKeys:
         now_epoch, is_current = self._now_epoch(), match == items.HASH
         in_force = is_current or stored.previous_counts(now_epoch)
         if not in_force or stored.key.has_ended(now_epoch):
-            return PresentedKey(stored.key, counts=False)
+            return PresentedKey(stored.key, is_valid=False)
         await self._note_use(stored, text, now_epoch, is_current=is_current)
-        return PresentedKey(stored.key, counts=True)
+        return PresentedKey(stored.key, is_valid=True)
 
     def _match(self, stored: StoredKey | None, key_id: str, text: str) -> str | None:
         """The attribute whose hash matches the text.

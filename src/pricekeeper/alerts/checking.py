@@ -21,7 +21,7 @@ from pricekeeper.alerts.deciding import Decider
 from pricekeeper.alerts.findings import (
     DENIED_MS,
     UNSETTLED_MS,
-    DeniedShares,
+    BadShares,
     denial_findings,
     lag_findings,
     price_finding,
@@ -82,9 +82,9 @@ class Checks:
         self._reported: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
         self._anomalies_at_ms = 0
         self._secrets_day = ""
-        self.denials: DeniedShares[Client] = DeniedShares(DENIED_MS)
+        self.denials: BadShares[Client] = BadShares(DENIED_MS)
         """Calls by app, and the denied ones."""
-        self.unsettled: DeniedShares[OrgId] = DeniedShares(UNSETTLED_MS)
+        self.unsettled: BadShares[OrgId] = BadShares(UNSETTLED_MS)
         """Charged pico-dollars by organisation, and those of unsettled calls."""
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:

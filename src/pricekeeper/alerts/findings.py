@@ -51,8 +51,8 @@ class Share(NamedTuple):
 _NONE: Final = Share()
 
 
-class DeniedShares(Generic[K]):
-    """The shares of many clients in the present stretch of the clock."""
+class BadShares(Generic[K]):
+    """Shares of denied calls or unsettled money, in the present stretch of the clock."""
 
     def __init__(self, stretch_ms: int) -> None:
         self._stretch_ms = stretch_ms

@@ -23,7 +23,7 @@ from pricekeeper.alerts.mail import Mail
 from pricekeeper.alerts.meter import AlertMeter
 from pricekeeper.alerts.sns import Topics
 from pricekeeper.alerts.watching import Watcher
-from pricekeeper.alerts.webhook import HttpSender, send_to_slack, send_to_webhook
+from pricekeeper.alerts.webhook import HttpSender, send_to_chat, send_to_webhook
 from pricekeeper.audit import AuditTrail
 from pricekeeper.authority import ALL_ORGS, Attribution, Coverage
 from pricekeeper.clock import Clock
@@ -140,7 +140,7 @@ class Alerts:
         self._mail = Mail(self.channels.guard, clock)
         self._destinations: Mapping[ChannelKind, Send] = {
             ChannelKind.WEBHOOK: partial(send_to_webhook, self._http, clock),
-            ChannelKind.SLACK: partial(send_to_slack, self._http),
+            ChannelKind.SLACK: partial(send_to_chat, self._http),
             ChannelKind.SNS: Topics(clock, self.channels.guard).send,
             ChannelKind.EMAIL: self._mail.send,
         }

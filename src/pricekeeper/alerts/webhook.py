@@ -127,7 +127,7 @@ _LOOKALIKES: Final = str.maketrans({"&": "\uff06", "<": "\u2039", ">": "\u203a",
 """For code, where Slack needs escapes and Mattermost shows them."""
 
 
-async def send_to_slack(http: HttpSender, channel: OpenChannel, alert_id: str, body: bytes) -> None:
+async def send_to_chat(http: HttpSender, channel: OpenChannel, alert_id: str, body: bytes) -> None:
     """Post an alert as a chat message."""
     headers = {"Content-Type": "application/json", "Idempotency-Key": alert_id}
     message = msgspec.json.encode({"text": chat_text(body)})

@@ -27,7 +27,7 @@ from pricekeeper.authorizations.decision import (
     Wanted,
     terms_of,
 )
-from pricekeeper.authorizations.items import store_terms
+from pricekeeper.authorizations.items import encode_grant_terms
 from pricekeeper.authorizations.request import (
     AuthorizationRequest,
     Labels,
@@ -173,7 +173,7 @@ class Candidates:
         except UnpricedUsageError as error:
             self._prices.meter.unpriced[error.label] += 1
             raise
-        accounts = self._ledger.find(policy, label, request.tags, at_ms)
+        accounts = self._ledger.accounts_for(policy, label, request.tags, at_ms)
         if not self._ledger.were_opened(accounts):
             await self._ledger.open_for_calls(accounts)
         chain = self._chain(policy, label, accounts, by_gateway=request.by_gateway)
@@ -225,7 +225,7 @@ class Candidates:
             app_id = policy.app_id
             terms = GrantTerms(policy.client_id, app_id, label, held, (), keys, by_gateway)
             terms = terms_of(terms, buckets, (REQUESTS, TOKENS))
-            stored_terms = store_terms(policy.org_id, terms)
+            stored_terms = encode_grant_terms(policy.org_id, terms)
             alone = (Considered(label),)
             chain = CallChain(policy, accounts, buckets, terms, stored_terms, alone)
             self._chains.put(key, chain)

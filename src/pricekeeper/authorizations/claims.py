@@ -43,9 +43,9 @@ from pricekeeper.metering.journal import (
     PAGE_DIGITS,
     Address,
     address_of,
-    entry_on,
     is_full,
     lanes_of,
+    record_on,
     taken_for,
 )
 from pricekeeper.metering.journal_items import take_places_update
@@ -229,7 +229,7 @@ def _stored(page: Mapping[str, Any], name: str) -> _Stored:
     if name not in page:
         return _Stored(is_record=False, claim=None)
     claim = taken_for(page, name)
-    return _Stored(claim is None and entry_on(page, name) is not None, claim)
+    return _Stored(claim is None and record_on(page, name) is not None, claim)
 
 
 def _address(claim: Claim) -> Address:

@@ -23,7 +23,7 @@ from pricekeeper.authorizations.authorization import (
     HeldBucket,
     usual_tokens,
 )
-from pricekeeper.authorizations.items import store_terms
+from pricekeeper.authorizations.items import encode_grant_terms
 from pricekeeper.budgets import Balance, BudgetAccount, Kind
 from pricekeeper.errors import DeniedBy, Obstacle
 from pricekeeper.limiter import Debit, Limit, LimitStatus
@@ -299,7 +299,7 @@ def make_grant(wanted: Wanted, choice: ChosenCandidate) -> tuple[Grant, StoredTe
     terms, stored_terms = chain.terms, chain.stored_terms
     if wanted.consume is not None:
         terms = terms_of(terms, chain.buckets, wanted.consume)
-        stored_terms = store_terms(wanted.org_id, terms)
+        stored_terms = encode_grant_terms(wanted.org_id, terms)
     grant = Grant(
         terms,
         wanted.fingerprint,

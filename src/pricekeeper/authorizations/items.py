@@ -103,7 +103,7 @@ _decode_terms: Final = msgspec.msgpack.Decoder(_StoredTerms).decode
 _decode_grant: Final = msgspec.msgpack.Decoder(_StoredGrant).decode
 
 
-def store_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
+def encode_grant_terms(org_id: str, terms: GrantTerms) -> StoredTerms:
     """The terms as a sheet stores them; equal terms have the same name."""
     entities = dict.fromkeys(
         [*(one.key.pk.removesuffix(ACCOUNTS) for one in terms.accounts)]

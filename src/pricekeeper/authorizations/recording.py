@@ -92,7 +92,7 @@ class Recording:
         usage = _named(policy, seen.authorization, usage)
         submission = await self._metering.price_captured(policy, usage, grant.authorized_at_ms)
         capture = self._make_capture(usage, submission)
-        accounts = settler.ledger.find(
+        accounts = settler.ledger.accounts_for(
             policy, grant.terms.label, usage.tags, grant.authorized_at_ms
         )
         since = () if _are_held(accounts, grant) else await self._open_since(accounts, grant)
@@ -124,7 +124,7 @@ class Recording:
             )
         except PriceKeeperError:
             return None
-        accounts = self._settler.ledger.find(
+        accounts = self._settler.ledger.accounts_for(
             policy, grant.terms.label, usage.tags, grant.authorized_at_ms
         )
         if submission is None or not _are_held(accounts, grant):

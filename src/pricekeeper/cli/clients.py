@@ -280,7 +280,9 @@ async def set_org(
     admin, given = backend.admin, flags.fields()
     before, answer = await _change(
         lambda: admin.get_org(org),
-        lambda read, tag: admin.patch_org(org, settings_patch(read, given, removals), tag=tag),
+        lambda read, tag: admin.patch_org(
+            org, settings_patch(read, given, removals), if_unchanged=tag
+        ),
     )
     return Output(answer, _change_picture(before, answer, f"org get {org}"))
 
@@ -307,7 +309,9 @@ async def set_app(
         )
     before, answer = await _change(
         lambda: admin.get_app(org, app),
-        lambda read, tag: admin.patch_app(org, app, settings_patch(read, given, removals), tag=tag),
+        lambda read, tag: admin.patch_app(
+            org, app, settings_patch(read, given, removals), if_unchanged=tag
+        ),
     )
     return Output(answer, _change_picture(before, answer, f"app get {org} {shlex.quote(app)}"))
 

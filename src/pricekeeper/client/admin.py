@@ -80,13 +80,15 @@ class Admin(Asking):
         return await self._ask(ops.PUT_ORG, _org(org_id), body=settings)
 
     async def patch_org(
-        self, org_id: str, patch: Mapping[str, Any], *, tag: str | None = None
+        self, org_id: str, patch: Mapping[str, Any], *, if_unchanged: str | None = None
     ) -> OrgAnswer:
         """Change some settings of an organisation; ``None`` restores a default.
 
-        With ``tag``, a `values.settings_tag`, only if the settings still have that tag.
+        With ``if_unchanged``, a `values.settings_tag`, only if the settings still have that tag.
         """
-        return await self._ask(ops.PATCH_ORG, _org(org_id), body=patch, headers=_if_match(tag))
+        return await self._ask(
+            ops.PATCH_ORG, _org(org_id), body=patch, headers=_if_match(if_unchanged)
+        )
 
     async def get_org(self, org_id: str) -> OrgAnswer:
         return await self._ask(ops.GET_ORG, _org(org_id))
@@ -111,13 +113,13 @@ class Admin(Asking):
         return await self._ask(ops.PUT_APP, _app(org_id, app_id), body=settings)
 
     async def patch_app(
-        self, org_id: str, app_id: str, patch: Mapping[str, Any], *, tag: str | None = None
+        self, org_id: str, app_id: str, patch: Mapping[str, Any], *, if_unchanged: str | None = None
     ) -> AppAnswer:
         """Change some of what an app overrides; ``None`` inherits it again.
 
-        ``tag`` is as in `patch_org`.
+        ``if_unchanged`` is as in `patch_org`.
         """
-        named, headers = _app(org_id, app_id), _if_match(tag)
+        named, headers = _app(org_id, app_id), _if_match(if_unchanged)
         return await self._ask(ops.PATCH_APP, named, body=patch, headers=headers)
 
     async def get_app(self, org_id: str, app_id: str) -> AppAnswer:
@@ -134,7 +136,7 @@ class Admin(Asking):
     ) -> Rotated:
         """Let a new secret be claimed; then the old one lives for the grace."""
         body = {"grace_period_hours": grace_period_hours}
-        return await self._to_client(ops.ROTATE, org_id, app_id, body=body)
+        return await self._ask_about_client(ops.ROTATE, org_id, app_id, body=body)
 
     async def claim(self, token: str) -> Claimed:
         """Exchange a retrieval token for the secret, once."""
@@ -153,11 +155,11 @@ class Admin(Asking):
     ) -> OverrideAnswer:
         """Use one label until the end of the organisation's day."""
         body = {"model_label": model_label}
-        return await self._to_client(ops.PUT_OVERRIDE, org_id, app_id, body=body)
+        return await self._ask_about_client(ops.PUT_OVERRIDE, org_id, app_id, body=body)
 
     async def clear_override(self, org_id: str, app_id: str | None = None) -> None:
         """Let quotas decide again."""
-        await self._to_client(ops.DELETE_OVERRIDE, org_id, app_id)
+        await self._ask_about_client(ops.DELETE_OVERRIDE, org_id, app_id)
 
     async def revoke_credentials(
         self, org_id: str, app_id: str | None = None, *, reason: str, previous_only: bool = False
@@ -168,36 +170,40 @@ class Admin(Asking):
         still runs, and every token are revoked.
         """
         body = {"reason": reason, "secrets": "PREVIOUS" if previous_only else "ALL"}
-        return await self._to_client(ops.REVOKE_CREDENTIALS, org_id, app_id, body=body)
+        return await self._ask_about_client(ops.REVOKE_CREDENTIALS, org_id, app_id, body=body)
 
     async def list_sessions(self, org_id: str, app_id: str | None = None) -> SessionList:
         """The live sessions of a client."""
-        return await self._to_client(ops.LIST_SESSIONS, org_id, app_id)
+        return await self._ask_about_client(ops.LIST_SESSIONS, org_id, app_id)
 
     async def end_session(
         self, org_id: str, app_id: str | None = None, *, session_id: str, reason: str
     ) -> None:
         """End one session of a client, and its tokens."""
         named = {"session_id": session_id}
-        await self._to_client(ops.END_SESSION, org_id, app_id, named, query={"reason": reason})
+        await self._ask_about_client(
+            ops.END_SESSION, org_id, app_id, named, query={"reason": reason}
+        )
 
     async def end_sessions(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
         """End every session of a client, and all of its tokens."""
-        await self._to_client(ops.END_SESSIONS, org_id, app_id, query={"reason": reason})
+        await self._ask_about_client(ops.END_SESSIONS, org_id, app_id, query={"reason": reason})
 
     async def freeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> FreezeAnswer:
         """Refuse models and tokens to a client, or to an organisation and all of its apps."""
-        return await self._to_client(ops.FREEZE, org_id, app_id, body={"reason": reason})
+        return await self._ask_about_client(ops.FREEZE, org_id, app_id, body={"reason": reason})
 
     async def unfreeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
         """Lift a client's own freeze, if it has one."""
-        await self._to_client(ops.UNFREEZE, org_id, app_id, query={"reason": reason})
+        await self._ask_about_client(ops.UNFREEZE, org_id, app_id, query={"reason": reason})
 
     async def reset_limits(
         self, org_id: str, app_id: str | None = None, *, reason: str
     ) -> LimitsReset:
         """Fill the token buckets of an app, or of an organisation without those of its apps."""
-        return await self._to_client(ops.RESET_LIMITS, org_id, app_id, body={"reason": reason})
+        return await self._ask_about_client(
+            ops.RESET_LIMITS, org_id, app_id, body={"reason": reason}
+        )
 
     async def void_usage(self, org_id: str, request_id: str, *, reason: str) -> UsageVoided:
         """Remove a usage record from its totals and budgets; a repetition changes nothing."""
@@ -266,21 +272,21 @@ class Admin(Asking):
 
     async def alert_channels(self, org_id: str | None = None) -> ChannelList:
         """The channels of an organisation, or of the deployment."""
-        return await self._to_channel(ops.LIST_CHANNELS, org_id)
+        return await self._ask_about_channels(ops.LIST_CHANNELS, org_id)
 
     async def put_alert_channel(
         self, org_id: str | None, name: str, channel: Mapping[str, Any]
     ) -> ChannelAnswer:
         """Create a channel or change it."""
-        return await self._to_channel(ops.PUT_CHANNEL, org_id, name, body=channel)
+        return await self._ask_about_channels(ops.PUT_CHANNEL, org_id, name, body=channel)
 
     async def remove_alert_channel(self, org_id: str | None, name: str) -> None:
         """Remove a channel."""
-        await self._to_channel(ops.DELETE_CHANNEL, org_id, name)
+        await self._ask_about_channels(ops.DELETE_CHANNEL, org_id, name)
 
     async def test_alert_channel(self, org_id: str | None, name: str) -> TrialAnswer:
         """Send a test through a channel."""
-        return await self._to_channel(ops.TEST_CHANNEL, org_id, name)
+        return await self._ask_about_channels(ops.TEST_CHANNEL, org_id, name)
 
     async def audit(self, query: Mapping[str, str]) -> AuditList:
         """A page of the changes by people and keys that the query selects."""
@@ -293,7 +299,7 @@ class Admin(Asking):
         """
         return Api.over(self._transport, client)
 
-    async def _to_client(
+    async def _ask_about_client(
         self,
         pair: Pair[A, A],
         org_id: str,
@@ -306,7 +312,7 @@ class Admin(Asking):
         named = _org(org_id) if app_id is None else _app(org_id, app_id)
         return await self._ask(operation, {**named, **(parameters or {})}, **more)
 
-    async def _to_channel(
+    async def _ask_about_channels(
         self, pair: Pair[A, A], org_id: str | None, name: str | None = None, body: Any = None
     ) -> A:
         """Ask for an operation on channels of the deployment or of an organisation."""

@@ -188,7 +188,7 @@ async def _authenticate_key(call: Call, *, fresh: bool = False) -> tuple[Authori
         return DEPLOYMENT, f"deployment-key/{org_keys.fingerprint(given)}", caller
     if given.startswith(KEY_PREFIX):
         shown = await call.services.admin_keys.find(given, fresh=fresh)
-        if shown is not None and shown.counts:
+        if shown is not None and shown.is_valid:
             return shown.key.authority, shown.key.actor, f"admin-key/{shown.key.key_id}"
         if shown is not None:  # it is no guess: it was right once
             raise KeyDeniedError("X-API-Key has expired, or was rotated away")

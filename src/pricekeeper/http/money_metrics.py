@@ -124,7 +124,7 @@ class SpendMetric:
             return known[0]
         org_id, app_id = ids_of(spender.scope_key)
         try:
-            found = await self._services.tenants.get(Client(org_id, app_id))
+            found = await self._services.tenants.read_registered_policy(Client(org_id, app_id))
             owner = ScopeOwner(found.org_name, found.app_name, found.timezone)
         except (NotFoundError, InvalidValueError, UnreadableItemError):
             owner = ScopeOwner(org_id, app_id, "UTC")

@@ -68,15 +68,15 @@ class Ledger:
         self._logs: BoundedCache[str, OrgLog] = BoundedCache(LOGS_MAX)
         self._paces: BoundedCache[str, Pace] = BoundedCache(LOGS_MAX)
         self._workers: dict[str, Worker] = {}
-        self.find = AccountMemory().find
-        """Finds every account that a call at that time is held against and spent from."""
+        self.accounts_for = AccountMemory().find
+        """`budgets.accounts_for`, cached; reads no store."""
         self._open: BoundedCache[AccountKey, bool] = BoundedCache(OPEN_MAX)
         self._opened: BoundedCache[int, tuple[BudgetAccount, ...]] = BoundedCache(OPENED_MAX)
-        """Sets of accounts that were all open, by the identity of the result of `find`."""
+        """Sets of accounts that were all open, by the identity of the result of `accounts_for`."""
         self._opening: SingleFlight[AccountKey, None] = SingleFlight("pricekeeper-budget-open")
 
     def were_opened(self, accounts: tuple[BudgetAccount, ...]) -> bool:
-        """Whether the accounts of a result of `find` are known to be open."""
+        """Whether the accounts of a result of `accounts_for` are known to be open."""
         return self._opened.peek(id(accounts)) is accounts
 
     async def open_for_calls(self, accounts: tuple[BudgetAccount, ...]) -> None:

@@ -23,7 +23,7 @@ from pricekeeper.errors import ConditionFailedError, ContendedError, OutcomeUnkn
 from pricekeeper.metering.counters import Account, Counters
 from pricekeeper.metering.facets import facet_of
 from pricekeeper.metering.items import RETENTION_DAYS, day_expires_at_epoch, fold_from
-from pricekeeper.metering.total_writer import TotalWriter
+from pricekeeper.metering.stored_totals import StoredTotals
 from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.storage import Item, Query, Store, Table, TypedItem, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL, USAGE_AGG_SHARDED
@@ -52,7 +52,7 @@ class UsageAdopter:
         self._source = source
         self._clock = clock
         self._retention_days = retention_days
-        self._writer = TotalWriter(store, clock, retention_days)
+        self._totals = StoredTotals(store, clock, retention_days)
 
     async def adopt(self, scope_key: str, label: str, shard_count: int) -> Adopted:
         """Adopt the usage of a scope and label on all days that are still kept.
@@ -92,16 +92,16 @@ class UsageAdopter:
         """Bring the adopted part of our total to at least this; return whether it grew."""
         facet = facet_of(account)
         for _ in range(ATTEMPTS_MAX):
-            stored = (await self._writer.read([facet]))[facet]
+            stored = (await self._totals.read([facet]))[facet]
             fold = fold_from(stored).with_adopted(counters)
             if fold is None:
                 return False
-            await self._writer.list_partition(
+            await self._totals.enter_partition(
                 account.org_id, account.partition, account.day, "has_adopted"
             )
             try:
                 # The moment of the total stays: records before it may not be folded yet.
-                await self._writer.put(facet, fold, stored, as_of_ms=0)
+                await self._totals.put(facet, fold, stored, as_of_ms=0)
             except (ConditionFailedError, OutcomeUnknownError):
                 continue
             return True

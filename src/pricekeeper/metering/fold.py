@@ -64,7 +64,7 @@ class Fold(msgspec.Struct, frozen=True):
         total = self.total - self.adopted + joined
         return msgspec.structs.replace(self, total=total, adopted=joined, rev=self.rev + 1)
 
-    def with_found(self, found: Sums) -> Counters:
+    def counters_with(self, found: Sums) -> Counters:
         """Return the counters of the total with these sums."""
         fresh = add_up(sums for tick, sums in found.items() if tick > self.closed)
         return self.total.joined(self.total - add_up(self.parts.values()) + fresh)

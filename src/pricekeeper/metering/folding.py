@@ -44,8 +44,8 @@ from pricekeeper.metering.journal_items import (
 )
 from pricekeeper.metering.journal_reading import JournalReader
 from pricekeeper.metering.meter import FoldMeter
+from pricekeeper.metering.stored_totals import StoredTotals
 from pricekeeper.metering.tag_values import TagValues
-from pricekeeper.metering.total_writer import TotalWriter
 from pricekeeper.storage import Item, Store, query_items
 from pricekeeper.ticks import TICK_MS
 
@@ -90,7 +90,7 @@ class FoldRunner:
         self._reader = JournalReader(store)
         self._pauses: BoundedCache[Repair, int] = BoundedCache(PAUSES_MAX)
         """The end of each repair's pause, on the monotonic clock."""
-        self._writer = TotalWriter(store, clock, retention_days)
+        self._totals = StoredTotals(store, clock, retention_days)
         self.meter = FoldMeter()
         self._tag_values = TagValues(store, retention_days, self.meter)
 
@@ -166,7 +166,7 @@ class FoldRunner:
         facets: Collection[Facet] = await self._read_day(repair, tally)
         totals: dict[Facet, Counters] = {}
         for _ in range(ATTEMPTS_MAX):
-            stored = await self._writer.read(facets)
+            stored = await self._totals.read(facets)
             found = await self._read_day(repair, tally)
             left = [facet for facet in found if facet not in stored]
             for facet, item in stored.items():
@@ -230,7 +230,7 @@ class FoldRunner:
         for at_ms in (*range(first_ms, last_ms, MS_PER_DAY), last_ms):
             await self._request_repair(Repair(org_id, org_day("UTC", at_ms)))
         for account in _accounts(found):
-            await self._writer.mark_lacking(account)
+            await self._totals.mark_lacking(account)
 
     async def _sum(
         self,
@@ -269,7 +269,7 @@ class FoldRunner:
         for some in in_groups(list(found), TOTALS_AT_ONCE):
             moves = [
                 self._move(facet, item, found[facet], reading, tally, totals)
-                for facet, item in (await self._writer.read(some)).items()
+                for facet, item in (await self._totals.read(some)).items()
             ]
             left += filter(None, await asyncio.gather(*moves))
         return left
@@ -288,14 +288,14 @@ class FoldRunner:
             before = fold_from(stored)
             fold = before.forward(sums, reading.last, reading.closable, reading.first)
             if fold is not None:
-                await self._writer.put(facet, fold, stored, reading.as_of_ms)
+                await self._totals.put(facet, fold, stored, reading.as_of_ms)
                 self._count_write(facet, tally)
             totals[facet] = (fold or before).total
         except (Behind, ConditionFailedError, OutcomeUnknownError):
             return facet
         except UnreadableItemError as error:
             tally.fail(1, error)
-            await self._writer.list(facet)  # readers sum its records instead
+            await self._totals.enter_in_lists(facet)  # readers sum its records instead
             await self._request_repair(Repair(facet.org_id, facet.day))
         return None
 
@@ -316,7 +316,7 @@ class FoldRunner:
         if fold is None:
             return before.total
         try:
-            await self._writer.put(facet, fold, stored, as_of_ms, is_whole=True)
+            await self._totals.put(facet, fold, stored, as_of_ms, is_whole=True)
         except (ConditionFailedError, OutcomeUnknownError):
             return None
         self._count_write(facet, tally)

@@ -107,12 +107,12 @@ def address_of(request_id: str) -> Address | None:
     return Address(digits[:_TIME_DIGITS] + digits[_TIME_DIGITS + 1 :])
 
 
-def request_id_of(region_page: str, name: str) -> str:
+def request_id_of(sort_key: str, name: str) -> str:
     """Return the request id of a record from its page's sort key and its attribute."""
-    if region_page[:1] == SHEET:
-        return authorization_id_of(region_page, int(name))
+    if sort_key[:1] == SHEET:
+        return authorization_id_of(sort_key, int(name))
     rest = base64.urlsafe_b64decode(name + "==").hex()
-    digits = region_page[:PAGE_DIGITS] + rest
+    digits = sort_key[:PAGE_DIGITS] + rest
     return f"{digits[:8]}-{digits[8:12]}-7{digits[12:15]}-{digits[15:19]}-{digits[19:]}"
 
 
@@ -140,7 +140,7 @@ class StoredTerms(NamedTuple):
     data: bytes
 
 
-def store_form(terms: Terms) -> StoredTerms:
+def encode_terms(terms: Terms) -> StoredTerms:
     """Encode terms; the same terms have the same name everywhere."""
     data = _encode(terms)
     ref = hashlib.blake2b(data, digest_size=_TERMS_BYTES).digest()
@@ -253,7 +253,7 @@ def receipt_of(entry: JournalEntry, terms: Terms) -> Receipt:
     )
 
 
-def entry_on(page: Mapping[str, Any], name: str) -> Record | None:
+def record_on(page: Mapping[str, Any], name: str) -> Record | None:
     """Return the record of that name, if it is on the page."""
     data = page.get(name)
     if data is None or taken_for(page, name) is not None:

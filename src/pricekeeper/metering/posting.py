@@ -50,8 +50,8 @@ from pricekeeper.metering.journal import (
     ID_DIGITS,
     PAGE_DIGITS,
     Address,
-    entry_on,
     is_full,
+    record_on,
     taken_for,
 )
 from pricekeeper.metering.journal_items import (
@@ -384,7 +384,7 @@ def _look_in(item: Mapping[str, Any], address: Address | None) -> Receipt | Take
         return TakenPlace(taken)
     if address is None:
         return receipt_from(item)
-    record = entry_on(item, address.name)
+    record = record_on(item, address.name)
     return None if record is None else record.receipt
 
 

@@ -25,9 +25,9 @@ from pricekeeper.metering.journal import (
     StoredTerms,
     Terms,
     address_of,
+    encode_terms,
     flags_of,
     lanes_of,
-    store_form,
 )
 from pricekeeper.metering.receipt import SOURCE_LENGTH_MAX
 from pricekeeper.metering.submission import Submission
@@ -146,7 +146,7 @@ class Preparer:
         """Find the budgets that the record is spent from; those of ended windows are omitted."""
         if self._ledger is None:
             return ()
-        accounts = self._ledger.find(policy, usage.model_label, usage.tags, at_ms)
+        accounts = self._ledger.accounts_for(policy, usage.model_label, usage.tags, at_ms)
         if not accounts:
             return accounts
         return tuple(account for account in accounts if account.span.ends_at_ms > now_ms)
@@ -184,7 +184,7 @@ class Preparer:
             tags = tuple(sorted(usage.tags.items()))
             tag_keys = tuple(key for key in policy.tag_keys if key in usage.tags)
             terms = msgspec.structs.replace(terms, tags=tags, tag_keys=tag_keys)
-            stored_terms = store_form(terms)
+            stored_terms = encode_terms(terms)
         if charged.price_estimated:
             self._estimates.warn(policy, usage)
         is_error = usage.status is UsageStatus.ERROR
@@ -240,7 +240,7 @@ class Preparer:
             day_start_ms(policy.timezone, day),
             next_midnight_ms(policy.timezone, at_ms),
             terms,
-            store_form(terms),
+            encode_terms(terms),
             Account(terms.scope_key, terms.label, day),
             lanes_of(policy.agg_shard_count),
         )

@@ -305,7 +305,7 @@ class Unfolded:
         """Return a total with its posted counters. Raises `UnreadableItemError`."""
         total = total_from(item)
         _, sums = self._left.pop((str(item["PK"]), str(item["SK"])), ("", None))
-        return total.counters if sums is None else fold_from(item).with_found(sums)
+        return total.counters if sums is None else fold_from(item).counters_with(sums)
 
     def drop(self, account: Account) -> None:
         """Forget the counters of an account that was summed in another way."""

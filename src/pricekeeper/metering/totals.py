@@ -77,7 +77,7 @@ def totals_from(
         try:
             total = total_from(item)
             if live is not None:
-                counters = fold_from(item).with_found(live.sums_of(account))
+                counters = fold_from(item).counters_with(live.sums_of(account))
                 total = Total.of(counters, max(total.as_of_ms, live.as_of_ms))
             totals[account] = total
         except UnreadableItemError as error:

@@ -42,10 +42,10 @@ from pricekeeper.metering.journal import (
     Record,
     address_of,
     encode_entry,
-    entry_on,
+    encode_terms,
     is_full,
     lanes_of,
-    store_form,
+    record_on,
 )
 from pricekeeper.metering.journal_items import (
     PostedRegion,
@@ -162,7 +162,7 @@ class Voider:
         posting = PostedRegion(org.org_id, region_at(now_ms), lanes_of(org.agg_shard_count))
         await self._marks.mark(posting, now_ms)
         correction = _correction(voided, nonce)
-        terms = store_form(record.terms)
+        terms = encode_terms(record.terms)
         expires = self._marks.expires_at_epoch(posting.region)
         written = Written("", encode_entry(correction.entry), terms, 1)
         operations: tuple[Write, ...] = (
@@ -194,7 +194,7 @@ class Voider:
             # The accounts of an app that was deleted are gone; those of its organisation are not.
             with contextlib.suppress(NotFoundError):
                 policy = await self._tenants.read_policy(client)
-        found = self._ledger.find(
+        found = self._ledger.accounts_for(
             policy, terms.label, dict(terms.tags), record.entry.happened_at_ms
         )
         accounts = tuple(account for account in found if account.span.ends_at_ms > now_ms)
@@ -219,7 +219,7 @@ class Voider:
             for depth in range(PAGE_DIGITS, ID_DIGITS + 1):
                 key = page_at(org.org_id, lanes, address, depth)
                 page = await self._store.get(USAGE_AGG_SHARDED, key)
-                record = None if page is None else entry_on(page, address.name)
+                record = None if page is None else record_on(page, address.name)
                 if record is not None:
                     return _Found(record, address.region)
                 if page is None or not is_full(page):

@@ -28,7 +28,7 @@ from pricekeeper.standin.endpoint import (
 )
 from pricekeeper.standin.ledger import Ledger
 from pricekeeper.standin.operations import Converse, CountTokens, InvokeModel
-from pricekeeper.standin.prompt import Body
+from pricekeeper.standin.read_request import Body
 from pricekeeper.standin.refusals import REFUSALS, AwsFault
 from pricekeeper.standin.script import (
     BREAKS_OFF,
@@ -175,13 +175,13 @@ class StandIn:
 
     async def _call(self, endpoint: ModelApi, request: ModelRequest, exchange: _Exchange) -> None:
         """Refuse the call, or run the model, bill and answer."""
-        prompt = endpoint.read(request)
-        script = script_of(prompt.user_text, self._script)
-        fate = self._fates.meet(prompt.user_text, script)
+        asked = endpoint.read(request)
+        script = script_of(asked.user_text, self._script)
+        fate = self._fates.meet(asked.user_text, script)
         if fate is not None and fate in REFUSALS:
             await _take(script.delay_ms)
             raise AwsFault(fate, "as scripted")
-        turn = take_turn(exchange.id, request.model_id, endpoint.name, prompt, script)
+        turn = take_turn(exchange.id, request.model_id, endpoint.name, asked, script)
         if not endpoint.is_free:
             self.ledger.bill(turn.entry())
         await _take(script.delay_ms)
@@ -190,11 +190,11 @@ class StandIn:
             self.ledger.note_hang_up(turn.id)
         elif fate == GATEWAY_504:
             await exchange.answer(_TIMED_OUT)
-        elif fate == HANGS_UP or (fate in {BREAKS_OFF, CUT} and not prompt.streams):
+        elif fate == HANGS_UP or (fate in {BREAKS_OFF, CUT} and not asked.streams):
             await exchange.hang_up()
         elif exchange.connection.is_closing():
             self.ledger.note_hang_up(turn.id)
-        elif prompt.streams:
+        elif asked.streams:
             await self._stream(endpoint, turn, fate, script.between_ms, exchange)
         else:
             await exchange.answer(endpoint.reply(turn))

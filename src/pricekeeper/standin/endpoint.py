@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from pricekeeper.standin.prompt import Body, Prompt
+from pricekeeper.standin.read_request import Body, ReadRequest
 from pricekeeper.standin.refusals import AwsFault, exception_body
 from pricekeeper.standin.turn import Turn
 
@@ -65,8 +65,8 @@ class ModelApi(ABC):
     """Whether it runs no model."""
 
     @abstractmethod
-    def read(self, request: ModelRequest) -> Prompt:
-        """The prompt of a request. Raises `AwsFault` if it is invalid."""
+    def read(self, request: ModelRequest) -> ReadRequest:
+        """Read a request. Raises `AwsFault` if it is invalid."""
 
     @abstractmethod
     def reply(self, turn: Turn) -> ModelReply:

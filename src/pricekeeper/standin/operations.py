@@ -23,7 +23,14 @@ from pricekeeper.standin.endpoint import (
     event_frame,
 )
 from pricekeeper.standin.families import family_of, require_text
-from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
+from pricekeeper.standin.read_request import (
+    Body,
+    ReadRequest,
+    chat_request,
+    count_of,
+    messages_of,
+    object_of,
+)
 from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
@@ -40,7 +47,7 @@ class Converse(ModelApi):
         self.name = "ConverseStream" if streams else "Converse"
         self._streams = streams
 
-    def read(self, request: ModelRequest) -> Prompt:
+    def read(self, request: ModelRequest) -> ReadRequest:
         require_text(request.model_id)
         return read_converse(request.body, streams=self._streams)
 
@@ -66,9 +73,9 @@ class Converse(ModelApi):
         return ModelStream(MEDIA_TYPE, frames, ends_after=1 + (len(deltas) + 1) // 2)
 
 
-def read_converse(body: Body, *, streams: bool) -> Prompt:
-    """The prompt of a Converse request."""
-    return chat_prompt(
+def read_converse(body: Body, *, streams: bool) -> ReadRequest:
+    """Read a Converse request."""
+    return chat_request(
         messages_of(body),
         count_of(object_of(body, "inferenceConfig"), "maxTokens"),
         system=body.get("system"),
@@ -130,16 +137,16 @@ class InvokeModel(ModelApi):
         self.name = "InvokeModelWithResponseStream" if streams else "InvokeModel"
         self._streams = streams
 
-    def read(self, request: ModelRequest) -> Prompt:
+    def read(self, request: ModelRequest) -> ReadRequest:
         family = family_of(request.model_id)
         if self._streams and not family.writes_text:
             raise AwsFault("ValidationException", "The model is unsupported for streaming")
-        prompt = family.read(request.body)
+        asked = family.read(request.body)
         headers = request.headers
         return replace(
-            prompt,
+            asked,
             streams=self._streams,
-            service_tier=_text(headers.get(_TIER)) or prompt.service_tier,
+            service_tier=_text(headers.get(_TIER)) or asked.service_tier,
             latency=_text(headers.get(_LATENCY)),
             metadata=_metadata_in(headers.get(_METADATA)),
         )
@@ -216,7 +223,7 @@ class CountTokens(ModelApi):
     name = "CountTokens"
     is_free = True
 
-    def read(self, request: ModelRequest) -> Prompt:
+    def read(self, request: ModelRequest) -> ReadRequest:
         given = object_of(request.body, "input")
         if given.keys() == {"converse"}:
             return read_converse(object_of(given, "converse"), streams=False)

@@ -14,7 +14,7 @@ import msgspec
 from pricekeeper.standin.endpoint import BROKE_OFF, ModelApi, ModelReply, ModelRequest, ModelStream
 from pricekeeper.standin.families.anthropic import ANTHROPIC, read_message
 from pricekeeper.standin.families.openai import OPENAI
-from pricekeeper.standin.prompt import Body, Prompt, object_of
+from pricekeeper.standin.read_request import Body, ReadRequest, object_of
 from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
@@ -36,7 +36,7 @@ class ChatCompletions(ModelApi):
 
     name = "ChatCompletions"
 
-    def read(self, request: ModelRequest) -> Prompt:
+    def read(self, request: ModelRequest) -> ReadRequest:
         _require_model(request.body)
         return replace(OPENAI.read(request.body), metadata=_metadata(request.body))
 
@@ -60,7 +60,7 @@ class Messages(ModelApi):
 
     name = "Messages"
 
-    def read(self, request: ModelRequest) -> Prompt:
+    def read(self, request: ModelRequest) -> ReadRequest:
         body = request.body
         _require_model(body)
         return replace(

@@ -1,4 +1,4 @@
-"""What the model does with a prompt: tokens read, text written, and why it stops.
+"""What the model does with a request: tokens read, text written, and why it stops.
 
 It reads no clock: the script says how long a turn takes, so the same call gets the same bytes.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pricekeeper.standin.ledger import BilledCall, TokenCounts
-from pricekeeper.standin.prompt import Prompt
+from pricekeeper.standin.read_request import ReadRequest
 from pricekeeper.standin.script import Script
 
 OUTPUT_TOKENS: Final = 64
@@ -25,7 +25,7 @@ class Turn:
     id: str
     model_id: str
     operation: str
-    prompt: Prompt
+    asked: ReadRequest
     tokens: TokenCounts
     service_tier: str
     latency: str
@@ -65,37 +65,39 @@ class Turn:
             self.tokens,
             self.service_tier,
             self.latency,
-            self.prompt.metadata,
+            self.asked.metadata,
         )
 
 
-def input_tokens_of(prompt: Prompt, script: Script) -> int:
+def input_tokens_of(asked: ReadRequest, script: Script) -> int:
     """Tokens that are read outside of the cache."""
     if script.input_tokens is not None:
         return script.input_tokens
-    return max(1, -(-prompt.text_bytes // BYTES_PER_TOKEN))
+    return max(1, -(-asked.text_bytes // BYTES_PER_TOKEN))
 
 
-def take_turn(turn_id: str, model_id: str, operation: str, prompt: Prompt, script: Script) -> Turn:
+def take_turn(
+    turn_id: str, model_id: str, operation: str, asked: ReadRequest, script: Script
+) -> Turn:
     """Run the model as its script says."""
     wanted = OUTPUT_TOKENS if script.output_tokens is None else script.output_tokens
-    allowed = wanted if prompt.output_tokens_max is None else prompt.output_tokens_max
+    allowed = wanted if asked.output_tokens_max is None else asked.output_tokens_max
     tokens = TokenCounts(
-        input_tokens_of(prompt, script),
+        input_tokens_of(asked, script),
         min(wanted, allowed),
         script.cache_read,
         script.cache_write_5m,
         script.cache_write_1h,
     )
-    between_ms = script.between_ms * script.events if prompt.streams else 0
+    between_ms = script.between_ms * script.events if asked.streams else 0
     return Turn(
         id=turn_id,
         model_id=model_id,
         operation=operation,
-        prompt=prompt,
+        asked=asked,
         tokens=tokens,
-        service_tier=script.service_tier or prompt.service_tier or "default",
-        latency=prompt.latency or "standard",
+        service_tier=script.service_tier or asked.service_tier or "default",
+        latency=asked.latency or "standard",
         stop_reason=script.stop_reason or ("max_tokens" if wanted > allowed else "end_turn"),
         events=script.events,
         latency_ms=script.delay_ms + between_ms,

@@ -91,8 +91,8 @@ class ClientReader:
         self._cache.keep(record.client, policy, record.reading)
         return policy
 
-    async def get(self, client: Client) -> Policy:
-        """Read the policy of a registered client, never from the cache."""
+    async def read_registered_policy(self, client: Client) -> Policy:
+        """Read the policy of a client that has credentials, never from the cache."""
         return self.policy_of(await self.read_record(client))
 
     def recall_policy(self, client: Client) -> Policy | None:
@@ -118,7 +118,7 @@ class ClientReader:
         if cached is not None and cached.is_registered:
             return cached
         key = (self._cache.changes, client, True)
-        return await self._reads.run(key, lambda: self.get(client))
+        return await self._reads.run(key, lambda: self.read_registered_policy(client))
 
     async def read_policy(self, client: Client) -> Policy:
         """Read the client's policy, registered or not, with one store call."""

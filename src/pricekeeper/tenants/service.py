@@ -257,6 +257,6 @@ class Tenants(ClientReader):
         Each of them wrote after this call began, so this call counts as made before the last one.
         """
         try:
-            return Saved(created=False, policy=await self.get(client))
+            return Saved(created=False, policy=await self.read_registered_policy(client))
         except NotFoundError as error:
             raise ContendedError(f"{client.client_id}: created and deleted by others") from error

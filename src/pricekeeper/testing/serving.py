@@ -12,7 +12,6 @@ from typing import Final
 import uvicorn
 
 from pricekeeper.clock import Clock
-from pricekeeper.errors import StoreUnavailableError
 from pricekeeper.http.app import make_app
 from pricekeeper.http.server import server_config
 from pricekeeper.settings import Settings
@@ -40,5 +39,5 @@ def _wait(server: uvicorn.Server, thread: threading.Thread) -> None:
     deadline = time.monotonic() + START_SECS_MAX
     while not server.started:
         if not thread.is_alive() or time.monotonic() > deadline:
-            raise StoreUnavailableError("the service did not start; its log says why")
+            raise RuntimeError("the service did not start; its log says why")
         time.sleep(0.01)

@@ -90,7 +90,7 @@ class KeyFile:
             self._write(keyring)
         return keyring
 
-    def mark(self) -> tuple[int, int, int] | None:
+    def fingerprint(self) -> tuple[int, int, int] | None:
         """A value that changes with the file or its mode; ``None`` if there is no file."""
         try:
             found = self._path.stat()
@@ -142,7 +142,7 @@ class Keys:
         self.on_unknown_key: Callable[[], None] | None = None
         """Called when a token has an unknown key."""
         self.meter = KeysMeter()
-        self._mark = file.mark() if file is not None else None
+        self._fingerprint = file.fingerprint() if file is not None else None
         self._looked_ms = clock.monotonic_ms()
         self._revision = 0
 
@@ -212,10 +212,10 @@ class Keys:
         if self._file is None:
             return self._keyring
         self._looked_ms = self._clock.monotonic_ms()
-        mark = self._file.mark()
-        if mark == self._mark:
+        fingerprint = self._file.fingerprint()
+        if fingerprint == self._fingerprint:
             return self._keyring
-        self._mark = mark
+        self._fingerprint = fingerprint
         try:
             self.replace(self._file.load())
         except KeyringError as error:

@@ -338,7 +338,7 @@ class Identity:
 
     async def _read_policy(self, client_id: str) -> Policy | None:
         try:
-            return await self._tenants.get(parse_client_id(client_id))
+            return await self._tenants.read_registered_policy(parse_client_id(client_id))
         except (NotFoundError, InvalidValueError):
             return None
 

@@ -221,7 +221,7 @@ class Validator:
                 self._tenants.forget(client)
             policy = await self._tenants.find_registered_policy(client.org_id, client.app_id)
             if policy.token_generation != verified.token_generation:
-                policy = await self._tenants.get(client)
+                policy = await self._tenants.read_registered_policy(client)
                 self._changes += 1  # tokens of one of the two have ended: none is recalled
         except NotFoundError:
             verified.invalid_because = "its client is deleted"

@@ -37,7 +37,7 @@ async def revoke_credentials(
 
 async def list_sessions(services: Services, client: Client) -> SessionList:
     """Read the live sessions of a client, the oldest first."""
-    policy = await services.tenants.get(client)
+    policy = await services.tenants.read_registered_policy(client)
     sessions = await services.identity.list_sessions(client.client_id)
     return _session_list(sessions, policy.session_limit)
 

@@ -53,7 +53,7 @@ async def patch_client(
 
 async def read_client(services: Services, client: Client) -> Answer:
     """Read the settings of an organisation or app; an app's say which are inherited."""
-    return _answer(await services.tenants.get(client))
+    return _answer(await services.tenants.read_registered_policy(client))
 
 
 async def list_orgs(
@@ -109,7 +109,7 @@ async def put_override(
     services: Services, client: Client, body: wire.OverrideBody, by: Attribution
 ) -> wire.OverrideAnswer:
     """Use one label until the end of the organisation's day, regardless of quotas."""
-    policy = await services.tenants.get(client)
+    policy = await services.tenants.read_registered_policy(client)
     label = parse_model_label(body.model_label)
     override = await services.selection.set_override(policy, label, by)
     activated_at_ms = override.activated_at_epoch * 1000
@@ -120,7 +120,9 @@ async def put_override(
 
 async def delete_override(services: Services, client: Client, by: Attribution) -> None:
     """Let quotas decide again."""
-    await services.selection.clear_override(await services.tenants.get(client), by)
+    await services.selection.clear_override(
+        await services.tenants.read_registered_policy(client), by
+    )
 
 
 def etag_of(answer: Answer) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.standin.families.family import ModelFamily
-from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of
+from pricekeeper.standin.read_request import Body, ReadRequest, chat_request, count_of, messages_of
 from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
@@ -13,18 +13,18 @@ _STOP_REASONS: Final = {"content_filtered": "refusal", "guardrail_intervened": "
 """The others have the same name in Converse."""
 
 
-def read(body: Body) -> Prompt:
-    """The prompt of an InvokeModel body, which contains the version."""
+def read(body: Body) -> ReadRequest:
+    """Read an InvokeModel body, which contains the version."""
     if "anthropic_version" not in body:
         raise AwsFault("ValidationException", "anthropic_version: Field required")
     return read_message(body)
 
 
-def read_message(body: Body) -> Prompt:
-    """The prompt of a message, for InvokeModel and the Messages API."""
+def read_message(body: Body) -> ReadRequest:
+    """Read a message, for InvokeModel and the Messages API."""
     if "max_tokens" not in body:
         raise AwsFault("ValidationException", "max_tokens: Field required")
-    return chat_prompt(messages_of(body), count_of(body, "max_tokens"), system=body.get("system"))
+    return chat_request(messages_of(body), count_of(body, "max_tokens"), system=body.get("system"))
 
 
 def reply(turn: Turn) -> dict[str, Any]:

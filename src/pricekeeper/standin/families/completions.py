@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pricekeeper.standin.families.family import ModelFamily
-from pricekeeper.standin.prompt import (
+from pricekeeper.standin.read_request import (
     Body,
-    Prompt,
+    ReadRequest,
     bytes_of,
-    chat_prompt,
+    chat_request,
     count_of,
     messages_of,
     object_of,
@@ -24,20 +24,20 @@ from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 
-def _text_prompt(body: Body, name: str, output_tokens_max: int | None) -> Prompt:
+def _text_request(body: Body, name: str, output_tokens_max: int | None) -> ReadRequest:
     text = body.get(name)
     if not isinstance(text, str):
         raise AwsFault("ValidationException", f"{name}: must be a string")
-    return Prompt(bytes_of([text]), text, output_tokens_max)
+    return ReadRequest(bytes_of([text]), text, output_tokens_max)
 
 
 def _reason(turn: Turn, ended: str, length: str) -> str:
     return length if turn.stop_reason == "max_tokens" else ended
 
 
-def _read_titan(body: Body) -> Prompt:
+def _read_titan(body: Body) -> ReadRequest:
     config = object_of(body, "textGenerationConfig")
-    return _text_prompt(body, "inputText", count_of(config, "maxTokenCount"))
+    return _text_request(body, "inputText", count_of(config, "maxTokenCount"))
 
 
 def _titan(turn: Turn) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def _titan_chunks(turn: Turn) -> list[dict[str, Any]]:
     return found
 
 
-def _read_llama(body: Body) -> Prompt:
-    return _text_prompt(body, "prompt", count_of(body, "max_gen_len"))
+def _read_llama(body: Body) -> ReadRequest:
+    return _text_request(body, "prompt", count_of(body, "max_gen_len"))
 
 
 def _llama(turn: Turn) -> dict[str, Any]:
@@ -102,11 +102,11 @@ def _llama_chunks(turn: Turn) -> list[dict[str, Any]]:
     return found
 
 
-def _read_mistral(body: Body) -> Prompt:
+def _read_mistral(body: Body) -> ReadRequest:
     allowed = count_of(body, "max_tokens")
     if "messages" in body:
-        return replace(chat_prompt(messages_of(body), allowed), is_chat=True)
-    return _text_prompt(body, "prompt", allowed)
+        return replace(chat_request(messages_of(body), allowed), is_chat=True)
+    return _text_request(body, "prompt", allowed)
 
 
 def _mistral(turn: Turn) -> dict[str, Any]:
@@ -120,28 +120,28 @@ def _mistral_chunks(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _mistral_chunk(turn: Turn, text: str, reason: str | None) -> dict[str, Any]:
-    if not turn.prompt.is_chat:
+    if not turn.asked.is_chat:
         return {"outputs": [{"text": text, "stop_reason": reason}]}
     message = {"role": "assistant", "content": text}
     return {"choices": [{"index": 0, "message": message, "stop_reason": reason}]}
 
 
-def _read_cohere(body: Body) -> Prompt:
+def _read_cohere(body: Body) -> ReadRequest:
     allowed = count_of(body, "max_tokens")
     if "message" not in body:
-        return _text_prompt(body, "prompt", allowed)
-    prompt = _text_prompt(body, "message", allowed)
+        return _text_request(body, "prompt", allowed)
+    asked = _text_request(body, "message", allowed)
     said = [*texts_of(body.get("chat_history")), *texts_of(body.get("preamble"))]
-    return replace(prompt, text_bytes=prompt.text_bytes + bytes_of(said), is_chat=True)
+    return replace(asked, text_bytes=asked.text_bytes + bytes_of(said), is_chat=True)
 
 
 def _cohere(turn: Turn) -> dict[str, Any]:
     reason = _reason(turn, "COMPLETE", "MAX_TOKENS")
-    if not turn.prompt.is_chat:
+    if not turn.asked.is_chat:
         generation = {"id": turn.id, "text": turn.text, "finish_reason": reason}
-        return {"id": turn.id, "prompt": turn.prompt.user_text, "generations": [generation]}
+        return {"id": turn.id, "prompt": turn.asked.user_text, "generations": [generation]}
     said = [
-        {"role": "USER", "message": turn.prompt.user_text},
+        {"role": "USER", "message": turn.asked.user_text},
         {"role": "CHATBOT", "message": turn.text},
     ]
     return {
@@ -157,7 +157,7 @@ def _cohere_chunks(turn: Turn) -> list[dict[str, Any]]:
     reason = _reason(turn, "COMPLETE", "MAX_TOKENS")
     parts: list[dict[str, Any]] = [{"is_finished": False, "text": piece} for piece in turn.pieces]
     end: dict[str, Any] = {"is_finished": True, "finish_reason": reason}
-    if not turn.prompt.is_chat:
+    if not turn.asked.is_chat:
         return [*parts, end]
     start = {"is_finished": False, "event_type": "stream-start", "generation_id": turn.id}
     return [

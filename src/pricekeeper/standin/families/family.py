@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pricekeeper.standin.prompt import Body, Prompt
+from pricekeeper.standin.read_request import Body, ReadRequest
 from pricekeeper.standin.turn import Turn
 
 
 class ModelFamily(NamedTuple):
     """The bodies of one family."""
 
-    read: Callable[[Body], Prompt]
-    """The prompt of a request. Raises `AwsFault` if it is invalid."""
+    read: Callable[[Body], ReadRequest]
+    """Read a request. Raises `AwsFault` if it is invalid."""
     reply: Callable[[Turn], dict[str, Any]]
     chunks: Callable[[Turn], list[dict[str, Any]]] = lambda _: []
     """The bodies of a stream. InvokeModel adds its metrics to the last one."""

@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.standin.families.family import ModelFamily
-from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
+from pricekeeper.standin.read_request import (
+    Body,
+    ReadRequest,
+    chat_request,
+    count_of,
+    messages_of,
+    object_of,
+)
 from pricekeeper.standin.turn import Turn
 
 
-def read(body: Body) -> Prompt:
-    """The prompt of a request. Its limit is named as in Converse, or as in Nova's first version."""
+def read(body: Body) -> ReadRequest:
+    """Read a request. Its limit is named as in Converse, or as in Nova's first version."""
     config = object_of(body, "inferenceConfig")
     allowed = count_of(config, "maxTokens") or count_of(config, "max_new_tokens")
-    return chat_prompt(messages_of(body), allowed, system=body.get("system"))
+    return chat_request(messages_of(body), allowed, system=body.get("system"))
 
 
 def reply(turn: Turn) -> dict[str, Any]:

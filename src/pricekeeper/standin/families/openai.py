@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pricekeeper.standin.families.family import ModelFamily
-from pricekeeper.standin.prompt import Body, Prompt, chat_prompt, count_of, messages_of, object_of
+from pricekeeper.standin.read_request import (
+    Body,
+    ReadRequest,
+    chat_request,
+    count_of,
+    messages_of,
+    object_of,
+)
 from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
@@ -25,14 +32,14 @@ _FINISH_REASONS: Final = {
 }
 
 
-def read(body: Body) -> Prompt:
-    """The prompt of a request. The older name of the limit works, too."""
+def read(body: Body) -> ReadRequest:
+    """Read a request. The older name of the limit works, too."""
     allowed = count_of(body, "max_completion_tokens") or count_of(body, "max_tokens")
     tier = body.get("service_tier")
     if tier is not None and not isinstance(tier, str):
         raise AwsFault("ValidationException", "service_tier: must be a string")
     options = object_of(body, "stream_options")
-    return chat_prompt(
+    return chat_request(
         messages_of(body),
         allowed,
         streams=body.get("stream") is True,
@@ -54,7 +61,7 @@ def chunks(turn: Turn) -> list[dict[str, Any]]:
     found = [_chunk(turn, {"role": "assistant", "content": ""})]
     found += [_chunk(turn, {"content": piece}) for piece in turn.pieces]
     found.append(_chunk(turn, {}, _finish_reason(turn)))
-    if turn.reports_usage and turn.prompt.wants_usage:
+    if turn.reports_usage and turn.asked.wants_usage:
         last = _completion(turn, "chat.completion.chunk", [])
         found.append({**last, "usage": _usage(turn)})
     return found

@@ -10,24 +10,24 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pricekeeper.standin.families.family import ModelFamily
-from pricekeeper.standin.prompt import Body, Prompt, bytes_of, texts_of
+from pricekeeper.standin.read_request import Body, ReadRequest, bytes_of, texts_of
 from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 _VECTOR: Final = [0.25, -0.5]
 
 
-def _reader(required: str, *others: str) -> Callable[[Body], Prompt]:
+def _reader(required: str, *others: str) -> Callable[[Body], ReadRequest]:
     """A reader of bodies with one required member and these optional ones."""
 
-    def read(body: Body) -> Prompt:
+    def read(body: Body) -> ReadRequest:
         if required not in body:
             raise AwsFault("ValidationException", f"required key [{required}] not found")
         for name in body:
             if name not in (required, *others):
                 raise AwsFault("ValidationException", f"extraneous key [{name}] is not permitted")
         texts = texts_of([body[required], body.get("documents")])
-        return Prompt(bytes_of(texts), "\n".join(texts), 0)
+        return ReadRequest(bytes_of(texts), "\n".join(texts), 0)
 
     return read
 
@@ -50,7 +50,7 @@ def _picture(_: Turn) -> dict[str, Any]:
 
 
 def _family(
-    read: Callable[[Body], Prompt],
+    read: Callable[[Body], ReadRequest],
     reply: Callable[[Turn], dict[str, Any]],
     *,
     counts_tokens: bool = True,

@@ -1,4 +1,4 @@
-"""Writes totals, and lists each one before it is written, so that readers can find it.
+"""Reads and writes totals, and lists each one before it is written, so that readers can find it.
 
 An item ``SPENT#{day}`` names each account with a total of that day, an item ``ACCOUNTS#{org}`` each
 partition with totals. Both live as long as the totals.
@@ -29,11 +29,11 @@ from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
 
 PARTITIONS_MAX: Final = 50_000
-"""Remembered partitions; a forgotten one is listed again."""
+"""Remembered partitions; a forgotten one is entered again."""
 
 
-class TotalWriter:
-    """Reads and writes totals."""
+class StoredTotals:
+    """The totals of a store, and the lists of them."""
 
     def __init__(self, store: Store, clock: Clock, retention_days: int) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class TotalWriter:
         was first.
         """
         if stored is None:
-            await self.list(facet)
+            await self.enter_in_lists(facet)
         else:
             as_of_ms = max(as_of_ms, total_so_far(stored).as_of_ms)
         expires = day_expires_at_epoch(facet.day, self._retention_days)
@@ -68,17 +68,17 @@ class TotalWriter:
             fold_put(facet.key, fold, stored, as_of_ms, expires, is_whole=is_whole)
         )
 
-    async def list(self, facet: Facet) -> None:
-        """List a total that is about to be written."""
+    async def enter_in_lists(self, facet: Facet) -> None:
+        """Make a total that is about to be written known to readers."""
         account = facet.account
         if account is not None:
             expires = day_expires_at_epoch(facet.day, self._retention_days)
             await self._store.put(spent_put(account, expires))
         holds: Holds = "has_hours" if account is None else "has_days"
-        await self.list_partition(facet.org_id, facet.pk, facet.day, holds)
+        await self.enter_partition(facet.org_id, facet.pk, facet.day, holds)
 
-    async def list_partition(self, org_id: str, partition: str, day: str, holds: Holds) -> None:
-        """List a partition: once for each day and kind of total."""
+    async def enter_partition(self, org_id: str, partition: str, day: str, holds: Holds) -> None:
+        """Enter a partition in its organisation's list: once for each day and kind of total."""
         if (partition, day, holds) in self._listed:
             return
         expires = day_expires_at_epoch(day, self._retention_days)

@@ -1,4 +1,4 @@
-"""What a request asks of the model, for all families."""
+"""A request for the model as the stand-in reads it, for all families."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class ReadRequest:
     """A request, as far as the stand-in needs it."""
 
     text_bytes: int
@@ -100,7 +100,7 @@ def object_of(body: Body, name: str) -> Body:
     return value
 
 
-def chat_prompt(
+def chat_request(
     messages: list[Body],
     output_tokens_max: int | None,
     *,
@@ -110,9 +110,9 @@ def chat_prompt(
     latency: str | None = None,
     metadata: Mapping[str, str] | None = None,
     wants_usage: bool = True,
-) -> Prompt:
-    """The prompt of a chat."""
-    return Prompt(
+) -> ReadRequest:
+    """Read a chat."""
+    return ReadRequest(
         text_bytes=bytes_of(texts_of(system)) + bytes_of(texts_of(messages)),
         user_text=last_user_text(messages),
         output_tokens_max=output_tokens_max,
