@@ -16,6 +16,7 @@ import pytest
 
 from attribution import BY
 from http_fixtures import ORG
+from logins import log_in
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.clock import STEADY_MS, Clock, ManualClock, doubt_of
 from pricekeeper.errors import ClockInDoubtError, InvalidTokenError
@@ -106,7 +107,7 @@ async def work(world: World, services: Services, credentials: tuple[str, str]) -
     await services.store.put(Put(REQUEST_DEDUP, item))
     world.items[name] = expires_ms
     try:
-        grant = await services.identity.issue(*credentials)
+        grant = await log_in(services.identity, *credentials)
     except ClockInDoubtError:
         assert doubt_of(services.clock) is not None
         world.refused += 1

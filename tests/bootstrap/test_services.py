@@ -11,6 +11,7 @@ import pytest
 
 from attribution import BY
 from http_fixtures import ORG
+from logins import log_in
 from pricekeeper.bootstrap import Services, open_services
 from pricekeeper.errors import (
     KeyringError,
@@ -167,7 +168,7 @@ async def test_two_instances_share_a_file_their_keys_and_their_pepper(settings: 
         provisioned = await one.provisioning.put_org(org_id, ORG, BY)
         assert provisioned.retrieval is not None
         claimed = await one.credentials.claim(provisioned.retrieval.token.reveal(), BY)
-        grant = await other.identity.issue(claimed.client_id, claimed.client_secret.reveal())
+        grant = await log_in(other.identity, claimed.client_id, claimed.client_secret.reveal())
         assert (await one.identity.validate(grant.access_token)).client_id == claimed.client_id
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from attribution import BY
 from credentials.conftest import OLD_PEPPER
+from logins import log_in
 from pricekeeper.clock import Clock
 from pricekeeper.credentials import Credentials, Peppers, Provisioning
 from pricekeeper.sessions import Lifetimes, Sessions
@@ -91,7 +92,7 @@ class Member:
     async def login(self, at: Instance) -> TokenGrant:
         if isinstance(at.clock, MovableClock):
             at.clock.pass_ms(1)  # so that no two logins are equally old
-        return await at.identity.issue(self.id, self.secret)
+        return await log_in(at.identity, self.id, self.secret)
 
 
 @pytest.fixture

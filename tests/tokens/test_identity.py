@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from attribution import BY
+from logins import log_in
 from pricekeeper.errors import (
     InvalidClientError,
     InvalidTokenError,
@@ -112,7 +113,7 @@ async def test_what_logins_and_refreshes_cost(
 @pytest.mark.parametrize("secret", ["", "wrong", "pks_" + "A" * 49])
 async def test_a_wrong_secret_opens_nothing(here: Instance, org: Member, secret: str) -> None:
     with pytest.raises(InvalidClientError):
-        await here.identity.issue(org.id, secret)
+        await log_in(here.identity, org.id, secret)
     assert await here.identity.list_sessions(org.id) == ()
 
 
@@ -216,7 +217,9 @@ async def test_introspection_shows_ones_own_living_tokens(
 
 
 async def test_sessions_are_listed_with_their_labels(here: Instance, org: Member) -> None:
-    grant = await here.identity.issue(org.id, org.secret, user_agent="curl/8", address="192.0.2.7")
+    grant = await log_in(
+        here.identity, org.id, org.secret, user_agent="curl/8", address="192.0.2.7"
+    )
     (session,) = await here.identity.list_sessions(org.id)
     assert str(session.id) == grant.session_id
     assert (session.labels.user_agent, session.labels.address) == ("curl/8", "192.0.2.7")
@@ -281,7 +284,7 @@ async def test_a_closed_store_is_unavailable_and_not_a_refusal(here: Instance, o
     grant = await org.login(here)
     await here.store.close()
     for call in (
-        here.identity.issue(org.id, org.secret),
+        log_in(here.identity, org.id, org.secret),
         here.identity.refresh(grant.refresh_token),
         here.identity.validate(grant.access_token),
         here.identity.introspect(org.id, grant.access_token),

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from attribution import BY
 from faulty_store import Faults, FaultyStore, Interleaving
+from logins import log_in
 from pricekeeper.errors import InvalidTokenError, StoreUnavailableError
 from pricekeeper.sessions import Lifetimes
 from pricekeeper.storage import Item, Key, Store, Table
@@ -467,7 +468,7 @@ async def test_tokens_of_a_dropped_key_stop_also_where_they_are_remembered(
     here.keys = keys
     here.sessions._keys = keys
     identity = here.make_identity(here.store)
-    grant = await identity.issue(org.id, org.secret)
+    grant = await log_in(identity, org.id, org.secret)
     await identity.validate(grant.access_token)
     KeyFile(path).rotate(clock.now_ms() // 1000, drop_old=True)
     clock.pass_ms(1_000)
@@ -475,5 +476,5 @@ async def test_tokens_of_a_dropped_key_stop_also_where_they_are_remembered(
         await identity.validate(grant.access_token)
     with pytest.raises(InvalidTokenError):
         await identity.refresh(grant.refresh_token)
-    again = await identity.issue(org.id, org.secret)
+    again = await log_in(identity, org.id, org.secret)
     await identity.validate(again.access_token)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pricekeeper.clock import Clock, SystemClock
 from pricekeeper.errors import StoreMisconfiguredError
-from pricekeeper.settings import MEMORY, Settings, SqliteLocation
+from pricekeeper.settings import MEMORY, DynamoDbLocation, Settings, SqliteLocation
 
 if TYPE_CHECKING:
     from pricekeeper.bootstrap import Services
@@ -90,5 +90,5 @@ def store_name(settings: Settings) -> str:
     match settings.store:
         case SqliteLocation(path):
             return path if path == MEMORY else str(Path(path).resolve())
-        case location:
-            return f"DynamoDB in {location.region}, tables {location.prefix}*"
+        case DynamoDbLocation(region=region, prefix=prefix):
+            return f"DynamoDB in {region}, tables {prefix}*"

@@ -55,7 +55,6 @@ async def aggregate(settings: Settings) -> Output:
         heading = Text(f"{report.failed} totals could not be updated; run it again", "bold red")
     lag = "unknown: the first run" if report.lag_ms is None else f"{report.lag_ms / 1000:.1f} s"
     about: dict[str, str | Text] = {
-        "days read": str(report.days),
         "accounts": str(report.accounts),
         "totals written": str(report.written),
         "lag": lag,

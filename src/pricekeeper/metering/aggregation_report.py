@@ -16,7 +16,6 @@ class AggregationReport:
     """Result of a run. The run was complete if nothing ``failed``."""
 
     began_at_ms: int
-    days: int = 0
     accounts: int = 0
     """Accounts with new records: scope, label and day."""
     written: int = 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -126,10 +126,9 @@ class Aggregator:
         since_ms = max(oldest_ms, min(began_ms, oldest_ms if last_ms is None else last_ms))
         tally = Tally()
         closed = closed_tick_from(checkpoint)
-        days = list(days_open(since_ms, began_ms))
         is_ahead = closed is not None and closed > closable_tick(began_ms) + 1
         if is_ahead or _is_ahead(last_ms, began_ms):
-            closed = await self._rebuild(began_ms, days, tally)
+            closed = await self._rebuild(since_ms, began_ms, tally)
         else:
             first = tick_of(oldest_ms) if closed is None else closed
             closed = await self._fold(began_ms, first, tally)
@@ -139,7 +138,6 @@ class Aggregator:
         lag_ms = None if last_ms is None else tally.written_at_ms - since_ms
         return AggregationReport(
             began_at_ms=began_ms,
-            days=len(days),
             accounts=tally.accounts,
             written=tally.written,
             failed=tally.failed,
@@ -192,15 +190,17 @@ class Aggregator:
                 closed = max(closed, min(some[-1], closable))
         return closed if failed else closable
 
-    async def _rebuild(self, began_ms: int, days: Collection[str], tally: Tally) -> int:
-        """Rebuild the open days after a clock far ahead has closed future ticks.
+    async def _rebuild(self, since_ms: int, began_ms: int, tally: Tally) -> int:
+        """Rebuild the open days since then, after a clock far ahead has closed future ticks.
 
         Totals may then claim ticks that are still open.
         """
         closable = closable_tick(began_ms)
         first = tick_of(began_ms - LATE_MS_MAX - _MARGIN_MS)
         ticks = await self._fold_runner.read_ticks(first, tick_of(began_ms) + 1)
-        await self._fold_runner.rebuild_all(ticks, days, closable, tally)
+        await self._fold_runner.rebuild_all(
+            ticks, list(days_open(since_ms, began_ms)), closable, tally
+        )
         return closable
 
     async def _advance_checkpoint(self, began_ms: int, closed: int, last_ms: int | None) -> None:

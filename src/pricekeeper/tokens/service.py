@@ -128,16 +128,6 @@ class Identity:
         """`recall` by the token's `digest_of`."""
         sessions.add_listener(lambda session_id: self._validator.mark_changed(session_id.nonce))
 
-    async def issue(
-        self, client_id: str, client_secret: str, *, user_agent: str = "", address: str = ""
-    ) -> TokenGrant:
-        """Check a client's secret and open a session.
-
-        Raises `InvalidClientError`, and the errors of `login`.
-        """
-        authenticated = await self.authenticate(client_id, client_secret)
-        return await self.login(authenticated, user_agent=user_agent, address=address)
-
     async def authenticate(
         self, client_id: str, client_secret: str, *, doubted: bool = False
     ) -> Authenticated:
