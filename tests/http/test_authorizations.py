@@ -75,6 +75,13 @@ def test_a_part_of_a_micro_dollar_is_shown_as_a_whole_one(shop: Shop) -> None:
     assert (shown["held_usd_micros"], shown["remaining_usd_micros"]) == (5, 39_995)
 
 
+def test_a_budget_with_one_call_shows_the_cost_of_that_call(shop: Shop) -> None:
+    """The call costs 4.4 micro-dollars: both show 4."""
+    captured = shop.capture(shop.grant(), input_tokens=1, output_tokens=0)
+    assert captured.json["cost_usd_micros"] == 4
+    assert {one["spent_usd_micros"] for one in shop.budgets().values()} == {4}
+
+
 def test_auto_takes_the_label_in_force_and_says_what_it_passed_over(api: Api) -> None:
     shop = open_shop(api, budgets=[budget("dear", 10_000, labels=["premium"])])
     body = shop.authorize(model="auto").json

@@ -108,5 +108,5 @@ def day_words(day: str) -> str:
 
 
 def micros_of(picos: int) -> int:
-    """Micro-dollars, rounded up as in all answers."""
-    return -(-picos // PICOS_PER_MICRO)
+    """Micro-dollars, rounded down as spent amounts are in all answers."""
+    return picos // PICOS_PER_MICRO

@@ -141,14 +141,20 @@ class Settlements:
         try:
             with self._deadlines.begin(SECS_MAX):
                 return await work()
-        except (*_PASSING, PriceKeeperError) as error:
+        except _PASSING as error:
             self._put_off(work, error)
+        except PriceKeeperError as error:
+            self._note_refused(error)
         return None
 
+    def _note_refused(self, error: BaseException) -> None:
+        self.leave()
+        log.warning("settlement_refused", error=_named(error))
+
     def _put_off(self, work: Work, error: BaseException) -> None:
+        """Settle the call later; `_capture` knows what a conflict means."""
         if not isinstance(error, (*_PASSING, ConflictError)):
-            self.leave()
-            log.warning("settlement_refused", error=_named(error))
+            self._note_refused(error)
             return
         task = asyncio.get_running_loop().create_task(self._settle_later(work))
         self._under_way.add(task)
@@ -164,8 +170,8 @@ class Settlements:
             except _PASSING as error:
                 log.warning("settlement_failed", attempt=attempt, error=_named(error))
             except PriceKeeperError as error:
-                log.warning("settlement_refused", error=_named(error))
-                break
+                self._note_refused(error)
+                return
             else:
                 return
         self.leave()

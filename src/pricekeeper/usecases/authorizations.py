@@ -1,7 +1,7 @@
 """Authorizations: requests, settlements and answers.
 
-Money is rounded pessimistically to whole micro-dollars: spent, held and needed amounts up,
-remaining amounts down.
+Money is in whole micro-dollars: costs, spent and remaining amounts are rounded down, and held,
+unsettled and needed amounts up.
 """
 
 from __future__ import annotations
@@ -173,12 +173,12 @@ def considered_labels(considered: Iterable[tuple[str, str]]) -> list[wire.Consid
 
 
 def micros_up(usd_picos: int) -> int:
-    """Whole micro-dollars, rounded up: for spent, held and needed amounts."""
+    """Whole micro-dollars, rounded up: for held, unsettled and needed amounts."""
     return -(-usd_picos // PICOS_PER_MICRO)
 
 
 def micros_down(usd_picos: int) -> int:
-    """Whole micro-dollars, of what remains; below zero it is rounded to the larger debt."""
+    """Whole micro-dollars, rounded down: for spent and remaining amounts."""
     return usd_picos // PICOS_PER_MICRO
 
 
@@ -218,7 +218,7 @@ def _budget_after(account: BudgetAccount, balance: Balance) -> wire.BudgetAfter:
         scope=account.scope.value,
         window=account.window.value,
         limit_usd_micros=micros_down(account.limit_usd_picos),
-        spent_usd_micros=micros_up(balance.spent + balance.unsettled),
+        spent_usd_micros=micros_down(balance.spent + balance.unsettled),
         held_usd_micros=micros_up(balance.held),
         remaining_usd_micros=micros_down(account.limit_usd_picos - balance.used),
         resets_at=rfc3339(account.span.ends_at_ms),

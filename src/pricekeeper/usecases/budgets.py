@@ -216,7 +216,7 @@ def _answer(account: BudgetAccount, balance: Balance) -> wire.BudgetAnswer:
         enforcement="HARD" if account.is_hard else "SOFT",
         kind=account.kind.value,
         limit_usd_micros=micros_down(account.limit_usd_picos),
-        spent_usd_micros=micros_up(balance.spent),
+        spent_usd_micros=micros_down(balance.spent),
         held_usd_micros=micros_up(balance.held),
         unsettled_usd_micros=micros_up(balance.unsettled),
         remaining_usd_micros=micros_down(account.limit_usd_picos - balance.used),

@@ -124,7 +124,7 @@ def _answer(subject: _Subject, made: Forecast) -> wire.ForecastAnswer:
     return wire.ForecastAnswer(
         window_started_at=rfc3339(subject.span.starts_at_ms),
         resets_at=rfc3339(subject.span.ends_at_ms),
-        spent_usd_micros=micros_up(subject.spent),
+        spent_usd_micros=micros_down(subject.spent),
         expected_usd_micros=_micros(made.expected),
         low_usd_micros=_micros(made.low),
         high_usd_micros=_micros(made.high),
@@ -136,5 +136,5 @@ def _answer(subject: _Subject, made: Forecast) -> wire.ForecastAnswer:
 
 
 def _micros(usd_picos: int | None) -> int | None:
-    """Rounded up like spent amounts, so that a forecast is never below them."""
+    """Rounded up, so that a forecast is never below what was spent."""
     return None if usd_picos is None else micros_up(usd_picos)
