@@ -157,7 +157,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(world: World) -> None
 
 
 def test_an_hour_in_which_others_post_is_passed_page_by_page(world: World) -> None:
-    """One request looks at a bounded number of ticks: a page may be empty and have a next."""
+    """One request looks at a bounded number of ticks: a page may be empty although more follow."""
     quiet, busy = world.tenant(), world.tenant()
     first = world.record(quiet)
     for _ in range(140):

@@ -35,7 +35,7 @@ export interface AlertAnswer {
   deliveries: DeliveryAnswer[];
 }
 
-/** Alerts, the newest first; a page may be empty and have a next. */
+/** Alerts, the newest first; a page may be empty although more pages follow. */
 export interface AlertList {
   alerts: AlertAnswer[];
   next?: string;
@@ -96,7 +96,7 @@ export interface AuditEntry {
   after?: Record<string, unknown>;
 }
 
-/** A page of entries, the newest first; a page may be empty and have a next. */
+/** A page of entries, the newest first; a page may be empty although more pages follow. */
 export interface AuditList {
   entries: AuditEntry[];
   next?: string;

@@ -115,7 +115,7 @@ _WORST_FIRST: Final = tuple(map(DeliveryState, ("pending", "given_up", "unsent",
 
 
 def joined_state(states: list[DeliveryState]) -> DeliveryState:
-    """The state of an alert by the states of its deliveries: the worst of them."""
+    """The first of these states in this order: pending, given up, unsent, delivered."""
     return min(states, key=_WORST_FIRST.index, default=DeliveryState.UNSENT)
 
 

@@ -25,7 +25,7 @@ from pricekeeper.errors import DeliveryError
 REGIONS_MAX: Final = 64
 SUBJECT_LENGTH_MAX: Final = 99
 _REFUSED: Final = frozenset({"InvalidParameter", "InvalidParameterValue", "ParameterValueInvalid"})
-"""Errors of one alert; all others are of the topic or the service."""
+"""SNS refuses this alert but may accept others, so the ones behind it are sent."""
 
 
 class Topics:

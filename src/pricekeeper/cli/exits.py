@@ -51,7 +51,7 @@ _BY_STATUS: Final[Mapping[int, int]] = {
     504: UNAVAILABLE,
 }
 _AGAIN: Final = "try again in a moment"
-_LOOK: Final = "check whether it was done before you repeat it"
+_LOOK: Final = "check whether it was already done; repeat it only if not"
 _DOCTOR: Final = "'pricekeeper doctor' says what to repair"
 _BUG: Final = "this is a bug: report it with this line"
 _FIXES: Final[Mapping[str, str]] = {
@@ -87,11 +87,13 @@ _FIXES: Final[Mapping[str, str]] = {
     "DELIVERY_FAILED": "correct the channel with 'pricekeeper alerts set', then test it",
     "PRICE_SOURCE_FAILED": "check that it can be reached, or use another --source",
     "ITEM_UNREADABLE": "correct or remove the named item; restore it from a backup",
-    "STORE_MISCONFIGURED": "see 'pricekeeper doctor'; 'pricekeeper tables create' makes it",
+    "STORE_MISCONFIGURED": (
+        "see 'pricekeeper doctor'; 'pricekeeper tables create' creates missing tables"
+    ),
     "STORE_REPLACED": "restart the service, then check whether it was done",
     "STORE_DAMAGED": _DOCTOR,
     "STORE_READ_ONLY": "let this user write to the file and its folder",
-    "STORE_FORMAT": "'pricekeeper migrate', or use the version that wrote the store",
+    "STORE_FORMAT": "run 'pricekeeper migrate', or use the version that wrote the store",
     "STORE_UNAVAILABLE": _DOCTOR,
     "STORE_FULL": "free some space on its disk, then try again",
     "STORE_THROTTLED": _AGAIN,

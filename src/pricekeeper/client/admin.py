@@ -1,7 +1,7 @@
 """Provisioning: organisations, apps, their credentials and overrides; containment; admin keys.
 
-A write whose reply is lost raises `ReplyLostError`: settings can be put again without harm, a lost
-retrieval token is replaced by rotating, and what contains a leaked secret can be repeated.
+A write whose reply is lost raises `ReplyLostError`. Settings can be put again without harm. A lost
+retrieval token is replaced by rotating. Freezing, revoking and ending sessions can be repeated.
 """
 
 from __future__ import annotations
@@ -134,7 +134,10 @@ class Admin(Asking):
     async def rotate(
         self, org_id: str, app_id: str | None = None, *, grace_period_hours: int
     ) -> Rotated:
-        """Let a new secret be claimed; then the old one lives for the grace."""
+        """Allow a new secret to be claimed.
+
+        After the claim the old one works until the grace period ends.
+        """
         body = {"grace_period_hours": grace_period_hours}
         return await self._ask_about_client(ops.ROTATE, org_id, app_id, body=body)
 
@@ -293,9 +296,9 @@ class Admin(Asking):
         return await self._ask(ops.LIST_AUDIT, {}, query=query)
 
     def reader(self, client: Client) -> Api:
-        """Reads a client's data with the key: its usage and its limits, and nothing else.
+        """Reads what a viewer may see of a client.
 
-        It shares this one's connections; it need not be closed.
+        It uses the connections of this `Admin` and need not be closed.
         """
         return Api.over(self._transport, client)
 

@@ -32,7 +32,7 @@ _VERSION: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _KEY_BYTES_MIN: Final = 32
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _NO_DIGEST: Final = bytes(hashlib.sha256().digest_size)
-"""Compared where no secret is stored; no HMAC equals it."""
+"""Compared if no secret is stored, so that it takes the same time; no HMAC equals it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Peppers:
         return hmac.compare_digest(found, expected) and known
 
     def knows(self, stored: str) -> bool:
-        """Whether the hash is of ours, under a known pepper."""
+        """Whether one of these peppers made the hash."""
         return self._parsed(stored)[0] is not None
 
     def is_outdated(self, stored: str) -> bool:

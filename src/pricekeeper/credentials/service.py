@@ -197,7 +197,7 @@ class Credentials:
         return Enrolment({items.CLAIMABLE: key}, (put,)), retrieval
 
     async def rotate(self, client: Client, grace_period_hours: int, by: Attribution) -> Rotation:
-        """Let a new secret be claimed: one read and one transaction.
+        """Allow a new secret to be claimed: one read and one transaction.
 
         The present secret stays valid until the claim, and then for the grace. Without a grace, the
         claim also ends all tokens of the client. Earlier unused retrieval tokens become invalid.

@@ -1,17 +1,13 @@
-"""The gate in front of every operation: who is it, does the path fit, how often.
+"""Checks every request in this order: credentials, path, role of a key, rate limit.
 
-The order matters. The gate checks credentials first. So a caller without credentials learns
-nothing, and no client is charged for a request that it did not send. Then the path must name the
-caller itself, or an organisation that the key covers: another tenant's resource and an absent one
-are both simply not there, and the store is not even asked. Only then a key's role is looked at.
-Then the caller's rate limit. Where the body brings the credentials, the handler
-does the same in the same order: `limit_client` after it has authenticated the client,
-`count_failure` if that failed.
+Credentials come first, so a caller without them learns nothing, and no client is charged for a
+request that it did not send. The path must name the caller itself, or an organisation that the key
+covers. For another tenant's resource the answer is 404, as for one that does not exist; the store
+is not asked. If the credentials are in the body, the handler keeps this order: `limit_client`
+after it has authenticated the client, `count_failure` if that failed.
 
-The token that opens ``/metrics``, which shows every tenant and what it spends.
-
-It belongs to the operator who scrapes, and to no client: an access token does not open it. Where
-no token is set, none opens it.
+`check_metrics_token`: the token for ``/metrics`` belongs to the operator. No client's token opens
+it; without a token in the settings it is closed.
 """
 
 from __future__ import annotations
@@ -57,7 +53,8 @@ async def admit(call: Call, operation: Route) -> None:
             )
         return
     if access in BY_KEY or _comes_with_key(call, operation):
-        # A key that ended elsewhere makes no other key before this instance learns of its end.
+        # A key that was deleted through another instance must not create keys here, so writes
+        # ask the store.
         fresh = operation.method != "GET"
         call.authority, call.actor, caller = await _authenticate_key(call, fresh=fresh)
     else:
@@ -74,10 +71,7 @@ async def admit(call: Call, operation: Route) -> None:
 
 
 def admit_at_once(call: Call, operation: Route, token_digest: bytes) -> bool:
-    """Let a client in to what is its own, if the store need not be asked; returns whether it did.
-
-    Nothing is refused here: what is not let in is left to `admit`.
-    """
+    """Admit a client to its own paths from memory; returns false if `admit` must decide."""
     principal = call.services.identity.recall_digest(token_digest)
     if principal is None or operation.access is not Access.APP:
         return False
@@ -226,10 +220,10 @@ async def _authenticate_client(call: Call) -> Principal:
 
 
 async def find_principal(call: Call, token: str) -> Principal:
-    """Find out whom the access token speaks for.
+    """Find the client of the access token.
 
-    A token that does not count is always told so, however many failures its address has: its
-    holder has to hear that it must log in again.
+    An invalid token always gets 401, however many failures its address has, so that its holder
+    logs in again.
     """
     try:
         return await call.services.identity.validate(token)
@@ -254,7 +248,7 @@ def _names_caller(path: Mapping[str, str], principal: Principal) -> bool:
 
 
 def _check_path(call: Call) -> None:
-    """Refuse an id in the path that is none, before it becomes part of a key."""
+    """Refuse a malformed id in the path, before it becomes part of a key."""
     path = call.path
     if "org_id" in path and parse_org_id(path["org_id"]) != path["org_id"]:
         raise InvalidValueError("org_id", "must be in lower case")

@@ -1,12 +1,7 @@
 """A limit, and the unit its balance is counted in.
 
-Time passes in whole milliseconds and tokens are whole, but what refills in a millisecond
-seldom is. So a balance is counted in *units*, chosen per limit such that a token and a
-millisecond of refill are both whole numbers of them: with ``refill_amount`` tokens every
-``refill_period_ms``, one token is ``refill_period_ms`` units and one millisecond adds
-``refill_amount`` units (both divided by what they have in common). Nothing is ever divided
-when a balance changes, hence nothing is ever rounded away, however slow the limit and
-however often its bucket is written.
+A balance is counted in *units*, so that nothing is rounded. One token is ``refill_period_ms``
+units; each millisecond adds ``refill_amount`` units; both are divided by their common factor.
 """
 
 from __future__ import annotations

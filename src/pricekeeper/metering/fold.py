@@ -38,9 +38,9 @@ class Fold(msgspec.Struct, frozen=True):
     def forward(self, found: Sums, through: int, closable: int, first: int = 0) -> Fold | None:
         """Return the total with these sums; ``None`` if that changes nothing.
 
-        ``found`` has every open tick from ``first`` to ``through``, read after ``closable`` could
-        be closed. Earlier open ticks are in the total already. Raises `Behind` if a part would
-        shrink.
+        ``found`` has every open tick from ``first`` to ``through``, read at a time when ticks up to
+        ``closable`` could get no more records. Earlier open ticks are in the total already.
+        Raises `Behind` if a part would shrink.
         """
         read = {tick: part for tick, part in self.parts.items() if first <= tick <= through}
         for tick, part in read.items():
@@ -72,8 +72,8 @@ class Fold(msgspec.Struct, frozen=True):
     def rebuilt(self, found: Sums, closable: int) -> Fold | None:
         """Return the total made from every tick of its day; ``None`` if nothing changes.
 
-        It never shrinks. ``found`` was read after this total. A tick that a clock far ahead has
-        closed is open again.
+        It never shrinks. ``found`` was read after this total. This reopens a tick that was closed
+        too early because a clock was ahead.
         """
         parts = {tick: sums for tick, sums in found.items() if tick > closable}
         total = self.total.joined(add_up(found.values()) + self.adopted)

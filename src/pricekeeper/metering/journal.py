@@ -6,7 +6,8 @@ named by the rest of its id. The **terms** that many records share, such as app,
 an attribute of their own, named by a hash of their content.
 
 A full page never changes again. Further records go to its children, one for each next digit of the
-id.
+id. Records whose ids have no time are on a **private page**, which only one commit writes. A **void
+note** in a record's region tells listings which correction voids that record.
 
 Records of authorized calls are on **sheets**, beside the pages of a region (`sheet_sort_key`). A
 sheet has a few authorizations, and the record of each captured one. Their version 8 ids contain the
@@ -52,7 +53,7 @@ _VARIANT_AT: Final = 16
 _NAME_LENGTH: Final = 14
 _TERMS_BYTES: Final = 12
 _PRIVATE, _VOID_NOTE = "x", "v"
-"""First characters of the sort keys of a private page and a void note: no digits."""
+"""First characters of the sort keys of private pages and void notes; pages begin with a digit."""
 _ERROR, _ESTIMATED = 1, 2
 _ONE_DAY_TICKS: Final = tick_of(MS_PER_DAY)
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")

@@ -29,7 +29,7 @@ from pricekeeper.values import AppId, OrgId
 
 MARKED_MAX: Final = 10_000
 PAGE_MAX: Final = 50
-"""Clients and days on a page of an organisation; the last day is complete if it fits."""
+"""Markers on a page. A page ends at the end of a day, unless it would have more than `DAY_MAX`."""
 DAY_MAX: Final = 500
 
 
@@ -107,7 +107,7 @@ def quota_flip(policy: Policy, choice: Choice, at_ms: int, until_ms: int) -> Fli
 def comeback_flip(
     policy: Policy, choice: Choice, comeback: Comeback, at_ms: int, until_ms: int
 ) -> Flip:
-    """A comeback in the form of the history; its end is a label that is given up again."""
+    """A comeback in the form of the history; if the comeback ends, the label is given up again."""
     labels = (comeback.other_label, comeback.label)
     from_label, to_label = labels if comeback.is_back else labels[::-1]
     ended = [] if comeback.is_back else [u for u in choice.quotas if u.label == comeback.label]

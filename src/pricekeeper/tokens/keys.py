@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 
 class KeyFile:
-    """A keyring file. Its calls block shortly, for a lock and an fsync."""
+    """A keyring file. Its calls block briefly, for a lock and an fsync."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

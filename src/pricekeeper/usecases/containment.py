@@ -139,7 +139,7 @@ async def void_usage(
 async def void_authorization(
     services: Services, client: Client, authorization_id: str, by: Attribution
 ) -> wire.AuthorizationVoided:
-    """Return what any client of the organisation was granted: the call is not to be made."""
+    """Void an authorization of any client: its hold and tokens go back."""
     by, rule = _checked(by), services.tenants.budget_rule
     org = await services.tenants.read_policy(client)
     voided = await services.authorizations.void_for_admin(org, authorization_id, by, rule)

@@ -85,7 +85,7 @@ async def issue_provisioning_key(
 async def rotate(
     services: Services, client: Client, body: wire.RotateBody, by: Attribution
 ) -> wire.Rotated:
-    """Let a new secret be claimed; the old one works until then, and for the grace period after."""
+    """Allow a new secret to be claimed; the old one works until then, and for the grace period."""
     rotation = await services.credentials.rotate(client, body.grace_period_hours, by)
     retrieval = _retrieval(rotation.retrieval)
     return wire.Rotated(rotation.client_id, retrieval, rotation.grace_period_hours)

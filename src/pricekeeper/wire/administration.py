@@ -138,7 +138,7 @@ class AuditEntry(Response, frozen=True):
 
 
 class AuditList(Response, frozen=True):
-    """A page of entries, the newest first; a page may be empty and have a next."""
+    """A page of entries, the newest first; a page may be empty although more pages follow."""
 
     entries: list[AuditEntry]
     next: str | UnsetType = UNSET

@@ -60,7 +60,7 @@ class AlertAnswer(Response, frozen=True):
 
 
 class AlertList(Response, frozen=True, omit_defaults=True):
-    """Alerts, the newest first; a page may be empty and have a next."""
+    """Alerts, the newest first; a page may be empty although more pages follow."""
 
     alerts: list[AlertAnswer]
     next: str | UnsetType = UNSET

@@ -210,12 +210,13 @@ GET_SPEND: Final = of_any_client(
 )  # fmt: skip
 LIST_USAGE: Final = of_any_client(
     "listUsage", f"GET {ORG}/usage", spend.UsageList,
-    "Single usage records, the newest first; a page may be empty and have a next.",
+    "Single usage records, the newest first; a page may be empty although more pages follow.",
     query=queries.RECORDS, limit="reports", tag="aggregates", problems=(404,),
 )  # fmt: skip
 LIST_ALL_BUDGETS: Final = of_any_client(
     "listAllBudgets", "GET /api/v1/budgets", authorizations.AllBudgets,
-    "Every budget of the clients that the caller covers; a page may be empty and have a next.",
+    "Every budget of the clients that the caller covers; "
+    "a page may be empty although more pages follow.",
     query=queries.ALL_BUDGETS, limit="limits", tag="authorizations", problems=(404,),
 )  # fmt: skip
 
@@ -275,7 +276,8 @@ DELETE_APP: Final = by_key(
 )  # fmt: skip
 ROTATE: Final = of_client_by_key(
     OPERATOR, "rotate{}Credentials", "POST {}/credentials/rotate", provisioning.Rotated,
-    "Let a new secret be claimed; the old one works until then, and for the grace period after.",
+    "Allow the client to claim a new secret. The old one works until the claim, and then for the "
+    "grace period.",
     body=provisioning.RotateBody, query=(queries.REASON,),
 )  # fmt: skip
 PUT_OVERRIDE: Final = of_client_by_key(
@@ -344,7 +346,7 @@ VOID_USAGE: Final = by_deployment_key(
 VOID_ORG_AUTHORIZATION: Final = by_deployment_key(
     OPERATOR, "voidOrgAuthorization", f"POST {ORG}/authorizations/{{authorization_id}}/void",
     provisioning.AuthorizationVoided,
-    "Return what any client of the organisation was granted: the call is not to be made.",
+    "Void an authorization of any client: its hold and tokens go back.",
     body=provisioning.ReasonBody, tag="containment", problems=(409,), is_repeatable=True,
 )  # fmt: skip
 
@@ -398,7 +400,7 @@ LIST_ADMIN_KEYS: Final = by_deployment_key(
 ROTATE_ADMIN_KEY: Final = by_deployment_key(
     ADMIN, "rotateAdminKey", f"POST {_KEYS}/{{key_id}}/rotate", administration.IssuedAdminKey,
     "Give a key a new text, shown once; the old one works until the grace period ends. "
-    "A key that is greater than the one that asks is refused.",
+    "A key with more rights than yours is refused.",
     body=administration.RotateKeyBody, problems=(404, 409), **_PRIVATE,
 )  # fmt: skip
 DELETE_ADMIN_KEY: Final = by_deployment_key(
@@ -415,7 +417,7 @@ GET_ME: Final = of_any_client(
 # Alerts.
 LIST_ALERTS: Final = of_any_client(
     "listAlerts", "GET /api/v1/alerts", alerts.AlertList,
-    "Alerts, the newest first; a page may be empty and have a next.",
+    "Alerts, the newest first; a page may be empty although more pages follow.",
     query=queries.ALERTS, limit="aggregates", tag="alerts", problems=(403, 404),
 )  # fmt: skip
 LIST_CHANNELS: Final = of_channel(
@@ -439,7 +441,8 @@ TEST_CHANNEL: Final = of_channel(
 # The audit log, and the service itself.
 LIST_AUDIT: Final = by_key(
     VIEWER, "listAudit", "GET /api/v1/audit", administration.AuditList,
-    "Every change by a person or key, the newest first; a page may be empty and have a next.",
+    "Every change by a person or key, the newest first; "
+    "a page may be empty although more pages follow.",
     query=queries.AUDIT, tag="audit", is_private=True, problems=(404,),
 )  # fmt: skip
 HEALTHZ: Final = public(

@@ -145,10 +145,10 @@ class SqliteStore:
         await self._writer.submit(Batch.create_tables, None)
 
     async def sweep(self) -> int:
-        """Remove rows that expired a day ago, in small steps between other writes.
+        """Remove rows that expired at least a day ago, in small steps between other writes.
 
         Nothing is removed while time is in doubt. Rows that wait for an export stay
-        (`storage.kept_rows`). The believed time is recorded.
+        (`storage.kept_rows`). The time that the clock trusts is stored.
         """
         self._writer.kept_from_epoch = await self._writer.submit(Batch.find_kept_from, None)
         now_ms, began_ms = self._clock.now_ms(), self._clock.monotonic_ms()
@@ -220,7 +220,7 @@ class SqliteStore:
 
 
 def _read_kept_from(connection: apsw.Connection) -> int | None:
-    """From which expiry on rows are kept; a file without tables keeps none."""
+    """Rows that expire at this time or later are kept; ``None`` if none are."""
     table, key = EXPORT_STATE
     try:
         data = read_data(connection, table, key)
