@@ -1,6 +1,6 @@
 """Callers of a limiter in a simulated world: some saturate a bucket, some do everything wrong.
 
-What each was admitted is kept with the moment of it, so that every window can be looked at.
+Each admission is recorded with its moment, so that a test can check every window.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FAILED = (StoreUnavailableError, OutcomeUnknownError)
 
 @dataclass
 class Admission:
-    """What a caller was admitted, and has not given back."""
+    """Tokens that a caller was admitted and has not given back."""
 
     moment_ms: int
     """The true time of the clock reading that decided it."""
@@ -32,7 +32,7 @@ class Admission:
 
 @dataclass
 class Instance:
-    """A process with a limiter, a clock that is wrong and a wire that is unreliable."""
+    """A process with a limiter, a wrong clock and an unreliable wire."""
 
     limiter: Limiter
     clock: InstanceClock
@@ -41,13 +41,13 @@ class Instance:
 
 @dataclass
 class Scene:
-    """One world, one store, several instances, and what was admitted in all of it."""
+    """One world, one store, several instances, and all their admissions."""
 
     world: World
     instances: list[Instance]
     admissions: list[Admission] = field(default_factory=list)
     longest_ms: int = 0
-    """The longest that an acquire took, from asking to knowing."""
+    """The longest time from a request to its answer."""
 
     def instance(self) -> Instance:
         return self.world.random.choice(self.instances)
@@ -88,7 +88,7 @@ def make_scene(
 
 
 class Saturating:
-    """Takes whatever it can get, and waits exactly as long as it is told."""
+    """Takes all that it can get, and waits for exactly `retry_after_ms`."""
 
     def __init__(self, scene: Scene, instance: Instance, entity: str = "e") -> None:
         self._scene = scene
@@ -116,7 +116,7 @@ class Saturating:
 
 
 class Unruly:
-    """Names leases or not, repeats itself, gives up, gives back, and takes more than it said."""
+    """Names some leases, repeats requests, gives up, gives back, and uses more than it said."""
 
     def __init__(self, scene: Scene, instance: Instance, biggest: Mapping[str, int]) -> None:
         self._scene = scene
@@ -163,7 +163,7 @@ class Unruly:
     async def _ask_again(
         self, lease_id: uuid.UUID, tokens: Mapping[str, int], parents: Sequence[str]
     ) -> None:
-        """Name the same lease to another instance, which must not take anything again."""
+        """Ask another instance for the same lease; it must not take tokens again."""
         limiter = self._scene.instance().limiter
         try:
             again = await limiter.try_acquire("e", "r", tokens, parents=parents, lease_id=lease_id)

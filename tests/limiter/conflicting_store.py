@@ -1,9 +1,9 @@
 """DynamoDB's transaction conflicts in front of a store, in simulated time.
 
 A write takes `WRITE_MS`. While a transaction is in flight, every other write on one of its items is
-cancelled with a conflict, a plain one as well as another transaction. Then this store does what the
-DynamoDB adapter does: it sends the write again after a pause with full jitter, and raises
-`ContendedError` after as many attempts, by the adapter's own figures.
+cancelled with a conflict, plain or transactional. Then this store acts like the DynamoDB adapter:
+it retries after a pause with full jitter, and finally raises `ContendedError`, with the adapter's
+own figures.
 """
 
 from collections import Counter
@@ -27,15 +27,15 @@ ADAPTER = Limits()
 
 @dataclass
 class Traffic:
-    """What all instances have in flight, and what became of it."""
+    """All instances' transactions in flight, and counts of conflicts and calls."""
 
     in_flight: dict[_ItemId, int] = field(default_factory=dict)
-    """By item that a transaction in flight touches: the instance that sent it."""
+    """Each item of a transaction in flight, with the instance that sent it."""
     conflicts: int = 0
     own_conflicts: int = 0
     """Conflicts of an instance with a transaction of its own."""
     calls: Counter[str] = field(default_factory=Counter)
-    """Calls of the store by instances, however often each was sent."""
+    """Calls of the store by instances, without retries."""
 
 
 class ConflictingStore:

@@ -1,4 +1,4 @@
-"""What the tests of the limiter share: every store, on a clock that moves when it is told to."""
+"""Fixtures of the limiter's tests: every store, on a clock that a test moves."""
 
 import time
 import uuid
@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
+from limiter.hooked import Hooked
 from pricekeeper.clock import ManualClock
 from pricekeeper.limiter import Limit, Limiter
-from pricekeeper.settings import StoreLocation
+from pricekeeper.settings import MEMORY, SqliteLocation, StoreLocation
 from pricekeeper.storage import Store, open_store
 from pricekeeper.telemetry import StoreMeter
 from stores import location, meter, table_prefix
@@ -33,6 +34,15 @@ async def store(
     await opened.create_tables()
     meter.clear()
     yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def hooked(clock: ManualClock) -> AsyncIterator[Hooked]:
+    """Open a store in memory that a test can reach into."""
+    opened = await open_store(SqliteLocation(MEMORY), clock=clock)
+    await opened.create_tables()
+    yield Hooked(opened)
     await opened.close()
 
 

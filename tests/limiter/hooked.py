@@ -1,4 +1,4 @@
-"""A real store into which a test can reach: just before a call, and just after it."""
+"""A real store that a test can interrupt just before and just after a call."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -10,13 +10,13 @@ _T = TypeVar("_T")
 
 
 class Hooked:
-    """Hands every call on. ``before`` may let others go first, or time pass, or raise."""
+    """Forwards every call. ``before`` may run other requests, move the clock, or raise."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.before: Callable[[str], Awaitable[None]] | None = None
         self.replies_to_lose = 0
-        """So many writes from now on are applied, but their sender can't know."""
+        """The next writes that are applied but raise `OutcomeUnknownError`."""
 
     async def get(self, table: Table, key: Key, *, consistent: bool = True) -> Item | None:
         return await self._call("get", lambda: self._store.get(table, key, consistent=consistent))
@@ -63,7 +63,7 @@ class Hooked:
 
 
 def once(hook: Callable[[], Awaitable[object]]) -> Callable[[str], Awaitable[None]]:
-    """Do it before the next call and not again."""
+    """Run the hook before the next call only."""
     pending = [hook]
 
     async def before(_: str) -> None:

@@ -1,7 +1,7 @@
-"""ADR-115 as one writes it down at first, with the twelve losses that this brings.
+"""A first, naive version of ADR-115, with its twelve losses.
 
-It exists so that the tests of `test_losses` can be seen to fail: each of them is run on this
-limiter, too. A number in a comment is the number of the loss.
+Each check of `test_losses` also runs on this limiter and must fail there. A number in a comment is
+the number of the loss.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ MILLI = 1_000
 
 @dataclass
 class NaiveDenial:
-    """Too little is there."""
+    """The bucket has too few tokens."""
 
     retry_after_ms: int | None
     granted: bool = False
@@ -69,12 +69,12 @@ class NaiveLimiter:
         elapsed_ms = now_ms - item["rf"]
         refills = {}
         for name, tokens in consume.items():
-            limit = limit_of(name, item.get(f"lm.{name}", "1/1/1"))  # 7: as it was made
+            limit = limit_of(name, item.get(f"lm.{name}", "1/1/1"))  # 7: the old terms
             refill = elapsed_ms * limit.refill_amount * MILLI // limit.refill_period_ms  # 2
             stored = item.get(f"tk.{name}", -(10**9))  # 8: a limit it lacks has nothing
             there = min(stored + max(0, refill), limit.capacity * MILLI)
             if there < tokens * MILLI:
-                missing = tokens * MILLI - there  # 9: whatever the capacity
+                missing = tokens * MILLI - there  # 9: ignores the capacity
                 seconds = missing * limit.refill_period_ms // (limit.refill_amount * MILLI * 1_000)
                 return NaiveDenial(seconds * 1_000)  # 10: in whole seconds
             refills[name] = max(0, refill)  # 12: beyond the capacity
@@ -102,7 +102,7 @@ class NaiveLimiter:
             raise
 
     async def add(self, key: Key, delta: Mapping[str, int]) -> None:
-        """Adjust: whatever is there."""
+        """Adjust without looking at the balance."""
         actions = tuple(Add(f"tk.{name}", -n * MILLI) for name, n in delta.items())  # 4
         await self._persistently(lambda: self._store.update(Update(RATE_BUCKETS, key, actions)))
 
@@ -120,7 +120,7 @@ class NaiveLimiter:
         try:
             await self._store.put(Put(RATE_BUCKETS, item, ITEM_ABSENT))
         except ConditionFailedError:
-            return NaiveDenial(0)  # 11: somebody else was quicker
+            return NaiveDenial(0)  # 11: another instance was quicker
         return NaiveLease(self, key, dict(consume))
 
     async def _normal(

@@ -1,10 +1,9 @@
 """Simulated time, instances with clocks of their own, and a wire that delays, loses and repeats.
 
-Nothing here sleeps: `World.run` lets everybody move until all of them wait for time, then moves
-time to where the first of them wakes. What happens on the wire is decided by a seed. The store
-behind it is a real one.
+Nothing here sleeps: `World.run` runs all tasks until each waits for time, then moves time to the
+first wake-up. A seed decides the faults of the wire. The store behind it is a real one.
 
-`Wire` does to a call only what the port allows a network to do: see its `Weather`.
+`Wire` injects only the faults that the storage port allows: see `Weather`.
 """
 
 import asyncio
@@ -42,21 +41,21 @@ _T = TypeVar("_T")
 
 START_MS = 1_768_000_000_000
 QUIET_TURNS = 20
-"""Turns of the event loop without any event after which everybody waits for time."""
+"""After so many turns of the event loop without an event, all tasks wait for time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A write that the store carried out, at that true time."""
+    """A write that the store applied, with its true time."""
 
     at_ms: int
     operation: Write
     told: bool
-    """Whether its sender got to know."""
+    """Whether its sender got the reply."""
 
 
 class World:
-    """True time, everybody who waits for it, and what really happened."""
+    """True time, the tasks that wait for it, and the applied writes."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -84,7 +83,6 @@ class World:
         await asyncio.gather(*tasks)
 
     async def pass_ms(self, duration_ms: int) -> None:
-        """Let so much time pass."""
         await self.run(self.sleep_ms(duration_ms))
         await self._settle()
 
@@ -96,7 +94,7 @@ class World:
             quiet = 0 if self.busy or self.events != before else quiet + 1
 
     def _wake_next(self) -> None:
-        assert self._sleepers, "everybody waits, and nobody for time: a deadlock"
+        assert self._sleepers, "all tasks wait, and none for time: a deadlock"
         wake_ms, _, woken = heapq.heappop(self._sleepers)
         self.now_ms = max(self.now_ms, wake_ms)
         if not woken.done():
@@ -104,7 +102,7 @@ class World:
 
 
 class InstanceClock:
-    """The clock of one instance, wrong by so much."""
+    """The clock of one instance, wrong by a fixed time."""
 
     def __init__(self, world: World, wrong_by_ms: int = 0) -> None:
         self.world = world
@@ -122,7 +120,7 @@ class InstanceClock:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How long a message takes each way, and how often something befalls a write, in percent."""
+    """How long a message takes each way, and how often each fault hits a write, in percent."""
 
     delay_ms_max: int = 0
     refused_pct: int = 0
@@ -132,13 +130,13 @@ class Weather:
     reply_lost_pct: int = 0
     """Applied, but the caller can't know."""
     late_pct: int = 0
-    """The caller gives up not knowing, and then it is applied."""
+    """Applied only after the caller has given up."""
     resent_pct: int = 0
-    """A second copy arrives later, of what a store may send twice."""
+    """A second copy arrives later, if the store may send the write twice."""
 
 
 class Wire:
-    """What is between an instance and the store. ``befell`` shows that it was not calm."""
+    """The network between an instance and the store. ``befell`` counts the faults."""
 
     def __init__(self, store: Store, world: World, weather: Weather) -> None:
         self._store = store
@@ -168,7 +166,7 @@ class Wire:
         return await self._write(lambda: self._store.delete(operation), operation)
 
     async def transact(self, operations: Sequence[Write]) -> None:
-        """Copies of a transaction carry one token, as an adapter sends them: one is applied."""
+        """Apply one copy only: an adapter sends all copies with one idempotency token."""
         fixed, is_applied = tuple(operations), False
 
         async def send() -> None:
@@ -221,7 +219,7 @@ class Wire:
     def _later(self, send: Callable[[], Awaitable[object]], operations: Sequence[Write]) -> None:
         async def deliver() -> None:
             await self._world.sleep_ms(self._world.random.randrange(3_000))
-            with contextlib.suppress(StoreError):  # nobody listens any more
+            with contextlib.suppress(StoreError):  # its caller has given up
                 await self._alone(send)
                 self._note(operations, told=False)
 
@@ -256,7 +254,7 @@ class Wire:
 
 @contextlib.asynccontextmanager
 async def store_in(world: World) -> AsyncIterator[Store]:
-    """A real store in memory whose clock is the true one."""
+    """Open a real store in memory, on true time."""
     store = await open_store(SqliteLocation(MEMORY), clock=InstanceClock(world))
     await store.create_tables()
     yield store
@@ -266,10 +264,9 @@ async def store_in(world: World) -> AsyncIterator[Store]:
 def excess(flow: Iterable[tuple[int, int]], limit: Limit) -> int:
     """The most that any window let through beyond what refilled during it, in units.
 
-    ``flow`` are moments and tokens, below zero where tokens were given back; at the same moment
-    their order counts. Every window that begins and ends with one of them is looked at: with A
-    the sum so far and r the rate, the worst of them is the greatest rise of A - r * t, from
-    just before one to just after another.
+    ``flow`` lists moments and tokens, negative for refunds; at the same moment their order counts.
+    All windows between two of them are covered: with A the sum so far and r the rate, the worst
+    window is the greatest rise of A - r * t.
     """
     worst, lowest, total = 0, None, 0
     for moment_ms, tokens in sorted(flow, key=lambda one: one[0]):
@@ -281,7 +278,7 @@ def excess(flow: Iterable[tuple[int, int]], limit: Limit) -> int:
 
 
 def net_flow(world: World, entity: str, limit: Limit) -> list[tuple[int, int]]:
-    """What was taken by those who got to know of it, and all that was given back."""
+    """All debits whose sender got the reply, and all refunds."""
     attribute = CONSUMED + limit.name
     flow = []
     for one in world.applied:

@@ -1,4 +1,4 @@
-"""Acquiring, on every store: what is granted, what is denied, and what one is told."""
+"""Acquiring, on every store: grants, denials, and their details."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from pricekeeper.storage.tables import RATE_BUCKETS
 async def test_a_lease_holds_what_was_asked_for_and_says_what_is_left(
     limiter: Limiter, clock: ManualClock, entity: str
 ) -> None:
-    """Of all limits of the bucket, also of those that were not asked for."""
+    """It shows all limits of the bucket, also those that were not requested."""
     lease = await limiter.acquire(entity, "premium", {"rpm": 1})
 
     assert lease.granted
@@ -29,7 +29,7 @@ async def test_a_lease_holds_what_was_asked_for_and_says_what_is_left(
 
 
 async def test_every_limit_has_to_agree(limiter: Limiter, entity: str) -> None:
-    """If one of them has too little, nothing is taken from the others either."""
+    """If one has too few tokens, nothing is taken from the others."""
     with pytest.raises(RateLimitExceededError) as denied:
         await limiter.acquire(entity, "premium", {"rpm": 1, "tpm": 100_001})
     assert [one.limit for one in denied.value.violations] == ["tpm"]
@@ -37,14 +37,14 @@ async def test_every_limit_has_to_agree(limiter: Limiter, entity: str) -> None:
     with pytest.raises(RateLimitExceededError):
         await limiter.acquire(entity, "premium", {"rpm": 1, "tpm": 2})
 
-    stands = await limiter.peek(entity, "premium")
-    assert (stands["rpm"].remaining, stands["tpm"].remaining) == (60, 1)
+    limits = await limiter.peek(entity, "premium")
+    assert (limits["rpm"].remaining, limits["tpm"].remaining) == (60, 1)
 
 
 async def test_a_denial_tells_what_was_asked_for_what_is_there_and_when_to_come_back(
     limiter: Limiter, clock: ManualClock, entity: str
 ) -> None:
-    """The longest wait counts, and never is longer than any."""
+    """The longest wait counts; "never" is longer than any other."""
     await limiter.acquire(entity, "premium", {"rpm": 60, "tpm": 99_000})
     clock.advance_ms(1_500)
 
@@ -72,7 +72,6 @@ async def test_a_denial_tells_what_was_asked_for_what_is_there_and_when_to_come_
 async def test_a_request_above_the_capacity_of_an_absent_bucket_is_told_never(
     limiter: Limiter, entity: str
 ) -> None:
-    """And the bucket is not made for it."""
     outcome = await limiter.try_acquire(entity, "premium", {"rpm": 61})
 
     assert isinstance(outcome, Denial)
@@ -80,7 +79,7 @@ async def test_a_request_above_the_capacity_of_an_absent_bucket_is_told_never(
 
 
 async def test_a_denial_is_a_value_or_an_error_as_one_likes(limiter: Limiter, entity: str) -> None:
-    """``try_acquire`` answers with it, ``acquire`` raises it."""
+    """``try_acquire`` returns it, ``acquire`` raises it."""
     granted = await limiter.try_acquire(entity, "premium", {"rpm": 60})
     denied = await limiter.try_acquire(entity, "premium", {"rpm": 1})
 
@@ -92,7 +91,6 @@ async def test_a_denial_is_a_value_or_an_error_as_one_likes(limiter: Limiter, en
 
 
 async def test_buckets_are_per_entity_and_resource(limiter: Limiter, entity: str) -> None:
-    """What one has used is nobody else's business."""
     await limiter.acquire(entity, "premium", {"rpm": 60})
 
     assert (await limiter.try_acquire(entity, "cheap", {"rpm": 60})).granted
@@ -103,15 +101,15 @@ async def test_buckets_are_per_entity_and_resource(limiter: Limiter, entity: str
 async def test_peeking_takes_nothing_and_sees_what_an_acquire_would(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """A bucket that is not there is full; new limits are seen before any acquire has them."""
+    """An absent bucket is full; new limits count before the first acquire with them."""
     limiter = make()
     assert (await limiter.peek(entity, "premium"))["rpm"].remaining == 60
     await limiter.acquire(entity, "premium", {"rpm": 30})
     clock.advance_ms(5_000)
 
-    stands = (await limiter.peek(entity, "premium"))["rpm"]
-    assert (stands.remaining, stands.consumed) == (35, 30)
-    assert stands.full_at_ms == clock.now_ms() + 25_000
+    status = (await limiter.peek(entity, "premium"))["rpm"]
+    assert (status.remaining, status.consumed) == (35, 30)
+    assert status.full_at_ms == clock.now_ms() + 25_000
     doubled = await limiter.peek(entity, "premium", limits=[Limit.per_minute("rpm", 120)])
     assert doubled["rpm"].remaining == 70
 
@@ -119,7 +117,7 @@ async def test_peeking_takes_nothing_and_sees_what_an_acquire_would(
 async def test_limits_may_depend_on_entity_and_resource(
     store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """A function answers for each bucket, and is asked again at every acquire."""
+    """The limiter calls the function at every acquire."""
     allowed = {"premium": 1, "cheap": 5}
     limiter = Limiter(
         store,
@@ -137,7 +135,6 @@ async def test_limits_may_depend_on_entity_and_resource(
 
 
 async def test_one_acquire_may_bring_its_own_limits(limiter: Limiter, entity: str) -> None:
-    """They replace those of the limiter, for this bucket."""
     own = [Limit.per_day("requests", 2)]
     await limiter.acquire(entity, "premium", {"requests": 2}, limits=own)
 
@@ -147,7 +144,7 @@ async def test_one_acquire_may_bring_its_own_limits(limiter: Limiter, entity: st
 async def test_changed_limits_rescale_what_is_there(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Half full stays half full; a debt stays as many tokens as it was, or as many as it may be."""
+    """Half full stays half full; a debt keeps its tokens, up to the new bound."""
     half = await make([Limit.per_day("n", 100)]).acquire(entity, "r", {"n": 50})
     assert half.limits["n"].remaining == 50
     more = await make([Limit.per_day("n", 1_000)]).acquire(entity, "r", {"n": 0})
@@ -163,7 +160,7 @@ async def test_changed_limits_rescale_what_is_there(
 async def test_a_lease_outlives_a_change_of_the_limits(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """What it gives back is counted in tokens, whatever unit the bucket counts in by now."""
+    """A refund counts in tokens, although the bucket now counts in another unit."""
     old, new = make([Limit("n", 100, 7, 86_400_000)]), make([Limit("n", 100, 11, 3_600_000)])
     lease = await old.acquire(entity, "r", {"n": 40})
     await new.acquire(entity, "r", {"n": 0})
@@ -171,14 +168,14 @@ async def test_a_lease_outlives_a_change_of_the_limits(
     await lease.adjust({"n": -10})
     assert (await new.peek(entity, "r"))["n"].remaining == 70
     await lease.release()
-    stands = (await new.peek(entity, "r"))["n"]
-    assert (stands.remaining, stands.consumed) == (100, 0)
+    status = (await new.peek(entity, "r"))["n"]
+    assert (status.remaining, status.consumed) == (100, 0)
 
 
 async def test_a_limit_that_is_taken_away_limits_nobody(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """And it does not come back full while it was not: an instance may know it still."""
+    """It does not return full too early: another instance may still use it."""
     both = make([Limit.per_day("n", 10), Limit.per_day("m", 10)])
     only = make([Limit.per_day("n", 10)])
     await both.acquire(entity, "r", {"n": 1, "m": 10})
@@ -192,7 +189,7 @@ async def test_a_limit_that_is_taken_away_limits_nobody(
 async def test_an_outdated_view_of_a_bucket_loses_no_refill(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """An instance that saw it full must not cut off what has refilled since others took."""
+    """An instance that saw it full keeps the refill that followed the others' requests."""
     limits = [Limit("n", 100, 10, 1_000)]
     one, other = make(limits), make(limits)
     await one.acquire(entity, "r", {"n": 0})
@@ -207,7 +204,7 @@ async def test_an_outdated_view_of_a_bucket_loses_no_refill(
 async def test_a_prepared_request_is_checked_once_and_made_often(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """It takes what `try_acquire` would take with the same arguments, from memory if it can."""
+    """It takes the same tokens as `try_acquire`, from memory if it can."""
     limiter = make()
     own = [Limit.per_day("n", 30)]
     request = limiter.prepare(entity, "r", {"n": 1}, limits=own, ahead=5)
@@ -227,7 +224,7 @@ async def test_a_prepared_request_is_checked_once_and_made_often(
 async def test_an_expired_bucket_is_a_full_one(
     limiter: Limiter, store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """So that nothing has to be kept for whoever does not come back."""
+    """So the store keeps nothing for an inactive entity."""
     await limiter.acquire(entity, "premium", {"rpm": 60})
     item = await _bucket(store, entity)
     assert item is not None
@@ -241,7 +238,7 @@ async def test_an_expired_bucket_is_a_full_one(
 async def test_a_bucket_in_use_never_expires(
     limiter: Limiter, store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """Not even if it is never full, so that its refill need not be settled."""
+    """Not even one that is never full, whose refill is not settled."""
     rate = [Limit.per_hour("n", 60, burst=600)]
     for _ in range(200):
         await limiter.try_acquire(entity, "r", {"n": 120}, limits=rate)
@@ -271,7 +268,7 @@ async def test_a_bucket_in_use_never_expires(
 async def test_a_request_that_makes_no_sense_is_refused(
     limiter: Limiter, entity: str, resource: str, consume: dict[str, int], field: str
 ) -> None:
-    """Before anything is sent; the error names what is wrong."""
+    """Before anything is sent; the error names the field."""
     with pytest.raises(InvalidValueError) as refused:
         await limiter.acquire(entity, resource, consume)
 
@@ -279,20 +276,12 @@ async def test_a_request_that_makes_no_sense_is_refused(
 
 
 @pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"hold_ms": 0}, "hold_ms"),
-    ],
-)
-async def test_a_limiter_that_makes_no_sense_is_refused(
-    make: Callable[..., Limiter], options: dict[str, object], field: str
-) -> None:
-    """When it is made, and not at the first acquire."""
+async def test_a_limiter_with_an_invalid_option_is_refused(make: Callable[..., Limiter]) -> None:
+    """When it is made, not at the first acquire."""
     with pytest.raises(InvalidValueError) as refused:
-        make(**options)
+        make(hold_ms=0)
 
-    assert refused.value.field == field
+    assert refused.value.field == "hold_ms"
 
 
 async def _bucket(store: Store, entity: str) -> Item | None:
@@ -303,9 +292,9 @@ async def _bucket(store: Store, entity: str) -> Item | None:
 async def test_a_bucket_that_fills_for_days_is_not_full_before_its_time(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """What is taken when it was long untouched puts its expiry off, too: absent is full.
+    """A debit after a long pause postpones the expiry, too, since an absent bucket is full.
 
-    Here it is taken by an instance that does not know of what another gave back.
+    The instance that takes here does not know of another instance's refund.
     """
     limits = [Limit("n", 10, 1, 86_400_000)]
     one, other = make(limits), make(limits)

@@ -1,6 +1,6 @@
-"""The arithmetic of buckets and the writes made of it, against another account in fractions.
+"""The arithmetic of buckets and its writes, compared with a reference in fractions.
 
-No store is needed: the operations know how to apply themselves and when their conditions hold.
+No store is needed: operations can apply themselves and check their conditions.
 """
 
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ from pricekeeper.limiter.writes import adjust_update, create_put, refill_update,
 from pricekeeper.storage import Item, Key
 
 NOW = 1_768_000_000_000
+TEN = Limit.per_second("n", 10)
 
 limits = st.builds(
     Limit,
@@ -46,11 +47,11 @@ limits = st.builds(
 
 @dataclass
 class Reference:
-    """Another way to say it: how much was taken in advance of a refill that never stops.
+    """The same limit as a total of debits against a total of refills that never stops.
 
-    ``owed`` is counted from the beginning of time, as is the refill. What a limit has not
-    refilled yet is what it lacks; taking from a full one starts at the refill so far. What a
-    lease used more counts from when its bucket was last full at a take: it was used since.
+    Both totals count from the start. ``owed`` minus the refill is missing from the capacity. A take
+    from a full bucket starts at the refill so far. A charge counts from the last take from a full
+    bucket.
     """
 
     limit: Limit
@@ -78,7 +79,7 @@ def debit_of(limit: Limit, tokens: int) -> Debit:
 
 
 def written(item: Item | None, debit: Debit, now_ms: int) -> tuple[Item | None, bool]:
-    """Take the debit as the limiter does, and see that the write's condition holds."""
+    """Take the debit as the limiter does, and check that the write's condition holds."""
     step = plan(bucket_of(item), debit, now_ms)
     if isinstance(step, Denial):
         return item, False
@@ -104,10 +105,10 @@ def written(item: Item | None, debit: Debit, now_ms: int) -> tuple[Item | None, 
         max_size=30,
     ),
 )
-def test_a_bucket_does_what_one_would_explain(
+def test_a_bucket_agrees_with_the_reference(
     limit: Limit, steps: list[tuple[str, int, int]]
 ) -> None:
-    """Any sequence of takes, adjustments and waits gives the answers of the exact reference."""
+    """Any sequence of takes, adjustments and waits gives the same answers as the reference."""
     item: Item | None = None
     now_ms = NOW
     reference = Reference(limit)
@@ -127,7 +128,7 @@ def test_a_bucket_does_what_one_would_explain(
 
 
 def adjusted(item: Item, reference: Reference, delta: int, now_ms: int) -> Item:
-    """Adjust as the limiter does: as much as the bucket bears, its refill settled if need be."""
+    """Adjust as the limiter does: up to the bound, settling the refill if necessary."""
     limit = reference.limit
     change, bucket = adjust_update(debit_of(limit, delta)), bucket_of(item)
     assert change.condition is not None
@@ -149,7 +150,7 @@ def adjusted(item: Item, reference: Reference, delta: int, now_ms: int) -> Item:
 def test_a_denial_says_exactly_how_long_to_wait(
     limit: Limit, tokens: int, waited_ms: int, debt: int
 ) -> None:
-    """That long is enough, a millisecond less is not; more than the capacity is never."""
+    """One millisecond less is not enough; more than the capacity is "never"."""
     units = debt * limit.units_per_token
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, units)})
     now_ms = NOW + waited_ms
@@ -168,7 +169,7 @@ def test_a_denial_says_exactly_how_long_to_wait(
 
 
 def test_a_clock_that_lags_is_told_to_wait_until_it_is_there() -> None:
-    """What another instance refilled two seconds ahead of us refills again after that only."""
+    """The bucket was refilled two seconds ahead of this clock; it refills again after that."""
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 0)})
     outcome = plan(bucket, debit_of(limit, 1), NOW)
@@ -179,7 +180,7 @@ def test_a_clock_that_lags_is_told_to_wait_until_it_is_there() -> None:
 
 
 def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
-    """No time has passed for it, and never a negative one."""
+    """For it no time has passed, and never a negative time."""
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 5 * limit.units_per_token)})
 
@@ -192,7 +193,7 @@ def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
 
 
 def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
-    """Else the stored balance could be taken twice: as stored, and as refilled since."""
+    """Otherwise the stored balance could be taken twice: as stored, and as refilled since."""
     limit = Limit.per_second("n", 10)
     debit = debit_of(limit, 10)
     full = create_put(debit_of(limit, 0), Create(new_bucket(debit_of(limit, 0), NOW))).item
@@ -207,7 +208,7 @@ def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
 
 
 def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on() -> None:
-    """``rf`` does not show that: a `TakeOnly` leaves it where it is."""
+    """``rf`` does not show that: a `TakeOnly` does not change it."""
     limit = Limit.per_second("n", 10)
     item = create_put(debit_of(limit, 0), Create(new_bucket(debit_of(limit, 0), NOW))).item
     later = NOW + 5_000
@@ -223,7 +224,7 @@ def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on()
 
 
 def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
-    """What is added back was computed from what was seen; it would leave a deeper debt."""
+    """The cut was computed from an old reading; it would leave a deeper debt."""
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, -limit.debt_units_max - 1)})
     denial = plan(bucket, debit_of(limit, 1), NOW)
@@ -237,13 +238,22 @@ def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
     assert not write.condition.holds({**item, "tk.n": item["tk.n"] - 1})
 
 
-def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
-    """The second one's write is refused, or a token that the first took would be there again."""
-    limit = Limit.per_second("n", 10)
-    item = create_put(debit_of(limit, 10), Create(new_bucket(debit_of(limit, 10), NOW))).item
-    step = plan(bucket_of(item), debit_of(limit, 1), NOW + 5_000)
+@pytest.mark.parametrize(
+    ("first", "debit", "waited_ms"),
+    [
+        (10, debit_of(TEN, 1), 5_000),
+        (1, Debit("e", "r", {"n": TEN, "new": Limit.per_day("new", 10)}, {"new": 10}), 0),
+    ],
+    ids=["a refill", "a new limit, in the same millisecond"],
+)
+def test_two_instances_that_write_the_same_refill_apply_it_once(
+    first: int, debit: Debit, waited_ms: int
+) -> None:
+    """The second write is refused, or tokens that the first took would reappear."""
+    item = create_put(debit_of(TEN, first), Create(new_bucket(debit_of(TEN, first), NOW))).item
+    step = plan(bucket_of(item), debit, NOW + waited_ms)
     assert isinstance(step, Refill)
-    write = refill_update(debit_of(limit, 1), step)
+    write = refill_update(debit, step)
     assert write.condition is not None
     assert write.condition.holds(item)
 
@@ -251,7 +261,7 @@ def test_two_who_settle_the_same_refill_do_not_both_get_it() -> None:
 
 
 def test_new_terms_are_refused_if_others_took_meanwhile() -> None:
-    """The balance is set then and not added to, so that what they took would be there again."""
+    """New terms set the balance, so tokens that others took would reappear."""
     old, new = Limit.per_second("n", 10), Limit.per_second("n", 20)
     item = create_put(debit_of(old, 0), Create(new_bucket(debit_of(old, 0), NOW))).item
     step = plan(bucket_of(item), debit_of(new, 1), NOW + 1)
@@ -268,7 +278,7 @@ def test_new_terms_are_refused_if_others_took_meanwhile() -> None:
 
 @given(limits, limits, st.integers(-100, 100))
 def test_rescaling_never_gains(old: Limit, new: Limit, percent: int) -> None:
-    """Full stays full, empty empty, a debt keeps its tokens; there and back is never more."""
+    """Full stays full, empty empty, a debt keeps its tokens; there and back gains nothing."""
     units = old.capacity_units * percent // 100
     there = rescaled(units, old, new)
 
@@ -282,7 +292,7 @@ def test_rescaling_never_gains(old: Limit, new: Limit, percent: int) -> None:
 
 
 def test_a_bucket_whose_limits_changed_is_brought_up_to_date_even_by_a_denial() -> None:
-    """So that the new rate counts from now on, and what the denial promised holds."""
+    """So the new rate counts from now on, and the promised wait is right."""
     slow, fast = Limit.per_hour("n", 10), Limit.per_second("n", 10)
     bucket = Bucket(NOW, NOW, {"n": Holding(slow, 0)})
     outcome = plan(bucket, debit_of(fast, 5), NOW)
@@ -296,7 +306,7 @@ def test_a_bucket_whose_limits_changed_is_brought_up_to_date_even_by_a_denial() 
 
 
 def test_a_limit_that_is_gone_is_kept_until_it_is_full() -> None:
-    """Else two instances with different settings refill it by taking it out and putting it in."""
+    """Otherwise two instances with different settings could refill it by removing and adding it."""
     limit, gone = Limit.per_second("n", 10), Limit.per_minute("gone", 6)
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "gone": Holding(gone, 0)})
 
@@ -310,7 +320,7 @@ def test_a_limit_that_is_gone_is_kept_until_it_is_full() -> None:
 
 @given(limits, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 10**9)), max_size=20))
 def test_a_bucket_expires_only_once_it_is_full(limit: Limit, uses: list[tuple[int, int]]) -> None:
-    """An absent bucket is a full one, so expiring earlier would make tokens."""
+    """An absent bucket is full, so expiring earlier would create tokens."""
     item: Item | None = None
     now_ms = NOW
     for tokens, waited_ms in uses:
@@ -328,7 +338,7 @@ def test_a_bucket_expires_only_once_it_is_full(limit: Limit, uses: list[tuple[in
 
 @pytest.mark.parametrize("tokens", [0, 5])
 def test_naming_a_limit_with_nothing_insists_on_no_debt(tokens: int) -> None:
-    """0 takes nothing, but is denied by a limit that is below zero."""
+    """A request of 0 takes nothing, but a limit below zero denies it."""
     limit = Limit.per_second("n", 10)
     owing = Bucket(NOW, NOW, {"n": Holding(limit, -1)})
 
@@ -337,7 +347,7 @@ def test_naming_a_limit_with_nothing_insists_on_no_debt(tokens: int) -> None:
 
 
 def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overflowed() -> None:
-    """One limit has been full, so all are settled; of the other one there must still be enough."""
+    """One limit has been full, so all are settled; the other one must still have enough."""
     full, scarce = Limit.per_second("full", 10), Limit.per_day("scarce", 10)
     both = {"full": full, "scarce": scarce}
     nothing = Debit("e", "r", both, {"scarce": 2})
@@ -357,7 +367,7 @@ def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overfl
 
 
 def test_a_bucket_that_is_just_full_has_nothing_to_settle() -> None:
-    """Nothing has overflowed yet, so that takes need not wait for each other."""
+    """Nothing has overflowed yet, so concurrent takes do not conflict."""
     limit = Limit.per_second("n", 10)
     bucket = new_bucket(debit_of(limit, 5), NOW)
 
@@ -366,7 +376,7 @@ def test_a_bucket_that_is_just_full_has_nothing_to_settle() -> None:
 
 
 def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
-    """By the limit that would be full first: refilled since then, it has not overflowed."""
+    """It counts half of the time until the first limit is full, so none has overflowed."""
     fast, slow = Limit.per_second("fast", 10), Limit.per_minute("slow", 10)
     debit = Debit("e", "r", {"fast": fast, "slow": slow}, {"fast": 2, "slow": 1})
 
@@ -374,7 +384,7 @@ def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
 
 
 def test_a_lagging_clock_does_not_say_that_it_takes_longer_until_a_limit_is_full() -> None:
-    """The bucket's own time goes on, though it is ahead of ours."""
+    """The wait counts by the bucket's own time, which is ahead of ours."""
     limit = Limit.per_second("n", 10)
     bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 0)})
 
@@ -382,7 +392,7 @@ def test_a_lagging_clock_does_not_say_that_it_takes_longer_until_a_limit_is_full
 
 
 def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> None:
-    """An absent bucket is a full one, so it may not expire before."""
+    """An absent bucket is full, so it may not expire before."""
     limit, owing = Limit.per_second("n", 10), Limit.per_day("owing", 10)
     debt = -owing.debt_units_max
     bucket = Bucket(NOW, NOW, {"n": Holding(limit, 0), "owing": Holding(owing, debt)})
@@ -395,21 +405,6 @@ def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> No
 
 
 def test_a_wait_is_shortened_by_what_has_passed_and_never_below_nothing() -> None:
-    """Never stays never."""
     told = Denial(tuple(Violation("e", "r", "n", 1, 0, wait) for wait in (100, 30, None)))
 
     assert [one.retry_after_ms for one in told.after_waiting(40).violations] == [60, 0, None]
-
-
-def test_two_who_add_the_same_limit_do_not_both_fill_it() -> None:
-    """Though it is the same millisecond for both, so that ``rf`` does not move."""
-    old, new = Limit.per_second("n", 10), Limit.per_day("new", 10)
-    item = create_put(debit_of(old, 1), Create(new_bucket(debit_of(old, 1), NOW))).item
-    debit = Debit("e", "r", {"n": old, "new": new}, {"new": 10})
-    step = plan(bucket_of(item), debit, NOW)
-    assert isinstance(step, Refill)
-    write = refill_update(debit, step)
-    assert write.condition is not None
-    assert write.condition.holds(item)
-
-    assert not write.condition.holds(write.apply(item))

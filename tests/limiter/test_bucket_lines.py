@@ -1,4 +1,4 @@
-"""Requests of one batch take as much as one by one, and a block is spent once."""
+"""A batch takes the same tokens as single requests, and a block is spent once."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ def buckets(draw: st.DrawFn) -> Bucket | None:
 def test_each_call_is_decided_as_if_it_were_planned_with_all_before_it(
     bucket: Bucket | None, limit: Limit, wishes: list[int], owed: int, changed: bool
 ) -> None:
-    """Also where tokens are owed to the bucket, or it still has older limits."""
+    """Also with pending refunds, or while the bucket still has older limits."""
     if bucket is not None and not changed:
         limit = bucket.holdings["tpm"].limit
     debt = Debit(*BUCKET, {"tpm": limit}, {"tpm": -owed}) if owed else None
@@ -73,7 +73,7 @@ def test_each_call_is_decided_as_if_it_were_planned_with_all_before_it(
 def test_a_block_is_at_most_half_of_what_is_left(
     bucket: Bucket | None, limit: Limit, tokens: int, times: int
 ) -> None:
-    """So the next process that asks finds some; and all of it together can be taken."""
+    """So the next process finds some tokens, and the whole block can be taken."""
     reading_ms = max(NOW_MS, bucket.refilled_at_ms) if bucket else NOW_MS
     line = BucketLine(bucket, {"tpm": limit}, reading_ms, None)
     if not line.has_room({"tpm": tokens}):

@@ -1,7 +1,7 @@
-"""Clocks that differ: who goes round the instances and waits as it is told gets its rate.
+"""Clocks that differ: a client that rotates instances and respects each wait gets its rate.
 
-An instance whose clock lags must not tell anybody to wait until it catches up with the others. And
-none may admit more for that than promise 3 allows: every window is looked at.
+An instance with a slow clock must not make a caller wait until that clock has caught up. Still no
+window may admit more than promise 3 allows.
 """
 
 import itertools
@@ -20,7 +20,7 @@ SECONDS = 15
 
 
 async def go_round(scene: Scene, first: int, until_ms: int) -> int:
-    """Ask one instance after another, and wait exactly as long as each says: how many it got."""
+    """Ask one instance after another, wait for each `retry_after_ms`, and count the grants."""
     world, got = scene.world, 0
     turns = itertools.count(first)
     while world.now_ms < until_ms:
@@ -53,7 +53,7 @@ async def go_round(scene: Scene, first: int, until_ms: int) -> int:
 async def test_who_goes_round_the_instances_and_waits_as_told_gets_its_rate(
     limit: Limit, clients: int, first: int, delay_ms: int
 ) -> None:
-    """One capacity and at least 95 % of what refills, and never more than the bound allows."""
+    """It gets one capacity and at least 95 % of the refill, and never more than the bound."""
     world = World(3)
     async with store_in(world) as store:
         scene = make_scene(world, store, [limit], Weather(delay_ms_max=delay_ms))
@@ -76,9 +76,9 @@ async def test_who_goes_round_the_instances_and_waits_as_told_gets_its_rate(
 
 @pytest.mark.parametrize("limit", [FAST, DEEP], ids=["fast", "deep"])
 async def test_a_bucket_that_a_slow_clock_has_drained_is_no_exception(limit: Limit) -> None:
-    """The fast clock finds refill that the slow one does not see, and nothing has overflowed.
+    """The fast clock sees refill that the slow one does not, and nothing has overflowed.
 
-    It takes that first; from then on the slow one must not tell anybody to wait for it again.
+    The fast one takes that first; after that, no wait of the slow one may include it again.
     """
     world = World(4)
     async with store_in(world) as store:

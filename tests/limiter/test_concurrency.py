@@ -24,7 +24,7 @@ def clock() -> ShiftedClock:
 
 
 async def close(limiters: Sequence[Limiter]) -> None:
-    """Let them give back their blocks."""
+    """Close them, so that they return their blocks."""
     await asyncio.gather(*(one.close() for one in limiters))
 
 
@@ -32,21 +32,21 @@ async def close(limiters: Sequence[Limiter]) -> None:
 async def test_a_hundred_tasks_get_exactly_what_is_there(
     make: Callable[..., Limiter], entity: str, instances: int
 ) -> None:
-    """From a bucket that none of them has seen: fifty are granted, the others denied."""
+    """From a bucket that is new to all: fifty are granted, the others denied."""
     limiters = [make([FIFTY]) for _ in range(instances)]
     outcomes = await asyncio.gather(
         *(limiters[task % instances].try_acquire(entity, "r", {"n": 1}) for task in range(TASKS))
     )
 
     assert sum(outcome.granted for outcome in outcomes) == 50
-    stands = (await limiters[0].peek(entity, "r"))["n"]
-    assert (stands.remaining, stands.consumed) == (0, 50)
+    status = (await limiters[0].peek(entity, "r"))["n"]
+    assert (status.remaining, status.consumed) == (0, 50)
 
 
 async def test_a_hundred_tasks_on_a_bucket_that_is_always_full(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """The refill has to be settled all the time; who loses a race is served all the same."""
+    """Every write settles refill; a request that loses a race is granted anyway."""
     limiters = [make([Limit("n", 100_000, 1_000_000, 1_000)]) for _ in range(4)]
     for _ in range(3):
         outcomes = await asyncio.gather(
@@ -61,7 +61,7 @@ async def test_a_hundred_tasks_on_a_bucket_that_is_always_full(
 async def test_the_count_of_what_was_consumed_is_exact(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Under acquires, adjustments and releases side by side, some with a name."""
+    """With concurrent acquires, adjustments and releases, some of named leases."""
     limiters = [make([Limit.per_second("n", 10_000)]) for _ in range(4)]
 
     async def use(task: int) -> int:
@@ -108,15 +108,15 @@ async def test_a_hundred_tasks_share_a_parent(make: Callable[..., Limiter], enti
     assert sum(app["n"].consumed for app in apps) == 50
 
 
-async def test_whoever_keeps_losing_is_told_so_and_not_denied(
+async def test_an_acquire_that_loses_every_race_raises_contended_and_is_not_denied(
     make: Callable[..., Limiter], store: Store, clock: ShiftedClock, entity: str
 ) -> None:
-    """There is enough, but somebody changes the bucket before every attempt."""
+    """The bucket has enough, but another instance changes it before every attempt."""
     limiter = make([Limit.per_second("n", 10)])
     await limiter.acquire(entity, "r", {"n": 1})
 
     class Rival:
-        """Moves ``rf`` on whenever it sees a write coming."""
+        """Moves ``rf`` before every write."""
 
         def __init__(self) -> None:
             self.moved = 0
@@ -143,7 +143,7 @@ async def test_whoever_keeps_losing_is_told_so_and_not_denied(
 async def test_adjustments_that_race_each_other_stop_at_the_bound_together(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Twelve leases on four instances, each of which alone would fit."""
+    """Twelve leases on four instances; each adjustment alone would fit."""
     instances = [make([Limit.per_day("n", 10)]) for _ in range(4)]
     leases = [
         await instances[place % 4].acquire(entity, "r", {"n": 0}, lease_id=uuid.uuid4())
@@ -161,7 +161,7 @@ async def test_adjustments_that_race_each_other_stop_at_the_bound_together(
 async def test_two_instances_that_use_one_id_for_two_amounts_apply_one_of_them(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Whoever comes second is told, though neither knew of the other."""
+    """The second gets an error, although neither instance knew of the other."""
     name, same = uuid.uuid4(), uuid.uuid4()
     limiter, other = make([FIFTY]), make([FIFTY])
     leases = [await one.acquire(entity, "r", {"n": 10}, lease_id=name) for one in (limiter, other)]
@@ -182,7 +182,7 @@ async def test_two_instances_that_use_one_id_for_two_amounts_apply_one_of_them(
 async def test_adjustments_of_one_lease_from_two_instances_are_all_counted(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Each is written on top of the one before, whoever made it."""
+    """Each write builds on the previous one, also on another instance's."""
     name, instances = uuid.uuid4(), [make([FIFTY]) for _ in range(5)]
     leases = [await one.acquire(entity, "r", {"n": 10}, lease_id=name) for one in instances]
     await asyncio.gather(*(lease.adjust({"n": 3}) for lease in leases))
@@ -196,7 +196,7 @@ async def test_adjustments_of_one_lease_from_two_instances_are_all_counted(
 async def test_resets_among_racing_acquires_grant_one_capacity_each_at_most(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Six instances take and give back while one resets; nobody fails, no token is made."""
+    """Six instances take and give back while one resets; none fails, no token is created."""
     instances = [make([FIFTY]) for _ in range(6)]
     granted = 0
 

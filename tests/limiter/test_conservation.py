@@ -1,7 +1,7 @@
-"""No token is lost or made: what was taken is what the leases hold, once all is said and done.
+"""No token is lost or created: in the end, the buckets lack exactly what the leases hold.
 
-On a wire that delays but loses nothing, with callers that give up at any moment, adjust, release
-and hold on to what they have, from memory or not, with parents and with names.
+The wire delays but loses nothing. Callers give up at any moment, adjust, release or keep their
+leases, from memory or not, with parents and with names.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ TIGHT = [Limit("fast", 25, 60, 1_000), Limit("slow", 60, 1_000, 86_400_000)]
 
 @dataclass
 class Ledger:
-    """Every lease that anybody got, and the names of those that somebody gave up waiting for."""
+    """Every granted lease, and the names of leases whose caller gave up waiting."""
 
     leases: list[tuple[Lease, tuple[str, ...]]] = field(default_factory=list)
     given_up: list[uuid.UUID] = field(default_factory=list)
 
     async def held(self, store: Store, entity: str, limit: str) -> int:
-        """By the records of the leases: a caller that left may not know what it holds."""
+        """Sum the records of the leases: a caller that left may not know its own."""
         total = 0
         for lease, chain in self.leases:
             item = await store.get(RATE_BUCKETS, lease_key("e", lease.id))
@@ -71,7 +71,7 @@ async def live(
 
 
 async def patient(world: World, task: "asyncio.Task[object]", impatience: float) -> bool:
-    """Wait for it, or give up after a while; whether something came of it."""
+    """Wait for it, or give up after a while. Return whether it succeeded."""
     if world.random.random() < impatience:
         await world.sleep_ms(world.random.randrange(30))
         task.cancel()
@@ -89,9 +89,9 @@ async def patient(world: World, task: "asyncio.Task[object]", impatience: float)
 async def test_what_was_taken_is_what_the_leases_hold(
     seed: int, limits: list[Limit], more_max: int
 ) -> None:
-    """In every bucket; and when all is closed, nothing is kept in memory either.
+    """In every bucket; after closing, no block is left in memory.
 
-    The greedy ask for more than the buckets can bear; then less is taken, and less is held.
+    The greedy callers ask for more than the buckets bear; then less is taken, and less is held.
     """
     world, ledger = World(seed), Ledger()
     async with store_in(world) as store:
@@ -128,13 +128,13 @@ async def test_what_was_taken_is_what_the_leases_hold(
 async def what_was_taken(
     store: Store, world: World, limits: list[Limit], ledger: Ledger
 ) -> dict[tuple[str, str], int]:
-    """As the store has it, without the leases that nobody waited for: they are released first."""
+    """Read the store after releasing the leases whose callers gave up."""
     looking = Limiter(store, clock=InstanceClock(world), limits=limits)
     for name in ledger.given_up:
         with contextlib.suppress(NotFoundError):
             await looking.release("e", name)
     return {
-        (entity, limit): stands.consumed
+        (entity, limit): status.consumed
         for entity in ("e", "org", "root")
-        for limit, stands in (await looking.peek(entity, "r")).items()
+        for limit, status in (await looking.peek(entity, "r")).items()
     }

@@ -1,4 +1,4 @@
-"""Several instances on one organisation's bucket, each write of which takes a while."""
+"""Several instances on one organisation's bucket, with slow writes."""
 
 import statistics
 import uuid
@@ -40,7 +40,7 @@ class Service:
         await self.world.run(*(one.close() for one in self.limiters))
 
     async def call(self, turn: int, app: str, begin_ms: int) -> None:
-        """Acquire at one instance, and adjust at the next one when the model has answered."""
+        """Acquire at one instance; adjust at the next one after the model has answered."""
         world, name = self.world, uuid.UUID(int=self.world.random.getrandbits(128))
         await world.sleep_ms(begin_ms)
         first, second = (self.limiters[(turn + step) % len(self.limiters)] for step in (0, 1))
@@ -79,7 +79,7 @@ def make_service(world: World, limits: Sequence[Limit], instances: int = 3) -> S
 async def test_three_instances_hold_five_hundred_pairs_a_second_on_one_organisation(
     apps: int, limits: list[Limit]
 ) -> None:
-    """Nobody gets `ContendedError`, and 99 of 100 calls take less than half a second."""
+    """No call raises `ContendedError`; 99 of 100 take less than half a second."""
     world = World(1)
     service = make_service(world, limits)
     await world.run(
@@ -98,8 +98,8 @@ async def test_three_instances_hold_five_hundred_pairs_a_second_on_one_organisat
 
 
 @pytest.mark.parametrize("instances", [1, 2, 5])
-async def test_nobody_is_kept_out_however_many_instances_there_are(instances: int) -> None:
-    """Each of them sends seldom enough for the others; alone, an instance waits for nobody."""
+async def test_every_call_gets_through_with_any_number_of_instances(instances: int) -> None:
+    """Each leaves the others enough time; a single instance never waits."""
     world = World(2)
     service = make_service(world, AMPLE, instances)
     await world.run(

@@ -16,7 +16,6 @@ ONE = {"rpm": 1, "tpm": 1_200}
 async def test_a_first_acquire_reads_the_bucket_and_makes_it(
     limiter: Limiter, meter: StoreMeter, entity: str
 ) -> None:
-    """The bucket and the lease."""
     await limiter.acquire(entity, "premium", ONE)
 
     assert meter.calls == {"batch_get": 1, "put": 2}
@@ -55,7 +54,7 @@ async def test_a_refill_that_was_not_foreseen_takes_one_write_more(
 async def test_a_denial_reads_the_bucket(
     limiter: Limiter, meter: StoreMeter, clock: ManualClock, entity: str
 ) -> None:
-    """The store has the last word; the lease of a caller's own id may have been granted before."""
+    """A denial relies on the store; a lease with the caller's own id may already exist."""
     await limiter.acquire(entity, "premium", {"rpm": 60})
     clock.advance_ms(500)
     meter.clear()
@@ -87,7 +86,7 @@ async def test_adjusting_and_releasing_write_the_lease_and_each_bucket(
 async def test_steps_at_the_same_moment_share_the_writes_of_their_bucket(
     limiter: Limiter, meter: StoreMeter, entity: str
 ) -> None:
-    """Forty acquires are one write of the bucket; so are their releases."""
+    """Forty acquires write the bucket once; so do their releases."""
     await limiter.acquire(entity, "premium", {"tpm": 1})
     meter.clear()
     leases = await asyncio.gather(
@@ -102,7 +101,7 @@ async def test_steps_at_the_same_moment_share_the_writes_of_their_bucket(
 async def test_a_request_served_from_a_block_takes_nothing(
     make: Callable[..., Limiter], meter: StoreMeter, entity: str
 ) -> None:
-    """A bucket that is busy gets a block: one write for twenty-one requests."""
+    """A busy bucket gets a block: one write for twenty-one requests."""
     limiter = make()
     request = limiter.prepare(entity, "premium", {"tpm": 100}, ahead=20)
     await request.take()
@@ -116,7 +115,7 @@ async def test_a_request_served_from_a_block_takes_nothing(
 
 
 async def test_peeking_takes_one_read(limiter: Limiter, meter: StoreMeter, entity: str) -> None:
-    """Of one bucket or of many."""
+    """For one bucket or many."""
     await limiter.peek(entity, "premium")
     await limiter.peek_many([(entity, "premium"), (entity, "cheap")])
 
@@ -127,7 +126,7 @@ async def test_peeking_takes_one_read(limiter: Limiter, meter: StoreMeter, entit
 async def test_an_acquire_takes_one_write_unit_for_each_bucket_and_one_for_its_lease(
     make: Callable[..., Limiter], meter: StoreMeter, entity: str
 ) -> None:
-    """The item of a bucket with four limits stays under the kilobyte that a unit pays for."""
+    """The item of a bucket with four limits fits into the kilobyte of one write unit."""
     limits = [Limit.per_minute(name, 10**9) for name in ("rpm", "tpm", "input", "output")]
     limiter, parents = make(limits), [f"{entity}-org"]
     consume = dict.fromkeys(("rpm", "tpm", "input", "output"), 7)

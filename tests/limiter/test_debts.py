@@ -1,7 +1,7 @@
-"""A debt is bounded, so that every wait is: no lease can charge a bucket for years."""
+"""A debt is bounded, and so is every wait: no lease can charge a bucket for years."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -10,8 +10,7 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.limits import DEBT_CAPACITIES_MAX, HELD_CAPACITIES_MAX
-from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import Key, Set, Store, Update, open_store
+from pricekeeper.storage import Key, Set, Store, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.telemetry import StoreMeter
 
@@ -20,20 +19,12 @@ DEBT_MAX = DEBT_CAPACITIES_MAX * SECONDLY.capacity
 FILLING_MS = 1_000
 
 
-@pytest.fixture
-async def hooked(clock: ManualClock) -> AsyncIterator[Hooked]:
-    opened = await open_store(SqliteLocation(MEMORY), clock=clock)
-    await opened.create_tables()
-    yield Hooked(opened)
-    await opened.close()
-
-
 async def left(limiter: Limiter, entity: str) -> int:
     return (await limiter.peek(entity, "r"))["n"].remaining
 
 
 async def stored(store: Store, entity: str) -> int:
-    """The balance as it is stored, in tokens."""
+    """Return the stored balance, in tokens."""
     item = await store.get(RATE_BUCKETS, Key(entity, "r"))
     assert item is not None
     tokens: int = item["tk.n"] // SECONDLY.units_per_token
@@ -48,7 +39,7 @@ def named(lease_id: uuid.UUID | None, *, yes: bool) -> uuid.UUID | None:
 async def test_an_implausible_adjustment_is_refused_and_changes_nothing(
     make: Callable[..., Limiter], clock: ManualClock, entity: str, *, with_name: bool
 ) -> None:
-    """However often it is sent: the sibling that shares the parent's bucket waits no longer."""
+    """Also if it is repeated: a sibling under the same parent waits no longer."""
     limiter, org = make([SECONDLY]), f"{entity}-org"
     name = named(uuid.uuid4(), yes=with_name)
     lease = await limiter.acquire(entity, "r", {"n": 1}, parents=[org], lease_id=name)
@@ -67,7 +58,7 @@ async def test_an_implausible_adjustment_is_refused_and_changes_nothing(
 async def test_a_debt_ends_at_its_bound_and_the_lease_holds_what_was_really_taken(
     make: Callable[..., Limiter], clock: ManualClock, entity: str, *, with_name: bool
 ) -> None:
-    """So the release gives back that much: the bucket is as it was before the lease, not fuller."""
+    """So the release gives back exactly that, and the bucket is no fuller than before."""
     limiter = make([SECONDLY])
     await limiter.acquire(entity, "r", {"n": 7})
     name = named(uuid.uuid4(), yes=with_name)
@@ -87,7 +78,7 @@ async def test_a_debt_ends_at_its_bound_and_the_lease_holds_what_was_really_take
 async def test_who_shares_a_bucket_with_a_debtor_waits_a_few_fillings_at_most(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """The denial says how long exactly: the debt and what is asked for, at the bucket's rate."""
+    """The denial gives the exact wait: debt plus request, at the bucket's rate."""
     limiter, org = make([SECONDLY]), f"{entity}-org"
     lease = await limiter.acquire(entity, "r", {"n": 10}, parents=[org], lease_id=uuid.uuid4())
     await lease.adjust({"n": 9_000}, adjustment_id=uuid.uuid4())
@@ -122,7 +113,7 @@ async def test_the_bucket_that_bears_least_decides_for_all_of_a_lease(
 async def test_an_adjustment_that_was_cut_applies_once(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """Repeating it does not take what the bucket could bear by now."""
+    """A repetition takes nothing more, although the bucket could bear more by then."""
     limiter, other, name, same = make([SECONDLY]), make([SECONDLY]), uuid.uuid4(), uuid.uuid4()
     await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     first = await limiter.adjust(entity, name, {"n": 100}, adjustment_id=same)
@@ -137,7 +128,7 @@ async def test_an_adjustment_that_was_cut_applies_once(
 async def test_a_bucket_at_its_bound_takes_nothing_more_and_the_adjustment_is_still_known(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Nothing is debited, so nothing is held for it; another amount under its id is refused."""
+    """It debits nothing, so the lease holds nothing for it."""
     limiter, name, same = make([SECONDLY]), uuid.uuid4(), uuid.uuid4()
     await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     await limiter.adjust(entity, name, {"n": DEBT_MAX}, adjustment_id=uuid.uuid4())
@@ -148,12 +139,12 @@ async def test_a_bucket_at_its_bound_takes_nothing_more_and_the_adjustment_is_st
     assert await left(limiter, entity) == -DEBT_MAX
 
 
-async def test_a_refill_that_nobody_has_settled_counts(
+async def test_an_unsettled_refill_counts(
     make: Callable[..., Limiter], store: Store, clock: ManualClock, meter: StoreMeter, entity: str
 ) -> None:
-    """A busy bucket stores far less than it holds; an adjustment is measured by what it holds.
+    """A busy bucket stores far less than it holds; the bound counts what it holds.
 
-    The refill is settled in the same write.
+    The same write settles the refill.
     """
     limiter = make([SECONDLY])
     await limiter.acquire(entity, "r", {"n": 10})
@@ -179,7 +170,6 @@ async def test_a_refill_that_nobody_has_settled_counts(
 async def test_an_absent_bucket_is_charged_no_further_than_the_bound(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """An absent bucket is a full one."""
     limiter = make([SECONDLY])
     lease = await limiter.acquire(entity, "r", {"n": 5})
     await limiter.reset(entity)
@@ -192,14 +182,14 @@ async def test_an_absent_bucket_is_charged_no_further_than_the_bound(
 async def test_a_debt_that_is_deeper_already_is_cut_by_the_next_denial(
     make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """One that was stored before there was a bound: it is paid from then on, at the usual rate."""
+    """A debt from before the bound existed is cut, then paid at the usual rate."""
     limiter = make([SECONDLY])
     await limiter.acquire(entity, "r", {"n": 1})
     units = -(10**12) * SECONDLY.units_per_token
     await store.update(Update(RATE_BUCKETS, Key(entity, "r"), (Set("tk.n", units),)))
-    stands = (await limiter.peek(entity, "r"))["n"]
+    status = (await limiter.peek(entity, "r"))["n"]
     wait_ms = (DEBT_CAPACITIES_MAX + 1) * FILLING_MS
-    assert (stands.remaining, stands.full_at_ms) == (-DEBT_MAX, clock.now_ms() + wait_ms)
+    assert (status.remaining, status.full_at_ms) == (-DEBT_MAX, clock.now_ms() + wait_ms)
 
     for instance in (limiter, make([SECONDLY])):
         denial = await instance.try_acquire(entity, "r", {"n": 10})
@@ -213,7 +203,7 @@ async def test_a_debt_that_is_deeper_already_is_cut_by_the_next_denial(
 async def test_a_debt_is_bounded_by_the_capacity_that_counts_now(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """Whoever lowers a limit does not lock its bucket for as long as the old one could bear."""
+    """Lowering a limit does not lock the bucket for the time of the old, larger debt."""
     lease = await make([Limit.per_second("n", 1_000)]).acquire(entity, "r", {"n": 1_000})
     await lease.adjust({"n": 4_000})
     lowered = make([SECONDLY])
@@ -229,7 +219,7 @@ async def test_a_debt_is_bounded_by_the_capacity_that_counts_now(
 async def test_others_who_take_meanwhile_do_not_deepen_a_debt_beyond_its_bound(
     hooked: Hooked, clock: ManualClock
 ) -> None:
-    """What the bucket bears is decided by the write, not by what was seen before it."""
+    """The write decides how much the bucket bears, not an earlier reading."""
     limiter, other = (Limiter(hooked, clock=clock, limits=[SECONDLY]) for _ in range(2))
     lease = await limiter.acquire("e", "r", {"n": 0})
 
@@ -246,7 +236,7 @@ async def test_others_who_take_meanwhile_do_not_deepen_a_debt_beyond_its_bound(
 async def test_a_lease_may_be_adjusted_by_what_others_have_given_back(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """What a lease may hold is measured by what it holds, not by what an instance last saw."""
+    """The bound counts the stored lease, not an instance's last view of it."""
     limit = Limit.per_day("n", 1_000)
     limiter, other, name = make([limit]), make([limit]), uuid.uuid4()
     lease = await limiter.acquire(entity, "r", {"n": 1_000}, lease_id=name)

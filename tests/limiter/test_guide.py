@@ -1,4 +1,4 @@
-"""The guide's example, run as it is written."""
+"""The guide's example runs unchanged."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ LIMITS = [Limit.per_minute("rpm", 60), Limit.per_minute("tpm", 100_000)]
 
 
 async def test_the_guides_example_works_as_pasted(tmp_path: Path) -> None:
-    """It takes what it says, from the app and its organisation, and settles what was used."""
+    """It takes the stated tokens from the app and its organisation, and settles the real usage."""
     (example,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
     (tmp_path / "example.py").write_text(example, "utf-8")
 
@@ -35,6 +35,6 @@ async def test_the_guides_example_works_as_pasted(tmp_path: Path) -> None:
     store = await open_store(SqliteLocation(str(tmp_path / "buckets.db")), clock=clock)
     limiter = Limiter(store, clock=clock, limits=LIMITS)
     for entity in ("org-1/app-7", "org-1"):
-        stands = await limiter.peek(entity, "premium")
-        assert {name: one.consumed for name, one in stands.items()} == {"rpm": 1, "tpm": 900}
+        limits = await limiter.peek(entity, "premium")
+        assert {name: one.consumed for name, one in limits.items()} == {"rpm": 1, "tpm": 900}
     await store.close()

@@ -1,4 +1,4 @@
-"""Clocks that leap: a bucket refilled in the future goes on, and nobody gets more than promised."""
+"""Clocks that leap: a bucket refilled "in the future" still refills, and grants no extra tokens."""
 
 import uuid
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TEN = Limit.per_second("n", 10)
 
 
 class OtherClock(ManualClock):
-    """The clock of another instance: it runs with the first and is wrong by so much."""
+    """The clock of another instance, wrong by a fixed time."""
 
     def __init__(self, right: ManualClock, wrong_by_ms: int = 0) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class OtherClock(ManualClock):
 
 
 async def spree(limiter: Limiter, entity: str) -> int:
-    """How many tokens are granted before one is denied."""
+    """Count the tokens granted before the first denial."""
     granted = 0
     while (await limiter.try_acquire(entity, "r", {"n": 1})).granted:
         granted += 1
@@ -51,7 +51,7 @@ async def refilled_at_ms(store: Store, entity: str) -> int:
 async def test_after_a_leap_ahead_and_back_the_bucket_refills_at_its_rate(
     make: Callable[..., Limiter], clock: ManualClock, entity: str, leap_ms: int, *, named: bool
 ) -> None:
-    """At once and exactly: that long is enough, a millisecond less is not."""
+    """The wait is exact: one millisecond less is not enough."""
     limiter = make([TEN])
 
     async def take(tokens: int) -> Lease | Denial:
@@ -77,10 +77,10 @@ async def test_after_a_leap_ahead_and_back_the_bucket_refills_at_its_rate(
     assert denied.retry_after_ms == 100
 
 
-async def test_a_clock_that_is_set_back_goes_on_where_it_was(
+async def test_a_clock_that_is_set_back_delays_no_refill(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """An hour back, and whoever drained the bucket waits no longer than without that."""
+    """An hour back: after draining the bucket, a caller waits no longer than without the leap."""
     limiter = make([TEN])
     assert await spree(limiter, entity) == 10
     clock.jump_ms(-3_600_000)
@@ -93,7 +93,7 @@ async def test_a_clock_that_is_set_back_goes_on_where_it_was(
 async def test_an_instance_that_sees_such_a_bucket_for_the_first_time_lets_it_refill_from_then_on(
     make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """It can't know what has refilled before; its first denial says how long to wait."""
+    """It can't know the earlier refill; its first denial gives the wait."""
     leapt = Limiter(store, clock=OtherClock(clock, DAY_MS), limits=[TEN])
     assert await spree(leapt, entity) == 10
     late = make([TEN])
@@ -114,10 +114,10 @@ async def test_a_clock_that_stays_wrong_gains_nothing(
     entity: str,
     wrong_by_ms: int,
 ) -> None:
-    """Whichever of two clocks is wrong: in ten seconds there is one capacity and what refills.
+    """If either clock is wrong, ten seconds grant one capacity plus the refill.
 
-    Were ``rf`` moved back by the one that believes it to lie in the future, the other would
-    refill the whole of the difference again, each time.
+    If one instance moved ``rf`` back because it seems to be in the future, the other would refill
+    the difference again, each time.
     """
     wrong = Limiter(store, clock=OtherClock(clock, wrong_by_ms), limits=[TEN])
     right = make([TEN])
@@ -134,7 +134,7 @@ async def test_a_clock_that_stays_wrong_gains_nothing(
 async def test_a_leap_back_refills_nothing_that_the_leap_ahead_has_refilled(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """However often it leaps: the clock's own error counts once a leap, the way back nothing."""
+    """Each leap ahead refills once, the way back nothing."""
     limiter = make([TEN])
     got = await spree(limiter, entity)
     for _ in range(5):
@@ -146,21 +146,20 @@ async def test_a_leap_back_refills_nothing_that_the_leap_ahead_has_refilled(
     assert got <= 10 + 5 * 10
 
 
-async def test_what_is_told_of_such_a_bucket_is_not_a_day_away(
+async def test_the_time_until_such_a_bucket_is_full_counts_from_now(
     make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """When it is full again counts from now on."""
     leapt = Limiter(store, clock=OtherClock(clock, DAY_MS), limits=[TEN])
     await spree(leapt, entity)
-    stands = (await make([TEN]).peek(entity, "r"))["n"]
+    status = (await make([TEN]).peek(entity, "r"))["n"]
 
-    assert (stands.remaining, stands.full_at_ms) == (0, clock.now_ms() + 1_000)
+    assert (status.remaining, status.full_at_ms) == (0, clock.now_ms() + 1_000)
 
 
 async def test_an_adjustment_after_a_leap_is_measured_by_what_has_refilled_since(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """The debt ends at its bound, as with any other clock."""
+    """The debt ends at its usual bound."""
     limiter = make([TEN])
     lease = await limiter.acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())
     clock.jump_ms(DAY_MS)
@@ -177,10 +176,10 @@ async def test_an_adjustment_after_a_leap_is_measured_by_what_has_refilled_since
     assert denied.retry_after_ms == 3_100
 
 
-async def test_a_repaired_bucket_goes_on_from_now(
+async def test_a_repaired_bucket_refills_from_now(
     make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """For every instance, also for those that remember it in the future; nothing is refilled."""
+    """For every instance, also those that remember it in the future. A repair refills nothing."""
     limiter = make([TEN])
     leapt = Limiter(store, clock=OtherClock(clock, DAY_MS), limits=[TEN])
     await leapt.acquire(entity, "r", {"n": 7})
@@ -200,7 +199,7 @@ async def test_a_repaired_bucket_goes_on_from_now(
 async def test_repairing_forgives_what_it_cannot_tell_from_a_refill_and_adds_nothing(
     make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """A debt, or refill that nobody has settled: the bucket is empty then, and refills."""
+    """A debt, or an unsettled refill: the bucket is empty after the repair, and refills."""
     leapt = Limiter(store, clock=OtherClock(clock, DAY_MS), limits=[TEN])
     lease = await leapt.acquire(entity, "r", {"n": 10})
     await lease.adjust({"n": 25})
@@ -219,7 +218,7 @@ async def test_repairing_forgives_what_it_cannot_tell_from_a_refill_and_adds_not
 async def test_a_bucket_within_the_allowed_difference_is_left_alone(
     make: Callable[..., Limiter], store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """Clocks differ; a little ahead is no mistake, and nobody has to wait longer for it."""
+    """Clocks differ: a small lead is normal and makes no wait longer."""
     ahead = Limiter(store, clock=OtherClock(clock, CLOCKS_APART_MS_MAX), limits=[TEN])
     await spree(ahead, entity)
 

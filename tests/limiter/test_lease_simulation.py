@@ -1,16 +1,16 @@
 """Histories of leases: lost replies, crashes between any two writes, retries, by a seed.
 
-Three processes on one store acquire, adjust and release leases, each of them also at another
-process than before. Messages are refused, lost, late and doubled, and a process may crash before
-or after any of its writes: then all that it kept in memory is gone. A caller repeats each step
-until it gets an answer, or gives up.
+Three processes on one store acquire, adjust and release leases; consecutive steps of a lease may
+use different processes. Messages are refused, lost, late and doubled. A process may crash before
+or after any write and then loses its memory. A caller repeats each step until it gets an answer,
+or gives up.
 
-Each bucket refills so slowly that what is missing is lost and what is there was created:
+The buckets refill so slowly that each missing token is lost and each extra token was created:
 
-- what was taken and not given back is at least what the leases hold (no token is created),
-- and at most that and what crashes and lost replies may have lost, by the writes that they hit,
+- the debits minus refunds are at least what the leases hold (no token is created),
+- and exceed it by no more than crashes and lost replies may have lost,
 - a repetition gets the same answer and takes nothing more,
-- never more is admitted than the bucket holds.
+- no bucket admits more than it holds.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ _T = TypeVar("_T")
 
 CAPACITY = 40
 SLOW = Limit("n", CAPACITY, 1, 30 * 86_400_000)
-"""It refills no token in the time of a history."""
+"""It refills no token during a history."""
 ENTITIES = ("app-0", "app-1", "org")
 NO_ANSWER = (StoreUnavailableError, OutcomeUnknownError)
 STORM = Weather(delay_ms_max=9, refused_pct=4, request_lost_pct=4, reply_lost_pct=4, late_pct=4)
 CALM = Weather(delay_ms_max=9)
 HISTORIES = 30
 LOST_MAX = 4 * 10 + CAPACITY // 2
-"""What one lost write or crash may lose: what four clients had in flight, and a block."""
+"""The tokens that one lost write or crash may lose: four clients' requests, and a block."""
 
 
 class CrashedError(Exception):
@@ -68,7 +68,7 @@ class Process:
         self._weather = weather
         self._crash_pct = crash_pct
         self.lost_writes = 0
-        """Writes by which tokens may have been lost: crashes, and replies that did not come."""
+        """Writes that may have lost tokens: by a crash, or by a lost reply."""
         self.crashes = 0
         self.dead: list[Any] = []
         """Tasks of former lives, kept until the end."""
@@ -89,13 +89,13 @@ class Process:
         return self.world.random.randrange(100) < self._crash_pct
 
     def crash(self) -> None:
-        """Forget everything: blocks, tokens that are owed, steps in flight."""
+        """Lose the memory: blocks, pending refunds, steps in flight."""
         self.crashes += 1
         self.gone.set()
         self._start()
 
     async def ask(self, step: Callable[[Limiter], Awaitable[_T]]) -> _T:
-        """Let this process do something; raises `CrashedError` if it is gone before it answers."""
+        """Run a step; raises `CrashedError` if the process crashes before it answers."""
         limiter, gone = self.limiter, self.gone
         self.world.events += 1
         asked = asyncio.ensure_future(step(limiter))
@@ -110,7 +110,7 @@ class Process:
 
 
 class CrashingWire:
-    """The wire of one life of a process: after a crash nothing gets through any more."""
+    """The wire of one life of a process: after a crash no call gets through."""
 
     def __init__(self, process: Process, wire: Wire, gone: asyncio.Event) -> None:
         self._process = process
@@ -151,12 +151,12 @@ class CrashingWire:
         if self._gone.is_set():
             self._process.lost_writes += 1
             self._process.dead.append(asyncio.current_task())
-            await asyncio.Event().wait()  # for ever: a dead process does nothing more
+            await asyncio.Event().wait()  # for ever: a dead process does nothing
         return result
 
 
 class Client:
-    """An app that takes, settles and gives back, and repeats each step at any process."""
+    """An app that takes, settles and gives back, and repeats steps at any process."""
 
     def __init__(self, world: World, processes: Sequence[Process], seed: int) -> None:
         self._random = Random(seed)
@@ -216,7 +216,7 @@ class Client:
     async def _repeat(
         self, step: Callable[[Limiter], Awaitable[_T]], *, may_be_denied: bool = True
     ) -> _T | None:
-        """Ask until there is an answer, at any process; ``None`` is a denial, or it gives up."""
+        """Ask any process until one answers; ``None`` is a denial, or giving up."""
         for _ in range(8):
             process = self._random.choice(self._processes)
             try:
@@ -231,7 +231,7 @@ class Client:
 
 
 class History:
-    """One run, and the sums of what it left in the store."""
+    """One run, and the sums over its store."""
 
     def __init__(self, seed: int, weather: Weather, crash_pct: int) -> None:
         self.world = World(seed)
@@ -252,12 +252,12 @@ class History:
         await self.world.run(*(one.limiter.close() for one in self.processes))
 
     def consumed(self, entity: str) -> int:
-        """What was taken from the bucket and not given back."""
+        """Return the bucket's debits minus its refunds."""
         item = self.store.partitions.get((RATE_BUCKETS.name, entity), {}).get("r")
         return 0 if item is None else int(item["tc.n"])
 
     def held(self, entity: str) -> int:
-        """What all leases together hold from the bucket."""
+        """Return the tokens that all leases hold from the bucket."""
         total = 0
         for (table, partition), items in self.store.partitions.items():
             if table == RATE_BUCKETS.name and "#LEASE#" in partition:
@@ -328,7 +328,7 @@ async def release_first(self: Leases, record: LeaseRecord) -> LeaseRecord:
 
 
 async def owe_what_may_be_written(self: Returns, owed: Debit) -> None:
-    """Give back again what may have been given back."""
+    """Repeat a refund that may have been written."""
     try:
         await self._adjust(owed, again=False)
     except StoreError:
@@ -336,7 +336,7 @@ async def owe_what_may_be_written(self: Returns, owed: Debit) -> None:
 
 
 async def believe_in_charges(self: Returns, debits: Sequence[Debit]) -> dict[str, int]:
-    """Hold what may not have been charged."""
+    """Hold tokens that may not have been charged."""
     for debit in debits:
         with contextlib.suppress(OutcomeUnknownError):
             await self._adjust(debit, again=False)
@@ -344,7 +344,7 @@ async def believe_in_charges(self: Returns, debits: Sequence[Debit]) -> dict[str
 
 
 def same_nonce(_: int) -> str:
-    """Take every record for one's own."""
+    """Make every record look like one's own."""
     return "nonce"
 
 

@@ -19,7 +19,7 @@ from pricekeeper.limiter.limits import AMOUNT_MAX, LIMITS_MAX, PERIOD_MS_MAX, by
     ],
 )
 def test_helpers_name_the_period(limit: Limit, period_ms: int) -> None:
-    """The capacity is the amount, unless a burst is given."""
+    """The capacity is the amount, unless the caller gives a burst."""
     assert limit == Limit("n", capacity=5, refill_amount=5, refill_period_ms=period_ms)
     assert Limit.per_second("n", 5, burst=20).capacity == 20
 
@@ -45,7 +45,7 @@ def test_helpers_name_the_period(limit: Limit, period_ms: int) -> None:
 def test_a_limit_that_makes_no_sense_is_refused(
     name: str, capacity: int, amount: int, period_ms: int, field: str
 ) -> None:
-    """The error names what is wrong; the last one would take fourteen years to fill."""
+    """The error names the field; the last limit would take fourteen years to fill."""
     with pytest.raises(InvalidValueError) as refused:
         Limit(name, capacity, amount, period_ms)
 
@@ -54,7 +54,7 @@ def test_a_limit_that_makes_no_sense_is_refused(
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**9))
 def test_refill_is_exact_in_units(capacity: int, amount: int, period_ms: int, ms: int) -> None:
-    """What ``ms`` milliseconds bring is ``ms * amount / period`` tokens, to the last unit."""
+    """``ms`` milliseconds refill ``ms * amount / period`` tokens, to the last unit."""
     limit = Limit("n", capacity, amount, period_ms)
 
     assert ms * limit.units_per_ms * period_ms == ms * amount * limit.units_per_token
@@ -64,7 +64,7 @@ def test_refill_is_exact_in_units(capacity: int, amount: int, period_ms: int, ms
 def test_the_time_to_fill_is_the_least_that_suffices(
     capacity: int, amount: int, period_ms: int, units: int
 ) -> None:
-    """In whole milliseconds: one less brings too little."""
+    """In whole milliseconds: one less refills too little."""
     limit = Limit("n", capacity, amount, period_ms)
     ms = limit.filling_ms(units)
 
@@ -72,7 +72,7 @@ def test_the_time_to_fill_is_the_least_that_suffices(
 
 
 def test_the_terms_of_a_limit_make_the_same_limit_again() -> None:
-    """An item keeps them, and whoever reads it knows what it was counted by."""
+    """An item stores the terms, so each reader knows the unit of its counts."""
     limit = Limit("n", 7, 3, 777)
 
     assert limit_of("n", limit.terms) == limit

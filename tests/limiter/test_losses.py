@@ -1,12 +1,11 @@
-"""The twelve ways in which the known limiter loses or makes tokens. Ours has none of them.
+"""Twelve ways in which a naive limiter loses or creates tokens. Ours has none of them.
 
-Each is a check that is run on `Limiter`, which passes, and on `NaiveLimiter`, which must not:
-so none of them is a check that can't fail.
+Each check must pass on `Limiter` and fail on `NaiveLimiter`, so every check is able to fail.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import pytest
@@ -16,15 +15,13 @@ from limiter.naive import NaiveDenial, NaiveLease, NaiveLimiter
 from pricekeeper.clock import Clock, ManualClock
 from pricekeeper.errors import OutcomeUnknownError
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
-from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import open_store
 
 Outcome: TypeAlias = Lease | Denial | NaiveLease | NaiveDenial
 TEN = Limit.per_second("rps", 10)
 
 
 class Bench:
-    """A store that can be reached into, a clock, and limiters of the kind that is tested."""
+    """A hooked store, a clock, and limiters of the kind under test."""
 
     def __init__(
         self, store: Hooked, clock: ManualClock, kind: type[Limiter | NaiveLimiter]
@@ -37,7 +34,7 @@ class Bench:
         return self._kind(self.store, clock=clock or self.clock, limits=limits)
 
     async def spree(self, limiter: Limiter | NaiveLimiter, consume: dict[str, int]) -> int:
-        """How often it is granted before it is denied."""
+        """Count the grants before the first denial."""
         times = 0
         while (await limiter.try_acquire("e", "r", consume)).granted:
             times += 1
@@ -46,7 +43,7 @@ class Bench:
 
 
 class WrongClock(ManualClock):
-    """The clock of another instance, which is wrong by so much."""
+    """The clock of another instance, wrong by a fixed time."""
 
     def __init__(self, right: ManualClock, wrong_by_ms: int) -> None:
         super().__init__()
@@ -85,7 +82,7 @@ async def loss_2_fractions_of_a_slow_limit_beside_a_fast_one(bench: Bench) -> No
 
 
 async def loss_3_clocks_that_differ(bench: Bench) -> None:
-    """A clock that lags never opens a window again that one ahead has had."""
+    """A slow clock never reopens a window that a fast one has used."""
     ahead = bench.make(TEN, clock=WrongClock(bench.clock, 2_000))
     behind = bench.make(TEN, clock=WrongClock(bench.clock, -2_000))
     got = 0
@@ -96,7 +93,7 @@ async def loss_3_clocks_that_differ(bench: Bench) -> None:
 
 
 async def loss_4_refunds_above_the_capacity(bench: Bench) -> None:
-    """What is given back to a bucket that has refilled meanwhile makes no greater burst."""
+    """A refund to a bucket that has refilled meanwhile makes no greater burst."""
     limiter = bench.make(TEN)
     lease = await limiter.try_acquire("e", "r", {"rps": 10})
     assert isinstance(lease, Lease | NaiveLease)
@@ -107,7 +104,7 @@ async def loss_4_refunds_above_the_capacity(bench: Bench) -> None:
 
 
 async def loss_5_a_cancelled_holder(bench: Bench) -> None:
-    """A caller that is cancelled before it has the answer keeps nothing."""
+    """A caller that is cancelled before its answer keeps nothing."""
     limiter = bench.make(TEN)
     arrived, go_on, puts = asyncio.Event(), asyncio.Event(), []
 
@@ -131,7 +128,7 @@ async def loss_5_a_cancelled_holder(bench: Bench) -> None:
 
 
 async def loss_6_an_ambiguous_refund(bench: Bench) -> None:
-    """If the reply to a release is lost and it is repeated, no tokens are made."""
+    """Repeating a release whose reply was lost creates no tokens."""
     limiter = bench.make(Limit.per_day("daily", 100))
     assert (await limiter.try_acquire("e", "r", {"daily": 80})).granted
     lease = await limiter.try_acquire("e", "r", {"daily": 20})
@@ -154,14 +151,14 @@ async def loss_7_changed_limits_on_a_live_bucket(bench: Bench) -> None:
 
 
 async def loss_8_a_limit_added_to_a_live_bucket(bench: Bench) -> None:
-    """A limit that a live bucket has not had yet starts full."""
+    """A new limit of a live bucket starts full."""
     assert (await bench.make(TEN).try_acquire("e", "r", {"rps": 1})).granted
     more = bench.make(TEN, Limit.per_day("daily", 7))
     assert await bench.spree(more, {"daily": 1}) == 7
 
 
 async def loss_9_a_request_above_the_capacity(bench: Bench) -> None:
-    """It is told never, not to wait."""
+    """The denial says never, not a wait."""
     limiter = bench.make(TEN)
     assert (await limiter.try_acquire("e", "r", {"rps": 1})).granted
     outcome = await limiter.try_acquire("e", "r", {"rps": 11})
@@ -188,7 +185,7 @@ async def loss_10_how_long_to_wait(bench: Bench) -> None:
 
 
 async def loss_11_contention_taken_for_denial(bench: Bench) -> None:
-    """Whoever loses a race to make or refill the bucket is still served, if there is enough."""
+    """An instance that loses a race to create or refill the bucket still grants, if it can."""
     one, other = bench.make(TEN), bench.make(TEN)
     bench.store.before = _before_the_second_call(lambda: other.try_acquire("e", "r", {"rps": 1}))
     assert (await one.try_acquire("e", "r", {"rps": 1})).granted
@@ -223,19 +220,10 @@ CHECKS: Sequence[Check] = [
 ]
 
 
-@pytest.fixture
-async def hooked(clock: ManualClock) -> AsyncIterator[Hooked]:
-    opened = await open_store(SqliteLocation(MEMORY), clock=clock)
-    await opened.create_tables()
-    yield Hooked(opened)
-    await opened.close()
-
-
 @pytest.mark.parametrize("check", CHECKS)
 async def test_the_limiter_has_no_such_loss(
     check: Check, hooked: Hooked, clock: ManualClock
 ) -> None:
-    """See the docstring of each check for what holds."""
     await check(Bench(hooked, clock, Limiter))
 
 
@@ -243,7 +231,7 @@ async def test_the_limiter_has_no_such_loss(
 async def test_the_naive_limiter_has_every_one_of_them(
     check: Check, hooked: Hooked, clock: ManualClock
 ) -> None:
-    """The same checks fail on a limiter that was written down as the decision reads."""
+    """The checks fail on a literal version of the decision."""
     with pytest.raises(AssertionError):
         await check(Bench(hooked, clock, NaiveLimiter))
 
@@ -251,7 +239,7 @@ async def test_the_naive_limiter_has_every_one_of_them(
 def _before_the_second_call(
     hook: Callable[[], Awaitable[Outcome]],
 ) -> Callable[[str], Awaitable[None]]:
-    """Let somebody else go first once the one who is tested has looked at the bucket."""
+    """Run the hook after the limiter under test has read the bucket."""
     calls = []
     first = once(hook)
 

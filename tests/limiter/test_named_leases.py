@@ -1,4 +1,4 @@
-"""Leases with a name: every step happens exactly once, from whichever instance it comes."""
+"""Named leases: every step happens exactly once, on any instance."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def limiter(make: Callable[..., Limiter]) -> Limiter:
 
 @pytest.fixture
 def other(make: Callable[..., Limiter]) -> Limiter:
-    """Another instance, which knows nothing of the first."""
+    """Another instance; it shares only the store with the first."""
     return make([DAILY])
 
 
@@ -41,7 +41,7 @@ async def left(limiter: Limiter, entity: str) -> int:
 async def test_the_same_name_again_is_the_same_grant(
     limiter: Limiter, other: Limiter, entity: str
 ) -> None:
-    """On any instance, and debited once."""
+    """On any instance, with one debit."""
     name = uuid.uuid4()
     for instance in (limiter, other, limiter):
         lease = await instance.acquire(entity, "r", {"n": 10}, lease_id=name)
@@ -54,7 +54,6 @@ async def test_the_same_name_again_is_the_same_grant(
 async def test_the_same_name_is_the_same_grant_even_if_there_is_nothing_left(
     limiter: Limiter, other: Limiter, entity: str
 ) -> None:
-    """It was granted; what is left now is for others."""
     name = uuid.uuid4()
     await limiter.acquire(entity, "r", {"n": 60}, lease_id=name)
     await limiter.acquire(entity, "r", {"n": 40})
@@ -64,10 +63,10 @@ async def test_the_same_name_is_the_same_grant_even_if_there_is_nothing_left(
         assert not (await instance.try_acquire(entity, "r", {"n": 1})).granted
 
 
-async def test_the_same_name_is_the_same_grant_though_who_waits_with_it_is_denied(
+async def test_the_same_name_is_the_same_grant_beside_a_denied_request(
     limiter: Limiter, other: Limiter, entity: str
 ) -> None:
-    """A refused write tells of the bucket and not of the lease, so that has to be read."""
+    """A refused write shows the bucket and not the lease, so the limiter reads the lease."""
     name = uuid.uuid4()
     await limiter.acquire(entity, "r", {"n": 60}, lease_id=name)
     await other.acquire(entity, "r", {"n": 0})
@@ -85,7 +84,6 @@ async def test_the_same_name_is_the_same_grant_though_who_waits_with_it_is_denie
 
 
 async def test_a_denied_name_is_free(limiter: Limiter, clock: ManualClock, entity: str) -> None:
-    """Nothing was granted, so nothing is remembered."""
     name = uuid.uuid4()
     await limiter.acquire(entity, "r", {"n": 100})
     with pytest.raises(RateLimitExceededError):
@@ -96,7 +94,7 @@ async def test_a_denied_name_is_free(limiter: Limiter, clock: ManualClock, entit
 
 
 async def test_a_name_is_not_taken_for_another_request(limiter: Limiter, entity: str) -> None:
-    """Another amount, resource or parent under the same name is a mistake that is told."""
+    """Another amount, resource or parent under the same name raises an error."""
     name = uuid.uuid4()
     await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
 
@@ -121,7 +119,7 @@ async def test_a_name_means_something_within_its_entity_only(limiter: Limiter, e
 async def test_adjusting_and_releasing_from_another_instance(
     limiter: Limiter, other: Limiter, entity: str
 ) -> None:
-    """Each adjustment applies once, and the release gives back what is held then, once."""
+    """Each adjustment applies once; the release gives back the held tokens once."""
     name, same = uuid.uuid4(), uuid.uuid4()
     lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     for instance in (other, limiter):
@@ -138,10 +136,10 @@ async def test_adjusting_and_releasing_from_another_instance(
     assert lease.held == {}
 
 
-async def test_an_adjustment_under_a_known_id_by_another_amount_is_told(
+async def test_an_adjustment_under_a_known_id_by_another_amount_is_refused(
     limiter: Limiter, other: Limiter, entity: str
 ) -> None:
-    """It is a mistake and changes nothing, before and after the release, on any instance."""
+    """It changes nothing, before and after the release, on any instance."""
     name, same = uuid.uuid4(), uuid.uuid4()
     lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     await lease.adjust({"n": 5}, adjustment_id=same)
@@ -151,14 +149,14 @@ async def test_an_adjustment_under_a_known_id_by_another_amount_is_told(
         assert refused.value.field == "adjustment_id"
         with pytest.raises(ConflictError, match="another delta"):
             await lease.adjust(delta, adjustment_id=same)
-    assert await left(limiter, entity) == 85
+    assert (lease.held, await left(limiter, entity)) == ({"n": 15}, 85)
     await lease.release()
     with pytest.raises(ConflictError, match="another delta"):
         await other.adjust(entity, name, {"n": 6}, adjustment_id=same)
 
 
 async def test_a_released_lease_is_over(limiter: Limiter, other: Limiter, entity: str) -> None:
-    """It is adjusted no more, and its name is not granted again for nothing."""
+    """It can't be adjusted, and its name can't be acquired again."""
     name, known = uuid.uuid4(), uuid.uuid4()
     await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     await limiter.adjust(entity, name, {"n": 1}, adjustment_id=known)
@@ -175,7 +173,7 @@ async def test_a_released_lease_is_over(limiter: Limiter, other: Limiter, entity
 async def test_a_lease_gives_back_no_more_than_it_holds(
     limiter: Limiter, other: Limiter, entity: str
 ) -> None:
-    """Though two instances believe that it holds more."""
+    """Although two instances remember that it holds more."""
     name = uuid.uuid4()
     mine = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     theirs = await other.acquire(entity, "r", {"n": 10}, lease_id=name)
@@ -190,7 +188,7 @@ async def test_a_lease_gives_back_no_more_than_it_holds(
 async def test_a_release_gives_back_what_the_lease_holds_by_then(
     limiter: Limiter, other: Limiter, entity: str
 ) -> None:
-    """And not what the one who releases it last knew of."""
+    """Also if another instance has adjusted it since."""
     name = uuid.uuid4()
     lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     await other.adjust(entity, name, {"n": 30}, adjustment_id=uuid.uuid4())
@@ -201,17 +199,16 @@ async def test_a_release_gives_back_what_the_lease_holds_by_then(
 
 
 async def test_an_unknown_lease_is_not_found(limiter: Limiter, entity: str) -> None:
-    """Whoever asks, and whatever for."""
     with pytest.raises(NotFoundError):
         await limiter.release(entity, uuid.uuid4())
     with pytest.raises(NotFoundError):
         await limiter.adjust(entity, uuid.uuid4(), {"n": 1}, adjustment_id=uuid.uuid4())
 
 
-async def test_a_lease_that_nobody_releases_expires_and_keeps_what_it_holds(
+async def test_an_abandoned_lease_expires_and_keeps_what_it_holds(
     limiter: Limiter, clock: ManualClock, entity: str
 ) -> None:
-    """Nothing is given back for it: who crashed may have used it."""
+    """Its tokens are not given back: a crashed caller may have used them."""
     name = uuid.uuid4()
     await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     clock.advance_ms(LEASE_TTL_SECS * 1_000 + 1_000)
@@ -221,19 +218,22 @@ async def test_a_lease_that_nobody_releases_expires_and_keeps_what_it_holds(
     assert (await limiter.peek(entity, "r"))["n"].consumed == 10
 
 
-async def test_the_adjustments_of_a_lease_are_bounded(limiter: Limiter, entity: str) -> None:
-    """They are kept in one item."""
-    lease = await limiter.acquire(entity, "r", {"n": 1}, lease_id=uuid.uuid4())
+@pytest.mark.parametrize("name", [uuid.uuid4(), None], ids=["named", "unnamed"])
+async def test_the_adjustments_of_a_lease_are_bounded(
+    limiter: Limiter, entity: str, name: uuid.UUID | None
+) -> None:
+    """One item stores them all."""
+    lease = await limiter.acquire(entity, "r", {"n": 1}, lease_id=name)
     for _ in range(ADJUSTMENTS_MAX):
         await lease.adjust({"n": 0})
     with pytest.raises(ConflictError, match="adjustments"):
         await lease.adjust({"n": 0})
 
 
-async def test_many_who_send_the_same_step_apply_it_once(
+async def test_the_same_step_on_many_instances_applies_once(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Ten instances at the same moment: one debit, one adjustment, one refund."""
+    """Ten instances at once: one debit, one adjustment, one refund."""
     instances = [make([DAILY]) for _ in range(10)]
     name, same = uuid.uuid4(), uuid.uuid4()
     leases = await asyncio.gather(
@@ -255,7 +255,7 @@ async def test_many_who_send_the_same_step_apply_it_once(
 async def test_a_step_whose_reply_is_lost_can_be_repeated(
     store: Store, clock: ManualClock, entity: str, step: str
 ) -> None:
-    """The record knows whether it was applied; a debit may be taken twice, and refills."""
+    """The record shows whether it was applied; a debit may be taken twice, and refills."""
     lost = {"acquire": (10, 10), "adjust": (0, 5), "release": (0, 0)}[step]
     hooked = Hooked(store)
     limiter = Limiter(hooked, clock=clock, limits=[DAILY])
@@ -280,7 +280,7 @@ async def test_a_step_whose_reply_is_lost_can_be_repeated(
 async def test_cancelling_an_acquire_with_a_name_keeps_the_grant(
     store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """Whoever named it can ask again."""
+    """The caller can ask for it again by its name."""
     hooked = Hooked(store)
     limiter = Limiter(hooked, clock=clock, limits=[DAILY])
     arrived, go_on = asyncio.Event(), asyncio.Event()
@@ -307,7 +307,7 @@ async def test_cancelling_an_acquire_with_a_name_keeps_the_grant(
 
 @pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)
 async def test_a_name_is_a_uuid(limiter: Limiter, entity: str) -> None:
-    """Anything else is refused before it is sent."""
+    """Any other value is refused before the call to the store."""
     with pytest.raises(InvalidValueError, match="lease_id: must be a UUID"):
         await limiter.acquire(entity, "r", {"n": 1}, lease_id="seven")
 
@@ -315,7 +315,7 @@ async def test_a_name_is_a_uuid(limiter: Limiter, entity: str) -> None:
 async def test_steps_of_one_lease_at_the_same_moment_are_all_counted(
     limiter: Limiter, entity: str
 ) -> None:
-    """The lease knows afterwards what it holds, as the store does."""
+    """Afterwards the lease holds the same as the store says."""
     lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=uuid.uuid4())
     await asyncio.gather(*(lease.adjust({"n": tokens}) for tokens in (5, 7, -2)))
 
@@ -328,7 +328,7 @@ async def test_steps_of_one_lease_at_the_same_moment_are_all_counted(
 async def test_what_others_added_to_a_lease_can_be_given_back(
     limiter: Limiter, other: Limiter, entity: str
 ) -> None:
-    """The store knows what it holds; what an instance last saw of it refuses nothing."""
+    """The stored lease counts, not an instance's last view of it."""
     name = uuid.uuid4()
     lease = await limiter.acquire(entity, "r", {"n": 10}, lease_id=name)
     await other.adjust(entity, name, {"n": 30}, adjustment_id=uuid.uuid4())
@@ -341,10 +341,10 @@ async def test_what_others_added_to_a_lease_can_be_given_back(
 
 
 @pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)
-async def test_the_adjustments_of_a_lease_are_bounded_whoever_makes_them(
+async def test_the_adjustments_of_a_lease_are_bounded_across_instances(
     limiter: Limiter, other: Limiter, entity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though an instance knows of fewer: the store counts them."""
+    """The store counts them, although an instance knows of fewer."""
     monkeypatch.setattr(records, "ADJUSTMENTS_MAX", 3)
     name = uuid.uuid4()
     lease = await limiter.acquire(entity, "r", {"n": 1}, lease_id=name)

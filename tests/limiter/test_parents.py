@@ -13,7 +13,7 @@ from pricekeeper.storage import Store
 
 @pytest.fixture
 def limiter(store: Store, clock: ManualClock) -> Limiter:
-    """Apps get 10 a day, organisations 25, and everybody together 40."""
+    """Apps get 10 a day, organisations 25, and all together 40."""
 
     def limits(entity: str, _: str) -> list[Limit]:
         level = entity.rpartition("/")[2].partition("-")[0]
@@ -23,12 +23,12 @@ def limiter(store: Store, clock: ManualClock) -> Limiter:
 
 
 async def left(limiter: Limiter, *entities: str) -> list[int]:
-    stands = await limiter.peek_many([(entity, "r") for entity in entities])
-    return [one["n"].remaining for one in stands]
+    buckets = await limiter.peek_many([(entity, "r") for entity in entities])
+    return [one["n"].remaining for one in buckets]
 
 
 async def test_all_levels_are_debited(limiter: Limiter, entity: str) -> None:
-    """Adjusted and released together as well."""
+    """Adjustments and releases reach all levels, too."""
     chain = [f"{entity}/app-1", f"{entity}/org-1", f"{entity}/all"]
     lease = await limiter.acquire(chain[0], "r", {"n": 4}, parents=chain[1:])
     assert await left(limiter, *chain) == [6, 21, 36]
@@ -42,7 +42,7 @@ async def test_all_levels_are_debited(limiter: Limiter, entity: str) -> None:
 async def test_a_parent_that_has_too_little_denies_and_nothing_is_taken(
     limiter: Limiter, entity: str
 ) -> None:
-    """The denial names the bucket that was in the way."""
+    """The denial names the blocking bucket."""
     org, everybody = f"{entity}/org-1", f"{entity}/all"
     for place in (1, 2):
         await limiter.acquire(f"{entity}/app-{place}", "r", {"n": 10}, parents=[org, everybody])
@@ -55,10 +55,10 @@ async def test_a_parent_that_has_too_little_denies_and_nothing_is_taken(
     assert await left(limiter, f"{entity}/app-3", org, everybody) == [10, 5, 20]
 
 
-async def test_what_a_lagging_instance_remembers_denies_nobody(
+async def test_a_denial_is_never_based_on_cached_buckets(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """Before a denial the buckets are read: others may have given back."""
+    """Before a denial the limiter reads the buckets: others may have given back."""
     one, other = (make([Limit.per_day("n", 10)]) for _ in range(2))
     lease = await one.acquire(entity, "r", {"n": 10}, parents=[f"{entity}-org"])
     assert not (await other.try_acquire(entity, "r", {"n": 1}, parents=[f"{entity}-org"])).granted
@@ -68,7 +68,7 @@ async def test_what_a_lagging_instance_remembers_denies_nobody(
 
 
 async def test_a_denial_tells_of_every_level_in_the_way(limiter: Limiter, entity: str) -> None:
-    """And the longest wait, or never, counts."""
+    """The longest wait counts, or never."""
     app, org = f"{entity}/app-1", f"{entity}/org-1"
     await limiter.acquire(org, "r", {"n": 25})
 
@@ -82,7 +82,7 @@ async def test_a_denial_tells_of_every_level_in_the_way(limiter: Limiter, entity
 async def test_each_level_is_debited_for_the_limits_that_it_has(
     store: Store, clock: ManualClock, entity: str
 ) -> None:
-    """A limit that nobody in the chain has is a mistake; so is a chain with a repetition."""
+    """A limit that no level has is refused; so is a chain with a repetition."""
     limits = {
         f"{entity}": [Limit.per_day("requests", 10)],
         f"{entity}-org": [Limit.per_day("tokens", 1_000), Limit.per_day("requests", 50)],
@@ -94,10 +94,12 @@ async def test_each_level_is_debited_for_the_limits_that_it_has(
     await lease.adjust({"tokens": 700})
     await limiter.acquire(entity, "r", {"tokens": 100}, parents=parents)
 
-    own, orgs, nobodys = await limiter.peek_many([(entity, "r"), *((one, "r") for one in parents)])
+    own, orgs, unlimited = await limiter.peek_many(
+        [(entity, "r"), *((one, "r") for one in parents)]
+    )
     assert own["requests"].remaining == 9
     assert (orgs["requests"].remaining, orgs["tokens"].remaining) == (49, 200)
-    assert nobodys == {}
+    assert unlimited == {}
     with pytest.raises(InvalidValueError, match=r"consume\.money"):
         await limiter.acquire(entity, "r", {"money": 1}, parents=parents)
     for wrong in ([entity], ["a", "a"], [f"p{place}" for place in range(PARENTS_MAX + 1)]):
@@ -108,7 +110,7 @@ async def test_each_level_is_debited_for_the_limits_that_it_has(
 async def test_changed_limits_reach_every_level(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """Also by a denial, which has to be right about the wait."""
+    """A denial writes them, too, so that its wait is right."""
     org = f"{entity}-org"
     await make([Limit.per_hour("n", 10)]).acquire(entity, "r", {"n": 10}, parents=[org])
     faster = make([Limit.per_second("n", 10)])

@@ -1,13 +1,12 @@
 """Promise 3, both ends, in simulated time: never more than the bound, never less than 99 %.
 
-Every window of every run is looked at. Latency, contention, clocks that are two seconds wrong
-either way, cancellations, lost requests and replies, late and doubled copies are all there.
+The tests check every window of every run, with latency, contention, clocks that are two seconds
+wrong either way, cancellations, lost requests and replies, and late and doubled copies.
 
-What is admitted at which moment? A grant is decided by a reading of the clock that is made
-between asking and being told; counted by that reading the bound is exact, whatever the
-latency. Counted by when the store wrote it, acquires that were under way at the ends of a
-window may add what refills in the time that they took. What is given back counts against the
-window in which the store got it back.
+A clock reading between the request and its answer decides a grant. Counted by that reading, the
+bound is exact at any latency. Counted by the time of the write, acquires in flight at the ends of
+a window may add the refill of their own duration. A refund counts in the window in which the
+store wrote it.
 """
 
 import dataclasses
@@ -51,7 +50,7 @@ def bound(limit: Limit, skew_ms: int, under_way_ms: int = 0) -> int:
 async def test_no_window_admits_more_than_the_bound(
     fast: Limit, skew_ms: int, weather: Weather
 ) -> None:
-    """By the moment at which each grant was decided: exactly as promised."""
+    """Counted by the moment of each decision, exactly as promised."""
     world = World(1)
     async with store_in(world) as store:
         scene = make_scene(world, store, [fast, SLOW], weather, skew_ms=skew_ms)
@@ -79,8 +78,8 @@ async def test_no_window_lets_more_through_than_the_bound_whatever_callers_do(
 ) -> None:
     """Callers cancel, repeat, adjust and release, with parents and names, on every wire.
 
-    By what the store really wrote, in every bucket: taken by those who got to know of it,
-    less what was given back.
+    Counted by the store's writes, in every bucket: debits whose sender got the reply, minus
+    refunds.
     """
     world = World(seed)
     async with store_in(world) as store:
@@ -120,7 +119,7 @@ DAILY = Limit("slow", 10**6, 86_400, 86_400_000)
 async def test_saturating_clients_get_their_rate(
     fast: Limit, other: Limit, tokens: dict[str, int], weather: Weather, skew_ms: int
 ) -> None:
-    """At least 99 %, with latency, contention and clocks that are wrong."""
+    """At least 99 %, with latency, contention and wrong clocks."""
     world = World(3)
     async with store_in(world) as store:
         scene = make_scene(world, store, [fast, other], weather, skew_ms=skew_ms)
@@ -135,8 +134,8 @@ async def test_saturating_clients_get_their_rate(
     assert excess(scene.admitted("fast", "e"), fast) <= bound(fast, skew_ms)
 
 
-async def test_saturating_clients_get_their_rate_but_for_what_nobody_knows_of() -> None:
-    """In a storm, the whole rate is taken; tokens of lost replies are admitted to nobody."""
+async def test_saturating_clients_get_their_rate_minus_lost_replies() -> None:
+    """In a storm the whole rate is taken; the tokens of lost replies are not admitted."""
     world = World(4)
     async with store_in(world) as store:
         scene = make_scene(world, store, [FAST, SLOW], STORM)
@@ -153,7 +152,7 @@ async def test_saturating_clients_get_their_rate_but_for_what_nobody_knows_of() 
 
 
 async def test_the_simulation_itself_is_repeatable() -> None:
-    """The same seed is the same run, so that a failure can be looked into."""
+    """The same seed gives the same run, so that a failure can be reproduced."""
 
     async def run() -> list[object]:
         world = World(5)

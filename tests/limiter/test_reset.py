@@ -1,7 +1,7 @@
-"""Resetting: an operator sets the buckets of an entity to full, whatever happens meanwhile."""
+"""Resetting: an operator fills the buckets of an entity while others use them."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -9,19 +9,9 @@ from limiter.hooked import Hooked
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import InvalidValueError, OutcomeUnknownError
 from pricekeeper.limiter import Limit, Limiter
-from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import open_store
 from pricekeeper.telemetry import StoreMeter
 
 DAILY = Limit.per_day("n", 100)
-
-
-@pytest.fixture
-async def hooked(clock: ManualClock) -> AsyncIterator[Hooked]:
-    opened = await open_store(SqliteLocation(MEMORY), clock=clock)
-    await opened.create_tables()
-    yield Hooked(opened)
-    await opened.close()
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ async def left(limiter: Limiter, entity: str, resource: str = "r") -> int:
 async def test_every_bucket_of_the_entity_is_full_again(
     make: Callable[..., Limiter], limiter: Limiter, entity: str
 ) -> None:
-    """Debts as well, for every resource and every instance; others' buckets are left alone."""
+    """Debts as well, on every resource and instance; other entities' buckets do not change."""
     lease = await limiter.acquire(entity, "premium", {"n": 100}, parents=[f"{entity}-org"])
     await lease.adjust({"n": 300})
     await limiter.acquire(entity, "cheap", {"n": 40})
@@ -50,7 +40,6 @@ async def test_every_bucket_of_the_entity_is_full_again(
 
 
 async def test_one_resource_can_be_reset_alone(limiter: Limiter, entity: str) -> None:
-    """The others stay as they are."""
     for resource in ("premium", "cheap"):
         await limiter.acquire(entity, resource, {"n": 40})
 
@@ -59,7 +48,7 @@ async def test_one_resource_can_be_reset_alone(limiter: Limiter, entity: str) ->
 
 
 async def test_resetting_again_changes_nothing(limiter: Limiter, entity: str) -> None:
-    """Nor does resetting what was never used."""
+    """Nor does a reset of an unused entity."""
     assert await limiter.reset(entity) == []
     await limiter.acquire(entity, "r", {"n": 40})
     assert await limiter.reset(entity) == ["r"]
@@ -68,7 +57,7 @@ async def test_resetting_again_changes_nothing(limiter: Limiter, entity: str) ->
 
 
 async def test_an_entity_that_makes_no_sense_is_refused(limiter: Limiter) -> None:
-    """By name, before anything is sent."""
+    """Before anything is sent; the error names the field."""
     for entity, resource, field in (("a#b", None, "entity"), ("a", "b c", "resource")):
         with pytest.raises(InvalidValueError) as refused:
             await limiter.reset(entity, resource)
@@ -78,7 +67,6 @@ async def test_an_entity_that_makes_no_sense_is_refused(limiter: Limiter) -> Non
 async def test_a_reset_whose_reply_is_lost_can_be_repeated(
     hooked: Hooked, clock: ManualClock
 ) -> None:
-    """It was applied, or it is now: full is full."""
     limiter = Limiter(hooked, clock=clock, limits=[DAILY])
     await limiter.acquire("e", "r", {"n": 40})
     hooked.replies_to_lose = 1
@@ -92,7 +80,7 @@ async def test_a_reset_whose_reply_is_lost_can_be_repeated(
 async def test_it_takes_one_query_and_one_transaction(
     limiter: Limiter, meter: StoreMeter, entity: str
 ) -> None:
-    """What the instance remembers of the buckets is gone with them."""
+    """It also clears the instance's cache of these buckets."""
     for resource in ("premium", "cheap"):
         await limiter.acquire(entity, resource, {"n": 40})
     meter.clear()
@@ -106,7 +94,7 @@ async def test_it_takes_one_query_and_one_transaction(
 async def test_leases_from_before_a_reset_give_back_no_more_than_the_capacity(
     make: Callable[..., Limiter], limiter: Limiter, entity: str
 ) -> None:
-    """Their tokens were given back by the reset already; a full bucket stays just full."""
+    """The reset has already returned their tokens; a full bucket stays just full."""
     named = await limiter.acquire(entity, "r", {"n": 30}, lease_id=uuid.uuid4())
     loose = await limiter.acquire(entity, "r", {"n": 30})
     await limiter.reset(entity)
@@ -125,7 +113,7 @@ async def test_leases_from_before_a_reset_give_back_no_more_than_the_capacity(
 async def test_blocks_that_were_fetched_before_a_reset_add_one_capacity_at_most(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
-    """They are spent or given back as before; then the bucket is full and not fuller."""
+    """They are spent or given back; then the bucket is full and not fuller."""
     ahead, other = make([DAILY]), make([DAILY])
     request = ahead.prepare(entity, "r", {"n": 1}, ahead=10)
     await request.take()
@@ -148,7 +136,7 @@ async def test_blocks_that_were_fetched_before_a_reset_add_one_capacity_at_most(
 async def test_a_block_that_is_given_back_after_a_reset_makes_no_greater_burst(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """The bucket was full; what comes back on top of that is cut off."""
+    """The bucket was full; a refund above the capacity is cut."""
     ahead, other = make([DAILY]), make([DAILY])
     request = ahead.prepare(entity, "r", {"n": 1}, ahead=10)
     await request.take()

@@ -1,8 +1,8 @@
-"""The engine: requests that wait share writes, and each is granted or denied by itself."""
+"""The taker: waiting requests share writes, and each gets its own grant or denial."""
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -12,19 +12,10 @@ from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OverloadedError, StoreUnavailableError, UnreadableItemError
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.taker import HOLD_MS, WAITING_MAX
-from pricekeeper.settings import MEMORY, SqliteLocation
-from pricekeeper.storage import Key, Set, Store, Update, open_store
+from pricekeeper.storage import Key, Set, Store, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 DAILY = Limit.per_day("n", 100)
-
-
-@pytest.fixture
-async def hooked(clock: ManualClock) -> AsyncIterator[Hooked]:
-    opened = await open_store(SqliteLocation(MEMORY), clock=clock)
-    await opened.create_tables()
-    yield Hooked(opened)
-    await opened.close()
 
 
 async def left(limiter: Limiter, entity: str) -> int:
@@ -34,7 +25,7 @@ async def left(limiter: Limiter, entity: str) -> int:
 async def test_as_many_are_served_as_there_are_tokens_for(
     make: Callable[..., Limiter], entity: str
 ) -> None:
-    """In the order of their arrival; a request that is too big does not keep small ones out."""
+    """In the order of arrival; a request that is too big does not block small ones."""
     limiter = make([DAILY])
     wanted = [60, 50, 30, 200, 10, 1]
     outcomes = await asyncio.gather(
@@ -85,7 +76,7 @@ async def test_a_bucket_that_cannot_be_read_concerns_only_those_who_need_it(
     assert isinstance(served, Lease)
 
 
-async def test_a_failure_is_raised_to_all_who_share_it_and_keeps_nobody_waiting(
+async def test_a_failure_is_raised_to_all_waiting_requests_and_the_next_one_is_served(
     hooked: Hooked, clock: ManualClock
 ) -> None:
     limiter = Limiter(hooked, clock=clock, limits=[DAILY])
@@ -133,7 +124,7 @@ async def test_a_full_queue_refuses_one_more_and_no_other_bucket(
 async def test_a_caller_that_leaves_the_queue_leaves_no_tokens_taken(
     hooked: Hooked, clock: ManualClock
 ) -> None:
-    """At whatever turn of the event loop."""
+    """At any turn of the event loop."""
     limiter = Limiter(hooked, clock=clock, limits=[DAILY])
     await limiter.acquire("e", "r", {"n": 1})
     for turns in range(20):
@@ -170,7 +161,7 @@ async def test_two_who_ask_for_one_lease_get_it_though_it_takes_all_there_is(
 
 
 async def test_a_block_goes_back_after_its_time_and_on_close() -> None:
-    """By the monotonic clock; the next request after that is not served from it."""
+    """By the monotonic clock; the next request is not served from it."""
     world = World(1)
     async with store_in(world) as store:
         clock = InstanceClock(world)

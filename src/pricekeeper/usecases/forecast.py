@@ -136,5 +136,5 @@ def _answer(subject: _Subject, made: Forecast) -> wire.ForecastAnswer:
 
 
 def _micros(usd_picos: int | None) -> int | None:
-    """Rounded up, so that a forecast is never below what was spent."""
+    """Rounded up, so that a forecast is never below the spending."""
     return None if usd_picos is None else micros_up(usd_picos)
