@@ -1,15 +1,14 @@
 """The organisation's day: from an instant to its day, and from a day to its first instant.
 
-A day begins at the first instant at which the zone's calendar shows its date, and lasts until the
-next date begins. So a zone's days follow each other without gap or overlap. They last or begin:
+A day begins at the first instant at which the zone's calendar shows its date, and ends when the
+next begins: no gap, no overlap. So a day may:
 
-- for 23 or 25 hours, where clocks change during the day;
-- from 01:00, where clocks go forward at midnight (São Paulo until 2018, Beirut, Santiago), or from
-  the middle of a gap that contains midnight;
-- from the first midnight, where midnight comes twice (Havana). Where clocks go back across midnight
-  and yesterday's date shows again (St. John's until 2011), that time belongs to the new day: a day
-  that has ended never returns;
-- without length, where a zone crossed the date line (Samoa had no 30 December 2011).
+- last 23 or 25 hours, where clocks change;
+- begin at 01:00, or in a gap that contains midnight, where clocks go forward then (Beirut,
+  Santiago);
+- begin at the first of two midnights (Havana). Where yesterday's date shows again (St. John's until
+  2011), that time belongs to the new day: a day that has ended never returns;
+- have no length, where a zone crossed the date line (Samoa, 30 December 2011).
 
 Times are integer milliseconds since the epoch; a day is ``yyyymmdd``. Zones are IANA names, checked
 when they are configured.

@@ -2,15 +2,14 @@
 
 An id means one thing in an organisation. Before a call is granted under a caller's id, the place of
 a usage record with that id is claimed: on its page, or as its receipt. Usage records with that id
-are then refused there, and the log is read instead.
+are then refused.
 
 A claim names a sheet; the authorization is on it or on one of the next `CLAIM_SHEETS` of its
-chapter. If the log has moved further, these sheets are read, and the claim is moved. A claim
-without an authorization belongs to a call that was not granted. The log grants an id once, because
-its sheets list the ids in one order.
+chapter. If the log has moved further, these are read, and the claim is moved. A claim without an
+authorization belongs to a call that was not granted.
 
-Bounds: `ATTEMPTS_MAX` attempts on a page, and one level of pages for each digit of an id. Claims on
-one page that wait together are one write.
+Bounds: `ATTEMPTS_MAX` attempts on a page, and one level of pages for each digit of an id. Waiting
+claims on one page share a write.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Shares and turns: an organisation that floods a queue delays only itself.
 
-**Shares** bound what waits. An organisation may take places if those it holds plus those it wants
-do not exceed the free places. So one organisation gets half of the places, two that flood get a
-third each, and n get ``1 / (n + 1)`` each; the last such part stays free for newcomers. An
-organisation that holds nothing is refused only when no place is left. If a client is named, the
-places it holds count twice, so one client gets a third.
+**Shares** bound what waits: places held plus places wanted must not exceed the free ones. So one
+organisation gets half, and n that flood get ``1 / (n + 1)`` each. One that holds nothing is refused
+only if no place is left. Places of a named client count twice, so one client gets a third.
 
-**Turns** order what waits. Each organisation has its own queue. The queues are served in rotation,
-a few entries at a time, so an entry never waits for all entries of another organisation.
-
-`Places` combines both, with a bounded wait. There is no I/O here and no clock but the event loop's.
+**Turns** order what waits: a queue for each organisation, served in rotation, a few entries at a
+time. `Places` combines both, with a bounded wait. No I/O, and no clock but the event loop's.
 """
 
 from __future__ import annotations

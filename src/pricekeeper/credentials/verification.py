@@ -1,17 +1,15 @@
 """Compares secrets with stored hashes of every kind, at a bounded cost.
 
-Our hashes cost microseconds. They are always compared, also where nothing is stored, so that the
-time of an answer shows nothing. A bcrypt hash of an imported client costs a quarter of a second. It
-is compared only if nothing else matched, on one of `THREADS_MAX` threads; organisations take turns
-in a line of `PLACES_MAX` places, and further callers are refused. Until the client's first login,
-the time of an answer shows the kind of its hash. The same work for unknown names would let anyone
-keep the processors busy.
+Our hashes cost microseconds and are always compared, also where nothing is stored, so that timing
+shows nothing. A bcrypt hash of an imported client costs a quarter of a second. It is compared only
+if nothing else matched, on `THREADS_MAX` threads; organisations take turns in a line of
+`PLACES_MAX`, and further callers are refused. So until such a client's first login, timing shows
+the kind of its hash.
 
-**Doubted callers** have failed too often, but a right secret must still be accepted. Ours have 256
-random bits and are compared at any rate. An imported one may be a password, so it waits for a turn
-of `TURN_MS`, which bounds guesses and cost. Only existing clients get turns, because anyone can
-make up names; a made-up name waits as long. Organisations share `DOUBTED_PLACES_MAX` places. The
-longest wait is 4 s.
+**Doubted callers** have failed too often. Secrets of ours are still compared at once. An imported
+one may be a password, so it waits for a turn of `TURN_MS`, which bounds guesses and cost. Made-up
+names wait as long but get no turn. Organisations share `DOUBTED_PLACES_MAX` places; the longest
+wait is 4 s.
 """
 
 from __future__ import annotations

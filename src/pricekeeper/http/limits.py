@@ -1,17 +1,15 @@
 """The API's own rate limits, kept by the product's own limiter.
 
-Each client, key or address has a bucket per kind of request. Tokens are fetched ahead in blocks,
-so that most requests are decided in memory. If the store does not answer, requests are let
-admitted here: their own use of the store fails by itself. The requests that apps send all day
-(`IN_MEMORY`) is limited by each process for itself, see `pricekeeper.http.memory_limits`.
+Each client, key or address has a bucket per kind of request. Tokens are fetched ahead in blocks, so
+most requests are decided in memory. If the store does not answer, requests are admitted: their own
+use of the store fails by itself. Requests that apps send all day (`IN_MEMORY`) are limited by each
+process for itself (`http.memory_limits`).
 
-A client's bucket is charged with requests that have proved to be the client's, so no other
-client can use it up. A wrong credential is charged to the address it came from, as a failure. An
-address without failures left is barred for a while. An address that failed too often can still use
-a right secret, token or claim. The bar decides only which error wrong credentials get, and how
-often weak secrets are compared.
-Wrong provisioning keys have a count of their own, and while an address is barred for these, no
-key from there is compared at all.
+A client's bucket is charged only with requests that proved to be the client's. A wrong credential
+is charged to its address. An address with too many failures is barred for a while: right
+credentials still work, and the bar decides which error wrong ones get and how often weak secrets
+are compared. Wrong provisioning keys are counted apart; while an address is barred for these, no
+key from it is compared.
 """
 
 from __future__ import annotations

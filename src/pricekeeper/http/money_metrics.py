@@ -1,21 +1,16 @@
 """Dollars and denials in the metrics: month's spend, budgets, held and unsettled amounts.
 
-Values are read from the store, so a restart changes nothing and every instance shows the same.
-Spend is a counter for Prometheus: it grows during the organisation's month, and its reset with the
-next month looks like a restart to ``increase()``.
+Values are read from the store, so every instance shows the same, also after a restart. Spend is a
+counter; its reset with the month looks like a restart to ``increase()``.
 
-Names come from outside. If two organisations, or two apps of one, have the same name, their ids
-follow in brackets. So does the id after a name that ends with a bracket, because it could imitate
-another line. Unprintable characters are replaced.
+Names come from outside. Ids follow in brackets after equal names, and after a name that ends with a
+bracket, because it could imitate another line. Unprintable characters are replaced.
 
-Budget lines exist only for organisations that spent this month or have held or unsettled amounts,
-and for accounts used in their current window. Budgets for each value of a tag have no lines,
-because the values are unbounded.
+Budget lines exist only for organisations with spend this month or held or unsettled amounts, and
+for accounts in use. Budgets for each value of a tag have none: their number is unbounded.
 
-Bounds:
-- `SERIES_MAX` lines of spend, for those who had spent the most when first seen; the others are one
-  line, ``other``;
-- `CLIENTS_MAX` clients with budgets, by id; the log says if there are more.
+Bounds: `SERIES_MAX` lines of spend, the others as ``other``; `CLIENTS_MAX` clients with budgets, by
+id; the log says if there are more.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Recounts: corrects the accounts of budgets after a change of settings.
 
-For up to 30 s after a change, some instances do not know it. Their records are in the journal, and
-not in the account of a new or restored budget. So a change leaves a note to recount the client once
-all instances know it (`tenants.recounts`). Any instance does that: it reads the accounts, then the
-journal, then the accounts again. Holds and unsettled amounts need no recount: only the accounts
-have them.
+For up to 30 s after a change, some instances do not know it. Their records are in the journal, but
+not in the account of a new or restored budget. So a change leaves a note (`tenants.recounts`), and
+any instance reads the accounts, the journal, and the accounts again. Only the accounts have holds
+and unsettled amounts, so these need no recount.
 
-Other writers need not stop. What is missing in an account is constant: at least the journal minus
-the account as read later, at most the journal minus the account as read before. The value nearer to
-zero is added, so a recount never overshoots. If both are equal, the account is correct; if not, it
-is tried again later.
+Writers need not stop. What is missing is at least the journal minus the later reading, and at most
+the journal minus the earlier one. The value nearer to zero is added, so a recount never overshoots.
+Unless both are equal, it is tried again later.
 
 Bounds: `RECOUNTS_AT_ONCE` clients in a run; `ROUNDS_MAX` passes over the journal for each hundred
 apps; `TRIES_MAX` tries with doubling pauses.

@@ -1,16 +1,14 @@
 """One worker for each organisation and process: decides waiting commands together, and writes once.
 
-The worker takes the queued commands, decides them on the log as this process knows it, and writes
-one sheet for all (`log.OrgLog`). If another writer came first, its sheet is read and the commands
-are decided again. Denials are never based on old data: the log is first read to its end. One sheet
-is under way at a time; later commands go into the next. If other processes write, too, the worker
-pauses between sheets (`Pace`). Commands without a waiting caller go with the next one that has a
-caller, after `LINGER_MS` at the latest, since a sheet costs nearly the same for any number of
-commands.
+It decides the queued commands on the log as this process knows it, and writes one sheet for all. If
+another writer came first, its sheet is read and the commands are decided again. Before a denial the
+log is read to its end. One sheet is under way at a time. If other processes write, too, the worker
+pauses between sheets (`Pace`). Commands without a waiting caller wait for one, up to `LINGER_MS`,
+since a sheet costs nearly the same for any number.
 
-Bounds: `WAITING_MAX` commands of an organisation, and one more that follows from each of them;
-`COMMANDS_MAX`, `KEYS_MAX` and `OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with the
-pauses of `BACKOFF`; `ERRANDS_MAX` rounds of errands.
+Bounds: `WAITING_MAX` commands, and one more that follows from each; `COMMANDS_MAX`, `KEYS_MAX` and
+`OPERATIONS_MAX` for one sheet; `ATTEMPTS_MAX` attempts with the pauses of `BACKOFF`; `ERRANDS_MAX`
+rounds of errands.
 """
 
 from __future__ import annotations

@@ -1,26 +1,17 @@
 """What a bucket holds, and which write would take tokens from it. Pure: no store, no clock.
 
-A bucket keeps a *stored* balance per limit, as of one shared moment ``refilled_at_ms``, and
-nothing is ever refilled ahead of time. What a limit holds at a later moment, its *effective*
-balance, is ``min(stored + elapsed * rate, capacity)``.
+A bucket stores a balance per limit as of one moment, ``refilled_at_ms``. The *effective* balance
+later is ``min(stored + elapsed * rate, capacity)``.
 
-While nothing has overflowed, that is a sum, and tokens can be taken by adding to the stored
-balance alone: a `TakeOnly`, of which any number may happen side by side. Once a limit has reached
-its capacity, what refilled beyond that has to be cut off, or it could be taken later: on a
-bucket that was full for an hour, the stored balance would be there twice, as stored and as
-refilled. Then ``refilled_at_ms`` moves, and with it the refill of every limit is settled,
-computed from the one reading of the clock that is also stamped: a `Refill`.
+While no limit is full, tokens are taken by adding to the stored balance (`TakeOnly`), any number
+side by side. Once a limit has overflowed, the overflow must be cut off, or it could be taken later.
+Then ``refilled_at_ms`` moves and settles the refill of every limit (`Refill`).
 
-The bound (promise 3): think of the moment at which a limit would be full again. Each grant
-moves it up by the tokens taken, from no earlier than the reader's now (what overflowed was cut
-off) to no later than that now plus what a whole capacity takes to refill. Over any window of
-length t, with clocks at most ``skew`` wrong either way, that has room for
-``capacity + rate * (t + 2 * skew)``.
+The bound (promise 3): over any window of length t, with clocks at most ``skew`` wrong either way,
+at most ``capacity + rate * (t + 2 * skew)`` is granted.
 
-A balance may go below zero, by an adjustment, but no further than ``Limit.debt_units_max``. An
-adjustment takes no more than that (`bearable`). A debt that is deeper nevertheless, because it was
-stored before there was a bound or because a limit was lowered, counts as one at the bound and is
-cut to it when the refill is next settled.
+An adjustment may take a balance below zero, down to ``Limit.debt_units_max`` (`bearable`). A deeper
+debt, of an older limit, counts as one at that bound and is cut to it by the next `Refill`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """The buckets as this process last saw them, with the store and the clock that they come from.
 
-A write is planned from the cached bucket and sent without reading first. The cache may be out of
-date, but every write carries the conditions under which it is right: a wrong guess costs a write,
-never a token.
+A write is planned from the cached bucket and carries the conditions under which it is right: a
+wrong guess costs a write, never a token.
 
-A bucket that was refilled in the future was refilled by a clock that is ahead of ours, by seconds
-or, if one of them has leapt, by days. Waiting until our clock shows that time would tell callers to
-wait for longer than the other instance would, and moving ``rf`` back would refill the difference
-once more. So for such a bucket time is counted from its ``rf``, by as much as has passed on our
-monotonic clock since the bucket was first seen. Such a reading is never ahead of the clock that
-wrote ``rf``, nor behind our own. Hence no more is admitted than the bound allows for clocks that
-wrong.
+If a bucket's ``rf`` is in the future, another clock is ahead. Waiting for it could take days, and
+moving ``rf`` back would refill twice. So time is counted from its ``rf``, by our monotonic clock
+since the bucket was first seen. That is never ahead of the clock that wrote ``rf``, nor behind our
+own, so the bound for clocks that wrong holds.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Adjusts buckets: gives tokens back, and charges tokens that were used without asking.
 
-Tokens given back are *owed* to their bucket until they are written: along with the next debit of
-that bucket, by `flush`, or after `GIVE_BACK_MS`. An amount is dropped once it may have been
-written, so it is never given back twice. A store that is unavailable has surely not written it: it
-stays owed, and is tried again after up to `GIVE_BACK_MS` << `DOUBLINGS_MAX`.
+Returned tokens are *owed* until they are written: with the next debit of their bucket, by `flush`,
+or after `GIVE_BACK_MS`. An amount is dropped once it may have been written, so it is never given
+back twice. If the store was unavailable it stays owed, with pauses up to `GIVE_BACK_MS` <<
+`DOUBLINGS_MAX`.
 
-A charge is written before it returns. If its reply is lost it is written again: tokens taken twice
-refill, while tokens never taken could be given back later by the lease that holds them.
-
-Each bucket has at most one such write in flight. Callers that come meanwhile share the next one.
-A crash loses the tokens that are owed and those in blocks; they refill.
+A charge is written before it returns, and again if its reply is lost: tokens taken twice refill.
+Each bucket has at most one such write in flight; callers that come meanwhile share the next. A
+crash loses owed tokens and blocks; they refill.
 
 Bounds: `OWED_MAX` buckets are owed tokens.
 """

@@ -1,18 +1,16 @@
 """Takes tokens from buckets: the one engine of acquires, authorizations and the API's own limits.
 
-Requests that wait for the same last bucket of their chain are served together: one plain write for
-each bucket, all at once. If one bucket refuses, the tokens taken from the others are given back.
-DynamoDB bills a plain write half of one in a transaction, and plain writes do not cancel each
-other. After a crash between two writes the tokens stay taken until they refill.
+Requests that wait for the same last bucket of their chain share one plain write per bucket. If one
+bucket refuses, the tokens taken from the others are given back; after a crash in between they
+refill. Plain writes cost half of a transaction's on DynamoDB and do not cancel each other.
 
-A write is planned from the cached bucket, and the store refuses it if that was wrong.
-A denial is never based on such a memory: the bucket is read first.
+A write is planned from the cached bucket, and the store refuses it if that was wrong. A denial is
+never based on the cache: the bucket is read first. A debit whose reply was lost is taken again, so
+no request goes without having taken its tokens.
 
-If another process also writes to a bucket, a batch takes a **block**: the requested tokens plus up
-to `BLOCK_TIMES` as many, at most half of those left. Requests may ask for a larger block on a
-bucket that is busy. The next requests are served from memory for ``hold_ms``; the rest goes back.
-
-A debit whose reply was lost is taken again, so no request goes without having taken its tokens.
+If another process also writes to a bucket, a batch takes a **block**: up to `BLOCK_TIMES` as many
+tokens more, at most half of those left. It serves the next requests for ``hold_ms``; the rest goes
+back.
 
 Bounds: `WAITING_MAX` requests wait for a bucket, each has `ATTEMPTS_MAX` attempts; one block of a
 bucket.

@@ -1,22 +1,17 @@
 """Live sums: the counters of open ticks, by total and tick.
 
-A stored total contains the ticks that were folded. The live total also needs the records of later
-ticks, summed as the next fold would sum them. An organisation with 500 records a second has a
-hundred thousand of them, so a reading is remembered and only what may have changed is read again:
+The live total is the stored one plus the records of later ticks, summed as the next fold would sum
+them. These can be a hundred thousand, so a reading is remembered and only changes are read:
 
-- No record is acknowledged more than `in_flight_ms` after it was sent. So a record that was
-  acknowledged after a reading began is in a region that was marked in a tick since then; the other
-  regions have not changed.
+- A record is acknowledged within `in_flight_ms` of its sending. So one that was acknowledged after
+  a reading began is in a region marked in a tick since then; other regions have not changed.
 - Pages only grow. A page of the same weight and length is not parsed again.
 
-So a reading has everything that was acknowledged before it began, exactly as a fold would have it.
+Callers share readings (`concurrency.shared_readings`) for `REUSE_MS`. A reading contains all that
+this process counted before the call, unless a long reading is reused to save the processor.
 
-Callers share readings (`concurrency.shared_readings`) for `REUSE_MS`. A caller never gets a reading
-that lacks what this process counted before the call, unless the reading was so long that it is
-reused to save the processor.
-
-Bounds: `READINGS_MAX` shared readings, and `PAGES_MAX` remembered pages of all organisations; the
-organisation that was read longest ago is evicted first, and read whole the next time.
+Bounds: `READINGS_MAX` shared readings, and `PAGES_MAX` remembered pages; the organisation that was
+read longest ago is evicted first.
 """
 
 from __future__ import annotations

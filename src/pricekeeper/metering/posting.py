@@ -1,26 +1,20 @@
 """Writes records into the journal exactly once, through every failure of the store.
 
-Records whose ids have a time are written to their page, with one plain update for all that wait for
-the same page. A refused update returns the page, which tells the fate of each record:
+Records whose ids have a time share one plain update of their page. A refused update returns the
+page, which tells the fate of each record:
 
-- It is there with our nonce: an earlier sending was applied, and its reply lost.
-- It is there with the same fingerprint: it is a duplicate. With another: the id was reused.
-- Its place is taken by the authorization with this id (`RequestIdReusedError`).
-- It is not there, and the page is full: it belongs on a child of this page.
-- It is not there, and the page has room: it is sent again without the others.
+- There, with our nonce: an earlier sending was applied.
+- There, with the same fingerprint: a duplicate; with another: the id was reused.
+- Its place is taken by an authorization (`RequestIdReusedError`).
+- Not there: on a full page it goes to a child, otherwise it is sent again without the others.
 
-If the outcome is unknown, the same write is sent again; the first sending that arrives counts.
+If the outcome is unknown, the same write is sent again; the first that arrives counts. Records
+whose ids have no time go in one transaction: a receipt for each, and a page of their own. A record
+that is spent from budgets goes in one transaction with a sheet of the log. The tick and region of a
+page are marked first (`metering.marking`).
 
-Records whose ids have no time are written in one transaction: a receipt for each, put only if there
-is none, and a page of their own.
-
-A record that is spent from budgets is written in one transaction with a sheet of its organisation's
-log. Its page refuses a second copy like that of a plain write.
-
-Before a page is written, its tick and region are marked (`metering.marking`).
-
-Bounds: `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF`, beside the store's own
-attempts; `ID_DIGITS` levels of pages; `MARKED_MAX` remembered marks and `FULL_MAX` full pages.
+Bounds: `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF`; `ID_DIGITS` levels of
+pages; `MARKED_MAX` remembered marks and `FULL_MAX` full pages.
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
 """Refreshes PricingCache from a source, and compares the deployment file with one.
 
-Three days are filled, because each organisation has its own day: yesterday, today and tomorrow in
-UTC. A past day is only filled if it is empty, so charged prices stay.
+Yesterday, today and tomorrow in UTC are filled, because organisations have days of their own. A
+past day is only filled if it is empty, so charged prices stay.
 
-A price that became zero, or changed by `CHANGE_FACTOR_MAX` or more, is not believed: sources are
-maintained by hand, and slipped decimal points are their most frequent mistake. The whole model is
-skipped and reported until an operator accepts it by label.
+A price that became zero, or changed by `CHANGE_FACTOR_MAX` or more, may be a slipped decimal point.
+The whole model is skipped and reported until an operator accepts it by label. A source without
+regions only fills gaps of models whose other prices match the deployment file; `RegionalQuote`s are
+never written (`pricing.regions`).
 
-A source without regions only fills gaps of models whose other prices match the deployment file;
-`RegionalQuote`s are never written. Skipped models are reported with the reason
-(`pricekeeper.pricing.regions`).
-
-Any number of instances may refresh at once, and again after any failure. An item is written only if
-it changes the statement, and never over one that was asked for later. That condition fails once the
-item exists, so a lost reply does no harm.
+Any number of instances may refresh at once, and again after any failure: an item is written only if
+it changes the statement, and never over one that was asked for later.
 """
 
 from __future__ import annotations

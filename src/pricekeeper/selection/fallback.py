@@ -1,17 +1,12 @@
 """Decides which label is recommended, and why. No I/O, no clock.
 
-The first label of the order with quota left is chosen. A label whose quota was found exceeded while
-the sticky fallback is on is **given up** until local midnight, even if the order changes or a
-slower reader still sees it under quota. Only a quota raised above the one at which it was given up
-brings it back.
+The first label of the order with quota left is chosen. A label found exceeded while the sticky
+fallback is on is **given up** until local midnight; only a quota above the one at which it was
+given up brings it back. Given-up labels are a set, because a position would change its meaning when
+the order is edited or differs between apps.
 
-The sticky state is the *set* of given-up labels, not a position: a position changes its meaning
-when the order is edited, and apps that share quotas may have different orders. For a given order
-the set is everything before `StickyFlip.index`.
-
-A label is EXCEEDED if ``spent >= quota``, and TIGHT if ``spent * 100 >= threshold_pct * quota``,
-both in integers. A label with a quota of zero is skipped but not given up, so a later quota counts
-at once.
+EXCEEDED: ``spent >= quota``. TIGHT: ``spent * 100 >= threshold_pct * quota``, in integers. A label
+with a quota of zero is skipped but not given up, so a later quota counts at once.
 """
 
 from __future__ import annotations

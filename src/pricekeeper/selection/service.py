@@ -1,17 +1,12 @@
 """Selects the model that a client should call now.
 
-A decision that is not cached costs one consistent `batch_get`: the override and fallback items, and
-the totals of the ordering's labels. (The price book reads prices once a minute and model.)
-``force_check`` adds records posted since the totals were made; callers within a second share that
-reading.
+A decision that is not cached costs one consistent `batch_get` of overrides, fallback and totals.
+``force_check`` adds records posted since; callers within a second share that reading.
 
-**A lost flip is harmless.** Totals never shrink within a day, so an instance that finds a label
-exceeded recommends another one even without a record. The record stops other instances from going
-back:
-
-- If the condition fails, another instance was first, and its item is used.
-- If the reply is lost, the flip is sent again; if it was applied, the condition fails.
-- If the store can't take it, the decision holds, and the next one tries again.
+**A lost flip is harmless.** Totals never shrink within a day, so another instance finds the label
+exceeded, too. The record stops it from going back. If its condition fails, another instance was
+first, and its item is used; if the reply is lost, it is sent again; if the store can't take it, the
+next decision tries again.
 
 **Reading fails closed.** Without spends the store's error is raised. An unreadable total is
 replaced by the sum of its records; without these, `UnreadableItemError` is raised. It never counts

@@ -1,20 +1,14 @@
 """Decides which condition is sent with a write, and which writes may be retried.
 
-**Expired items.** DynamoDB removes an item hours or days after its expiry, and evaluates conditions
-on it until then. So a condition is sent in a form that gives, on an expired item, the answer that
-the caller's condition gives on no item. That answer is a constant, known before sending:
+**Expired items.** DynamoDB removes an item hours or days after its expiry. So the condition that is
+sent gives, on an expired item, the caller's answer on no item: ``C AND live`` if that is false, ``C
+OR expired`` if it is true. An update would build on the old values, so it is always sent with ``C
+AND live``, and an expired item in its way is removed or replaced first. ``now_epoch`` is read once
+per call, so that request and reply agree.
 
-- False of no item: ``C AND live`` is sent.
-- True of no item: ``C OR expired`` is sent.
-
-An update would build on the old values, so it is always sent with ``C AND live``, and an expired
-item in its way is removed or replaced first. ``now_epoch`` is read once per call, so that the
-request and the reading of its reply agree.
-
-**Retries.** A write guards itself if its own condition is false once it has been applied: ``SET rf
-= 7 IF rf = 5``, put-if-absent, delete-if-present. A second copy is then refused, not applied. This
-is decided without the item: the condition is evaluated over what the write makes certain, and
-everything else is unknown (Kleene's three-valued logic).
+**Retries.** A write guards itself if its own condition is false once it has been applied, as in
+``SET rf = 7 IF rf = 5`` or put-if-absent. A second copy is then refused. The condition is evaluated
+over what the write makes certain; everything else is unknown (Kleene's three-valued logic).
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """Checks that the database file is still the opened one, and that only SQLite changes it.
 
-SQLite keeps the files open, so it continues to write after they were removed or replaced, and those
-writes are lost when the process ends. So after each commit, before callers get their answers, the
-names are looked up again:
+SQLite continues to write to files that were removed or replaced, and those writes are lost. So
+after each commit, before callers get their answers:
 
 - The file and its log must have the device and inode of the opened ones.
-- Only checkpoints may change the file's bytes. A copy over the name keeps the inode but moves the
-  modification time, while the number of frames written back stays the same. A checkpoint of another
-  process is waited for, up to `CHECKPOINT_MS_MAX`. If another process has committed in between,
-  nothing is concluded, because it may have reset the log.
+- Only checkpoints may change the file's bytes. A copy over the name moves the modification time
+  while the number of frames written back stays the same. A checkpoint of another process is waited
+  for, up to `CHECKPOINT_MS_MAX`; if that process has committed, nothing is concluded.
 
-A failure is final: everything is refused until a restart opens the file again. This also applies to
-a file that SQLite finds damaged, since further writes can spread the damage.
+A failure, also damage that SQLite finds, is final: everything is refused until a restart.
 """
 
 from __future__ import annotations
