@@ -31,7 +31,7 @@ from pricekeeper.limiter.bucket import (
 )
 from pricekeeper.limiter.items import bucket_item, bucket_of
 from pricekeeper.limiter.writes import adjust_update, create_put, refill_update, take_update
-from pricekeeper.storage import Item, Key
+from pricekeeper.storage import Item, Key, Update
 
 NOW = 1_768_000_000_000
 TEN = Limit.per_second("n", 10)
@@ -78,6 +78,23 @@ def debit_of(limit: Limit, tokens: int) -> Debit:
     return Debit("e", "r", {"n": limit}, {"n": tokens})
 
 
+def made(debit: Debit) -> Item:
+    """Make the bucket, with the debit taken."""
+    return create_put(debit, Create(new_bucket(debit, NOW))).item
+
+
+def holds(update: Update, item: Item) -> bool:
+    assert update.condition is not None
+    return update.condition.holds(item)
+
+
+def refill_of(item: Item, debit: Debit, now_ms: int) -> Update:
+    """Plan the debit, which must settle refill, and return its write."""
+    step = plan(bucket_of(item), debit, now_ms)
+    assert isinstance(step, Refill)
+    return refill_update(debit, step)
+
+
 def written(item: Item | None, debit: Debit, now_ms: int) -> tuple[Item | None, bool]:
     """Take the debit as the limiter does, and check that the write's condition holds."""
     step = plan(bucket_of(item), debit, now_ms)
@@ -88,9 +105,8 @@ def written(item: Item | None, debit: Debit, now_ms: int) -> tuple[Item | None, 
         assert item is None
         return put.item, True
     update = refill_update(debit, step) if isinstance(step, Refill) else take_update(debit, step)
-    assert update.condition is not None
     assert item is not None
-    assert update.condition.holds(item)
+    assert holds(update, item)
     return update.apply(item), True
 
 
@@ -131,17 +147,15 @@ def adjusted(item: Item, reference: Reference, delta: int, now_ms: int) -> Item:
     """Adjust as the limiter does: up to the bound, settling the refill if necessary."""
     limit = reference.limit
     change, bucket = adjust_update(debit_of(limit, delta)), bucket_of(item)
-    assert change.condition is not None
     assert bucket is not None
-    if not change.condition.holds(item):
+    if not holds(change, item):
         borne = bearable(bucket, debit_of(limit, delta), now_ms)["n"]
         assert borne == (reference.left(now_ms) + 4 * limit.capacity) // 1
         item = refill_update(debit_of(limit, 0), settle(bucket, now_ms)).apply(item)
         reference.settle(now_ms)
         delta = min(delta, borne)
         change = adjust_update(debit_of(limit, delta))
-        assert change.condition is not None
-        assert change.condition.holds(item)
+        assert holds(change, item)
     reference.owed += delta
     return change.apply(item)
 
@@ -170,72 +184,61 @@ def test_a_denial_says_exactly_how_long_to_wait(
 
 def test_a_clock_that_lags_is_told_to_wait_until_it_is_there() -> None:
     """The bucket was refilled two seconds ahead of this clock; it refills again after that."""
-    limit = Limit.per_second("n", 10)
-    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 0)})
-    outcome = plan(bucket, debit_of(limit, 1), NOW)
+    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(TEN, 0)})
+    outcome = plan(bucket, debit_of(TEN, 1), NOW)
 
     assert isinstance(outcome, Denial)
     assert outcome.retry_after_ms == 2_100
-    assert not isinstance(plan(bucket, debit_of(limit, 1), NOW + 2_100), Denial)
+    assert not isinstance(plan(bucket, debit_of(TEN, 1), NOW + 2_100), Denial)
 
 
 def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
     """For it no time has passed, and never a negative time."""
-    limit = Limit.per_second("n", 10)
-    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 5 * limit.units_per_token)})
+    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(TEN, 5 * TEN.units_per_token)})
 
-    assert plan(bucket, debit_of(limit, 5), NOW) == TakeOnly(NOW, NOW, NOW)
-    assert effective(bucket, bucket.holdings["n"], NOW) == 5 * limit.units_per_token
-    over_full = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 11 * limit.units_per_token)})
-    step = plan(over_full, debit_of(limit, 1), NOW)
+    assert plan(bucket, debit_of(TEN, 5), NOW) == TakeOnly(NOW, NOW, NOW)
+    assert effective(bucket, bucket.holdings["n"], NOW) == 5 * TEN.units_per_token
+    over_full = Bucket(NOW + 2_000, NOW, {"n": Holding(TEN, 11 * TEN.units_per_token)})
+    step = plan(over_full, debit_of(TEN, 1), NOW)
     assert isinstance(step, Refill)
     assert step.after.refilled_at_ms == NOW + 2_000
 
 
 def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
     """Otherwise the stored balance could be taken twice: as stored, and as refilled since."""
-    limit = Limit.per_second("n", 10)
-    debit = debit_of(limit, 10)
-    full = create_put(debit_of(limit, 0), Create(new_bucket(debit_of(limit, 0), NOW))).item
+    debit = debit_of(TEN, 10)
+    full = made(debit_of(TEN, 0))
     an_hour_later = NOW + 3_600_000
     stale = take_update(debit, TakeOnly(NOW, NOW, an_hour_later))
     cold = take_update(debit, guess(debit, an_hour_later))
 
-    assert stale.condition is not None
-    assert cold.condition is not None
-    assert not stale.condition.holds(full)
-    assert not cold.condition.holds(full)
+    assert not holds(stale, full)
+    assert not holds(cold, full)
 
 
 def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on() -> None:
     """``rf`` does not show that: a `TakeOnly` does not change it."""
-    limit = Limit.per_second("n", 10)
-    item = create_put(debit_of(limit, 0), Create(new_bucket(debit_of(limit, 0), NOW))).item
+    item = made(debit_of(TEN, 0))
     later = NOW + 5_000
-    step = plan(bucket_of(item), debit_of(limit, 8), later)
-    assert isinstance(step, Refill)
-    update = refill_update(debit_of(limit, 8), step)
-    assert update.condition is not None
-    assert update.condition.holds(item)
+    update = refill_of(item, debit_of(TEN, 8), later)
+    assert holds(update, item)
 
-    robbed = take_update(debit_of(limit, 5), TakeOnly(NOW, NOW, NOW)).apply(item)
+    robbed = take_update(debit_of(TEN, 5), TakeOnly(NOW, NOW, NOW)).apply(item)
 
-    assert not update.condition.holds(robbed)
+    assert not holds(update, robbed)
 
 
 def test_a_debt_is_not_cut_if_others_have_deepened_it_meanwhile() -> None:
     """The cut was computed from an old reading; it would leave a deeper debt."""
-    limit = Limit.per_second("n", 10)
-    bucket = Bucket(NOW, NOW, {"n": Holding(limit, -limit.debt_units_max - 1)})
-    denial = plan(bucket, debit_of(limit, 1), NOW)
+    bucket = Bucket(NOW, NOW, {"n": Holding(TEN, -TEN.debt_units_max - 1)})
+    denial = plan(bucket, debit_of(TEN, 1), NOW)
     assert isinstance(denial, Denial)
     assert denial.settle is not None
-    write = refill_update(debit_of(limit, 1), denial.settle)
+    write = refill_update(debit_of(TEN, 1), denial.settle)
     item = bucket_item(Key("e", "r"), bucket)
-    assert write.condition is not None
-    assert write.condition.holds(item)
+    assert holds(write, item)
 
-    assert not write.condition.holds({**item, "tk.n": item["tk.n"] - 1})
+    assert not holds(write, {**item, "tk.n": item["tk.n"] - 1})
 
 
 @pytest.mark.parametrize(
@@ -250,30 +253,22 @@ def test_two_instances_that_write_the_same_refill_apply_it_once(
     first: int, debit: Debit, waited_ms: int
 ) -> None:
     """The second write is refused, or tokens that the first took would reappear."""
-    item = create_put(debit_of(TEN, first), Create(new_bucket(debit_of(TEN, first), NOW))).item
-    step = plan(bucket_of(item), debit, NOW + waited_ms)
-    assert isinstance(step, Refill)
-    write = refill_update(debit, step)
-    assert write.condition is not None
-    assert write.condition.holds(item)
+    item = made(debit_of(TEN, first))
+    write = refill_of(item, debit, NOW + waited_ms)
+    assert holds(write, item)
 
-    assert not write.condition.holds(write.apply(item))
+    assert not holds(write, write.apply(item))
 
 
 def test_new_terms_are_refused_if_others_took_meanwhile() -> None:
     """New terms set the balance, so tokens that others took would reappear."""
     old, new = Limit.per_second("n", 10), Limit.per_second("n", 20)
-    item = create_put(debit_of(old, 0), Create(new_bucket(debit_of(old, 0), NOW))).item
-    step = plan(bucket_of(item), debit_of(new, 1), NOW + 1)
-    assert isinstance(step, Refill)
-    write = refill_update(debit_of(new, 1), step)
-    assert write.condition is not None
-    assert write.condition.holds(item)
+    item = made(debit_of(old, 0))
+    write = refill_of(item, debit_of(new, 1), NOW + 1)
+    assert holds(write, item)
 
-    assert not write.condition.holds(
-        take_update(debit_of(old, 1), TakeOnly(NOW, NOW, NOW)).apply(item)
-    )
-    assert not write.condition.holds(write.apply(item))
+    assert not holds(write, take_update(debit_of(old, 1), TakeOnly(NOW, NOW, NOW)).apply(item))
+    assert not holds(write, write.apply(item))
 
 
 @given(limits, limits, st.integers(-100, 100))
@@ -339,11 +334,10 @@ def test_a_bucket_expires_only_once_it_is_full(limit: Limit, uses: list[tuple[in
 @pytest.mark.parametrize("tokens", [0, 5])
 def test_naming_a_limit_with_nothing_insists_on_no_debt(tokens: int) -> None:
     """A request of 0 takes nothing, but a limit below zero denies it."""
-    limit = Limit.per_second("n", 10)
-    owing = Bucket(NOW, NOW, {"n": Holding(limit, -1)})
+    owing = Bucket(NOW, NOW, {"n": Holding(TEN, -1)})
 
-    assert isinstance(plan(owing, debit_of(limit, tokens), NOW), Denial)
-    assert not isinstance(plan(owing, debit_of(limit, 0), NOW + 1), Denial)
+    assert isinstance(plan(owing, debit_of(TEN, tokens), NOW), Denial)
+    assert not isinstance(plan(owing, debit_of(TEN, 0), NOW + 1), Denial)
 
 
 def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overflowed() -> None:
@@ -351,28 +345,24 @@ def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overfl
     full, scarce = Limit.per_second("full", 10), Limit.per_day("scarce", 10)
     both = {"full": full, "scarce": scarce}
     nothing = Debit("e", "r", both, {"scarce": 2})
-    item = create_put(nothing, Create(new_bucket(nothing, NOW))).item
+    item = made(nothing)
     debit = Debit("e", "r", both, {"full": 1, "scarce": 6})
-    step = plan(bucket_of(item), debit, NOW + 5_000)
-    assert isinstance(step, Refill)
-    write = refill_update(debit, step)
+    write = refill_of(item, debit, NOW + 5_000)
     other = Debit("e", "r", both, {"scarce": 1})
-    assert write.condition is not None
 
-    for taken, holds in ((2, True), (3, False)):
+    for taken, fits in ((2, True), (3, False)):
         robbed = item
         for _ in range(taken):
             robbed = take_update(other, TakeOnly(NOW, NOW, NOW + 5_000)).apply(robbed)
-        assert write.condition.holds(robbed) == holds
+        assert holds(write, robbed) == fits
 
 
 def test_a_bucket_that_is_just_full_has_nothing_to_settle() -> None:
     """Nothing has overflowed yet, so concurrent takes do not conflict."""
-    limit = Limit.per_second("n", 10)
-    bucket = new_bucket(debit_of(limit, 5), NOW)
+    bucket = new_bucket(debit_of(TEN, 5), NOW)
 
-    assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 500), TakeOnly)
-    assert isinstance(plan(bucket, debit_of(limit, 1), NOW + 501), Refill)
+    assert isinstance(plan(bucket, debit_of(TEN, 1), NOW + 500), TakeOnly)
+    assert isinstance(plan(bucket, debit_of(TEN, 1), NOW + 501), Refill)
 
 
 def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
@@ -385,10 +375,9 @@ def test_a_bucket_that_was_never_seen_is_taken_for_half_used() -> None:
 
 def test_a_lagging_clock_does_not_say_that_it_takes_longer_until_a_limit_is_full() -> None:
     """The wait counts by the bucket's own time, which is ahead of ours."""
-    limit = Limit.per_second("n", 10)
-    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(limit, 0)})
+    bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(TEN, 0)})
 
-    assert status(bucket, {"n": limit}, NOW)["n"].full_at_ms == NOW + 1_000
+    assert status(bucket, {"n": TEN}, NOW)["n"].full_at_ms == NOW + 1_000
 
 
 def test_a_debt_is_kept_until_it_is_paid_though_another_limit_is_settled() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from limiter.balances import left
 from limiter.hooked import Hooked, once
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import InvalidValueError
@@ -17,10 +18,6 @@ from pricekeeper.telemetry import StoreMeter
 SECONDLY = Limit.per_second("n", 10)
 DEBT_MAX = DEBT_CAPACITIES_MAX * SECONDLY.capacity
 FILLING_MS = 1_000
-
-
-async def left(limiter: Limiter, entity: str) -> int:
-    return (await limiter.peek(entity, "r"))["n"].remaining
 
 
 async def stored(store: Store, entity: str) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from limiter.balances import spree
 from pricekeeper.clock import ManualClock
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.upkeep import CLOCKS_APART_MS_MAX
@@ -28,15 +29,6 @@ class OtherClock(ManualClock):
 
     def monotonic_ms(self) -> int:
         return self.right.monotonic_ms()
-
-
-async def spree(limiter: Limiter, entity: str) -> int:
-    """Count the tokens granted before the first denial."""
-    granted = 0
-    while (await limiter.try_acquire(entity, "r", {"n": 1})).granted:
-        granted += 1
-        assert granted < 1_000, "it is granted for ever"
-    return granted
 
 
 async def refilled_at_ms(store: Store, entity: str) -> int:

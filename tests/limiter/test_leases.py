@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from limiter.balances import left
 from limiter.hooked import Hooked, once
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
@@ -30,10 +31,6 @@ async def daily(hooked: Hooked, clock: ManualClock) -> AsyncIterator[Limiter]:
         yield limiter
 
 
-async def left(limiter: Limiter, entity: str = "e") -> int:
-    return (await limiter.peek(entity, "r"))["n"].remaining
-
-
 async def test_cancelling_an_acquire_under_way_gives_back_what_it_was_granted(
     daily: Limiter, hooked: Hooked
 ) -> None:
@@ -55,7 +52,7 @@ async def test_cancelling_an_acquire_under_way_gives_back_what_it_was_granted(
     await daily.close()
 
     assert daily.meter.granted == 2
-    assert await left(daily) == 99
+    assert await left(daily, "e") == 99
 
 
 async def test_an_adjustment_may_leave_a_debt_that_is_paid_before_the_next_grant(
@@ -143,7 +140,7 @@ async def test_a_debit_whose_reply_is_lost_is_taken_again(daily: Limiter, hooked
     lease = await daily.acquire("e", "r", {"n": 10})
     await lease.release()
 
-    assert await left(daily) == 89
+    assert await left(daily, "e") == 89
     assert (daily.meter.granted, daily.meter.debits_lost) == (2, 1)
 
 
@@ -156,7 +153,7 @@ async def test_a_step_whose_reply_is_lost_happens_once(
     hooked.replies_to_lose = 1
     if step == "adjust":
         await lease.adjust({"n": -4})
-        assert (lease.held, await left(daily)) == ({"n": 6}, 94)
+        assert (lease.held, await left(daily, "e")) == ({"n": 6}, 94)
     await lease.release()
 
     assert (await daily.peek("e", "r"))["n"].consumed == 0
@@ -178,7 +175,7 @@ async def test_what_is_used_more_counts_as_not_held_if_the_reply_is_lost(
     assert lease.held == {"n": 10}
     await lease.release()
 
-    assert await left(daily) == 100
+    assert await left(daily, "e") == 100
 
 
 async def test_a_step_that_surely_failed_can_be_tried_again(daily: Limiter, hooked: Hooked) -> None:
@@ -196,10 +193,10 @@ async def test_a_step_that_surely_failed_can_be_tried_again(daily: Limiter, hook
         await lease.release()
     hooked.before = None
     await lease.adjust({"n": 5}, adjustment_id=same)
-    assert await left(daily) == 85
+    assert await left(daily, "e") == 85
     await lease.release()
 
-    assert await left(daily) == 100
+    assert await left(daily, "e") == 100
 
 
 async def test_a_lease_whose_bucket_is_absent_can_still_be_charged(
@@ -224,7 +221,7 @@ async def test_a_step_that_was_applied_can_be_repeated_after_the_release(daily: 
     await lease.release()
     await lease.adjust({"n": 5}, adjustment_id=same)
 
-    assert await left(daily) == 100
+    assert await left(daily, "e") == 100
 
 
 async def test_the_same_step_twice_at_the_same_moment_happens_once(
@@ -234,7 +231,7 @@ async def test_the_same_step_twice_at_the_same_moment_happens_once(
     lease = await daily.acquire("e", "r", {"n": 10})
     same = uuid.uuid4()
     await asyncio.gather(*(lease.adjust({"n": 5}, adjustment_id=same) for _ in range(3)))
-    assert (lease.held, await left(daily)) == ({"n": 15}, 85)
+    assert (lease.held, await left(daily, "e")) == ({"n": 15}, 85)
 
     async def fail() -> None:
         await asyncio.sleep(0)
@@ -244,7 +241,7 @@ async def test_the_same_step_twice_at_the_same_moment_happens_once(
     outcomes = await asyncio.gather(lease.release(), lease.release(), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailableError] * 2
     await lease.release()
-    assert await left(daily) == 100
+    assert await left(daily, "e") == 100
 
 
 async def test_what_is_given_back_is_known_here_at_once(daily: Limiter) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from limiter.balances import left
 from limiter.hooked import Hooked
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import (
@@ -32,10 +33,6 @@ def limiter(make: Callable[..., Limiter]) -> Limiter:
 def other(make: Callable[..., Limiter]) -> Limiter:
     """Another instance; it shares only the store with the first."""
     return make([DAILY])
-
-
-async def left(limiter: Limiter, entity: str) -> int:
-    return (await limiter.peek(entity, "r"))["n"].remaining
 
 
 async def test_the_same_name_again_is_the_same_grant(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from limiter.balances import left, spree
 from limiter.hooked import Hooked
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import InvalidValueError, OutcomeUnknownError
@@ -17,10 +18,6 @@ DAILY = Limit.per_day("n", 100)
 @pytest.fixture
 def limiter(make: Callable[..., Limiter]) -> Limiter:
     return make([DAILY])
-
-
-async def left(limiter: Limiter, entity: str, resource: str = "r") -> int:
-    return (await limiter.peek(entity, resource))["n"].remaining
 
 
 async def test_every_bucket_of_the_entity_is_full_again(
@@ -103,11 +100,7 @@ async def test_leases_from_before_a_reset_give_back_no_more_than_the_capacity(
     await loose.adjust({"n": -20})
     await loose.adjust({"n": 5})
 
-    spree = make([DAILY])
-    granted = 0
-    while (await spree.try_acquire(entity, "r", {"n": 1})).granted:
-        granted += 1
-    assert granted <= 100
+    assert await spree(make([DAILY]), entity) <= 100
 
 
 async def test_blocks_that_were_fetched_before_a_reset_add_one_capacity_at_most(
@@ -119,9 +112,7 @@ async def test_blocks_that_were_fetched_before_a_reset_add_one_capacity_at_most(
     await request.take()
     await request.take()  # takes a block of ten
     await other.reset(entity)
-    granted = 2
-    while (await other.try_acquire(entity, "r", {"n": 1})).granted:
-        granted += 1
+    granted = 2 + await spree(other, entity)
     while request.take_at_once():
         granted += 1
     await ahead.close()
@@ -144,8 +135,5 @@ async def test_a_block_that_is_given_back_after_a_reset_makes_no_greater_burst(
     await other.reset(entity)
     await other.acquire(entity, "r", {"n": 0})
     await ahead.close()
-    granted = 0
-    while (await other.try_acquire(entity, "r", {"n": 1})).granted:
-        granted += 1
 
-    assert granted == 100
+    assert await spree(other, entity) == 100

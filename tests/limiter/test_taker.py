@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from limiter.balances import left
 from limiter.hooked import Hooked
 from limiter.simulation import InstanceClock, Weather, Wire, World, store_in
 from pricekeeper.clock import ManualClock
@@ -16,10 +17,6 @@ from pricekeeper.storage import Key, Set, Store, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 DAILY = Limit.per_day("n", 100)
-
-
-async def left(limiter: Limiter, entity: str) -> int:
-    return (await limiter.peek(entity, "r"))["n"].remaining
 
 
 async def test_as_many_are_served_as_there_are_tokens_for(
