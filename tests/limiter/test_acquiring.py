@@ -41,7 +41,7 @@ async def test_every_limit_has_to_agree(limiter: Limiter, entity: str) -> None:
     assert (limits["rpm"].remaining, limits["tpm"].remaining) == (60, 1)
 
 
-async def test_a_denial_tells_what_was_asked_for_what_is_there_and_when_to_come_back(
+async def test_a_denial_gives_the_request_the_balance_and_the_wait(
     limiter: Limiter, clock: ManualClock, entity: str
 ) -> None:
     """The longest wait counts; "never" is longer than any other."""
@@ -69,7 +69,7 @@ async def test_a_denial_tells_what_was_asked_for_what_is_there_and_when_to_come_
     assert never.retry_after_ms is None
 
 
-async def test_a_request_above_the_capacity_of_an_absent_bucket_is_told_never(
+async def test_a_request_above_the_capacity_of_an_absent_bucket_is_never_granted(
     limiter: Limiter, entity: str
 ) -> None:
     outcome = await limiter.try_acquire(entity, "premium", {"rpm": 61})
@@ -78,7 +78,7 @@ async def test_a_request_above_the_capacity_of_an_absent_bucket_is_told_never(
     assert (outcome.violations[0].available, outcome.retry_after_ms) == (60, None)
 
 
-async def test_a_denial_is_a_value_or_an_error_as_one_likes(limiter: Limiter, entity: str) -> None:
+async def test_a_denial_is_a_value_or_an_error(limiter: Limiter, entity: str) -> None:
     """``try_acquire`` returns it, ``acquire`` raises it."""
     granted = await limiter.try_acquire(entity, "premium", {"rpm": 60})
     denied = await limiter.try_acquire(entity, "premium", {"rpm": 1})
@@ -265,7 +265,7 @@ async def test_a_bucket_in_use_never_expires(
     ],
 )
 @pytest.mark.parametrize("location", ["sqlite-memory"], indirect=True)
-async def test_a_request_that_makes_no_sense_is_refused(
+async def test_an_invalid_request_is_refused(
     limiter: Limiter, entity: str, resource: str, consume: dict[str, int], field: str
 ) -> None:
     """Before anything is sent; the error names the field."""

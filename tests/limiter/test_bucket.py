@@ -182,7 +182,7 @@ def test_a_denial_says_exactly_how_long_to_wait(
         assert isinstance(plan(bucket, debit_of(limit, tokens), now_ms + wait_ms - 1), Denial)
 
 
-def test_a_clock_that_lags_is_told_to_wait_until_it_is_there() -> None:
+def test_a_lagging_clock_waits_for_the_time_of_the_bucket() -> None:
     """The bucket was refilled two seconds ahead of this clock; it refills again after that."""
     bucket = Bucket(NOW + 2_000, NOW, {"n": Holding(TEN, 0)})
     outcome = plan(bucket, debit_of(TEN, 1), NOW)
@@ -204,7 +204,7 @@ def test_a_lagging_clock_takes_what_is_stored_and_moves_nothing_back() -> None:
     assert step.after.refilled_at_ms == NOW + 2_000
 
 
-def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
+def test_a_take_only_is_refused_by_a_bucket_that_has_been_full() -> None:
     """Otherwise the stored balance could be taken twice: as stored, and as refilled since."""
     debit = debit_of(TEN, 10)
     full = made(debit_of(TEN, 0))
@@ -216,7 +216,7 @@ def test_a_retry_is_refused_by_a_bucket_that_has_been_full() -> None:
     assert not holds(cold, full)
 
 
-def test_a_normal_write_is_refused_if_others_took_meanwhile_what_it_counted_on() -> None:
+def test_a_refill_is_refused_if_others_took_its_tokens_meanwhile() -> None:
     """``rf`` does not show that: a `TakeOnly` does not change it."""
     item = made(debit_of(TEN, 0))
     later = NOW + 5_000
@@ -340,7 +340,7 @@ def test_naming_a_limit_with_nothing_insists_on_no_debt(tokens: int) -> None:
     assert not isinstance(plan(owing, debit_of(TEN, 0), NOW + 1), Denial)
 
 
-def test_a_normal_write_is_refused_if_others_took_of_a_limit_that_has_not_overflowed() -> None:
+def test_a_refill_is_refused_if_others_took_from_a_limit_that_has_not_overflowed() -> None:
     """One limit has been full, so all are settled; the other one must still have enough."""
     full, scarce = Limit.per_second("full", 10), Limit.per_day("scarce", 10)
     both = {"full": full, "scarce": scarce}

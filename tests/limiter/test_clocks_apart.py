@@ -50,7 +50,7 @@ async def go_round(scene: Scene, first: int, until_ms: int) -> int:
     ids=["a fast clock begins", "a slow clock begins", "three clients"],
 )
 @pytest.mark.parametrize("limit", [FAST, DEEP, ODD], ids=["fast", "deep", "odd"])
-async def test_who_goes_round_the_instances_and_waits_as_told_gets_its_rate(
+async def test_a_client_that_rotates_instances_gets_its_rate(
     limit: Limit, clients: int, first: int, delay_ms: int
 ) -> None:
     """It gets one capacity and at least 95 % of the refill, and never more than the bound."""

@@ -72,7 +72,7 @@ async def test_a_debt_ends_at_its_bound_and_the_lease_holds_what_was_really_take
     assert (await limiter.peek(entity, "r"))["n"].consumed == 7
 
 
-async def test_who_shares_a_bucket_with_a_debtor_waits_a_few_fillings_at_most(
+async def test_a_debt_delays_others_by_a_few_fillings_at_most(
     make: Callable[..., Limiter], clock: ManualClock, entity: str
 ) -> None:
     """The denial gives the exact wait: debt plus request, at the bucket's rate."""

@@ -122,7 +122,7 @@ async def test_a_lease_gives_back_no_more_than_it_holds(
         ({"n": 10**13}, "delta.n"),
     ],
 )
-async def test_an_adjustment_that_makes_no_sense_is_refused(
+async def test_an_invalid_adjustment_is_refused(
     daily: Limiter, delta: dict[str, int], field: str
 ) -> None:
     """Before anything is sent."""
@@ -159,9 +159,7 @@ async def test_a_step_whose_reply_is_lost_happens_once(
     assert (await daily.peek("e", "r"))["n"].consumed == 0
 
 
-async def test_what_is_used_more_counts_as_not_held_if_the_reply_is_lost(
-    daily: Limiter, hooked: Hooked
-) -> None:
+async def test_a_charge_whose_reply_is_lost_is_not_held(daily: Limiter, hooked: Hooked) -> None:
     """It may not have been debited, so a refund could create tokens."""
     lease = await daily.acquire("e", "r", {"n": 10})
 

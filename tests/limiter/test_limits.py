@@ -42,7 +42,7 @@ def test_helpers_name_the_period(limit: Limit, period_ms: int) -> None:
         ("n", 5_000, 1, 86_400_000, "n.refill_amount"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused(
+def test_an_invalid_limit_is_refused(
     name: str, capacity: int, amount: int, period_ms: int, field: str
 ) -> None:
     """The error names the field; the last limit would take fourteen years to fill."""

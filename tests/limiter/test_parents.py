@@ -67,7 +67,7 @@ async def test_a_denial_is_never_based_on_cached_buckets(
     assert (await other.try_acquire(entity, "r", {"n": 1}, parents=[f"{entity}-org"])).granted
 
 
-async def test_a_denial_tells_of_every_level_in_the_way(limiter: Limiter, entity: str) -> None:
+async def test_a_denial_names_every_blocking_level(limiter: Limiter, entity: str) -> None:
     """The longest wait counts, or never."""
     app, org = f"{entity}/app-1", f"{entity}/org-1"
     await limiter.acquire(org, "r", {"n": 25})

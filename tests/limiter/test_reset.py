@@ -53,7 +53,7 @@ async def test_resetting_again_changes_nothing(limiter: Limiter, entity: str) ->
     assert await left(limiter, entity) == 100
 
 
-async def test_an_entity_that_makes_no_sense_is_refused(limiter: Limiter) -> None:
+async def test_an_invalid_entity_is_refused(limiter: Limiter) -> None:
     """Before anything is sent; the error names the field."""
     for entity, resource, field in (("a#b", None, "entity"), ("a", "b c", "resource")):
         with pytest.raises(InvalidValueError) as refused:

@@ -19,7 +19,7 @@ from pricekeeper.storage.tables import RATE_BUCKETS
 DAILY = Limit.per_day("n", 100)
 
 
-async def test_as_many_are_served_as_there_are_tokens_for(
+async def test_waiting_requests_are_granted_while_the_tokens_last(
     make: Callable[..., Limiter], entity: str
 ) -> None:
     """In the order of arrival; a request that is too big does not block small ones."""
@@ -146,7 +146,7 @@ async def test_a_lease_tells_the_limits_right_after_its_grant(
     assert lease.limits["n"].remaining == 90
 
 
-async def test_two_who_ask_for_one_lease_get_it_though_it_takes_all_there_is(
+async def test_two_requests_for_one_lease_get_it_though_it_takes_the_whole_bucket(
     make: Callable[..., Limiter], entity: str
 ) -> None:
     limiter, name = make([DAILY]), uuid.uuid4()
