@@ -1,14 +1,12 @@
 """Writes denials behind the answers, and lists them, newest minute first.
 
-A denial alone writes nothing, so that a flood of denials is no flood of writes. Each process
-combines its denials by minute (`activity.event`), writes a group soon after its first denial, and
-again every `AGAIN_MS` while it grows. A write replaces the whole group, so a repeat is harmless.
-Unwritten denials of a killed process are lost.
+Each process combines its denials by minute, writes a group soon after its first denial, and again
+every `AGAIN_MS` while it grows: a flood of denials is no flood of writes. A write replaces the
+whole group, so a repeat is harmless. Unwritten denials of a killed process are lost.
 
-Bounds: `GROUPS_MAX` groups of an organisation and minute, further denials count as ``other``;
-`PENDING_MAX` unfinished groups of a process; `WRITES_MAX` writes in a round; `GIVEN_UP_MS` of
-failed writes. A page of the list looks at a bounded number of items and hours, so it may be empty
-and have a next one.
+Bounds: `GROUPS_MAX` groups of an organisation and minute, others count as ``other``; `PENDING_MAX`
+unfinished groups of a process; `WRITES_MAX` writes in a round; `GIVEN_UP_MS` of failed writes. A
+page looks at a bounded number of items and hours, so it may be empty although more follow.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Creates, lists, rotates, deletes and recognises admin keys.
 
-A key's text is shown once, in the answer that makes it, and stored as a hash under the pepper. A
-deletion, a rotation and the end of a grace take effect at once on this instance and within
-`KEY_AGE_MS_MAX` on others, for reads; before a change the key is read again (`http.gate`). Expiry
-and grace are checked on each request, so they take effect everywhere at their second. Without the
-store, no key works.
+A key's text is shown once and stored as a hash under the pepper. A deletion, a rotation and the end
+of a grace take effect at once on this instance and within `KEY_AGE_MS_MAX` on others, for reads;
+before a change the key is read again (`http.gate`). Expiry and grace are checked on each request.
+Without the store, no key works.
 
 Each change is written with its audit entry, which also shows after a lost reply whether it was
 made. If that can't be read, the caller gets `OutcomeUnknownError`: an unseen key can be deleted, a

@@ -1,14 +1,13 @@
 """Verifies the audit trail, and compares it with an export.
 
-A chain is read from its oldest entry to its end. Expired entries are gone, from the oldest on. Each
-entry states when the one before it expires, so a missing predecessor that has not expired was
-removed. The head shows missing last entries. The timeline shows a chain that was cut off together
-with its head. Config shows a chain of which all items were removed.
+A chain is read from its oldest entry to its end. Each entry states when the one before it expires,
+so a missing predecessor that has not expired was removed. The head shows missing last entries, the
+timeline a chain that was cut off together with its head, and Config a chain of which all items were
+removed.
 
-An attacker who can write all items of a chain can make a new one that fits. A comparison with an
-earlier export finds that (`compare_lines`). An export contains chain after chain, each from its
-oldest entry. A file with missing lines would prove less than it seems, so it is refused with the
-number of the line.
+An attacker who can write all items can make a new chain that fits. A comparison with an earlier
+export finds that (`compare_lines`). A file with missing lines would prove less than it seems, so it
+is refused with the number of the line.
 """
 
 from __future__ import annotations

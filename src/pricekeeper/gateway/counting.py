@@ -1,12 +1,12 @@
 """Asks Bedrock's CountTokens for the length of a prompt, for models with `Model.counts_tokens`.
 
-The bound from the bytes of a body is safe and wide: four times a text's tokens, a thousand times a
+The bytes of a body give a safe bound, but four times a text's tokens and a thousand times a
 document's. A count costs a round trip, so only long prompts are counted. It replaces the bound of
-the members that CountTokens takes; the others are reserved by their bytes. The whole body is if:
+the members that CountTokens takes; others are reserved by their bytes. The whole body is if:
 
 - CountTokens does not answer, or answers with an error;
 - the model may read data that is not in the request;
-- the path names no model family, and the model's family is not that of the body.
+- the path names no model family, or the model's family is not the body's.
 
 Bounds: `SECS_MAX` for all requests about a call, one for each model that it may use, and
 `AT_ONCE_MAX` calls of an app, because AWS limits the rate of all apps together.

@@ -1,13 +1,12 @@
 """Health, readiness, metrics and documentation, for operators, probes and people.
 
-`Readiness` writes and reads a small item, because a readable store may refuse writes: the disk is
-full, the file system is read-only, or a stopped process holds the write lock. Anyone may ask
-``/readyz`` and a probe costs money on DynamoDB, so one probe answers everyone within `MEMORY_MS`. A
-request waits at most `PROBE_MS_MAX`; a hanging probe stays the only one until it ends. The public
-answer names only the kind of trouble. The log has the details, once per change.
+`Readiness` writes and reads a small item, because a readable store may refuse writes. Anyone may
+ask ``/readyz`` and a probe costs money on DynamoDB, so one probe answers everyone within
+`MEMORY_MS`. A request waits at most `PROBE_MS_MAX`; a hanging probe stays the only one until it
+ends. The public answer names only the kind of trouble; the log has the details, once per change.
 
-The documentation page is one HTML file with its style and script inside. It works offline, and a
-hash in its content security policy admits exactly that script and style.
+The documentation page is one HTML file that works offline. A hash in its content security policy
+admits exactly its own script and style.
 """
 
 from __future__ import annotations

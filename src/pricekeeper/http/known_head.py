@@ -1,14 +1,12 @@
 """A head that a connection sends repeatedly, recognised without parsing it.
 
-An app sends the same head all day; only the body's length and, in signed requests, the signature
-differ. Parsing it each time costs more than checking and pricing the record that follows.
-
+An app sends the same head all day, and parsing it costs more than pricing the record that follows.
 A request is recognised only if the parser would give the same result:
-- the connection has no request under way, and the whole request came in one piece of data, alone;
-- each line equals the line that the parser read before, except for the values of some headers;
-- a different value is printable text without spaces around it;
-- ``Content-Length`` is the length of the body;
-- headers about the connection are equal.
+
+- nothing else is under way, and the request came whole, in one piece of data;
+- each line equals the parsed one, except for the values of some headers, in printable text without
+  spaces around it;
+- ``Content-Length`` is the length of the body, and headers about the connection are equal.
 
 Bound: `KNOWN_BYTES_MAX` for each connection, which keeps two copies.
 """

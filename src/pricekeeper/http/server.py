@@ -1,15 +1,14 @@
 """How a process serves: uvicorn's settings, its sockets, its signals and its garbage collector.
 
-libuv, below uvloop, accepts one connection per listening socket and turn of the event loop. Under
-load a turn takes milliseconds, and a health check would wait for seconds behind a flood. Several
-descriptors of the same socket let a turn accept that many connections.
+libuv, below uvloop, accepts one connection per listening socket and turn of the event loop, so a
+health check would wait behind a flood. Several descriptors of one socket let a turn accept that
+many.
 
-When the process is asked to stop, it continues to serve for a moment while ``/readyz`` says no, so
-that a load balancer can redirect. A second signal stops it at once.
+After the first stop signal the process serves for a moment while ``/readyz`` says no, so that a
+load balancer can redirect. A second signal stops it at once.
 
-A full garbage collection took up to 60 ms, because it looks at every module, type and function;
-under load, collections used a sixth of the CPU. So objects that exist at the start are left out,
-and young objects are checked less often: reference counts free most of them.
+A full garbage collection took up to 60 ms. So objects that exist at the start are left out, and
+young objects are checked less often: reference counts free most of them.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """The log of one organisation in the store: reads, continues and files it.
 
 A writer first reads the log to its end, then appends the next sheet on condition that its number is
-free. So each sheet is decided on all sheets before it. There are no locks, and nothing to recover
-after a crash. After a lost reply, the nonce of the sheet tells who wrote it. A sheet that arrives
-late is refused if its place is taken; otherwise it is the next one.
+free. So each sheet is decided on all sheets before it: no locks, and nothing to recover after a
+crash. After a lost reply, the nonce of the sheet tells who wrote it. A late sheet is refused if its
+place is taken; otherwise it is the next one.
 
-No sheet is decided behind an unreadable one, whose content is unknown: all requests that need this
-organisation's log fail until it is repaired.
+No sheet is decided behind an unreadable one: all requests that need this log fail until it is
+repaired.
 
-A chapter ends after `SHEETS_MAX` sheets or `CHAPTER_MS`, so that a new reader reads little. Then it
-is filed (`filing`), and the log begins behind it.
-
-Bounds: `SENDINGS_MAX` sendings of one sheet, `READINGS_MAX` readings of accounts.
+A chapter ends after `SHEETS_MAX` sheets or `CHAPTER_MS` and is filed (`filing`); the log then
+begins behind it. Bounds: `SENDINGS_MAX` sendings of one sheet, `READINGS_MAX` readings of accounts.
 """
 
 from __future__ import annotations

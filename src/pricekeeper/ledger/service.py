@@ -1,12 +1,10 @@
 """The ledger: the balances of accounts, and the log by which they change.
 
 All changes of an organisation's accounts go through its log (`log`), by one worker in each process
-(`worker`): authorizations and captures, usage that was not authorized, voids, and recounts. So the
-log determines the balance at every instant, and decisions use all of it.
+(`worker`). So the log determines the balance at every instant, and decisions use all of it.
 
-An account is opened once in its window, with the window's spend so far by the journal: nothing, if
-the budget existed when the window began. For up to 30 s, instances that do not know a new budget
-count without it; a recount adds that (`recounting`).
+An account is opened once in its window, with the window's spend so far by the journal. For up to 30
+s, instances that do not know a new budget count without it; a recount adds that (`recounting`).
 
 Bounds: `LOGS_MAX` logs, `OPEN_MAX` accounts and `OPENED_MAX` sets of them are remembered; a
 forgotten one is read again.

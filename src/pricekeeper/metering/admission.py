@@ -1,13 +1,12 @@
 """Admission: a record or batch gets places in the commit queue, waits for them, or is refused.
 
-If an organisation has used up its share of the queue, its requests wait up to `WAIT_MS_MAX`, first
-come first served and unparsed. Then they are refused with `OverloadedError`. Without this wait, a
-client that retries at once would use the whole processor for refusals.
+Requests of an organisation that has used up its share wait up to `WAIT_MS_MAX`, unparsed, then get
+`OverloadedError`. Without the wait, a client that retries at once would use the whole processor for
+refusals.
 
-Reading and pricing a hundred records takes milliseconds of the event loop. So a batch takes
-`BATCH_MAX` places before its body is parsed, `AT_WORK_MAX` batches are read and priced at a time,
-and `GROUP_RECORDS` of their records in one turn of the loop. The others wait, in turns by
-organisation.
+Pricing a hundred records takes milliseconds of the event loop. So a batch takes `BATCH_MAX` places
+before its body is parsed, `AT_WORK_MAX` batches are priced at a time, and `GROUP_RECORDS` records
+in one turn of the loop; others wait, in turns by organisation.
 
 Bounds: ``places_max`` places, and `WAITING_MAX` waiting requests, shared by organisation.
 """

@@ -1,16 +1,16 @@
 """The aggregator: folds posted records into the totals, which only move forward.
 
-A run reads the marked ticks above the checkpoint, their regions, and the records of these regions.
-Their sums move each total forward (`metering.fold`). The cost follows the number of new records.
-Any number of processes may run it, at any interval.
+A run reads the marked ticks above the checkpoint, and the records of their regions. Their sums move
+each total forward (`metering.fold`). The cost follows the number of new records. Any number of
+processes may run it, at any interval.
 
 A tick is closed two ticks after its end. By then each of its records is written, or a repair of its
-day was requested, even if a clock has leapt by a minute. Once everything of a tick is in the
-totals, the checkpoint moves past it.
+day was requested, even if a clock has leapt by a minute. Once its records are in the totals, the
+checkpoint moves past it.
 
-A lost reply does no harm: each total is written on condition that it is still the one that was
-read. An account or page that can't be read or written is reported and retried by the next run;
-other accounts are not affected.
+Each total is written on condition that it is still the one that was read, so a lost reply does no
+harm. An unreadable account or page is reported and retried by the next run; others are not
+affected.
 """
 
 from __future__ import annotations

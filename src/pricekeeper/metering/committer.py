@@ -1,13 +1,11 @@
 """The queue in front of the journal: groups records that can share a write.
 
-Records of one page are a group, and so are the records of one organisation that need receipts. Each
-group has one write under way; later records go into the next write. A new group starts at the end
-of the turn of the event loop, or `linger_ms` later, so that records of that time share its first
-write.
+A group is the records of one page, or those of one organisation that need receipts. Each has one
+write under way; later records go into the next. A new group starts at the end of the turn of the
+event loop, or `linger_ms` later, to share its first write.
 
-Groups take turns by organisation (`concurrency.fairness`), so one that floods does not delay
-others. A record holds a place of its organisation's share of the queue until it is answered
-(`metering.admission`).
+Groups take turns by organisation (`concurrency.fairness`). A record holds a place of its
+organisation's share until it is answered (`metering.admission`).
 
 Bounds: `PENDING_MAX` places, half of them for one organisation alone, and `WRITES_MAX` writes under
 way.

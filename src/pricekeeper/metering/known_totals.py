@@ -1,12 +1,11 @@
 """The totals under this process's answers, refreshed beside the answers.
 
-The first answer of an account waits for its total. Later answers show the last total read plus what
-this process has counted since. A newer total is read once that one is `REFRESH_MS` old: one read at
-a time, for all accounts that need it.
+The first answer of an account waits for its total. Later ones show the last total read plus what
+this process has counted since. A total older than `REFRESH_MS` is read again: one read at a time,
+for all accounts that need it.
 
-The sum is an estimate for display and guidance, and never stored. Around the moment of the total,
-and within the difference of clocks, records can be counted twice or not yet; the next total
-corrects that. Records of other instances appear with the next total.
+The sum is an estimate, never stored: around the moment of the total, records can be counted twice
+or not yet, until the next total. Records of other instances appear with the next total.
 
 Bounds: `ACCOUNTS_MAX` accounts, the least recently counted are evicted first, and `SLICES_MAX`
 slices of time in each.

@@ -1,15 +1,11 @@
 """Metering: counts usage exactly once, on the day it happened, at its price.
 
-`record` checks a record, prices it, and passes it to the committer, which writes it into the
-journal with all others that wait for the same page. Usually that is one plain write or a share of
-one, and no read.
+`record` checks and prices a record, and passes it to the committer. Usually that costs a share of
+one plain write, and no read. A record that is about to be refused is looked up first, with one
+read: if it was counted before, it is answered as a duplicate.
 
-A record that is about to be refused is looked up first. If it was counted before, it is answered as
-a duplicate, even if it is now too old or its label unknown. That is one read, for refused records
-alone.
-
-After `OutcomeUnknownError` the caller may send the same record again, to any instance: it counts
-once. The record of a cancelled caller may or may not be counted; the same holds.
+After `OutcomeUnknownError`, or if the caller was cancelled, the same record may be sent again, to
+any instance: it counts once.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Freezes and unfreezes clients, and ends clients with everything issued to them.
 
 Each change is one write with its audit entry. It replaces only the generation, incarnation or
-freeze version that was read, so a late copy changes nothing that began after it.
+freeze version that was read, so a late copy changes nothing newer.
 
 A key can't delete a client that a key above it has frozen, because a recreated client is not
-frozen. A deletion reads the freezes and is written on condition that their versions are the same. A
-freeze of an app also increments its organisation's version, so one version covers all apps.
+frozen: a deletion is written on condition that the freeze versions are the same. A freeze of an app
+also increments its organisation's version, so one version covers all apps.
 
-The items of a deleted organisation's apps no longer count. They are removed page by page; deleting
+The items of a deleted organisation's apps no longer count and are removed page by page; deleting
 the organisation again continues an interrupted removal.
 """
 

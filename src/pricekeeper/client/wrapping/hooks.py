@@ -1,16 +1,15 @@
 """Handlers of botocore's events, for blocking and for awaiting clients.
 
-The order of events: ``before-call``; for each attempt ``request-created`` (handled before and after
+The order of events: ``before-call``; for each attempt ``request-created`` (before and after
 signing) and ``response-received``; then ``after-call`` or ``after-call-error``. The call is
 authorized in ``before-call``, after its parameters were validated; an error there sends nothing.
 
-Each handler is written once as steps: a generator that yields what to wait for. The two kinds of
-hooks differ in how they wait.
+Each handler is a generator that yields what to wait for; the two kinds of hooks differ in how they
+wait.
 
-A denial is raised as an exception of the AWS client, so that existing handlers work: spent budgets
-are ``ServiceQuotaExceededException``, rate limits ``ThrottlingException``, and a freeze
-``AccessDeniedException``. Each is also the `ServiceError` it comes from. botocore does not retry
-them, because they are raised before a request is sent.
+A denial is raised as an exception of the AWS client and as the `ServiceError` it comes from: spent
+budgets are ``ServiceQuotaExceededException``, rate limits ``ThrottlingException``, a freeze
+``AccessDeniedException``. botocore does not retry them: no request was sent.
 """
 
 from __future__ import annotations

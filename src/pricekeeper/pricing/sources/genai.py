@@ -2,15 +2,14 @@
 
 It is imported on use, because the import is slow, and runs in a thread, because it is synchronous.
 
-The package finds models by substring and falls back to other providers' APIs, which would be
-guesses here. So a listed model is used only if its id, read by our rules, is the configured model
-at the configured rate; a release date that only one of the two states is ignored. The package knows
-no tiers and no batch.
+The package finds models by substring and falls back to other providers, which would be guesses
+here. So a listed model is used only if its id, read by our rules, is the configured model at the
+configured rate; a release date that only one of the two states is ignored. It knows no tiers and no
+batch.
 
-It lists the prices of the United States. So a model with a geographic prefix, ``global.`` or the
-region of an ARN, or one that the list has under ``regional.``, is a `RegionalQuote`: shown, but
-never written. For other models only gaps of the deployment file are filled
-(`pricekeeper.pricing.regions`).
+It lists prices of the United States. So a model with a geographic prefix, ``global.`` or an ARN's
+region, or one listed under ``regional.``, is a `RegionalQuote`: shown, never written. Other models
+only fill gaps of the deployment file (`pricing.regions`).
 """
 
 from __future__ import annotations

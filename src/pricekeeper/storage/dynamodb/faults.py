@@ -1,15 +1,14 @@
 """What a failure means, by DynamoDB's error names, and what it cost.
 
-`TREATMENTS` has every error name; a test compares it with botocore's model of the service. The
-important difference is between failures that surely applied nothing (a throttle, a conflict, no
-connection: retry) and a lost reply, after which a write may have happened.
+`TREATMENTS` has every error name; a test compares it with botocore's model. Failures that surely
+applied nothing (a throttle, a conflict, no connection) differ from a lost reply, after which a
+write may have happened.
 
-A refused write is billed but not reported: the reply has no ``ConsumedCapacity``. AWS documents its
-cost: write units by the size of the larger of the present and the new item, and at least one.
-A cancelled transaction costs two units for each KB of each operation. Where an update's result is
-unknown, the present item counts, or else the request's own values. The items of a cancelled
-transaction are known only where a condition failed. Conflicts and throttles have no documented
-cost.
+A refused write is billed but not reported: write units by the larger of the present and the new
+item, at least one. A cancelled transaction costs two units for each KB of each operation. If an
+update's result is unknown, the present item counts, or else the request's own values. A
+transaction's items are known only where a condition failed. Conflicts and throttles have no
+documented cost.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Transactions: their token, expired items, and the reasons of a cancellation.
 
-**DynamoDB's token** (``ClientRequestToken``) makes copies of one *request* harmless for ten
-minutes, if they are equal byte for byte. Every call has a new token, which its retries share.
+**DynamoDB's token** (``ClientRequestToken``) makes equal copies of one *request* harmless for ten
+minutes. Every call has a new token, which its retries share.
 
 **An update must not build on an expired item**, so it carries the condition that the item is alive,
 and DynamoDB cancels. Then the expired item is deleted, unless it has changed, and the same request
-is sent again. An expired item already counts as absent, so its deletion is invisible: it needs no
-token, may happen twice, and may be left undone. The request does not change, so a copy still in
-flight can't be applied in addition.
+is sent again. The deletion is invisible, so it needs no token and may happen twice. The request
+does not change, so a copy still in flight can't be applied in addition.
 """
 
 from __future__ import annotations

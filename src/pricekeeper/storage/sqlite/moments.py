@@ -1,12 +1,12 @@
 """What the file records of the time, and how far expired rows may be deleted.
 
 An expired row counts as absent, so deleting it late only costs space. Deleting it early is
-irreparable: without its revocation, a token is valid again. At a start, a wall clock that is ahead
-looks like a long stop. So two rules hold:
+irreparable: without its revocation, a token is valid again. At a start, a clock that is ahead looks
+like a long stop. So:
 
 - A row is deleted a day after its expiry (`SWEEP_AFTER_MS`).
-- A sweep continues where the last one ended, also after a start, and its time passes at most twice
-  as fast as the monotonic clock's. After a long stop it takes as long again to catch up.
+- A sweep continues where the last one ended, and its time passes at most twice as fast as the
+  monotonic clock's.
 
 So a clock must be ahead for a day before anything is deleted that a right clock would still show.
 """

@@ -1,12 +1,9 @@
 """Group commit: one thread commits the operations of many callers.
 
-Operations submitted during a commit join the next one, so under load a single fsync serves many,
-and an idle store commits at once. A caller's future is resolved after its COMMIT has returned.
-Submissions of one turn of the event loop go to the thread together, so that the first is not
-committed alone.
-
-A few writes that find the thread idle are decided in the event loop, and the thread only commits
-them: that is faster than passing Python's lock back and forth.
+Operations submitted during a commit join the next one, so a single fsync serves many, and an idle
+store commits at once. A caller's future is resolved after its COMMIT has returned. Submissions of
+one turn of the event loop go to the thread together. A few writes that find the thread idle are
+decided in the event loop: faster than passing Python's lock back and forth.
 
 Bounds: `PENDING_MAX` operations accepted and unanswered, `BATCH_MAX` of them in one commit,
 `IN_LOOP_MAX` decided in the event loop, about `RECENT_MAX` packed items cached.
