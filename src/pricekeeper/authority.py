@@ -146,11 +146,10 @@ class Permit:
 
 
 def may_produce(by: Authority | Client | None, credential: Authority | Client) -> Permit:
-    """Permit a secret or token of a credential that is no greater than the asking one.
+    """Permit a secret or token of a credential that has no more rights than the caller's.
 
     - A key creates no key with a higher role, a wider coverage or a later end than its own.
-    - A client's secret has no role and no end: any OPERATOR's key that covers the client creates
-      it.
+    - Any OPERATOR's key that covers a client creates its secret.
     - A client creates only its own secret and tokens.
 
     Raises `NotPermittedError` that names what is greater.

@@ -162,11 +162,10 @@ class TrustedClock:
     Wall time is believed again:
 
     - once it is within `LEAP_MS_MAX` of that, or of the store's own clock;
-    - without a store clock, once it has run evenly for `STEADY_MS`: a virtual machine was paused,
-      or a wrong clock was corrected. But never at a time before the expiry of items that were
-      already deleted.
+    - without a store clock, once it has run evenly for `STEADY_MS`, but never at a time before the
+      expiry of items that were already deleted.
 
-    Threads may share it. It holds only a few integers.
+    Threads may share it.
     """
 
     def __init__(

@@ -96,10 +96,9 @@ def _local(info: ZoneInfo, epoch_ms: int) -> datetime:
 def _start_ms(info: ZoneInfo, day: date) -> int:
     """The first instant at which the zone shows that date, or a later one if it never shows it.
 
-    ``fold`` gives midnight by the offset before (0) and after (1) a change of clocks. Without a
-    change both are equal. If midnight comes twice, the first is by the offset before. If it does
-    not come, the change lies between the two, in reverse order: before it the zone shows an earlier
-    date, after it none.
+    ``fold`` gives midnight by the offset before (0) and after (1) a change of clocks. If midnight
+    comes twice, the first is by the offset before. If it does not come, the change lies between the
+    two, in reverse order.
     """
     midnight = datetime.combine(day, time(), info)
     first_ms, second_ms = _epoch_ms(midnight), _epoch_ms(midnight.replace(fold=1))

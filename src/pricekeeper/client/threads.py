@@ -26,13 +26,12 @@ ROUNDS_MAX: Final = 8
 class _ProcessLoop(asyncio.SelectorEventLoop):
     """An event loop that belongs to one process and works until its very end.
 
-    A forked child has a copy of the loop and the same epoll instance. In the child the loop counts
-    as closed: otherwise, freeing the parent's connections there would remove them from the shared
-    epoll instance, and the parent would wait for its answers for ever.
+    A forked child shares the epoll instance. In the child the loop counts as closed: freeing the
+    parent's connections there would remove them from that instance, and the parent would wait
+    forever.
 
-    After Python has closed all thread pools, blocking work runs on the loop's own thread.
-    ``atexit`` handlers run after that, and they report a program's last usage: this syncs the spool
-    and looks up a host name.
+    After Python has closed all thread pools, ``atexit`` handlers still report a program's last
+    usage. So blocking work then runs on the loop's own thread.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Recounts: corrects the accounts of budgets after a change of settings.
 
 For up to 30 s after a change, some instances do not know it. Their records are in the journal, but
-not in the account of a new or restored budget. So a change leaves a note (`tenants.recounts`), and
-any instance reads the accounts, the journal, and the accounts again. Only the accounts have holds
-and unsettled amounts, so these need no recount.
+not in the account of a new or restored budget. So a change leaves a note to recount once all know
+it (`tenants.recounts`). Any instance then reads the accounts, the journal, and the accounts again.
+Only the accounts have holds and unsettled amounts, so these need no recount.
 
 Writers need not stop. What is missing is at least the journal minus the later reading, and at most
 the journal minus the earlier one. The value nearer to zero is added, so a recount never overshoots.

@@ -1,6 +1,6 @@
 """Leases: tokens that were taken under an id, to be adjusted and given back from any instance.
 
-Each step is a few plain writes. Their order makes a repetition harmless and lets a crash lose
+Each step is a few plain writes. Their order makes a repetition harmless, and a crash can lose
 tokens, which refill, but never create any:
 
 =========== ============================================================================
@@ -13,12 +13,10 @@ down
 release     close the record, then give the tokens back
 =========== ============================================================================
 
-A write of the record whose reply was lost is sent again. Its nonce shows whether the record that
-refuses it was written by this call. If no reply comes at all, `OutcomeUnknownError` is raised and
-nothing is given back: the caller repeats the step.
-
-A step that was begun is completed if its caller leaves. Callers that repeat a step in flight get
-the result of the first one.
+A write of the record whose reply was lost is sent again; its nonce shows who wrote the record.
+Without any reply, `OutcomeUnknownError` is raised and nothing is given back: the caller repeats the
+step. A step completes even if its caller leaves, and callers that repeat it meanwhile get its
+result.
 """
 
 from __future__ import annotations

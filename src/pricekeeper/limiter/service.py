@@ -74,9 +74,9 @@ class PreparedRequest:
 class Limiter:
     """Token buckets in a store, shared by any number of instances.
 
-    ``limits`` are the same for every bucket, or a function of entity and resource, which is asked
-    at every acquire. Where instances meet at a bucket, they serve requests from blocks for
-    ``hold_ms``: the bound of a bucket is ``capacity + rate * (t + 2 * skew + hold_ms)``.
+    ``limits`` are the same for every bucket, or a function of entity and resource, called at every
+    acquire. Instances that share a bucket serve requests from blocks for ``hold_ms``, so its bound
+    is ``capacity + rate * (t + 2 * skew + hold_ms)``.
     """
 
     def __init__(
@@ -194,11 +194,10 @@ class Limiter:
     ) -> list[str]:
         """Fill the buckets of an entity, or one; returns the resources that had one.
 
-        They are removed in one transaction, since an absent bucket is a full one; ``commit`` may
-        add writes to it, and is called also if there is no bucket. A request at that moment takes
-        before the reset or after it. Leases and blocks from before stay valid, but a bucket never
-        holds more than its capacity. So a reset admits at most one capacity more, beside the
-        tokens given back. Resetting again does nothing.
+        They are removed in one transaction, since an absent bucket is full. ``commit`` may add
+        writes to it, and is called also if there is no bucket. Leases and blocks from before stay
+        valid, so a reset admits at most one capacity more, beside tokens given back. Resetting
+        again does nothing.
         """
         check_key_part("entity", entity)
         if resource is not None:

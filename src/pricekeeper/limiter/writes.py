@@ -36,10 +36,9 @@ def create_put(debit: Debit, plan: Create) -> Put:
 def refill_update(debit: Debit, plan: Refill) -> Update:
     """Add refill less consumption and move ``rf``, if no other write has moved it.
 
-    ``rf`` alone would not do: a `TakeOnly` leaves it where it is. So each limit that
-    is taken from must still hold enough once refilled, and one whose refill was cut at
-    the capacity must hold what made it overflow. Where the terms change, so does the unit: the
-    balance is set, and must be the one seen.
+    A `TakeOnly` leaves ``rf`` unchanged. So each limit that is taken from must still hold enough
+    once refilled, and one whose refill was cut at the capacity must hold what made it overflow.
+    Where the terms change, the unit does, too: the balance is set, and must be the one seen.
     """
     before, after = plan.before, plan.after
     actions: list[Action] = [
@@ -56,11 +55,9 @@ def refill_update(debit: Debit, plan: Refill) -> Update:
 def take_update(debit: Debit, plan: TakeOnly, adjustment: Debit | None = None) -> Update:
     """Add consumption only, if every limit holds as much and has not overflowed.
 
-    ``rf`` does not move, so writes like this one never get into each other's way. Neither does
-    the expiry: it was put off for longer than a bucket may go without a `Refill`.
-
-    An ``adjustment`` that goes into the same write comes before: what the plan asks of a balance is
-    asked of what the adjustment leaves.
+    ``rf`` does not move, so such writes do not conflict. The expiry was put off for longer than a
+    bucket may go without a `Refill`. An ``adjustment`` in the same write comes first: the
+    plan's conditions apply to what it leaves.
     """
     refilled = attr(REFILLED)
     known = plan.floor_ms == plan.ceiling_ms < plan.as_of_ms
@@ -84,11 +81,10 @@ def take_update(debit: Debit, plan: TakeOnly, adjustment: Debit | None = None) -
 def adjust_update(debit: Debit) -> Update:
     """Add the tokens used beyond the estimate, or less than it.
 
-    A balance may go above the capacity, and below zero as far as a debt may; `effective` and
-    `take_update` know that. The unit must still be the one that we count in. Refill that is not
-    settled is left out of account here, since only the stored balance is looked at: then the
-    write is refused though the bucket could bear it, and the refill has to be settled with it.
-    What is used puts the expiry off by the time that it takes to refill.
+    The balance may go above the capacity, and below zero as far as a debt may. The unit must still
+    be the one that we count in. Only the stored balance is checked, without unsettled refill: if
+    the write is refused for that, the refill must be settled with it. The expiry moves by the time
+    that the used tokens take to refill.
     """
     actions, conditions = _adjust(debit, debit.tokens)
     return Update(RATE_BUCKETS, debit.key, tuple(actions), _all(conditions))

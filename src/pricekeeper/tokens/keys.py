@@ -235,10 +235,10 @@ def _kept_secret(keyring: Keyring) -> Keyring:
 class KeyWatcher:
     """Reads the keyring from its source at intervals, while the service runs.
 
-    A new key is published `PUBLISH_AHEAD_SECS` before it signs, and the keyring is read more often
-    than that, so every instance knows a key before any instance signs with it. A token with an
-    unknown key brings the next read forward, to `HURRY_MS` after the last one. After a failed read
-    the known keys stay in force, and the failure is logged and counted.
+    A new key is published `PUBLISH_AHEAD_SECS` before it signs, and the interval is shorter, so
+    every instance knows it by then. A token with an unknown key brings the next read forward, to
+    `HURRY_MS` after the last one. After a failed read the known keys stay in force, and the failure
+    is logged and counted.
     """
 
     def __init__(

@@ -58,10 +58,9 @@ class Reader:
     async def query(self, query: Query, *, consistent: bool) -> Page:
         """Live items of one partition, up to the limit.
 
-        It asks for one more than the limit, to know whether this page is the last. The loop ends
-        with the partition, because every request starts behind the last key. After a page with
-        expired items it asks for a larger one, so the number of requests grows with the logarithm
-        of the number of expired items.
+        One more item is requested, to know whether this page is the last. After a page with expired
+        items a larger one is requested, so the number of requests grows with the logarithm of the
+        expired items.
         """
         start, nothing = _start(query)
         if nothing:
