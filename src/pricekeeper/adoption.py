@@ -1,9 +1,8 @@
 """Adopts an organisation that another service kept in the schema document's tables.
 
-It copies the organisation's usage, its fallbacks and overrides of days that are not over, and its
-settings and credentials, in this order: the organisation can be used here only once its spend is
-here. The source is only read. Nothing that exists here is replaced, and usage is never counted
-twice (`metering.adopting`), so an adoption may be repeated, also after it was stopped half-way.
+Copies its usage, its sticky states of days that are not over, then its settings and credentials: it
+can be used here only once its spend is here. The source is only read. Nothing here is replaced and
+no usage counts twice (`metering.adopting`), so an adoption may be repeated, also after a crash.
 """
 
 from __future__ import annotations
@@ -36,25 +35,20 @@ ATTEMPTS_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What a run found in the source, and what it changed here."""
+    """What a run found in the source and changed here."""
 
     org_id: str
     apps: int
     clients_added: int
-    """The organisation and apps that were not here before."""
     accounts: int
-    """Scopes, labels and days with usage."""
     accounts_changed: int
     cost_usd_picos: int
     """All adopted cost, also of earlier runs."""
     sticky_added: int
-    """Fallbacks and overrides that were not here before."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The clients of an organisation, as the other service stored them."""
-
     org: Item
     apps: Mapping[AppId, Item]
 
@@ -76,7 +70,7 @@ class Adopter:
         retention_days: int,
         labels: Sequence[str],
     ) -> None:
-        """``labels`` are those of the deployment; usage on other labels is not looked for."""
+        """``labels`` are those of the deployment; other usage is not copied."""
         self._source = source
         self._store = store
         self._clock = clock
@@ -86,8 +80,8 @@ class Adopter:
     async def adopt(self, org_id: OrgId, more_apps: Collection[AppId] = ()) -> Adoption:
         """Adopt one organisation. ``more_apps`` have usage, but no settings of their own.
 
-        Raises `NotFoundError` if the source does not have it, `ConflictError` if pricekeeper itself
-        wrote the source, and `UnreadableItemError` for an item without the document's attributes.
+        Raises `NotFoundError` without the organisation, `ConflictError` if pricekeeper wrote the
+        source, and `UnreadableItemError` for an item without the document's attributes.
         """
         if (await self._source.query(ORGS)).items:
             raise ConflictError(
@@ -115,7 +109,6 @@ class Adopter:
         return Adoption(org_id, len(apps), added, accounts, changed, cost_usd_picos, sticky)
 
     async def _read_clients(self, org_id: OrgId) -> _Source:
-        """Read the organisation's item, under any sort key, and those of its apps."""
         org: Item | None = None
         apps: dict[AppId, Item] = {}
         async for item in query_items(self._source, Query(CONFIG, f"ORG#{org_id}")):
@@ -129,7 +122,6 @@ class Adopter:
         return _Source(org, apps)
 
     async def _copy_sticky(self, scope: str, policy: Policy) -> int:
-        """Copy the sticky states of days that are not over; return how many were not here."""
         added = 0
         async for day, item in self._sticky_states(scope):
             ends_ms = next_midnight_ms(policy.timezone, day_start_ms(policy.timezone, day))
@@ -144,7 +136,7 @@ class Adopter:
                 yield day, item
 
     async def _copy(self, *puts: Put) -> bool:
-        """Write these items together; return ``False`` if the first exists already."""
+        """Write these items together; ``False`` if the first exists already."""
         operations: list[Write] = list(puts)
         for attempt in range(ATTEMPTS_MAX):
             try:
@@ -160,6 +152,5 @@ class Adopter:
 
 
 def _client_put(client: Client, item: Item) -> Put:
-    """Store a client with the attributes that the other service gave it."""
     known = {name: value for name, value in item.items() if not isinstance(value, Foreign)}
     return Put(CONFIG, {**known, **config_key(client).attributes}, ITEM_ABSENT)

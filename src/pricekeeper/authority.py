@@ -1,8 +1,4 @@
-"""The caller's key, what it allows, and which credentials it may create.
-
-A key has a role in some organisations or in all. A role includes those before it. A list shows
-exactly the organisations that its caller covers.
-"""
+"""The caller's key, what it allows, and which credentials it may create."""
 
 from __future__ import annotations
 
@@ -20,14 +16,12 @@ class Role(StrEnum):
     """What a key's holder may do."""
 
     VIEWER = "VIEWER"
-    """Reads."""
     OPERATOR = "OPERATOR"
     """Also overrides, freezes, revokes, rotates, resets and voids."""
     ADMIN = "ADMIN"
     """Also provisions, and manages keys."""
 
     def includes(self, needed: Role) -> bool:
-        """Whether this role may do what needs that one."""
         return _ORDER.index(self) >= _ORDER.index(needed)
 
 
@@ -46,7 +40,6 @@ class Coverage:
 
     @property
     def one(self) -> OrgId | None:
-        """The organisation, if there is exactly one."""
         if self.org_ids is None or len(self.org_ids) != 1:
             return None
         return next(iter(self.org_ids))
@@ -55,7 +48,7 @@ class Coverage:
         return self.org_ids is None or org_id in self.org_ids
 
     def includes(self, other: Coverage) -> bool:
-        """Whether this covers every organisation of the other, now and later."""
+        """Whether this covers the other, now and later."""
         if self.org_ids is None:
             return True
         return other.org_ids is not None and other.org_ids <= self.org_ids
@@ -74,20 +67,16 @@ class KeyKind(StrEnum):
     """The kinds of administrators' keys."""
 
     DEPLOYMENT_KEY = "DEPLOYMENT_KEY"
-    """The key in the environment: ADMIN of everything."""
     ADMIN_KEY = "ADMIN_KEY"
-    """A named key with a role, for some organisations or all."""
     ORG_KEY = "ORG_KEY"
-    """An organisation's own key: ADMIN of that organisation, but not of keys."""
+    """ADMIN of the organisation, but not of keys."""
 
 
 class Reach(IntEnum):
-    """How far above an organisation an administrator is; the higher overrules the lower."""
+    """How far above an organisation an administrator is; the higher overrules."""
 
     ORG = 0
-    """The organisation's own key."""
     LISTED = 1
-    """A named key for listed organisations."""
     ALL = 2
     """A key for all organisations, or access to the store."""
 
@@ -102,7 +91,6 @@ class Authority:
     key_id: str | None = None
     name: str | None = None
     expires_at_epoch: int | None = None
-    """When the key expires; ``None``: never."""
 
     @property
     def reach(self) -> Reach:
@@ -112,7 +100,6 @@ class Authority:
 
 
 DEPLOYMENT: Final = Authority(KeyKind.DEPLOYMENT_KEY, Role.ADMIN, ALL_ORGS)
-"""The deployment's own key, or direct access to the store."""
 
 
 def of_org(org_id: OrgId) -> Authority:
@@ -125,22 +112,20 @@ class Attribution:
     """Who asked for a change, from where and why; recorded with the change."""
 
     actor: str
-    """The key's fingerprint, or the command line's user. Never a secret."""
+    """The key's fingerprint, or the command line's user; never a secret."""
     address: str
     request_id: str
     reason: str | None = None
     authority: Authority | None = None
-    """What the key allows; ``None`` without a key."""
 
     @property
     def reach(self) -> Reach:
-        """The reach of the key; the lowest without a key."""
         return Reach.ORG if self.authority is None else self.authority.reach
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Permission to create a secret or token of one credential. Only `may_produce` makes one."""
+    """Permission to create a secret or token. Only `may_produce` makes one."""
 
     credential: Authority | Client
 
@@ -151,8 +136,6 @@ def may_produce(by: Authority | Client | None, credential: Authority | Client) -
     - A key creates no key with a higher role, a wider coverage or a later end than its own.
     - Any OPERATOR's key that covers a client creates its secret.
     - A client creates only its own secret and tokens.
-
-    Raises `NotPermittedError` that names what is greater.
     """
     refusal = _refusal(by, credential)
     if refusal is not None:
@@ -161,7 +144,6 @@ def may_produce(by: Authority | Client | None, credential: Authority | Client) -
 
 
 def _refusal(by: Authority | Client | None, credential: Authority | Client) -> str | None:
-    """Why the credential is refused; ``None`` if it is permitted."""
     if not isinstance(by, Authority):
         return None if by == credential else "only a key can create credentials for others"
     if isinstance(credential, Client):

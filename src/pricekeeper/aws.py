@@ -1,12 +1,11 @@
 """Calls AWS services off the hot path, with botocore's own clients, in threads.
 
-botocore finds credentials, region, endpoint, proxy and certificates like every AWS tool, signs the
-request and parses the reply. The first call imports it, because the import is slow. DynamoDB and
-Bedrock are hot and have their own clients.
+The first call imports botocore, because the import is slow. DynamoDB and Bedrock have their own
+clients.
 
-Bounds: `attempts_max` attempts per call; in each attempt `CONNECT_SECS` to connect and
-``silence_secs`` without a byte. Each attempt has its own thread, so the callers bound the threads:
-64 alert channels, one export, one read per secret.
+Bounds: `attempts_max` attempts per call, each with `CONNECT_SECS` to connect and ``silence_secs``
+without a byte. Callers bound the threads, one per attempt: 64 alert channels, one export, one read
+per secret.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _Read = TypeVar("_Read")
 
 
 class AwsCallError(Exception):
-    """A call failed. Neither the code nor the message contains a secret.
+    """A call failed; code and message contain no secret.
 
     ``status`` is 0 if no service answered. ``is_passing``: a retry may succeed.
     """
@@ -76,7 +75,7 @@ class AwsClient:
         endpoint: str | None = None,
         s3: Any = None,
     ) -> None:
-        """``s3`` holds botocore's options for S3. botocore finds what is not given."""
+        """``s3`` holds botocore's options for S3."""
         self._service = service
         self._clock = clock
         self._attempts_max = attempts_max
@@ -90,10 +89,9 @@ class AwsClient:
     async def call(
         self, operation: str, read: Callable[[dict[str, Any]], _Read], **parameters: Any
     ) -> _Read:
-        """Call the operation and return the result of ``read``; raises `AwsCallError`.
+        """Return ``read`` of the reply, run in the thread; raises `AwsCallError`.
 
-        ``read`` runs in the thread, so it may read a body from the network. Cancelling this call
-        does not stop a request under way; closing the file that it sends does.
+        Cancelling does not stop a request under way; closing the file that it sends does.
         """
         loop = asyncio.get_running_loop()
         run = partial(self._attempt, operation, read, parameters)
@@ -169,7 +167,7 @@ def echoes_request(code: str) -> bool:
 
 
 def _refuse_redirect(response_dict: Mapping[str, Any], **_: object) -> None:
-    """Raise before botocore follows a redirect: it may ask S3 for the bucket's region endlessly."""
+    """Raise before a redirect: botocore may ask S3 for the bucket's region endlessly."""
     status = response_dict["status_code"]
     if status in _REDIRECTS:
         message = "redirects are not followed; check the endpoint and the region"

@@ -1,7 +1,4 @@
-"""A client: an organisation or one of its apps, and its ``client_id``.
-
-The UUID has a fixed length, so a ``client_id`` can be read in one way only.
-"""
+"""A client: an organisation or one of its apps, and its ``client_id``."""
 
 from __future__ import annotations
 
@@ -30,7 +27,6 @@ class Client(NamedTuple):
 
     @property
     def org(self) -> Client:
-        """The organisation itself, or the one that the app belongs to."""
         return self if self.app_id is None else Client(self.org_id)
 
 

@@ -1,10 +1,8 @@
 """Time as a dependency; only this module reads the machine's clocks.
 
-All times are integer milliseconds: ``now_ms`` is wall time since the epoch, which can jump;
-``monotonic_ms`` only moves forward and has no meaning between processes.
-
-A service runs on a `TrustedClock`, which doubts wall time that leaps. Code that deletes or issues
-something asks `doubt_of` or `require_trusted_time` first.
+Times are integer milliseconds. ``now_ms`` is wall time since the epoch, which can jump;
+``monotonic_ms`` only moves forward and differs between processes. Code that deletes or issues
+something first asks `doubt_of` or `require_trusted_time`.
 """
 
 from __future__ import annotations
@@ -23,13 +21,11 @@ from pricekeeper.errors import ClockInDoubtError
 
 NS_PER_MS: Final = 1_000_000
 LEAP_MS_MAX: Final = 60_000
-"""Wall time that differs more than this from what is expected is in doubt."""
+"""A larger difference from the expected wall time is in doubt."""
 STEADY_MS: Final = 15 * 60_000
-"""A leap is believed after the clock has run evenly for this long, if nothing contradicts it."""
+"""A leap is believed after the clock has run evenly for this long without contradiction."""
 ANCHOR_MS: Final = 60 * 60_000
-"""How often the expected difference of the clocks follows the real one. A clock that drifts may
-move by `LEAP_MS_MAX` in this time.
-"""
+"""How often the expected difference follows the real one; clocks may drift `LEAP_MS_MAX` in it."""
 
 
 class Clock(Protocol):
@@ -39,18 +35,15 @@ class Clock(Protocol):
         """Wall time, milliseconds since the epoch."""
         ...
 
-    def monotonic_ms(self) -> int:
-        """Time that never goes back, for measuring durations."""
-        ...
+    def monotonic_ms(self) -> int: ...
 
     async def sleep_ms(self, duration_ms: int) -> None: ...
 
 
 def _steady_clock() -> Callable[[], int]:
-    """A clock that also counts while the machine sleeps, if there is one.
+    """A clock that also counts while the machine sleeps: else each suspend looks like a leap.
 
-    With any other clock, each suspend looks like a leap of the wall clock. Linux calls it
-    ``CLOCK_BOOTTIME``; on macOS ``CLOCK_MONOTONIC`` is such a clock.
+    Linux: ``CLOCK_BOOTTIME``; macOS: ``CLOCK_MONOTONIC``.
     """
     which = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
     return time.monotonic_ns if which is None else partial(time.clock_gettime_ns, which)
@@ -75,10 +68,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that a test moves; sleepers wake in the order of their times.
-
-    It ships with the package so that users can test their own budgets without waiting.
-    """
+    """A clock that a test moves; sleepers wake in the order of their times."""
 
     def __init__(self, now_ms: int = 1_768_000_000_000) -> None:
         self._now_ms = now_ms
@@ -102,7 +92,6 @@ class ManualClock:
         await woken
 
     def advance_ms(self, duration_ms: int) -> None:
-        """Move time forward, and wake the sleepers that are due."""
         if duration_ms < 0:
             raise ValueError("time passes forward; use jump_ms to set the wall clock back")
         self._now_ms += duration_ms
@@ -113,12 +102,11 @@ class ManualClock:
                 woken.set_result(None)
 
     def jump_ms(self, offset_ms: int) -> None:
-        """Set the wall clock forward or back, as an operator or NTP would. No sleeper wakes."""
+        """Set the wall clock, as an operator or NTP would. No sleeper wakes."""
         self._now_ms += offset_ms
 
     @property
     def sleepers(self) -> int:
-        """How many tasks sleep; tests watch it before they move time."""
         return sum(not woken.done() for _, _, woken in self._sleepers)
 
 
@@ -132,14 +120,14 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What wall time is compared with. A difference is wall time less monotonic time."""
+    """What wall time is compared with; differences are wall time less monotonic time."""
 
     expected_ms: int | None = None
-    """The difference that was believed last; none before the first reading."""
+    """The last believed difference; none before the first reading."""
     store_ms: int | None = None
-    """The difference by the store's own clock, if that is another machine's."""
+    """The difference by the store's own clock, if it has one."""
     stored_ms: int | None = None
-    """The difference at which wall time would be the newest moment found in the store."""
+    """The difference at which wall time is the newest moment in the store."""
 
 
 def judge(difference_ms: int, evidence: Evidence) -> Doubt | None:
@@ -158,8 +146,7 @@ def judge(difference_ms: int, evidence: Evidence) -> Doubt | None:
 class TrustedClock:
     """Wall time while the monotonic clock and the store confirm it; else evenly running time.
 
-    While wall time is in doubt, ``now_ms`` is the last believed time plus the monotonic time since.
-    Wall time is believed again:
+    In doubt, ``now_ms`` is the last believed time plus the monotonic time since. Doubt ends:
 
     - once it is within `LEAP_MS_MAX` of that, or of the store's own clock;
     - without a store clock, once it has run evenly for `STEADY_MS`, but never at a time before the
@@ -175,11 +162,9 @@ class TrustedClock:
         uses_store_date: bool = True,
         on_change: Callable[[Doubt | None, int], None] = lambda _doubt, _leap_ms: None,
     ) -> None:
-        """Judge that clock.
+        """``on_change`` gets the leap when doubt begins, changes or ends.
 
-        ``on_change`` is called when doubt begins, changes or ends, with the distance of wall time
-        from the believed time. ``uses_store_date`` is false for a simulated clock, which the
-        store's own clock does not confirm.
+        ``uses_store_date`` is false for a simulated clock.
         """
         self._clock = clock
         self._read_wall = clock.now_ms
@@ -193,18 +178,16 @@ class TrustedClock:
         self._window_ns = _NO_WINDOW
         """The range of differences that needs no second look, and until when."""
         self._believed_ms: int | None = None
-        """The difference to use while wall time is in doubt."""
+        """The difference to use in doubt."""
         self._evidence = Evidence()
         self._store_agreed = False
         self._deleted_until_ms = 0
         self._doubt: Doubt | None = None
         self._steady_since: tuple[int, int] | None = None
-        """While in doubt: the present difference of wall time, and since when it lasts."""
+        """In doubt: the present difference, and since when it lasts."""
         self.leaps = 0
-        """How often doubt began."""
 
     def now_ms(self) -> int:
-        """Wall time if it is believed, else the evenly running time."""
         read_wall, read_steady = self._read_ns
         wall_ns, steady_ns = read_wall(), read_steady()
         low_ns, high_ns, until_ns = self._window_ns
@@ -219,7 +202,6 @@ class TrustedClock:
 
     @property
     def doubt(self) -> Doubt | None:
-        """Why wall time is in doubt now; ``None`` if it is believed."""
         self.now_ms()
         return self._doubt
 
@@ -244,7 +226,6 @@ class TrustedClock:
             self._look()
 
     def note_newest_moment(self, newest_ms: int) -> None:
-        """Record the newest moment in a store that is being opened."""
         with self._lock:
             stored_ms = newest_ms - self._read_steady()
             # The earlier judgement lacked this knowledge, so judge again.
@@ -252,12 +233,10 @@ class TrustedClock:
             self._look()
 
     def note_deleted(self, until_ms: int) -> None:
-        """Record that items were deleted which expired until then."""
         with self._lock:
             self._deleted_until_ms = max(self._deleted_until_ms, until_ms)
 
     def _look(self) -> int:
-        """Judge wall time, and return the time to use."""
         with self._lock:
             wall_ms, steady_ms = self._read_both()
             difference_ms = wall_ms - steady_ms
@@ -273,8 +252,8 @@ class TrustedClock:
     def _read_both(self) -> tuple[int, int]:
         """Both clocks at one moment.
 
-        A thread may be suspended between two readings. So wall time is read between two readings of
-        the monotonic clock, and the moment between them that fits best is taken.
+        A thread may be suspended between readings, so wall time is read between two readings of the
+        monotonic clock.
         """
         before_ms, wall_ms, after_ms = self._read_steady(), self._read_wall(), self._read_steady()
         expected_ms = self._evidence.store_ms
@@ -286,7 +265,6 @@ class TrustedClock:
         return wall_ms, min(max(wall_ms - expected_ms, first_ms), last_ms)
 
     def _has_settled(self, doubt: Doubt, wall_ms: int, steady_ms: int) -> bool:
-        """Whether wall time has run evenly for long enough and nothing contradicts it."""
         difference_ms = wall_ms - steady_ms
         if self._steady_since is None or abs(difference_ms - self._steady_since[0]) > LEAP_MS_MAX:
             self._steady_since = (difference_ms, steady_ms)
@@ -325,10 +303,7 @@ _NO_WINDOW: Final = (1, 0, 0)
 
 
 def _readers_ns(clock: Clock) -> tuple[Callable[[], int], Callable[[], int]]:
-    """The functions that read wall time and monotonic time, in nanoseconds.
-
-    Requests ask for the time up to five times, so the machine's clocks are read directly.
-    """
+    """Clock readers in nanoseconds, unwrapped: requests ask for the time up to five times."""
     if type(clock) is SystemClock:  # one that is made from it may read otherwise
         return time.time_ns, _read_steady_ns
     return lambda: clock.now_ms() * NS_PER_MS, lambda: clock.monotonic_ms() * NS_PER_MS

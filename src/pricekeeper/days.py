@@ -10,8 +10,7 @@ next begins: no gap, no overlap. So a day may:
   2011), that time belongs to the new day: a day that has ended never returns;
 - have no length, where a zone crossed the date line (Samoa, 30 December 2011).
 
-Times are integer milliseconds since the epoch; a day is ``yyyymmdd``. Zones are IANA names, checked
-when they are configured.
+Instants are milliseconds since the epoch; a day is ``yyyymmdd``. Zones are checked IANA names.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _REMEMBERED_MAX: Final = 4_096
 
 
 def org_day(zone: str, epoch_ms: int) -> str:
-    """The day of the instant in that zone: the latest one that has begun."""
+    """The latest day that has begun at that instant."""
     for start_ms, day in _days_around(zone, epoch_ms // MS_PER_DAY):
         if start_ms <= epoch_ms:
             return day

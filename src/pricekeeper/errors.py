@@ -47,9 +47,8 @@
         │   └── StoreClosedError
         └── OutcomeUnknownError
 
-The last two branches differ in what callers must assume: after `StoreUnavailableError` the write
-did not happen, after `OutcomeUnknownError` it may have. Each leaf has a stable ``code``. No error
-knows about HTTP.
+After `StoreUnavailableError` the write did not happen; after `OutcomeUnknownError` it may have.
+Each leaf has a stable ``code``. No error knows about HTTP.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ from pricekeeper.showing import usd_exact
 
 
 class PriceKeeperError(Exception):
-    """The root: catch this to catch everything that is raised on purpose."""
+    """The root of every error that is raised on purpose."""
 
     code: ClassVar[str] = "INTERNAL"
 
@@ -91,7 +90,7 @@ class InvalidValueError(PriceKeeperError):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """A refused field and the reason. ``field`` is a path such as ``quotas.premium``."""
+    """A refused field, such as ``quotas.premium``, and the reason."""
 
     field: str
     message: str
@@ -114,7 +113,7 @@ class RequestRefusedError(PriceKeeperError):
 class InvalidConfigError(PriceKeeperError):
     """Settings were refused; ``errors`` names every bad field.
 
-    ``details`` helps to correct them: ``valid_labels``, if a label was unknown.
+    ``details`` has ``valid_labels``, if a label was unknown.
     """
 
     code = "INVALID_CONFIG"
@@ -128,7 +127,7 @@ class InvalidConfigError(PriceKeeperError):
 
 
 class ConflictError(PriceKeeperError):
-    """The request contradicts something that can't change any more; ``field`` names it."""
+    """The request contradicts something unchangeable; ``field`` names it."""
 
     code = "CONFLICT"
 
@@ -139,7 +138,7 @@ class ConflictError(PriceKeeperError):
 
 
 class RequestIdReusedError(PriceKeeperError):
-    """The request id belongs to another usage record, which counts; this one does not."""
+    """The request id belongs to another usage record; this usage does not count."""
 
     code = "REQUEST_ID_REUSED"
 
@@ -148,11 +147,10 @@ class RequestIdReusedError(PriceKeeperError):
         self.field = "request_id"
         self.request_id = request_id
         self.authorization_id = authorization_id
-        """The authorization with this id; a record under the id is its capture."""
 
 
 class NotFoundError(PriceKeeperError):
-    """It does not exist for this caller: absent, deleted or another client's."""
+    """It is absent, deleted or another client's."""
 
     code = "NOT_FOUND"
 
@@ -167,7 +165,7 @@ class NotPermittedError(PriceKeeperError):
 
 
 class InvalidClientError(PriceKeeperError):
-    """Unknown client or wrong secret. Every cause gives the same answer."""
+    """Unknown client or wrong secret: one answer for every cause."""
 
     code = "INVALID_CLIENT"
 
@@ -192,7 +190,7 @@ class ClockInDoubtError(PriceKeeperError):
 
 
 class DeadlineExceededError(PriceKeeperError):
-    """The request ran out of time. ``may_be_applied``: it may have been applied nevertheless."""
+    """The request ran out of time; ``may_be_applied``: perhaps after its effect."""
 
     code = "DEADLINE_EXCEEDED"
 
@@ -204,8 +202,8 @@ class DeadlineExceededError(PriceKeeperError):
 class InvalidTokenError(PriceKeeperError):
     """The token is forged, expired, revoked or of an ended session; callers can't tell which.
 
-    The reason is only logged, because a caller could use it to probe. ``genuine`` says whether we
-    issued the token; then the caller did not guess it.
+    The reason is only logged, since it would help a prober. ``genuine``: we issued the token, so
+    the caller did not guess it.
     """
 
     code = "INVALID_TOKEN"
@@ -230,7 +228,7 @@ class SessionLimitRaceError(PriceKeeperError):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One limit that holds less than requested. ``retry_after_ms`` of ``None`` means never."""
+    """A limit that holds less than requested; ``retry_after_ms`` of ``None`` means never."""
 
     entity: str
     resource: str
@@ -239,11 +237,10 @@ class Violation:
     available: int
     retry_after_ms: int | None
     scope: str | None = None
-    """The bucket's owner in the caller's words: ``APP`` or ``ORG`` in the service."""
+    """The bucket's owner: ``APP`` or ``ORG`` in the service."""
 
     @property
     def never(self) -> bool:
-        """Whether the request exceeds what the bucket can ever hold."""
         return self.retry_after_ms is None
 
     @property
@@ -256,7 +253,7 @@ class Violation:
 
 
 def longest_wait_ms(violations: Sequence[Violation]) -> int | None:
-    """When all of the requested amounts may be available; ``None`` means never."""
+    """When all amounts may be available; ``None`` means never."""
     waits = [violation.retry_after_ms for violation in violations]
     return None if None in waits else max((wait for wait in waits if wait is not None), default=0)
 
@@ -272,7 +269,7 @@ class RateLimitExceededError(PriceKeeperError):
 
     @property
     def retry_after_ms(self) -> int | None:
-        """When all of it may be available, if no other caller takes any; ``None`` means never."""
+        """When all may be available, if no other caller takes any; ``None`` means never."""
         return longest_wait_ms(self.violations)
 
 
@@ -304,7 +301,7 @@ class DeniedBy:
     """One limit that denies a call.
 
     ``needed`` and ``remaining`` are pico-dollars, or tokens for a rate limit. One of the last two
-    fields says when to retry: when the window ends, or after a while. Neither means never.
+    fields says when to retry: the window's end, or a wait. Neither means never.
     """
 
     kind: Obstacle
@@ -318,7 +315,6 @@ class DeniedBy:
 
     @property
     def never(self) -> bool:
-        """Whether the call needs more than there can ever be."""
         return self.resets_at_ms is None and self.retry_after_ms is None
 
     @property
@@ -351,10 +347,9 @@ class DeniedBy:
 
 
 class AuthorizationDeniedError(PriceKeeperError):
-    """Nothing was taken: ``denied_by`` names every limit that denies the call.
+    """Nothing was taken: ``denied_by`` names every limit to raise.
 
-    Raising exactly those limits admits it. ``considered`` has the labels that were tried, each with
-    the reason why it was skipped.
+    ``considered`` has the labels that were tried, and why each was skipped.
     """
 
     code = "AUTHORIZATION_DENIED"
@@ -368,7 +363,6 @@ class AuthorizationDeniedError(PriceKeeperError):
 
     @property
     def by_speed(self) -> bool:
-        """Whether only rate limits deny the call."""
         return all(one.kind is Obstacle.LIMIT for one in self.denied_by)
 
     def retry_after_ms(self, now_ms: int) -> int | None:
@@ -385,9 +379,9 @@ class AuthorizationDeniedError(PriceKeeperError):
 
 
 class FrozenError(PriceKeeperError):
-    """An administrator froze the client: it gets no model and no tokens until unfrozen.
+    """An administrator froze the client: no model and no tokens until unfrozen.
 
-    ``scope`` is ``ORG`` if the whole organisation is frozen, else ``APP``.
+    ``scope`` is ``ORG`` or ``APP``.
     """
 
     code = "FROZEN"
@@ -413,9 +407,9 @@ class ExportError(PriceKeeperError):
 
 
 class DeliveryError(PriceKeeperError):
-    """An alert could not be delivered; the message gives the reason, without any secret.
+    """An alert was not delivered; the message gives the reason, without any secret.
 
-    ``is_refused``: the channel works but refused this alert; it may accept another.
+    ``is_refused``: the channel refused this alert; it may accept another.
     """
 
     code = "DELIVERY_FAILED"
@@ -456,7 +450,7 @@ class UnknownModelLabelError(PricingError):
 
 
 class ModelMismatchError(PricingError):
-    """The called model is not the label's, so the label's prices do not apply.
+    """The called model is not the label's, so its prices do not apply.
 
     ``expected`` is the deployment's model id, ``reported`` the caller's.
     """
@@ -503,7 +497,7 @@ class StoreError(PriceKeeperError):
 class ConditionFailedError(StoreError):
     """The operation's condition did not hold. Nothing was written.
 
-    ``item`` is what the store held at that moment, or ``None``.
+    ``item`` is what the store held then.
     """
 
     code = "CONDITION_FAILED"
@@ -533,7 +527,7 @@ class CancellationReason:
 
 
 class TransactionCancelledError(StoreError):
-    """A transaction was refused as a whole; ``reasons`` follow the order of its operations."""
+    """A transaction was refused as a whole; ``reasons`` follow its operations."""
 
     code = "TRANSACTION_CANCELLED"
 
@@ -544,7 +538,7 @@ class TransactionCancelledError(StoreError):
 
 
 class InvalidOperationError(StoreError):
-    """The store's rules refuse the operation with any data: a bug in the caller."""
+    """The store's rules refuse the operation: a bug in the caller."""
 
     code = "INVALID_OPERATION"
 
@@ -558,7 +552,7 @@ class StoreMisconfiguredError(StoreError):
 
 
 class StoreReplacedError(StoreMisconfiguredError):
-    """The database file was removed, replaced or overwritten while it was open.
+    """The database file was removed, replaced or overwritten while open.
 
     Whether the last writes count depends on the file that the operator keeps.
     """
@@ -567,13 +561,13 @@ class StoreReplacedError(StoreMisconfiguredError):
 
 
 class StoreDamagedError(StoreMisconfiguredError):
-    """The database file is damaged: it is neither read nor written any more."""
+    """The database file is damaged: it is no longer read or written."""
 
     code = "STORE_DAMAGED"
 
 
 class StoreReadOnlyError(StoreMisconfiguredError):
-    """The database file, or its file system, can be read but not written."""
+    """The database file or its file system is read-only."""
 
     code = "STORE_READ_ONLY"
 
@@ -587,8 +581,7 @@ class StoreFormatError(StoreMisconfiguredError):
 class UnreadableItemError(StoreError):
     """A stored item lacks an attribute, or one has the wrong type.
 
-    The message names the item and the attribute, but no value: it may be a secret. A reader of many
-    items skips this one.
+    The message names both, but no value: it may be a secret.
     """
 
     code = "ITEM_UNREADABLE"
@@ -627,9 +620,8 @@ class StoreClosedError(StoreUnavailableError):
 class OutcomeUnknownError(StoreError):
     """The operation may or may not have been applied.
 
-    The reply was lost and a retry could have applied it twice, or a retry met a failed condition
-    that the first attempt may have caused. In the second case ``item`` is what the store held, so
-    that a caller can recognise its own write.
+    The reply was lost, or a retry met a failed condition that the first attempt may have caused.
+    Then ``item`` is what the store held, so that a caller can recognise its own write.
     """
 
     code = "OUTCOME_UNKNOWN"

@@ -24,7 +24,7 @@ AWS_REFRESH_MS: Final = 60_000
 AWS_ATTEMPTS_MAX: Final = 4
 AWS_SILENCE_SECS: Final = 3
 AWS_READ_SECS: Final = 30
-"""For all attempts together, so that a start fails within seconds."""
+"""For all attempts together."""
 
 
 class SecretSource(NamedTuple):
@@ -33,7 +33,7 @@ class SecretSource(NamedTuple):
     read: Callable[[], Awaitable[str]]
     """Returns the present text; raises `SettingsError`."""
     refresh_ms: int | None
-    """How often to read it again; ``None`` if it never changes while the service runs."""
+    """How often to read it again; ``None`` if it never changes."""
 
 
 def open_source(setting: str, location: SecretLocation, clock: Clock) -> SecretSource:
@@ -57,7 +57,7 @@ async def _given(text: str) -> str:
 
 
 async def _read_file(setting: str, path: Path) -> str:
-    """Read a file. Its group may read it too, because orchestrators hand out files that way."""
+    """Read a file, also one that its group may read: orchestrators hand out such files."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -87,7 +87,6 @@ async def _read_from_aws(setting: str, secret: AwsSecret, client: AwsClient) -> 
 
 
 def _text_of(reply: dict[str, Any]) -> str:
-    """The text in a reply, which may be bytes; never empty."""
     found = reply.get("SecretString") or reply.get("SecretBinary")
     try:
         text = found.decode() if isinstance(found, bytes) else found

@@ -1,9 +1,7 @@
 """Finds every way in which plain data differs from a type, not only the first.
 
-msgspec stops at the first mistake. This walks the types and asks msgspec about each part, so it
-accepts exactly what msgspec accepts. Requests and the deployment file are read this way.
-
-A caller chooses the data, so the cost grows only in proportion to its length.
+msgspec stops at the first mistake, so this asks msgspec about each part: it accepts exactly what
+msgspec accepts. The cost is proportional to the data's length, which a caller chooses.
 """
 
 from __future__ import annotations
@@ -21,13 +19,10 @@ from pricekeeper.errors import FieldError, RequestRefusedError
 
 NAME_SHOWN_MAX: Final = 80
 MESSAGE_SHOWN_MAX: Final = 200
-"""A message quotes at most this much of what the caller sent."""
 ERRORS_MAX: Final = 100
-"""Further mistakes are reported once these are corrected."""
 MESSAGE: Final = "message"
 """The key in ``extra`` of `msgspec.Meta` for a type's own error message."""
 _AT: Final = " - at `"
-"""msgspec's separator between message and path."""
 
 _Shape = TypeVar("_Shape")
 
@@ -38,7 +33,7 @@ class Wording(NamedTuple):
     unknown: str
     """For an unknown field; ``{fields}`` are the known ones."""
     no_object: str = ""
-    """For a value that is not an object; if empty, msgspec's message is used."""
+    """For a value that is not an object; if empty, msgspec's message."""
 
 
 OF_A_REQUEST: Final = Wording("is not a field of this request")
@@ -52,8 +47,8 @@ def shape_errors(
 ) -> Iterator[FieldError]:
     """The mistakes in the value, each with its path.
 
-    Structs, dicts and lists are walked; msgspec judges the rest. A list longer than its bound is
-    not walked: its length is the mistake.
+    Structs, dicts and lists are walked. A list longer than its bound is not walked: its length is
+    the mistake.
     """
     if value is not None:
         kind = _without_null(kind)
@@ -84,7 +79,7 @@ def convert(plain: Any, kind: type[_Shape]) -> _Shape:
 
 
 def members_of(plain: Any, kind: type[msgspec.Struct]) -> list[Any]:
-    """The members of the only list of such a body, each to be judged by itself.
+    """The members of the only list of such a body, not yet judged.
 
     Raises with every mistake if the body as a whole is wrong.
     """
@@ -96,7 +91,7 @@ def members_of(plain: Any, kind: type[msgspec.Struct]) -> list[Any]:
 
 
 def worded(error: Exception, path: str = "") -> FieldError:
-    """The message and path of msgspec's error; the path follows the last ``- at``."""
+    """The message and path of msgspec's error."""
     text = str(error)
     message, found, inner = text.rpartition(_AT)
     if not found or not inner.endswith("`"):
@@ -149,7 +144,6 @@ def _fields(kind: Any) -> Mapping[str, msgspec.structs.FieldInfo]:
 
 
 def _without_null(kind: Any) -> Any:
-    """The type without ``None``, if one type remains."""
     options = [option for option in get_args(kind) if option is not NoneType]
     return options[0] if get_origin(kind) in (Union, UnionType) and len(options) == 1 else kind
 
@@ -163,7 +157,6 @@ def _container(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _length_max(kind: Any) -> float:
-    """How many members such a container may have."""
     bounds = (meta.max_length for meta in _metas(kind))
     return min((bound for bound in bounds if bound is not None), default=inf)
 

@@ -9,7 +9,7 @@ from typing import Final
 MICROS_PER_CENT: Final = 10_000
 MICROS_PER_USD: Final = 1_000_000
 LAST_EPOCH: Final = 253_402_300_799
-"""The end of the year 9999, the last moment that RFC 3339 can express."""
+"""The end of 9999, the last moment in RFC 3339."""
 
 
 def usd(micros: int) -> str:
@@ -23,14 +23,14 @@ def usd(micros: int) -> str:
 
 
 def usd_exact(micros: int) -> str:
-    """Dollars and cents, and as many further decimals as there are."""
+    """Dollars and cents, and any further decimals."""
     whole, rest = divmod(micros, MICROS_PER_USD)
     decimals = f"{rest:06}".rstrip("0").ljust(2, "0")
     return f"${whole:,}.{decimals}"
 
 
 def rfc3339(epoch_ms: int) -> str:
-    """The time in UTC with whole seconds, as the API writes it; at most the year 9999."""
+    """The time in UTC with whole seconds; at most the year 9999."""
     return _rfc3339(min(epoch_ms // 1000, LAST_EPOCH))
 
 

@@ -1,7 +1,6 @@
 """AWS Signature Version 4: signs our requests and checks signatures of requests to us.
 
-Tests compare our signatures with botocore's, and check those of real clients. DynamoDB's client has
-a faster signer for its one form of request.
+DynamoDB's client has a faster signer for its one form of request.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _NEEDS_ESCAPE: Final = re.compile(r"[^A-Za-z0-9_.~/-]")
 _TERMINATOR: Final = "aws4_request"
 _REMEMBERED_MAX: Final = 1_024
 _REMEMBERED_LENGTH_MAX: Final = 1_024
-"""Longer texts are not cached, so that the cache has a bound in bytes."""
+"""Longer texts are not cached: a bound in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwsKeys:
-    """The keys that sign requests. They do not appear in a repr, and so in no log."""
+    """The keys that sign requests; never in a repr, so in no log."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -43,7 +42,7 @@ class AwsKeys:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What an ``Authorization`` header states about its signature; equal for a client all day."""
+    """What an ``Authorization`` header states; equal for a client all day."""
 
     access_key: str
     day: str
@@ -93,7 +92,7 @@ def signed_headers(
     now_epoch: int,
     headers: Mapping[str, str],
 ) -> dict[str, str]:
-    """All headers of a request with its signature; the names in ``headers`` are lower case.
+    """All headers of a request with its signature; names in ``headers`` are lower case.
 
     ``path`` is in its signed form: see `escaped_path`.
     """
@@ -146,10 +145,7 @@ def signature_by(
     content_sha256: str,
     stamp: str,
 ) -> str:
-    """The signature over exactly the claimed headers, which must all be present.
-
-    ``key`` is that of the day, region and service (`derived_key`).
-    """
+    """The signature over exactly the claimed headers, which must all be present."""
     # Values are signed stripped, with inner spaces collapsed.
     lines = [f"{name}:{' '.join(headers[name].split())}\n" for name in claim.names]
     canonical = (
@@ -161,7 +157,7 @@ def signature_by(
 
 
 class SigningKey:
-    """An HMAC-SHA256 key for frequent use: the hashes of its two pads are computed once.
+    """An HMAC-SHA256 key with the hashes of its two pads computed once.
 
     OpenSSL takes longer to look up the algorithm than to hash a line with it.
     """
@@ -169,13 +165,11 @@ class SigningKey:
     __slots__ = ("_inner", "_outer")
 
     def __init__(self, key: bytes) -> None:
-        """``key`` is no longer than a block of the hash."""
         padded = key.ljust(_BLOCK_BYTES, b"\0")
         self._inner = sha256(padded.translate(_INNER))
         self._outer = sha256(padded.translate(_OUTER))
 
     def sign(self, message: bytes) -> str:
-        """The code of a message, in hexadecimal digits."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(message)
         outer.update(inner.digest())
@@ -185,17 +179,16 @@ class SigningKey:
 _BLOCK_BYTES: Final = 64
 _INNER: Final = bytes(one ^ 0x36 for one in range(256))
 _OUTER: Final = bytes(one ^ 0x5C for one in range(256))
-"""HMAC's inner and outer pad of each byte of a key."""
 
 
 def derived_key(secret_key: str, claim: Claim) -> SigningKey:
-    """The key for requests of the claim's day, region and service."""
+    """The key for the claim's day, region and service."""
     return key_of_day(secret_key, claim.day, claim.region, claim.service)
 
 
 @lru_cache(_REMEMBERED_MAX)
 def key_of_day(secret_key: str, *parts: str) -> SigningKey:
-    """The key for requests of that day, region and service."""
+    """The key for that day, region and service."""
     key = f"AWS4{secret_key}".encode()
     for part in (*parts, _TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")

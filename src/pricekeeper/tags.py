@@ -1,7 +1,7 @@
 """The rule for tags, shared by the gateway, the clients and REST.
 
-A tag that breaks the rule is refused and never dropped: without its tag, a call would count against
-another ``per_tag`` budget. The bounds are those of Bedrock's ``requestMetadata``.
+A bad tag is refused, never dropped: the call would count against another ``per_tag`` budget. The
+bounds are those of Bedrock's ``requestMetadata``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from pricekeeper.errors import InvalidValueError
 
 TAGS_MAX: Final = 16
 TAG_BYTES_MAX: Final = 256
-"""For a name or a value, in UTF-8; so sixteen pairs have at most 8 KiB."""
+"""For a name or a value, in UTF-8."""
 BLIND_TAG: Final = "pricekeeper-blind"
 """Marks usage that a client allowed without the service; not counted in `TAGS_MAX`."""
 TAG_PREFIX: Final = "x-pricekeeper-tag-"
-"""Prefix of the headers that hold tags."""
 
 
 def check_tags(tags: Mapping[str, str]) -> None:
-    """Raise `InvalidValueError` for tags that are too many, too long or not text."""
+    """Raise `InvalidValueError` for too many, too long or non-text tags."""
     if len(tags) - (BLIND_TAG in tags) > TAGS_MAX:
         raise InvalidValueError(
             "tags", f"must be at most {TAGS_MAX} pairs, not {len(tags)}; leave some out"

@@ -1,7 +1,6 @@
-"""Ticks and regions: how time divides the journal.
+"""Ticks and regions of the journal.
 
-A **tick** is 65.5 s. A **region** is as long: an organisation's entries of that time share its
-partitions.
+A **tick** is 65.5 s. A **region** is as long; an organisation's entries of it share partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def tick_of(epoch_ms: int) -> int:
 
 
 def region_at(epoch_ms: int) -> str:
-    """The region of an entry made at that time."""
+    """The region of an entry of that time."""
     return f"{epoch_ms:012x}"[:REGION_DIGITS]
 
 

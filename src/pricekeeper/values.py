@@ -1,7 +1,6 @@
 """Ids, names and reasons with their rules, parsed at the edge and trusted inside.
 
-Keys of stored items join ids with ``#``, so no id may contain one. That keeps a tenant from writing
-into another tenant's keys.
+No id contains ``#``, which joins ids in stored keys: else a tenant could write into another's.
 """
 
 from __future__ import annotations
@@ -27,14 +26,10 @@ _APP_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 """Not ``.`` or ``..``, which many clients remove from a path."""
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _RANDOM_BITS: Final = 74
-"""The bits of a UUID version 7 that are neither time nor version."""
 
 
 def settings_tag(answer: Mapping[str, Any]) -> str:
-    """A digest of the settings in an answer about a client: it changes whenever they change.
-
-    Clients and the service compute it from the JSON itself.
-    """
+    """A digest of the settings in an answer; clients and the service compute it from the JSON."""
     named = ("org_name", "app_name", "configuration", "inherited_fields")
     shown = {name: answer[name] for name in named if name in answer}
     text = json.dumps(shown, sort_keys=True, separators=(",", ":"))
@@ -47,7 +42,7 @@ def new_request_id(epoch_ms: int) -> str:
 
 
 def derived_request_id(epoch_ms: int, source: str) -> str:
-    """A UUID version 7 that is the same for the same time and source."""
+    """A UUID version 7, the same for the same time and source."""
     digest = hashlib.blake2b(source.encode(), digest_size=_RANDOM_BITS // 8 + 1).digest()
     return _request_id(epoch_ms, int.from_bytes(digest) & (1 << _RANDOM_BITS) - 1)
 
@@ -63,7 +58,7 @@ def id_minted_ms(version_7: str) -> int:
 
 
 def parse_org_id(text: str, field: str = "org_id") -> OrgId:
-    """Parse a UUID into its canonical lower-case form."""
+    """Parse a UUID into lower case."""
     canonical = text.lower() if isinstance(text, str) else ""
     if not _UUID.fullmatch(canonical):
         raise InvalidValueError(
@@ -73,7 +68,7 @@ def parse_org_id(text: str, field: str = "org_id") -> OrgId:
 
 
 def parse_app_id(text: str, field: str = "app_id") -> AppId:
-    """Parse an app's name: letters, digits, dot, dash and underscore."""
+    """Parse letters, digits, dot, dash and underscore."""
     if not isinstance(text, str) or not _APP_ID.fullmatch(text):
         raise InvalidValueError(field, "must be 1 to 64 of A-Z a-z 0-9 . _ -, and not . or ..")
     return AppId(text)
@@ -89,7 +84,7 @@ def parse_model_label(text: str, field: str = "model_label") -> ModelLabel:
 
 
 def parse_reason(text: str, field: str = "reason") -> str:
-    """Parse a line of text for people, and strip it."""
+    """Parse and strip a line of text for people."""
     reason = text.strip() if isinstance(text, str) else ""
     if not 1 <= len(reason) <= REASON_LENGTH_MAX or not reason.isprintable():
         raise InvalidValueError(field, f"must be 1 to {REASON_LENGTH_MAX} printable characters")

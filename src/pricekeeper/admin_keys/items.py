@@ -1,8 +1,8 @@
-"""The items of admin keys: one for each key, all in one partition, oldest first.
+"""The items of admin keys, all in one partition, oldest first.
 
-There is room for two hashes, so at most two texts of a key are valid: the present one, and the
-earlier one until its grace ends. The item records whether the present text was ever used, so a
-rotation with a lost reply can safely be repeated: see `rotation_actions`.
+An item has room for two hashes: the present text's, and the earlier one's until its grace ends. It
+records whether the present text was ever used, so that a rotation with a lost reply can be
+repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ PARTITION: Final = "ADMIN_KEYS"
 
 HASH: Final = "key_hash"
 USED_AT: Final = "key_used_at_epoch"
-"""When the present text was last used; absent if it never was."""
 PREVIOUS_HASH: Final = "key_previous_hash"
 PREVIOUS_ENDS_AT: Final = "key_previous_ends_at_epoch"
 ROTATIONS: Final = "rotations"
@@ -76,7 +75,7 @@ def new_item(key: AdminKey, hashed: str) -> Item:
 
 
 def stored_key(item: Item) -> StoredKey:
-    """Read a key; an unreadable list of organisations never means all of them."""
+    """Read a key; an unreadable list of organisations never means all."""
     typed = TypedItem(CONFIG, item)
     org_ids = typed.texts(_ORG_IDS, None)
     coverage = Coverage(None if org_ids is None else frozenset(map(OrgId, org_ids)))
@@ -109,8 +108,7 @@ def rotation_actions(
 ) -> tuple[Action, ...]:
     """Replace the present text; the text in use stays valid until the grace ends.
 
-    If the present text was never used, its reply was lost or it is not in place yet. Then the
-    earlier text is the one in use, and keeps its grace; otherwise a repeated rotation would end it.
+    An unused present text was lost or is not in place yet, so the earlier text keeps its grace.
     """
     in_use: str | None = stored.hash
     if stored.used_at_epoch is None and stored.previous_counts(now_epoch):

@@ -1,8 +1,7 @@
 """Admin keys: their values and the form of their texts.
 
-A text is ``pka_``, the key's id, 256 random bits and a checksum. People and secret scanners
-recognise it, the checksum finds typing errors without a read, and the id names the item to compare
-it with. The id contains its time of creation and is no secret.
+A text is ``pka_``, the key's id (its time of creation, no secret), 256 random bits and a checksum.
+The id names the item to compare it with.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class AdminKey:
     last_used_at_epoch: int | None = None
     """Of any of its texts; up to `LAST_USED_SECS` before its last use."""
     old_text_ends_at_epoch: int | None = None
-    """The end of the earlier text's grace, also in the past."""
 
     def has_ended(self, now_epoch: int) -> bool:
         return self.expires_at_epoch is not None and self.expires_at_epoch <= now_epoch

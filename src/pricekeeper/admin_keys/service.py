@@ -5,9 +5,8 @@ of a grace take effect at once on this instance and within `KEY_AGE_MS_MAX` on o
 before a change the key is read again (`http.gate`). Expiry and grace are checked on each request.
 Without the store, no key works.
 
-Each change is written with its audit entry, which also shows after a lost reply whether it was
-made. If that can't be read, the caller gets `OutcomeUnknownError`: an unseen key can be deleted, a
-rotation or deletion repeated.
+Each change has its audit entry, which shows after a lost reply whether it was made. If that can't
+be read, the caller gets `OutcomeUnknownError` and may repeat, or delete an unseen key.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ from pricekeeper.storage.tables import CONFIG
 KEY_AGE_MS_MAX: Final = 30_000
 KEYS_MAX: Final = 1_000
 LAST_USED_SECS: Final = 600
-"""The precision of the recorded last use, so that it costs few writes."""
 _SECS_PER_HOUR: Final = 3_600
 
 _log = structlog.get_logger(__name__)
@@ -78,7 +76,7 @@ class PresentedKey:
 
 
 class AdminKeys:
-    """The admin keys in one store. Callers see only keys within their own coverage."""
+    """The admin keys in one store. Callers see only keys within their coverage."""
 
     def __init__(
         self,
@@ -108,10 +106,7 @@ class AdminKeys:
         expires_at_epoch: int | None,
         by: Attribution,
     ) -> IssuedKey:
-        """Make a key that is no greater than the asking one. Its text is shown once.
-
-        Without an expiry of its own, it expires with the asking key.
-        """
+        """Make a key that is no greater than the asking one, with its expiry by default."""
         require_trusted_time(self._clock)
         if expires_at_epoch is None and by.authority is not None:
             expires_at_epoch = by.authority.expires_at_epoch
@@ -143,8 +138,7 @@ class AdminKeys:
     async def rotate(self, key_id: str, grace_period_hours: int, by: Attribution) -> IssuedKey:
         """Give the key another text; the text in use stays valid until the grace ends.
 
-        Raises `NotPermittedError` if the key is greater than the asking one, and `ConflictError` if
-        another request rotated it at the same moment.
+        Raises `NotPermittedError` for a greater key, `ConflictError` if another request rotated it.
         """
         require_trusted_time(self._clock)
         stored, now_epoch = await self._read_within(key_id, by), self._now_epoch()
@@ -195,10 +189,9 @@ class AdminKeys:
         return await list_roots(self._store)
 
     async def find(self, text: str, *, fresh: bool = False) -> PresentedKey | None:
-        """Find the key of this text: at most one read, usually none.
+        """Find the key of this text: at most one read, usually none; ``fresh`` always reads.
 
-        A text that does not match the cached key may be new, so the key is read again. ``fresh``
-        always reads it.
+        A text that does not match the cached key may be new, so the key is read again.
         """
         key_id = key_id_of(text)
         if key_id is None:
@@ -219,10 +212,7 @@ class AdminKeys:
         return PresentedKey(stored.key, is_valid=True)
 
     def _match(self, stored: StoredKey | None, key_id: str, text: str) -> str | None:
-        """The attribute whose hash matches the text.
-
-        Two hashes are always compared, so that the time shows nothing.
-        """
+        """The attribute whose hash matches. Always compares two, so that timing shows nothing."""
         matched = None
         hashes = (None, None) if stored is None else (stored.previous_hash, stored.hash)
         for attribute, hashed in zip((items.PREVIOUS_HASH, items.HASH), hashes, strict=True):
@@ -233,10 +223,7 @@ class AdminKeys:
     async def _note_use(
         self, stored: StoredKey, text: str, now_epoch: int, *, is_current: bool
     ) -> None:
-        """Record the use of the key and renew an outdated hash, if that is due.
-
-        A failure does not affect the caller; the next read of the key tries again.
-        """
+        """Record the use and renew an outdated hash, if due; a failure is ignored."""
         key_id, attribute = stored.key.key_id, items.HASH if is_current else items.PREVIOUS_HASH
         known = self._cache.get(key_id)
         is_known = known is not None and known.rotations == stored.rotations

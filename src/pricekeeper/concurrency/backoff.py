@@ -1,7 +1,6 @@
 """How long to wait before the next attempt.
 
-Full jitter: a random time up to a bound that doubles with each failure. So callers that failed
-together do not retry together.
+Full jitter: a random time up to a bound that doubles, so callers do not retry together.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _DOUBLINGS_MAX = 62
-"""Keeps the number small; the longest wait applies long before."""
+"""Keeps the number small."""
 
 
 class Backoff(NamedTuple):
@@ -20,9 +19,6 @@ class Backoff(NamedTuple):
     longest_ms: int
 
     def pause_ms(self, failures: int, randbelow: Callable[[int], int]) -> int:
-        """The wait after this many failures (at least one): 0 to ``first_ms`` after the first.
-
-        ``randbelow(n)`` returns a random integer from 0 to n - 1.
-        """
+        """The wait after this many failures, at least one; ``randbelow(n)`` is below n."""
         doublings = min(failures - 1, _DOUBLINGS_MAX)
         return randbelow(min(self.longest_ms, self.first_ms << doublings) + 1)

@@ -22,14 +22,13 @@ class BoundedCache(Generic[K, V]):
         """Read an entry without marking it as used."""
 
     def get(self, key: K) -> V | None:
-        """Read an entry and mark it as used."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
     def put(self, key: K, entry: V) -> None:
-        """Store an entry, mark it as used, and evict another one if there are too many."""
+        """Store an entry, and evict the least recently used one if there are too many."""
         self._entries[key] = entry
         self._entries.move_to_end(key)
         if len(self._entries) > self._entries_max:
@@ -53,13 +52,13 @@ class BoundedCache(Generic[K, V]):
 
 
 Reading: TypeAlias = tuple[int, int]
-"""The state when a read began: the number of changes, and when its result expires."""
+"""The number of changes when a read began, and when its result expires."""
 
 
 class ReadCache(Generic[K, V]):
-    """Values from the store, each valid for ``age_ms_max`` from the moment its read began.
+    """Values from the store, each valid for ``age_ms_max`` from the start of its read.
 
-    A read that overlaps a change made here is not kept, because it may have missed the change.
+    A read that overlaps a change made here is not kept: it may have missed the change.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int], age_ms_max: int, entries_max: int) -> None:
@@ -67,10 +66,8 @@ class ReadCache(Generic[K, V]):
         self._age_ms_max = age_ms_max
         self._entries: BoundedCache[K, tuple[int, V]] = BoundedCache(entries_max)
         self.changes = 0
-        """Changes made here."""
 
     def get(self, key: K) -> V | None:
-        """Return the cached value, unless it is too old."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -91,7 +88,6 @@ class ReadCache(Generic[K, V]):
             self._entries.put(key, (expires_ms, value))
 
     def replace(self, key: K, value: V) -> None:
-        """Replace a cached value and keep its expiry."""
         entry = self._entries.peek(key)
         if entry is not None:
             self._entries.put(key, (entry[0], value))
@@ -100,7 +96,6 @@ class ReadCache(Generic[K, V]):
         self._entries.pop(key)
 
     def forget(self, key: K) -> None:
-        """Remove a value that was changed here."""
         self.changes += 1
         self._entries.pop(key)
 

@@ -1,12 +1,10 @@
 """One deadline for each request.
 
-At the deadline, all that the request waits for is cancelled: reads, retries and their pauses, its
-place in a queue. Work shared with other requests continues: a commit, a sum, the write of a lease.
-The answer is 503 and says whether the request may have been applied. Time spent on receiving the
-body does not count.
+At the deadline, all that the request waits for is cancelled; shared work continues: a commit, a
+sum, the write of a lease. The answer is 503 and says whether the request may have been applied.
+Receiving the body does not count.
 
-A timer for each request would cost half as much as the request. So requests are grouped by the tick
-in which they are due, and one timer serves all ticks.
+A timer per request would cost half as much as the request, so one timer serves all ticks.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from typing import Final, Protocol, Self
 from pricekeeper.errors import DeadlineExceededError
 
 DEADLINES: Final = "deadlines"
-"""The key in the lifespan's state."""
 TICK_SECS: Final = 0.05
 """The most by which a deadline can be late."""
 
@@ -37,14 +34,13 @@ class Deadlines:
     def __init__(self, deadline_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
         self.secs = deadline_ms / 1000
-        """The time of each request."""
         self._due: dict[int, set[Expiring]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, secs: float | None = None) -> Deadline:
         """A deadline that starts now, for use as ``with`` in the task of the request.
 
-        ``secs`` is the time left of an earlier deadline, or the time of one part of a request.
+        ``secs`` is the time left of an earlier deadline, or of one part of a request.
         """
         return Deadline(self, self.secs if secs is None else secs)
 
@@ -80,7 +76,7 @@ class Deadlines:
 
 
 class Deadline:
-    """A request's deadline; its block raises `DeadlineExceededError` if time ran out inside it."""
+    """A request's deadline; its block raises `DeadlineExceededError` when time runs out."""
 
     __slots__ = ("_cancelling", "_deadlines", "_due", "_expired", "_left", "_task", "_tick",
                  "may_be_applied")  # fmt: skip
@@ -93,7 +89,6 @@ class Deadline:
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
         self.may_be_applied = False
-        """Whether the request has begun to change something."""
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
@@ -124,7 +119,6 @@ class Deadline:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Stop the deadline for the duration of this block."""
         self._left = self._deadlines.remove(self, self._due, self._tick)
         try:
             yield

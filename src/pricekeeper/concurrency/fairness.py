@@ -22,12 +22,11 @@ _Entry = TypeVar("_Entry")
 
 
 class Shares:
-    """How many of ``places_max`` places each organisation, and each of its clients, holds."""
+    """How many of ``places_max`` places each organisation and client holds."""
 
     def __init__(self, places_max: int) -> None:
         self._places_max: Final = places_max
         self.held: dict[str, int] = {}
-        """By organisation, and by client where one was named."""
         self._total = 0
 
     def room(self, org_id: str, client_id: str = "") -> int:
@@ -57,10 +56,7 @@ class Shares:
 
 
 class TurnQueue(Generic[_Entry]):
-    """Queues of organisations, served in rotation: ``turn_entries`` of one, then of the next.
-
-    Within its turn, an organisation's clients rotate, one entry each.
-    """
+    """Queues of organisations in rotation, ``turn_entries`` of each; its clients rotate, too."""
 
     def __init__(self, turn_entries: int = 1) -> None:
         self._turn_entries = turn_entries
@@ -72,13 +68,11 @@ class TurnQueue(Generic[_Entry]):
         return self._length
 
     def append(self, org_id: str, entry: _Entry, client_id: str = "") -> None:
-        """Add to the end of the client's queue; a new queue gets the last turn."""
         clients = self._orgs.setdefault(org_id, OrderedDict())
         clients.setdefault(client_id, deque()).append(entry)
         self._length += 1
 
     def pop(self) -> _Entry:
-        """Remove and return the next entry of the organisation whose turn it is."""
         org_id, clients = next(iter(self._orgs.items()))
         client_id, queue = next(iter(clients.items()))
         entry = queue.popleft()
@@ -98,7 +92,7 @@ class TurnQueue(Generic[_Entry]):
 
 
 class FairSlots:
-    """At most ``slots_max`` executions at once; organisations take turns to start the next ones.
+    """At most ``slots_max`` executions at once; organisations take turns to start.
 
     The queue has no bound of its own: each caller must hold a place of a `Shares`.
     """
@@ -108,7 +102,6 @@ class FairSlots:
         self._waiting: TurnQueue[asyncio.Future[None]] = TurnQueue()
 
     async def acquire(self, org_id: str, client_id: str = "") -> None:
-        """Wait for a slot, and hold it until `release`."""
         if self._free:
             self._free -= 1
             return
@@ -132,7 +125,7 @@ class FairSlots:
 
 
 class FairLine:
-    """A queue for something costly: `FairSlots`, with a `Shares` that bounds each organisation."""
+    """A queue for something costly: `FairSlots`, bounded by a `Shares`."""
 
     def __init__(self, slots_max: int, places_max: int) -> None:
         self._slots = FairSlots(slots_max)
@@ -158,7 +151,7 @@ class FairLine:
 
 
 LOOKED_AT_MAX: Final = 32
-"""How many clients are considered when places become free; the others are first next time."""
+"""Clients considered when places become free; the others are first next time."""
 
 
 class _Waiting(NamedTuple):
@@ -167,7 +160,7 @@ class _Waiting(NamedTuple):
 
 
 class Places:
-    """Places that clients hold for long; a client without room waits up to ``wait_secs`` for one.
+    """Places that clients hold for long; a client without room waits up to ``wait_secs``.
 
     At most ``waiting_max`` requests wait, with a share for each client. A client's requests are
     admitted in order, and clients take turns.
@@ -180,13 +173,13 @@ class Places:
         self._queues: OrderedDict[tuple[str, str], deque[_Waiting]] = OrderedDict()
 
     def take_at_once(self, org_id: str, client_id: str, count: int = 1) -> bool:
-        """Take places, all or none, but never ahead of this client's waiting requests."""
+        """Take all or none, but never ahead of this client's waiting requests."""
         if (org_id, client_id) in self._queues:
             return False
         return self.shares.take(org_id, count, client_id)
 
     async def take(self, org_id: str, client_id: str, count: int = 1) -> None:
-        """Take places, all or none; raises `OverloadedError` if none became free in time."""
+        """Take all or none; raises `OverloadedError` if none became free in time."""
         if self.take_at_once(org_id, client_id, count):
             return
         if not self._waiting_shares.take(org_id, 1, client_id):

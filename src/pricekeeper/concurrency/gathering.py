@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 async def gather_in_turn(keys: Sequence[str], run: Callable[[int], Awaitable[_T]]) -> list[_T]:
-    """Run each number at once, but those with equal keys in order; returns the results in order."""
+    """Run each number at once, those with equal keys in order; results in order."""
     results: dict[int, _T] = {}
 
     async def run_all(numbers: Sequence[int]) -> None:
@@ -43,7 +43,7 @@ def in_groups(entries: Sequence[_Entry], size: int) -> Iterator[Sequence[_Entry]
 
 
 async def wait_or_wake(sleep: Coroutine[Any, Any, None], wake: asyncio.Event) -> None:
-    """Wait until the sleep ends or the event is set; both waits have ended on return."""
+    """Wait for the sleep or the event; both waits have ended on return."""
     waits = [asyncio.create_task(sleep), asyncio.create_task(wake.wait())]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Read(NamedTuple, Generic[T]):
-    """A result, and the processor time that it took."""
+    """A result, and its processor time."""
 
     result: T
     work_us: int
@@ -54,7 +54,6 @@ class SharedReadings(Generic[K, T]):
         self._flights: SingleFlight[K, T] = SingleFlight(name)
 
     async def get(self, key: K, read: Callable[[], Coroutine[Any, Any, Read[T]]]) -> T:
-        """Return a reading that is still fresh, or make one."""
         begun_before = self._begun
         while True:  # ends: a reading that begins after this call serves it
             known = self._made.get(key)

@@ -16,19 +16,16 @@ T = TypeVar("T")
 class SingleFlight(Generic[K, T]):
     """Shares the execution under way with callers that ask for the same key meanwhile.
 
-    An execution is forgotten when it ends, so the number of entries is bounded by the callers that
-    wait.
+    The callers that wait bound the number of entries.
     """
 
     __slots__ = ("_flights", "_name")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        """Shown in a list of tasks."""
         self._flights: dict[K, asyncio.Task[T]] = {}
 
     async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the execution under way, or of a new one."""
         # A task of its own: cancelling the caller that started it does not stop it for the others.
         flight = self._flights.get(key)
         if flight is None or flight.done():
@@ -57,10 +54,9 @@ class SingleFlight(Generic[K, T]):
 
 
 class NextFlight(Generic[K, T]):
-    """Shares the next execution with all callers, so that each sees what happened before it came.
+    """Shares the next execution, so that each caller sees what happened before it came.
 
-    For each key at most one execution is in flight. Callers that arrive meanwhile wait for its end
-    and share the next one. So any number of simultaneous callers cost two executions.
+    At most one execution per key is in flight. Callers that arrive meanwhile share the next one.
     """
 
     __slots__ = ("_in_flight", "_name", "_next")
@@ -71,7 +67,6 @@ class NextFlight(Generic[K, T]):
         self._next: dict[K, asyncio.Task[T]] = {}
 
     async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of an execution that begins now or later."""
         flight = self._next.get(key)
         if flight is None:
             before = self._in_flight.get(key)
@@ -102,8 +97,8 @@ E = TypeVar("E", bound=BaseException)
 def error_copy(error: E) -> E:
     """A copy of the error for one more caller, with its own traceback.
 
-    An error of this package is copied without its ``__init__``, whose arguments are unknown here.
-    Another error that can't be copied is shared.
+    Our errors are copied without ``__init__``, whose arguments are unknown here. An error that
+    can't be copied is shared.
     """
     if isinstance(error, PriceKeeperError):
         copied = type(error).__new__(type(error), *error.args)

@@ -1,11 +1,9 @@
 """The items of credentials: attributes of a client's Config item, and retrieval tokens.
 
-There is room for two hashes, so at most two secrets are valid: ``client_secret_hash`` and, until
-the grace ends, ``client_secret_previous_hash``. The Config item also names the one retrieval token
-that may be claimed. So a newer token, a revocation and a deletion each invalidate all others
-without finding them.
-
-The key of a retrieval token is its SHA-256, so a reader of the table can't claim anything.
+At most two secrets are valid: ``client_secret_hash`` and, until the grace ends,
+``client_secret_previous_hash``. The Config item names the one claimable retrieval token, so a newer
+token, a revocation or a deletion invalidates all others. A token's key is its SHA-256: a reader of
+the table can't claim.
 """
 
 from __future__ import annotations
@@ -47,9 +45,7 @@ REVOKED: Final[tuple[Action, ...]] = tuple(
     Remove(name)
     for name in (SECRET_HASH, SECRET_CREATED_AT, PREVIOUS_HASH, GRACE_ENDS_AT, CLAIMABLE)
 )
-"""Remove all secrets, and the claim of a new one."""
 GRACE_ENDED: Final[tuple[Action, ...]] = (Remove(PREVIOUS_HASH), Remove(GRACE_ENDS_AT))
-"""Remove the replaced secret; the present one stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +67,7 @@ class Claimable:
 
 
 def held(item: Item, now_epoch: int) -> Held:
-    """The hashes on a Config item that are valid now.
-
-    An unreadable hash is reported and matches nothing; the other one stays valid.
-    """
+    """The valid hashes on a Config item; an unreadable one is reported and matches nothing."""
     typed = TypedItem(CONFIG, item)
     ends_at_epoch = readable(lambda one: one.whole(GRACE_ENDS_AT, None), typed)
     in_grace = ends_at_epoch is not None and ends_at_epoch > now_epoch
@@ -125,8 +118,8 @@ def claim_operations(
 ) -> tuple[Write, ...]:
     """Use the token and put the new secret in force, all or nothing.
 
-    If no earlier secret stays valid, a token generation begins too, so all tokens end. The token's
-    operation comes first, the client's second, as `claim` expects.
+    If no earlier secret stays valid, all tokens end too. The token's operation comes first, as
+    `claim` expects.
     """
     use = Update(
         SECRET_RETRIEVAL_TOKENS,

@@ -9,7 +9,7 @@ from pricekeeper.telemetry import Family, counted
 from pricekeeper.tenants import REVOCATIONS, Client, Policy
 
 SECRETS_MAX: Final = 1_000
-"""Clients whose secret's age is known: the first that this instance has seen."""
+"""Clients whose secret's age is known: the first that logged in here."""
 
 _RETRIEVALS: Final = Family(
     "pricekeeper_retrieval_tokens", "One-time tokens issued, claimed, refused.", ("event",)
@@ -17,7 +17,7 @@ _RETRIEVALS: Final = Family(
 
 
 class SecretAge(NamedTuple):
-    """The claim of a client's present secret, with the client's names."""
+    """The claim of a client's present secret."""
 
     org_name: str
     app_name: str | None
@@ -31,13 +31,10 @@ class CredentialsMeter:
     retrievals_issued: int = counted(_RETRIEVALS, "issued")
     retrievals_claimed: int = counted(_RETRIEVALS, "claimed")
     retrievals_refused: int = counted(_RETRIEVALS, "refused")
-    """Claims with a token that is mistyped, unknown, used, replaced or expired."""
     revoked: int = counted(REVOCATIONS, "credentials")
-    """Revocations of a client's secrets and tokens by an administrator."""
     rotated_out: int = counted(REVOCATIONS, "rotation")
-    """Claims that ended all tokens of a client, because the old secret had no grace."""
+    """Claims that ended all tokens of a client: no grace."""
     secret_ages: dict[Client, SecretAge] = field(default_factory=dict)
-    """Of clients that have logged in here."""
 
     def note_claim(self, client: Client, now_epoch: int, *, ended_tokens: bool) -> None:
         self.retrievals_claimed += 1
@@ -47,7 +44,6 @@ class CredentialsMeter:
             self.secret_ages[client] = known._replace(created_at_epoch=now_epoch)
 
     def note_login(self, policy: Policy) -> None:
-        """Note the age of a secret at a login, if it is known."""
         created_at_epoch, ages = policy.client_secret_created_at_epoch, self.secret_ages
         if created_at_epoch is not None and (policy.client in ages or len(ages) < SECRETS_MAX):
             ages[policy.client] = SecretAge(policy.org_name, policy.app_name, created_at_epoch)

@@ -1,11 +1,11 @@
 """Hashes secrets with HMAC-SHA-256 under a pepper, and reads peppers from texts and files.
 
-A secret has 256 random bits, so a slow hash would only cost us processor time. The pepper makes a
-stolen table worthless. It has a version: hashes of older versions stay valid and are renewed at the
-next login. The hash includes the client's name, so a copy on another client's item is worthless.
+A secret has 256 random bits, so a slow hash would only cost us. The pepper makes a stolen table
+worthless; its version keeps older hashes valid until the next login renews them. The hash includes
+the client's name, so a copy on another item is worthless.
 
 A text has ``VERSION:BASE64`` for each pepper, the newest last. The file is created at the first
-start and readable only by its owner. If it is lost, all secrets must be issued again.
+start, readable only by its owner. If it is lost, all secrets must be issued again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ class Peppers:
         return self._parsed(stored)[0] is not None
 
     def is_outdated(self, stored: str) -> bool:
-        """Whether to hash the secret again at the next login."""
         return self._parsed(stored)[0] is not self._current
 
     def _parsed(self, stored: str | None) -> tuple[Pepper | None, bytes]:
@@ -135,7 +134,6 @@ def new_pepper() -> str:
 
 
 def _create(path: Path) -> None:
-    """Write a temporary file and link it to its name, unless another process was first."""
     descriptor, name = tempfile.mkstemp(dir=path.parent)  # readable only by its owner
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:

@@ -1,10 +1,9 @@
-"""Keys that administrate one organisation and its apps.
+"""Keys that administrate one organisation and its apps, at most one for each.
 
-An organisation has at most one, shown once and stored as a hash. An imported hash
-(``provisioning_api_key_hash`` of the schema document) may be bcrypt; it is replaced by one of ours
-at its first use. A key of ours contains the id of its organisation, so its holder can't tell other
-organisations from absent ones. An imported key is compared with the hash of the requested
-organisation.
+A key is shown once and stored as a hash. It contains its organisation's id, so its holder can't
+tell other organisations from absent ones. An imported hash (``provisioning_api_key_hash``) may be
+bcrypt; the first use replaces it. An imported key is compared with the requested organisation's
+hash.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class ProvisioningKeys:
     async def issue(self, org_id: OrgId, by: Attribution) -> Secret:
         """Make a key, in place of the earlier one: one write.
 
-        It is shown only once. A caller that loses the reply asks for another one.
+        After a lost reply, issue another one.
         """
         permit = may_produce(by.authority, of_org(org_id))
         key = mint(permit, _prefix(org_id), secrets.token_bytes)
@@ -81,21 +80,17 @@ class ProvisioningKeys:
         return key
 
     async def withdraw(self, org_id: OrgId, by: Attribution) -> None:
-        """Stop the organisation's key from working: one write."""
         change = _change(org_id, "provisioning_key.withdraw")
         await self._write(org_id, Remove(HASH), change, by)
         _log.info("provisioning_key_withdrawn", org_id=org_id)
 
     def fingerprint(self, key: str) -> str:
-        """A name for a key, in logs and the audit trail.
-
-        Without the pepper, a guess at the key can't be checked against it.
-        """
+        """A key's name in logs and the audit trail; without the pepper, it can't check guesses."""
         digest = hashlib.sha256(self._peppers.hash("fingerprint", key).encode()).hexdigest()
         return digest[:FINGERPRINT_LENGTH]
 
     async def find_org(self, key: str, asked_for: OrgId | None) -> OrgId | None:
-        """The organisation of this key, if it is valid: at most one read.
+        """The organisation of this valid key: at most one read.
 
         ``asked_for`` is the organisation that an imported key may belong to.
         """
@@ -141,7 +136,6 @@ def _prefix(org_id: OrgId) -> str:
 
 
 def _named_org(key: str) -> OrgId | None:
-    """The organisation in a key of ours; ``None`` if it is mistyped."""
     prefix = key[: len(KEY_PREFIX) + _ORG_LENGTH]
     if not is_well_formed(prefix, key):
         return None

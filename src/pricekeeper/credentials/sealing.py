@@ -1,8 +1,8 @@
 """Seals secrets that must be readable again, such as the address of a webhook.
 
-Authenticated encryption (JWE, ``dir`` with A256GCM) under a key that is derived from the pepper, so
-a stolen table is worthless. The sealed text contains its owner, so a copy on another owner's item
-can't be opened. Older peppers still open texts that they sealed.
+Authenticated encryption (JWE, ``dir`` with A256GCM) under a key derived from the pepper: a stolen
+table is worthless. The sealed text names its owner, so a copy elsewhere can't be opened. Older
+peppers open what they sealed.
 """
 
 from __future__ import annotations

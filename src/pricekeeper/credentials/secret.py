@@ -1,8 +1,7 @@
 """The form of our secrets, and a wrapper that keeps them out of logs.
 
-A secret is a prefix, 256 random bits in base 62, and a CRC-32 of both in base 62. People and secret
-scanners recognise the prefix. The checksum finds typing errors without a read. Neither helps an
-attacker.
+A prefix for people and secret scanners, 256 random bits, and a CRC-32 that finds typing errors
+without a read; both in base 62.
 """
 
 from __future__ import annotations
@@ -35,12 +34,11 @@ class Secret:
     _text: str = field(repr=False)
 
     def reveal(self) -> str:
-        """The text itself, for the one answer that contains it."""
         return self._text
 
 
 def mint(_: Permit, prefix: str, entropy: Entropy) -> Secret:
-    """Make a new secret of that kind. The permit comes from `may_produce`."""
+    """Make a new secret of that kind."""
     body = to_base62(int.from_bytes(entropy(_ENTROPY_BYTES)), _BODY_LENGTH)
     return Secret(prefix + body + _checksum(prefix + body))
 
@@ -53,8 +51,7 @@ def is_well_formed(prefix: str, text: str) -> bool:
 def is_mistyped(prefix: str, text: str) -> bool:
     """Whether the text is a secret of that kind with an error in it.
 
-    Either its prefix is right and the rest is wrong, or its end is right and the prefix is wrong.
-    Any other text may be an imported secret.
+    Its prefix or its end is right and the rest is wrong; any other text may be an imported secret.
     """
     if text.startswith(prefix):
         return not is_well_formed(prefix, text)

@@ -1,12 +1,12 @@
 """Secrets of clients: issue, login, rotation with a grace, and revocation.
 
 Registration and rotation issue a retrieval token, valid for ten minutes and one claim. A claim
-mints a secret, returns it once and stores its hash. After a lost reply the caller needs a new
-retrieval token. `Provisioning` writes a new client and its retrieval token together, so the winner
-of a race of creations has a token that works.
+mints a secret, returns it once and stores its hash; after a lost reply the caller needs a new
+token. `Provisioning` writes a client and its token together, so the winner of a race has a token
+that works.
 
-This fails closed: without the store there is no login and no claim. While the time is in doubt,
-nothing is issued (`ClockInDoubtError`).
+This fails closed: no login or claim without the store. While time is in doubt, nothing is issued
+(`ClockInDoubtError`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """A client that has shown its secret, with its present policy."""
+    """A client that has shown its secret, with its policy."""
 
     client: Client
     policy: Policy
@@ -93,7 +93,7 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class SecretClaim:
-    """An unused retrieval token that was found."""
+    """An unused retrieval token."""
 
     key: str = field(repr=False)
     claimable: Claimable
@@ -141,8 +141,7 @@ class Credentials:
         """Find the client of this secret: one read, whether it exists or not.
 
         Every refusal is the same `InvalidClientError` after the same work. Impossible names and
-        secrets are refused without a read. A ``doubted`` caller may be guessing, so a secret that
-        we did not mint waits for a turn, after one more read.
+        secrets cost no read. An imported secret of a ``doubted`` caller waits for a turn.
         """
         try:
             client = parse_client_id(client_id)
@@ -189,7 +188,6 @@ class Credentials:
         return Authenticated(client, policy)
 
     def enrolment(self, client: Client, by: Attribution) -> tuple[Enrolment, Retrieval]:
-        """Make the retrieval token of a client that is being created."""
         claimable = Claimable(client, grace_period_hours=0, replaces=None)
         permit = may_produce(by.authority, client)
         key, retrieval, now_epoch = self._new_retrieval(permit)
@@ -200,7 +198,7 @@ class Credentials:
         """Allow a new secret to be claimed: one read and one transaction.
 
         The present secret stays valid until the claim, and then for the grace. Without a grace, the
-        claim also ends all tokens of the client. Earlier unused retrieval tokens become invalid.
+        claim ends all tokens of the client. Earlier unused retrieval tokens end.
         """
         if type(grace_period_hours) is not int or not 0 <= grace_period_hours <= GRACE_HOURS_MAX:
             raise InvalidValueError(
@@ -222,13 +220,11 @@ class Credentials:
     async def claim(self, token: str, by: Attribution) -> ClaimedSecret:
         """Mint the secret of the retrieval token: one read and one transaction.
 
-        All invalid tokens raise the same `NotFoundError`: mistyped, unknown, used, replaced,
-        expired.
+        All invalid tokens raise the same `NotFoundError`.
         """
         return await self.complete_claim(await self.find_claim(token), by)
 
     async def find_claim(self, token: str) -> SecretClaim:
-        """Find the claim of a retrieval token: one read."""
         if not is_well_formed(RETRIEVAL_TOKEN, token):
             raise self._not_claimable("malformed")
         key = items.retrieval_key(Secret(token))
@@ -241,7 +237,7 @@ class Credentials:
     async def complete_claim(self, claim: SecretClaim, by: Attribution) -> ClaimedSecret:
         """Mint the secret, unless another caller was faster: one transaction.
 
-        Without a grace, all tokens that came from the replaced secret end.
+        Without a grace, all tokens from the replaced secret end.
         """
         require_trusted_time(self._clock)
         key, claimable = claim.key, claim.claimable
@@ -276,11 +272,10 @@ class Credentials:
     async def revoke_now(
         self, client: Client, by: Attribution, *, previous_only: bool = False
     ) -> None:
-        """End the client's secrets and all tokens from them: one read, one write.
+        """End the client's secrets, tokens and retrieval tokens: one read, one write.
 
-        Its retrieval tokens end too; a rotation gives it a new secret. With ``previous_only`` the
-        present secret and a pending claim stay: only the replaced secret in its grace ends, and all
-        tokens, because they may come from either secret. Repeating it does no harm.
+        A rotation gives it a new secret. ``previous_only`` keeps the present secret and a pending
+        claim, but ends all tokens: they may come from either secret. May be repeated.
         """
         also = items.GRACE_ENDED if previous_only else items.REVOKED
         details = {"secrets": "PREVIOUS" if previous_only else "ALL"}
@@ -315,7 +310,6 @@ class Credentials:
         return items.retrieval_key(token), retrieval, now_epoch
 
     def _not_claimable(self, why: str) -> NotFoundError:
-        """Log the reason, and return the one error that all callers get."""
         self.meter.retrievals_refused += 1
         _log.info("claim_refused", why=why)
         return NotFoundError("retrieval token")
@@ -342,8 +336,7 @@ def _still_claimable(
 ) -> tuple[Claimable, int] | None:
     """The claim to try next, if it is still open and only the replaced hash has changed.
 
-    The secret may have been hashed again. Or a token generation may have begun by a clock ahead of
-    ours; the next one then begins at the same moment.
+    The secret may have been hashed again, or a generation begun by a clock ahead of ours.
     """
     item = cancelled.reasons[1].item
     lost = [

@@ -1,13 +1,11 @@
 """Estimates how hard a provisioning key is to guess, and refuses public keys.
 
-The rule, also in `docs/operations.md`: each character has the bits of the key's alphabet: 16
-characters for hex digits of one case; otherwise 10 for digits, 26 for letters of each case and 2
-for any others, added up, and at least 64 with both cases. A repeated piece counts once, a run of
-`RUN_MIN` or more equal or consecutive characters (``aaaaaaaa``, ``01234567``) counts as one, and
-fewer than `DISTINCT_MIN` different characters have no bits. Words are not recognised.
+Each character has the bits of the key's alphabet: 16 characters for hex digits of one case; else 10
+for digits, 26 for letters of each case and 2 for others, added up, and at least 64 with both cases.
+A repeated piece counts once, a run of `RUN_MIN` equal or consecutive characters as one. Under
+`DISTINCT_MIN` different characters there are no bits. Words are not recognised.
 
-One in a million random keys of 32 hex digits fails, and one in 50,000 of 22 characters of
-base64url.
+One in a million random keys of 32 hex digits fails, one in 50,000 of 22 characters of base64url.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ BITS_MIN: Final = 128
 RUN_MIN: Final = 8
 DISTINCT_MIN: Final = 8
 PUBLIC_KEY: Final = "demo-provisioning-key"
-"""The key of ``serve --demo``. It is public, so only the demo on loopback accepts it."""
+"""The key of ``serve --demo``, accepted only on loopback."""
 PUBLIC_METRICS_TOKEN: Final = "demo-metrics-token"  # noqa: S105 - no secret, as the key above
 HOW_TO_MAKE_ONE: Final = f"export {PROVISIONING_KEY}=$(openssl rand -hex 32)"
 HOW_TO_MAKE_A_TOKEN: Final = f"export {METRICS_TOKEN}=$(openssl rand -hex 32)"
@@ -33,14 +31,11 @@ _CLASSES: Final = (string.digits, string.ascii_lowercase, string.ascii_uppercase
 _PREFIXES_OF_OURS: Final = ("pka_", "pkp_")
 _BASE64: Final = 64
 _OTHERS: Final = 2
-"""The other characters of base64url; spaces and dashes between words add no more."""
+"""The other characters of base64url; spaces and dashes add no more."""
 
 
 def require_strong_key(key: str | None, *, public_allowed: bool = False) -> None:
-    """Raise `SettingsError` if the key can be guessed; the message shows how to make one.
-
-    Without a key, the service is administrated with the keys in its store.
-    """
+    """Raise `SettingsError` if the key can be guessed; the message shows how to make one."""
     if key is None:
         return
     if key.startswith(_PREFIXES_OF_OURS):
@@ -96,10 +91,7 @@ def _alphabet_size(characters: set[str]) -> int:
 
 
 def _period(text: str) -> int:
-    """The length of the repeated piece, or of the whole text.
-
-    Computed with the border table of Knuth, Morris and Pratt, in linear time.
-    """
+    """The length of the repeated piece, or of the text: Knuth, Morris and Pratt, linear time."""
     borders = [0] * len(text)
     for index in range(1, len(text)):
         border = borders[index - 1]
@@ -111,7 +103,6 @@ def _period(text: str) -> int:
 
 
 def _without_runs(text: str) -> int:
-    """The number of characters, with each long run of one step counted once."""
     count = run = 0
     step: int | None = None
     for before, character in zip(" " + text, text, strict=False):

@@ -38,7 +38,7 @@ DOUBTED_PLACES_MAX: Final = 16
 PREFIX: Final = "$2b$"
 THREADS_MAX: Final = 2
 PLACES_MAX: Final = 64
-"""One organisation can hold half of them, because many processes of a client may log in at once."""
+"""One organisation can hold half: many processes of a client may log in at once."""
 _COST_MAX: Final = 15
 """2**15 rounds take about two seconds; a hash with more is not accepted."""
 
@@ -59,7 +59,6 @@ class DoubtedSecrets:
             yield
 
     async def wait_as_if(self) -> None:
-        """Wait as long as a caller that joined the line now."""
         await self._clock.sleep_ms((self._line.length + 1) * TURN_MS)
 
 
@@ -87,7 +86,7 @@ def _matches(stored: str, secret: str) -> bool:
 
 
 class Verifier:
-    """Compares secrets with hashes. ``owner`` is part of what is hashed, such as a client's id."""
+    """Compares secrets with hashes. ``owner`` is part of what is hashed."""
 
     def __init__(self, clock: Clock, peppers: Peppers) -> None:
         self._peppers = peppers
@@ -105,7 +104,7 @@ class Verifier:
     ) -> str | None:
         """Return the hash of the secret, if it is among these.
 
-        With ``turn_needed``, a bcrypt hash is compared in a turn of the doubted secrets.
+        With ``turn_needed``, a bcrypt hash waits for a turn.
         """
         matched: str | None = None
         for stored in hashes:
@@ -134,9 +133,9 @@ class StoredHash:
 
 
 async def rehash_outdated(store: Store, peppers: Peppers, stored: StoredHash, secret: str) -> None:
-    """Replace an outdated hash of a secret that was just shown, unless it was changed meanwhile.
+    """Replace an outdated hash of a right secret, unless it was changed meanwhile.
 
-    A failure does no harm: the old hash stays valid, and the next login tries again.
+    After a failure the old hash stays valid.
     """
     if not peppers.is_outdated(stored.text):
         return

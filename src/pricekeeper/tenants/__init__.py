@@ -1,7 +1,6 @@
 """Organisations and apps: their settings, inheritance, and the policy in force for each.
 
-Other features call `Tenants.find_policy`, which returns one merged value. It raises `NotFoundError`
-for a client that does not exist, which is how they learn of a deletion.
+Other features call `Tenants.find_policy`; its `NotFoundError` tells them of a deletion.
 """
 
 from pricekeeper.client_ids import Client, parse_client_id

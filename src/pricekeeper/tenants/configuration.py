@@ -1,11 +1,10 @@
 """The settings of organisations and apps: fields, defaults and bounds.
 
-Values of these types are valid, because they come from `parsing` or the store. The bounds here are
-those of stored settings; `wire.settings` has those of requests.
+Values come from `parsing` or the store, so they are valid. The bounds here are those of stored
+settings; `wire.settings` has those of requests.
 
-An app's budgets are held beside its organisation's: neither replaces the other. Strict quotas are
-budgets with names of their own, hence the reserved prefix. Alert channels are no settings, because
-they hold secrets (`pricekeeper.alerts.channels`).
+An app's budgets are held beside its organisation's. Strict quotas are budgets with reserved names.
+Alert channels are no settings, because they hold secrets.
 """
 
 from __future__ import annotations
@@ -70,12 +69,11 @@ class Budget(Struct, frozen=True):
     window: Window
     limit_usd_micros: Annotated[int, Meta(ge=0)]
     labels: tuple[ModelLabel, ...] = ()
-    """The labels whose spend counts; empty means all."""
+    """Empty means all."""
     per_tag: str | None = None
     """Each value of this tag has a budget of its own."""
     enforcement: Enforcement = Enforcement.HARD
     alert_at_pct: tuple[Annotated[int, Meta(ge=1)], ...] = ()
-    """Percentages of the limit, rising."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "alert_at_pct", tuple(sorted(set(self.alert_at_pct))))
@@ -90,13 +88,12 @@ class AlertSettings(Struct, frozen=True):
     """The alert thresholds of an organisation; an empty list or 0 means no alert."""
 
     quota_at_pct: tuple[Annotated[int, Meta(ge=1)], ...] = QUOTA_AT_PCT_DEFAULT
-    """Percentages of each daily quota, rising."""
     denied_pct: Annotated[int, Meta(ge=0)] = DENIED_PCT_DEFAULT
-    """The share of an app's calls that may be denied in ten minutes."""
+    """The share of an app's calls denied in ten minutes."""
     unsettled_pct: Annotated[int, Meta(ge=0)] = UNSETTLED_PCT_DEFAULT
-    """The share of an hour's charges that may be for calls that were never settled."""
+    """The share of an hour's charges for calls that were never settled."""
     anomaly_pct: Annotated[int, Meta(ge=0)] = ANOMALY_PCT_DEFAULT
-    """Today's spend, as a percentage of the usual spend."""
+    """Today's spend, as a percentage of the usual."""
     secret_days: Annotated[int, Meta(ge=0)] = SECRET_DAYS_DEFAULT
 
     def __post_init__(self) -> None:
@@ -122,7 +119,6 @@ INHERITED: Final = (
     "rate_limits",
     "max_output_tokens_cap",
 )
-"""The settings that an app may override."""
 
 
 class QuotaScope(StrEnum):
@@ -134,7 +130,7 @@ class QuotaScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """A token bucket of ``capacity`` that gets ``refill_amount`` more in each period."""
+    """A token bucket of ``capacity`` that gets ``refill_amount`` in each period."""
 
     capacity: int
     refill_amount: int
@@ -168,13 +164,11 @@ class OrgSettings:
     session_limit: _Sessions = SESSION_LIMIT_DEFAULT
     rate_limits: RateLimits = field(default_factory=dict)
     tag_keys: tuple[str, ...] = ()
-    """Spend is also totalled by the values of these tags."""
     budgets: tuple[Budget, ...] = ()
-    """Shared by all of its apps."""
     quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
     alerts: AlertSettings = ALERTS_DEFAULT
     max_output_tokens_cap: _OutputCap | None = None
-    """The longest answer of a call; ``None`` means no cap."""
+    """``None`` means no cap."""
 
 
 @dataclass(frozen=True, slots=True)

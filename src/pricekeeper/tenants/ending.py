@@ -44,8 +44,9 @@ SWEEP_PAGES_MAX: Final = 100
 PAGE_MAX: Final = 100
 
 MakeChange: TypeAlias = Callable[[Update | None], Awaitable[None]]
-"""Makes a change, with an audit entry if it has an author. ``None`` only records it: another
-caller has made the same change meanwhile."""
+"""Makes a change, with an audit entry if it has an author. ``None`` only records it: another caller
+has made the same change.
+"""
 
 
 def random_name() -> str:
@@ -56,7 +57,7 @@ def random_name() -> str:
 async def update_alone(store: Store, operation: Update | None) -> None:
     """Make a change without an audit entry.
 
-    After a lost reply, the item shows whether it was written. If that can't be read either, the
+    After a lost reply, the item shows whether it was written; if that can't be read,
     `OutcomeUnknownError` is raised.
     """
     if operation is None:
@@ -95,10 +96,7 @@ async def start_generation(
 
 
 def _was_done(item: Item, read: Life, client: Client, also: Sequence[Action]) -> bool:
-    """Whether another caller has done the same after this call had read the client.
-
-    Then everything issued before this call is invalid.
-    """
+    """Whether another caller has done the same since: then all issued before is invalid."""
     life = items.life_of(item)
     if life.incarnation != read.incarnation or life.token_generation == read.token_generation:
         return False
@@ -146,7 +144,7 @@ async def end_app(
 
 
 async def _require_gone(read: ReadItem, client: Client, life: Life) -> None:
-    """Raise if the client that was not deleted still exists: then its freeze has changed."""
+    """Raise if the client still exists: then its freeze has changed."""
     try:
         item = await read(client)
     except NotFoundError:
@@ -156,9 +154,9 @@ async def _require_gone(read: ReadItem, client: Client, life: Life) -> None:
 
 
 async def sweep_apps(store: Store, client: Client) -> int:
-    """Remove the apps of deleted lives of the organisation; returns how many.
+    """Remove the apps of deleted lives of the organisation; returns the number.
 
-    The organisation is read after the apps: an incarnation that is not in force then never will be.
+    The organisation is read after the apps: an incarnation not in force then never will be.
     """
     after, removed = "", 0
     for _ in range(SWEEP_PAGES_MAX):
@@ -196,7 +194,7 @@ async def _remove(store: Store, dead: Sequence[Item]) -> bool:
 def next_freeze(
     current: Freeze | None, scope: FreezeScope, by: Attribution, now_epoch: int
 ) -> Freeze:
-    """Return the freeze to write: it keeps the first time and takes the last reason."""
+    """The freeze to write: it keeps the first time and takes the last reason."""
     require_authority(current, by.reach)
     return Freeze(
         scope=scope,
@@ -207,10 +205,7 @@ def next_freeze(
 
 
 def require_authority(current: Freeze | None, reach: Reach, what: str = "this") -> None:
-    """Raise `NotPermittedError` if a key above this one has set the freeze.
-
-    Else a thief of the key could lift it.
-    """
+    """Raise `NotPermittedError` if a key above this one froze it: else a thief could unfreeze."""
     if current is not None and reach < current.reach:
         raise NotPermittedError(
             f"{what} was frozen by an administrator above this key: ask them to lift it"
@@ -241,9 +236,9 @@ async def unfreeze(trail: AuditTrail, read: ReadItem, client: Client, by: Attrib
 
 
 async def require_deletable(store: Store, org: Item, client: Client, by: Attribution) -> None:
-    """Raise if the key may not delete the organisation, because of a freeze of it or of an app.
+    """Raise if a freeze of the organisation or an app forbids the key to delete it.
 
-    The result is valid while the organisation's freeze version is the one of the item.
+    Valid while the freeze version is the item's.
     """
     if by.reach is Reach.ALL:
         return
@@ -257,10 +252,7 @@ async def require_deletable(store: Store, org: Item, client: Client, by: Attribu
 async def _write(
     trail: AuditTrail, client: Client, item: Item, wanted: Freeze | None, by: Attribution
 ) -> bool:
-    """Write the freeze; ``False`` if it was changed meanwhile.
-
-    A freeze that is already as wanted only gets its audit entry.
-    """
+    """Write the freeze; ``False`` if it was changed meanwhile. An equal one is only audited."""
     key, same, current = items.config_key(client), items.same_freeze(item), items.freeze_of(item)
     operations: list[Write] = [Check(CONFIG, key, same)]
     if current != wanted:

@@ -3,9 +3,8 @@
 - ``ORG#{org}`` / ``ORG`` is an organisation, ``ORG#{org}`` / ``APP#{app}`` one of its apps.
 - ``ORGS`` / ``{org}`` exists for each organisation, so that listing them is a query.
 
-The item also holds the client's credentials, so settings are written attribute by attribute and
-never replace the item. `UnreadableItemError` is raised for an item that lacks or has wrong
-attributes.
+The item also holds credentials, so settings are written attribute by attribute. An item with
+missing or wrong attributes raises `UnreadableItemError`.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ INDEX_PK: Final = "ORGS"
 ORG_SORT_KEY: Final = "ORG"
 APP_PREFIX: Final = "APP#"
 ALERTS_SORT_KEY: Final = "ALERTS"
-"""The organisation's alert channels, which `pricekeeper.alerts` owns."""
 
 INCARNATION: Final = "incarnation"
 ORG_INCARNATION: Final = "org_incarnation"
@@ -62,20 +60,19 @@ UPDATED_AT: Final = "updated_at_epoch"
 TOKEN_GENERATION: Final = "token_generation"  # noqa: S105 - the name of an attribute
 TOKENS_VALID_FROM: Final = "tokens_valid_from_epoch_ms"
 SECRET_CREATED_AT: Final = "client_secret_created_at_epoch"  # noqa: S105
-"""Written with the client's secret; a policy contains its age."""
 FREEZE: Final = "freeze"
 FREEZE_VERSION: Final = "freeze_version"
 """Incremented by each change of the freeze, and kept when it is lifted.
 
-An organisation's is also incremented when an administrator freezes one of its apps, so that a
-caller who has read all apps can tell whether that is still valid.
+An organisation's is also incremented when one of its apps is frozen, so a caller who has read all
+apps can tell whether that is still valid.
 """
 
 ReadItem: TypeAlias = Callable[[Client], Awaitable[Item]]
 
 
 def org_partition(client: Client) -> str:
-    """Return the partition of the organisation and all of its apps."""
+    """The partition of the organisation and its apps."""
     return f"ORG#{client.org_id}"
 
 
@@ -101,12 +98,12 @@ def app_of(org_id: OrgId, sort_key: str) -> Client:
 
 
 def alerts_key(client: Client) -> Key:
-    """Return the key of the organisation's alert channels, which are deleted with it."""
+    """The key of the organisation's alert channels, which are deleted with it."""
     return Key(org_partition(client), ALERTS_SORT_KEY)
 
 
 def index_key(client: Client) -> Key:
-    """Return the key of the organisation in the index of all."""
+    """The organisation's key in the index of all."""
     return Key(INDEX_PK, client.org_id)
 
 
@@ -118,7 +115,7 @@ def index_put(client: Client) -> Put:
 def new_item(
     client: Client, settings: OrgSettings | AppSettings, life: Life, org_incarnation: str = ""
 ) -> Item:
-    """Return the item of a new client, without credentials."""
+    """A new client's item, without credentials."""
     item: Item = {
         **config_key(client).attributes,
         "client_id": client.client_id,
@@ -151,7 +148,7 @@ def end_tokens_actions(generation: Generation) -> tuple[Action, ...]:
 
 
 def same_generation(life: Life) -> Condition:
-    """The condition that the client's life and token generation are those that were read."""
+    """The condition that the client's life and token generation are those read."""
     return same_life(life) & _still(TOKEN_GENERATION, life.token_generation)
 
 
@@ -174,7 +171,7 @@ def freeze_actions(freeze: Freeze | None, version: int) -> tuple[Action, ...]:
 
 
 def freeze_of(item: Item) -> Freeze | None:
-    """Return the freeze on a client's own item; an incomplete one is a freeze too."""
+    """The freeze on a client's own item; an incomplete one counts."""
     stored = item.get(FREEZE)
     if stored is None:
         return None
@@ -189,12 +186,12 @@ def freeze_of(item: Item) -> Freeze | None:
 
 
 def freeze_version(item: Item) -> int:
-    """Return how often the freeze was changed."""
+    """How often the freeze was changed."""
     return TypedItem(CONFIG, item).whole(FREEZE_VERSION, 0)
 
 
 def app_frozen(app: Client, item: Item) -> Update:
-    """Increment the organisation's freeze version, because one of its apps is frozen."""
+    """Increment the organisation's freeze version for its frozen app."""
     version = attr(FREEZE_VERSION)
     is_there = _still(INCARNATION, str(item.get(ORG_INCARNATION, "")))
     is_number = version.absent() | version.ge(0)
@@ -202,17 +199,17 @@ def app_frozen(app: Client, item: Item) -> Update:
 
 
 def same_freeze(item: Item) -> Condition:
-    """The condition that the client's life and freeze are those that were read."""
+    """The condition that the client's life and freeze are those read."""
     return same_life(life_of(item)) & _still(FREEZE_VERSION, freeze_version(item))
 
 
 def same_life(life: Life) -> Condition:
-    """The condition that the client's life is the one that was read."""
+    """The condition that the client's life is the one read."""
     return _still(INCARNATION, life.incarnation)
 
 
 def same_settings(life: Life) -> Condition:
-    """The condition that the client's life and settings are those that were read."""
+    """The condition that the client's life and settings are those read."""
     return same_life(life) & _still(VERSION, life.version)
 
 
@@ -229,18 +226,18 @@ def gone_or_left_over(org_incarnation: str) -> Condition:
 
 
 def life_of(item: Mapping[str, Any]) -> Life:
-    """Return the life of a client by its item."""
+    """The life of a client by its item."""
     updated_at_epoch = item.get(UPDATED_AT, item.get(CREATED_AT, 0))
     return TypedItem(CONFIG, {**item, UPDATED_AT: updated_at_epoch}).convert(Life)
 
 
 def is_app_of(app: Item, org: Item) -> bool:
-    """Whether the app was created under this life of the organisation, so that it counts."""
+    """Whether the app was created under this life of the organisation."""
     return bool(app.get(ORG_INCARNATION, "") == org.get(INCARNATION, ""))
 
 
 def policy_of(client: Client, org: Item, own: Item) -> Policy:
-    """Return the policy by the organisation's item and the client's own."""
+    """The policy by the organisation's item and the client's own."""
     if client.app_id is None:
         policy = org_policy(client, org_settings(org), life_of(org))
     else:
@@ -255,7 +252,7 @@ def policy_of(client: Client, org: Item, own: Item) -> Policy:
 
 
 def policy_without_item(client: Client, org: Item) -> Policy | None:
-    """Return the policy of an app without an item, if it has one."""
+    """The policy of an app without an item, if it has one."""
     policy = unregistered_policy(client, org_settings(org), life_of(org))
     return None if policy is None else replace(policy, freeze=freeze_of(org))
 

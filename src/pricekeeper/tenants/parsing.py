@@ -1,8 +1,8 @@
 """Parses a decoded JSON object into settings, or lists every mistake in it.
 
 A misspelt field, a number in quotes or an unknown label is refused: a lenient parser would accept a
-budget that does not hold. The types in `wire.settings` check the shape. The other rules are checked
-here, also in a body whose shape is wrong elsewhere, so that one answer lists everything.
+budget that does not hold. `wire.settings` checks the shape. The other rules are checked here even
+if the shape is wrong elsewhere, so one answer lists everything.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from pricekeeper.wire import bounds
 from pricekeeper.wire import settings as bodies
 
 ERRORS_MAX: Final = 100
-"""An answer is no larger than its request."""
 _SHOWN_MAX: Final = 64
-"""The length to which an unknown name is cropped in a message."""
 _NAMES: Final = frozenset({"org_name", "app_name"})
 _LIMIT_NAME: Final = re.compile(bodies.LIMIT_NAME)
 _TAG_KEY: Final = re.compile(bodies.TAG_KEY)
@@ -49,8 +47,8 @@ def parse_org_settings(
 ) -> OrgSettings:
     """Parse the body; ``shard_count_now`` is that of an existing organisation.
 
-    Raises `InvalidConfigError` with every bad field. If only the shard count differs from the
-    existing one, raises `ConflictError`: counters live under it.
+    Raises `InvalidConfigError` with every bad field, or `ConflictError` if only the shard count
+    differs: counters live under it.
     """
     given = _given(body, bodies.OrgBody)
     coverage = _coverage_errors(given.get("quotas"), _ordering(given, labels) or ())
@@ -67,7 +65,7 @@ def parse_org_settings(
 def parse_app_settings(
     body: Mapping[str, Any], labels: Collection[str], org: OrgSettings
 ) -> AppSettings:
-    """Parse an app's overrides, and check them together with the organisation's settings."""
+    """Parse an app's overrides, and check them with the organisation's settings."""
     given = _given(body, bodies.AppBody)
     ordering = _ordering(given, labels)
     ordering = org.model_ordering if ordering is None else ordering
@@ -79,7 +77,6 @@ def parse_app_settings(
 
 
 def _given(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The fields that are present, names stripped. Null is no value."""
     given = {field: body[field] for field in kind.__struct_fields__ if body.get(field) is not None}
     for field in _NAMES & given.keys():
         if isinstance(given[field], str):
@@ -101,7 +98,7 @@ def _refuse(
     tag_keys: Collection[str] | None,
     coverage: Iterator[FieldError],
 ) -> None:
-    """Raise if anything is wrong with the body. Only the first mistake of a path is reported."""
+    """Raise if anything is wrong; only the first mistake of a path is reported."""
     given = _given(body, kind)
     found: dict[str, str] = {}
     for error in chain(
@@ -126,7 +123,6 @@ def _refuse(
 
 
 def _unknown_errors(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> Iterator[FieldError]:
-    """Unknown fields, and in an app those that only an organisation has."""
     for field in body:
         if field not in kind.__struct_fields__:
             known = field in bodies.OrgBody.__struct_fields__
@@ -144,14 +140,12 @@ def _text_errors(given: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _listed(given: Mapping[str, Any]) -> list[Any] | None:
-    """The ordering, if it is a list within its bound."""
     found = given.get("model_ordering")
     is_list = isinstance(found, list) and 1 <= len(found) <= bounds.ORDERING_LENGTH_MAX
     return found if is_list else None
 
 
 def _ordering(given: Mapping[str, Any], labels: Collection[str]) -> tuple[ModelLabel, ...] | None:
-    """The valid part of the ordering; ``None`` if there is no ordering."""
     listed = _listed(given)
     if listed is None:
         return None
@@ -197,7 +191,7 @@ def _tag_key_errors(tag_keys: Any) -> Iterator[FieldError]:
 
 
 def is_tag_key(name: str) -> bool:
-    """Check whether an organisation may declare this tag, which becomes a part of keys."""
+    """Check whether an organisation may declare this tag, a part of keys."""
     if not _TAG_KEY.fullmatch(name):
         return False
     try:
@@ -207,7 +201,6 @@ def is_tag_key(name: str) -> bool:
 
 
 def _declared(tag_keys: Any) -> list[str] | None:
-    """The valid tag keys of an organisation; ``None`` if they are not a list within its bound."""
     if not isinstance(tag_keys, list) or len(tag_keys) > bounds.TAG_KEYS_MAX:
         return None
     return [name for name in tag_keys if isinstance(name, str) and is_tag_key(name)]

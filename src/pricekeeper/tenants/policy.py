@@ -1,12 +1,12 @@
 """A client's policy: the settings in force, merged from its own and its organisation's.
 
 - An app inherits each setting that it does not override.
-- Under ORG scope all apps share the organisation's quotas, and an app's own do not count.
-- A label of an app's ordering that its own quotas do not name has the organisation's quota, else 0:
-  never an unlimited one. The organisation may have changed after its apps were checked.
-- Budgets are not inherited: an app's own and its organisation's are two lists, and both hold.
+- Under ORG scope all apps share the organisation's quotas.
+- A label of an app's ordering without a quota of its own has the organisation's quota, else 0,
+  never an unlimited one: the organisation may have changed later.
+- Budgets are not inherited: an app's own and its organisation's both hold.
 - An app that is not registered has its organisation's settings under ORG scope. Under APP scope it
-  does not exist, because each made-up name would bring quotas of its own.
+  does not exist: each made-up name would bring new quotas.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ FreezeScope: TypeAlias = Literal["ORG", "APP"]
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """A freeze: an administrator denies models and tokens to an organisation or an app.
+    """An administrator denies models and tokens to an organisation or an app.
 
-    Usage is still counted, totals can be read, leases adjusted, and clients can log in, because all
-    spend must become known.
+    Usage is counted, totals read, leases adjusted, and clients log in: all spend must become known.
     """
 
     scope: FreezeScope
@@ -52,9 +51,8 @@ class Freeze:
 class Life:
     """One life of a client, from creation to deletion, and its versions.
 
-    A client that is created again has a new ``incarnation``: nothing of the old one counts for it.
-    A new ``token_generation`` invalidates everything issued before. An imported client may lack all
-    of this.
+    A client that is created again has a new ``incarnation``: nothing of the old one counts. A new
+    ``token_generation`` invalidates everything issued before. An imported client may lack all.
     """
 
     incarnation: str = ""
@@ -78,9 +76,9 @@ class Policy(OrgSettings):
 
     ``quotas`` are the organisation's under ORG scope; every label of the ordering has one.
 
-    A token or session is valid only under its ``token_generation``, which does not depend on
-    clocks. ``tokens_valid_from_epoch_ms`` is when that last changed, for callers that know only a
-    time of issue. It never goes back within a life.
+    A token or session is valid only under its ``token_generation``, which no clock decides.
+    ``tokens_valid_from_epoch_ms`` is when that last changed, for callers that know only a time of
+    issue. It never goes back within a life.
     """
 
     client: Client
@@ -91,23 +89,20 @@ class Policy(OrgSettings):
     org_rate_limits: RateLimits
     """The organisation's bucket is debited together with the app's."""
     inherited_fields: tuple[str, ...]
-    """Empty for the organisation itself."""
     created_at_epoch: int
     updated_at_epoch: int
     token_generation: str
     tokens_valid_from_epoch_ms: int
     incarnation: str
-    """The name of the client's life."""
     org_incarnation: str
     client_secret_created_at_epoch: int | None = None
-    """When its present secret was claimed; ``None`` if there is none, or it is unknown."""
+    """``None`` if there is no secret, or its time is unknown."""
     is_registered: bool = True
-    """An app that is not registered has no item, and its organisation's settings."""
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's."""
     client_id: str = field(init=False, compare=False)
     scope_key: str = field(init=False, compare=False)
-    """The account that spends: the start of the keys of counters, totals and sticky state."""
+    """The account that spends: the start of keys of counters, totals and sticky state."""
 
     def __post_init__(self) -> None:
         derive = object.__setattr__
@@ -132,8 +127,8 @@ class Policy(OrgSettings):
     def bucket_entity(self) -> str:
         """The name of the client's buckets and leases.
 
-        It contains the life: a client that is created again starts with full buckets, and older
-        leases can't change them.
+        It contains the life: a client created again starts with full buckets, and older leases
+        can't change them.
         """
         return _in_life(self.client_id, self.incarnation)
 
@@ -157,7 +152,7 @@ def org_policy(client: Client, org: OrgSettings, life: Life) -> Policy:
 
 
 def unregistered_policy(client: Client, org: OrgSettings, life: Life) -> Policy | None:
-    """Return the policy of an app without an item; ``None`` if it does not exist."""
+    """The policy of an app without an item; ``None`` if it does not exist."""
     if org.quota_scope is not QuotaScope.ORG:
         return None
     inherited = _policy(client, org, org, org_life=life, own_life=life)
@@ -167,7 +162,7 @@ def unregistered_policy(client: Client, org: OrgSettings, life: Life) -> Policy 
 def app_policy(
     client: Client, org: OrgSettings, org_life: Life, app: AppSettings, app_life: Life
 ) -> Policy:
-    """Return the policy of an app: its own settings before its organisation's."""
+    """The policy of an app: its own settings before its organisation's."""
     own = {name: getattr(app, name) for name in INHERITED if getattr(app, name) is not None}
     if org.quota_scope is QuotaScope.ORG:
         own.pop("quotas", None)

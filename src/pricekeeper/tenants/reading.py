@@ -1,8 +1,8 @@
 """Reads clients: the policy in force, from the cache or the store, and pages of all clients.
 
-A cached policy also tells whether its client still exists, which every instance must know within 30
-s. Listing takes queries, never a scan. A page leaves out deleted clients and unreadable ones, which
-are reported, so it may be empty and have a next one.
+A cached policy also tells whether its client exists, which every instance must know within 30 s.
+Listing takes queries, never a scan. A page leaves out deleted and unreadable clients (reported), so
+it may be empty and have a next one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Page = TypeVar("_Page", bound="OrgPage | AppPage")
 
 @dataclass(frozen=True, slots=True)
 class ClientRecord:
-    """A client's items, as one read found them; `ClientReader.policy_of` merges them."""
+    """A client's items, as one read found them."""
 
     client: Client
     item: Item = field(repr=False)
@@ -46,7 +46,7 @@ class ClientRecord:
 
 @dataclass(frozen=True, slots=True)
 class OrgPage:
-    """A page of organisations; the next one begins after ``after``, ``None`` at the end."""
+    """A page of organisations; ``after`` is ``None`` at the end."""
 
     policies: tuple[Policy, ...]
     after: OrgId | None
@@ -54,16 +54,16 @@ class OrgPage:
 
 @dataclass(frozen=True, slots=True)
 class AppPage:
-    """A page of apps; the next one begins after ``after``, ``None`` at the end."""
+    """A page of apps; ``after`` is ``None`` at the end."""
 
     policies: tuple[Policy, ...]
     after: AppId | None
     unreadable: tuple[UnreadableItemError, ...] = ()
-    """One for each app whose item can't be read, for callers that need all apps."""
+    """One for each unreadable app, for callers that need all apps."""
 
 
 class ClientReader:
-    """Reads the clients of one store; see `Tenants`, which also changes them."""
+    """Reads the clients of one store; `Tenants` also changes them."""
 
     def __init__(self, store: Store, clock: Clock, policies_max: int = POLICIES_MAX) -> None:
         self._store = store
@@ -99,10 +99,9 @@ class ClientReader:
         return self._cache.get(client)
 
     async def find_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
-        """Find the client's policy, at most 30 s old; changes made here are seen at once.
+        """Find the policy, at most 30 s old; changes made here are seen at once.
 
-        Raises `NotFoundError` if the client does not exist. An app that is not registered may have
-        its organisation's settings: see `policy`.
+        Raises `NotFoundError`. An app that is not registered may have its organisation's settings.
         """
         client = Client(org_id, app_id)
         cached = self._cache.get(client)
@@ -112,7 +111,7 @@ class ClientReader:
         return await self._reads.run(key, lambda: self.read_policy(client))
 
     async def find_registered_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
-        """Do the same for a client that is registered, so that it has credentials."""
+        """Do the same for a registered client, which has credentials."""
         client = Client(org_id, app_id)
         cached = self._cache.get(client)
         if cached is not None and cached.is_registered:
@@ -152,7 +151,7 @@ class ClientReader:
     ) -> OrgPage:
         """List all organisations, or those of ``among`` that exist, sorted by id.
 
-        A page takes one read, and a query if ``among`` is left out.
+        A page takes one read, and a query without ``among``.
         """
         _check_limit(limit)
         if among is None:
@@ -167,7 +166,6 @@ class ClientReader:
         return OrgPage(policies, OrgId(last) if last else None)
 
     async def list_org_ids(self, among: Collection[OrgId] | None = None) -> list[OrgId]:
-        """List the ids of all organisations, or of those of ``among`` that exist, sorted."""
         return await list_org_ids(self._store, among)
 
     async def list_apps(
@@ -191,7 +189,7 @@ class ClientReader:
         return AppPage(policies, last, unreadable)
 
     async def read_all(self) -> AsyncIterator[Policy]:
-        """Read every client that can be read: each organisation, followed by its apps."""
+        """Read every readable client: each organisation, followed by its apps."""
         async for orgs in read_pages(self.list_orgs):
             for org in orgs.policies:
                 yield org
@@ -214,7 +212,7 @@ class ClientReader:
 async def read_pages(
     read_page: Callable[[Any], Awaitable[_Page]], after: Any = None
 ) -> AsyncIterator[_Page]:
-    """Read all pages. This ends, because each page begins behind the one before."""
+    """Read all pages; each begins behind the one before, so this ends."""
     while True:
         page = await read_page(after)
         yield page
@@ -224,7 +222,7 @@ async def read_pages(
 
 
 async def list_org_ids(store: Store, among: Collection[OrgId] | None = None) -> list[OrgId]:
-    """List the ids of organisations without reading their settings, which may be unreadable."""
+    """List ids without reading the settings, which may be unreadable."""
     if among is not None:
         return [org_id for org_id, _ in await _read_orgs(store, sorted(among))]
     entries = query_items(store, Query(CONFIG, items.INDEX_PK))

@@ -19,7 +19,7 @@ from pricekeeper.tenants.configuration import AppSettings, Budget, OrgSettings, 
 RECOUNT_AFTER_MS: Final = 60_000
 """By then every instance knows of the change and has written its earlier decisions.
 
-That is 30 s of an old policy, clocks that differ by 5 s, and the length of a request.
+30 s of an old policy, 5 s between clocks, and the length of a request.
 """
 LIFE_SECS: Final = 7 * 86_400
 _PK: Final = "RECOUNTS"
@@ -43,8 +43,7 @@ def is_wanted(
 ) -> bool:
     """Whether a change gives a client accounts that other instances may not know yet.
 
-    ``before`` is ``None`` for a new client, and ``org`` are the settings of a new app's
-    organisation. The size of a budget does not matter: its account is the same.
+    ``before`` is ``None`` for a new client; ``org`` are the settings of a new app's organisation.
     """
     if before is None:
         strict = after if isinstance(after, OrgSettings) else org
@@ -54,7 +53,7 @@ def is_wanted(
 
 
 def _accounts(settings: OrgSettings | AppSettings) -> tuple[object, ...]:
-    """Everything that decides which accounts there are, and what counts in them."""
+    """All that decides which accounts there are and what counts in them; not a budget's size."""
     budgets = frozenset(map(_account, settings.budgets or ()))
     quotas = None if settings.quotas is None else frozenset(settings.quotas)
     if isinstance(settings, AppSettings):
@@ -91,7 +90,7 @@ def recount_delete(seen: Recount) -> Delete:
 
 
 def is_as_seen(seen: Recount) -> Condition:
-    """The condition that the recount was not rescheduled since it was read."""
+    """The condition that the recount was not rescheduled since."""
     return attr(_DUE).eq(seen.due_ms) & attr(_VISIT).eq(seen.visit) & attr(_TRIES).eq(seen.tries)
 
 

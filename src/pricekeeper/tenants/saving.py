@@ -1,7 +1,7 @@
 """Writes the settings of clients: each change with its entry in the audit trail.
 
-A client is created if it does not exist, and updated if it has not changed since it
-was read. Otherwise the caller reads it again.
+A client is created if it does not exist, and updated if unchanged since it was read. Otherwise the
+caller reads it again.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ _SAME_SETTINGS: Final = ("timezone", "quota_scope")
 class BudgetRule:
     """Decides who may raise the budgets of an organisation.
 
-    An organisation's own administrators may lower its hard budgets and quotas, and add budgets.
-    Only a key for all organisations may raise or remove them, unless the deployment leaves that to
-    the organisations. The store does not record who set a budget, so the rule covers all of them.
-    An app's budgets are the organisation's own.
+    Its own administrators may lower its hard budgets and quotas, and add budgets. Only a key for
+    all organisations may raise or remove them, unless the deployment allows it. The store does not
+    record who set a budget, so the rule covers all. An app's budgets are the organisation's own.
     """
 
     def __init__(self, *, orgs_set_budgets: bool = False) -> None:
@@ -69,7 +68,7 @@ class BudgetRule:
     def require_kept(self, before: OrgSettings | None, after: OrgSettings, by: Attribution) -> None:
         """Raise `NotPermittedError` with everything that the change would raise or remove.
 
-        ``before`` is ``None`` if the organisation is new, or its settings can't be read.
+        ``before`` is ``None`` if the organisation is new or unreadable.
         """
         if before is None:
             self.require_reach(by, "setting the first budgets and quotas of an organisation")
@@ -78,7 +77,6 @@ class BudgetRule:
 
 
 def _raised(before: OrgSettings, after: OrgSettings) -> Iterator[str]:
-    """The fields in which the organisation could spend more than before."""
     yield from (name for name in _SAME_SETTINGS if getattr(before, name) != getattr(after, name))
     strict = QuotaEnforcement.STRICT
     if before.quota_enforcement is strict and after.quota_enforcement is not strict:
@@ -94,7 +92,6 @@ def _raised(before: OrgSettings, after: OrgSettings) -> Iterator[str]:
 
 
 def _holds(new: Budget | None, old: Budget) -> bool:
-    """Whether the new budget denies everything that the old one does."""
     return (
         new is not None
         and new.enforcement is Enforcement.HARD
@@ -109,10 +106,9 @@ _BACKOFF: Final = Backoff(5, 100)
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Attributes and operations that are written in the same transaction as a new client."""
+    """What is written in the transaction that creates a client."""
 
     attributes: Mapping[str, Value] = field(default_factory=dict)
-    """On the client's own item, beside the settings."""
     operations: tuple[Write, ...] = ()
 
 
@@ -169,7 +165,7 @@ class SettingsWriter:
     async def update(
         self, client: Client, settings: OrgSettings | AppSettings, item: Item, by: Attribution
     ) -> Item | None:
-        """Write the settings and return the new item; ``None`` if another caller was faster.
+        """Write the settings; ``None`` if another caller was faster.
 
         Only the version that was read is replaced, so a late copy of this write changes nothing.
         """
@@ -205,24 +201,21 @@ class SettingsWriter:
         after: OrgSettings | AppSettings,
         org: OrgSettings | None = None,
     ) -> list[Put]:
-        """The recount that begins when every instance knows of the change, if it needs one."""
         if not is_wanted(before, after, org):
             return []
         due_ms = self._clock.now_ms() + RECOUNT_AFTER_MS
         return [recount_put(Recount(client, due_ms))]
 
     async def _add_to_index(self, client: Client) -> None:
-        """Add an imported organisation to the index of all organisations.
+        """Add an imported organisation to the index.
 
-        A failure does no harm: the index is read together with the items, and the next update does
-        this again.
+        A failure is ignored: the index is read with the items, and the next update tries again.
         """
         org_exists = Check(CONFIG, items.config_key(client), ITEM_EXISTS)
         with contextlib.suppress(TransactionCancelledError, OutcomeUnknownError):
             await self._store.transact([org_exists, items.index_put(client)])
 
     async def pause(self, failures: int) -> None:
-        """Back off, so that other writers of the client can finish."""
         if failures:
             await self._clock.sleep_ms(_BACKOFF.pause_ms(failures, secrets.randbelow))
 

@@ -1,10 +1,10 @@
 """Creates, updates, freezes and deletes organisations and apps.
 
-Each change is written with its audit entry, which shows after a lost reply whether the change was
-made. If that can't be read, the caller gets `OutcomeUnknownError` and may repeat the request.
+Each change is written with its audit entry, which shows after a lost reply whether it was made. If
+that can't be read, the caller gets `OutcomeUnknownError` and may repeat the request.
 
-Deleting an organisation is one transaction: the items of its apps name its incarnation, so they
-stop counting at once. They are removed afterwards, in bounded steps that any later call can finish.
+Deleting an organisation is one transaction: its apps' items name its incarnation, so they stop
+counting at once. They are removed afterwards, in bounded steps that any later call can finish.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ from pricekeeper.values import AppId, ModelLabel, OrgId
 REVOCATIONS: Final = Family(
     "pricekeeper_revocations", "Tokens, sessions and clients that ended early, by kind.", ("kind",)
 )
-"""Each feature counts what it ends."""
 ATTEMPTS_MAX: Final = 8
 PATCH_ATTEMPTS_MAX: Final = 24
-"""A patch is applied again after each write that came before it, a replacement is not."""
+"""A patch is applied again after each earlier write, a replacement is not."""
 
 
 def _accept_any(_: Policy) -> None:
@@ -54,7 +53,6 @@ class TenantsMeter:
     """Counts what this instance has deleted."""
 
     clients_deleted: int = counted(REVOCATIONS, "client")
-    """Organisations and apps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Tenants(ClientReader):
         by: Attribution,
         enrolment: Enrolment | None = None,
     ) -> Saved:
-        """Create the organisation or replace its settings; its credentials do not change."""
+        """Create it or replace its settings; its credentials do not change."""
         client = Client(org_id)
         for _ in range(ATTEMPTS_MAX):
             current = await self._store.get(CONFIG, items.config_key(client))
@@ -115,7 +113,7 @@ class Tenants(ClientReader):
         by: Attribution,
         enrolment: Enrolment | None = None,
     ) -> Saved:
-        """Create the app or replace its overrides; its credentials do not change."""
+        """Create it or replace its overrides; its credentials do not change."""
         client = Client(org_id, app_id)
         for _ in range(ATTEMPTS_MAX):
             org, app = await self._read(client)
@@ -145,9 +143,9 @@ class Tenants(ClientReader):
         by: Attribution,
         check: Callable[[Policy], None] = _accept_any,
     ) -> Saved:
-        """Change the settings that a merge patch names, and no others.
+        """Change only the settings that a merge patch names.
 
-        ``check`` may raise to refuse the change, if the present policy is not the expected one.
+        ``check`` may refuse the change by raising.
         """
         for attempt in range(PATCH_ATTEMPTS_MAX):
             await self._writer.pause(attempt)
@@ -179,7 +177,7 @@ class Tenants(ClientReader):
     async def delete_org(self, org_id: OrgId, by: Attribution) -> None:
         """Delete the organisation with all of its apps.
 
-        Raises `NotPermittedError` if a key above the caller's has frozen it or one of its apps.
+        Raises `NotPermittedError` if a key above the caller's has frozen any of them.
         """
         client = Client(org_id)
         org = await self._store.get(CONFIG, items.config_key(client))
@@ -200,7 +198,7 @@ class Tenants(ClientReader):
         """Delete the app.
 
         Raises `NotPermittedError` if a key above the caller's has frozen it or its organisation:
-        the caller could create the app again, without the freeze.
+        else it could be created again, unfrozen.
         """
         client = Client(org_id, app_id)
         record = await self.read_record(client)
@@ -221,9 +219,8 @@ class Tenants(ClientReader):
     ) -> None:
         """Invalidate everything that was issued to the client: one read, one write.
 
-        ``also`` changes the client's item in the same write. ``audited`` is left out if the
-        client itself asks. To repeat this after an `OutcomeUnknownError` does no harm: a first
-        write that arrives late changes nothing.
+        ``also`` changes the client's item in the same write. May be repeated after an
+        `OutcomeUnknownError`: a late first write changes nothing.
         """
         alone = partial(update_alone, self._store)
         make = alone if audited is None else self._trail.maker(*audited)
@@ -235,8 +232,8 @@ class Tenants(ClientReader):
     async def freeze(self, client: Client, by: Attribution) -> Freeze:
         """Deny models and tokens to the client; with an organisation, to all of its apps.
 
-        A second freeze replaces the reason and keeps the time. Raises `NotPermittedError` if a
-        key above the caller's has frozen the client.
+        A second freeze replaces the reason and keeps the time. Raises `NotPermittedError` if a key
+        above the caller's has frozen it.
         """
         try:
             now_epoch = self._clock.now_ms() // 1000
@@ -252,9 +249,9 @@ class Tenants(ClientReader):
             self.forget(client)
 
     async def _read_winner(self, client: Client) -> Saved:
-        """Read the settings of the writers that came before this call each time.
+        """Read the settings of the writers that kept coming first.
 
-        Each of them wrote after this call began, so this call counts as made before the last one.
+        They wrote after this call began, so it counts as made before the last one.
         """
         try:
             return Saved(created=False, policy=await self.read_registered_policy(client))

@@ -1,8 +1,7 @@
 """Settings as item attributes, as bodies with JSON merge patches (RFC 7396), and as audit changes.
 
-Attributes that are not in the imported schema, or have a default in it, may be absent. A patch is
-applied to the settings that the client itself states, without what it inherits. The result is
-parsed like the body of a PUT, so a patch can do no more than a PUT.
+A patch applies to the client's own settings, without inherited ones. The result is parsed like the
+body of a PUT, so a patch can do no more than a PUT.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def settings_of(client: Client, item: Item) -> OrgSettings | AppSettings:
 
 
 def stored_settings(settings: OrgSettings | AppSettings) -> Item:
-    """Return the item attributes of these settings, with lists as every store returns them."""
+    """The item attributes of these settings, with lists as every store returns them."""
     attributes: Item = without_nulls(msgspec.json.decode(msgspec.json.encode(settings)))
     return attributes
 
@@ -84,17 +83,17 @@ def _check_budgets(typed: TypedItem, budgets: tuple[Budget, ...]) -> None:
 
 
 DEPTH_MAX: Final = 3
-"""The levels of objects below a field: a limit's label, its name, its numbers."""
+"""Levels of objects below a field: a limit's label, its name, its numbers."""
 _IMMUTABLE: Final = "agg_shard_count"
-"""It never changes, and an imported one may be a number that no body can state."""
+"""An imported one may be a number that no body can state."""
 
 
 def patched_body(
     settings: OrgSettings | AppSettings, patch: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the PUT body that has the patch applied.
+    """The PUT body with the patch applied.
 
-    A removed field is there as null, so that an unknown field is refused also when it is removed.
+    A removed field is there as null, so an unknown one is refused, too.
     """
     stated = stated_body(settings)
     return {
@@ -107,7 +106,7 @@ def patched_body(
 
 
 def stated_body(settings: OrgSettings | AppSettings) -> dict[str, Any]:
-    """Return the settings as a PUT body, without inherited settings."""
+    """The settings as a PUT body, without inherited ones."""
     body = stored_settings(settings)
     body.pop(_IMMUTABLE, None)
     for budget in body.get("budgets", ()):
@@ -117,10 +116,7 @@ def stated_body(settings: OrgSettings | AppSettings) -> dict[str, Any]:
 
 
 def _merged(target: Any, patch: Any, depth: int) -> Any:
-    """Apply a patch: null removes, objects are merged, everything else is replaced.
-
-    Objects deeper than any setting are replaced too; parsing refuses them.
-    """
+    """Apply a patch: null removes, objects are merged, all else is replaced."""
     if not isinstance(patch, dict) or not depth:
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -138,7 +134,7 @@ def client_created(client: Client, settings: OrgSettings | AppSettings) -> Chang
 
 
 def settings_replaced(client: Client, item: Item, settings: OrgSettings | AppSettings) -> Change:
-    """A client's settings change: only those that differ are recorded."""
+    """Settings change: only those that differ are recorded."""
     after = stated_body(settings)
     before = _stated(client, item)
     if before is not None:
@@ -171,7 +167,7 @@ def _kind(client: Client) -> str:
 
 
 def read_settings(client: Client, item: Item) -> OrgSettings | AppSettings | None:
-    """Read a client's settings; ``None`` if they can't be read, which is reported."""
+    """Read a client's settings; ``None`` if unreadable, which is reported."""
     if client.app_id is None:
         return readable(org_settings, item)
     return readable(app_settings, item)
