@@ -136,6 +136,8 @@ def may_produce(by: Authority | Client | None, credential: Authority | Client) -
     - A key creates no key with a higher role, a wider coverage or a later end than its own.
     - Any OPERATOR's key that covers a client creates its secret.
     - A client creates only its own secret and tokens.
+
+    Raises `NotPermittedError` that names what is greater.
     """
     refusal = _refusal(by, credential)
     if refusal is not None:
