@@ -1,10 +1,10 @@
 """Finds that an organisation has spent far more today than is usual by this time of the week.
 
 *Usual* is the second largest amount of the same weekday in the last four weeks, from midnight to
-the end of the present hour; a *usual day* is the same of whole days. (The largest is left out, so
-that one bad day does not become usual for a month.) Three of these days must have spend. Today is
-an anomaly if its spend exceeds ``anomaly_pct`` percent of the usual, and the usual by a usual day
-and by `DIFFERENCE_USD_MICROS`. One alert a day, in integers. No I/O, no clock.
+the end of the present hour; a *usual day* is the same of whole days. The largest is left out, so
+that one bad day does not become usual. Three of these days must have spend. Today is an anomaly if
+its spend exceeds ``anomaly_pct`` percent of the usual, and the usual by a usual day and by
+`DIFFERENCE_USD_MICROS`. One alert a day. No I/O, no clock.
 """
 
 from __future__ import annotations

@@ -2,13 +2,12 @@
 
 If the entry can't be written, the change is not made.
 
-**Lost replies.** The transaction moves the head from one number to the next, so it can be repeated:
-only one copy can be applied. The entry with that number then shows by its unique id whether it was.
-If that can't be read, an `OutcomeUnknownError` is raised.
+**Lost replies.** The transaction moves the head from one number to the next, so only one copy can
+be applied. The entry with that number shows by its unique id whether it was. If that can't be read,
+an `OutcomeUnknownError` is raised.
 
-**Changes of one chain are written one after another.** Within a process they wait for each other.
-Of two processes, one is refused because the head has moved, gets the new head with the refusal, and
-tries again.
+**Changes of one chain** wait for each other within a process. Of two processes, one is refused
+because the head has moved, gets the new head with the refusal, and tries again.
 """
 
 from __future__ import annotations

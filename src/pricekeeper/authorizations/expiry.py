@@ -1,11 +1,11 @@
 """Charges authorizations that were not settled in time at their hold.
 
 An expired authorization reads as unsettled without a visit (`Authorization.at`); a visit moves its
-hold in the budgets. A process expires its own grants (`settler`). The grants of dead processes are
-in marked regions (`reading`):
+hold in the budgets. A process expires its own grants (`settler`). Grants of dead processes are in
+marked regions (`reading`):
 
-- At its start, a process visits each marked region, and again when something in it expires. It
-  leaves the marks, since a live process may still grant in a young region.
+- A starting process visits each marked region, and again when something in it expires. It leaves
+  the marks, since a live process may still grant there.
 - A sweep, of any process, visits regions that are a few minutes old, and removes the marks.
 
 Bounds: a start visits `LEFT_MAX` regions, `VISITS_AT_ONCE` in a row; sweeps find the others.

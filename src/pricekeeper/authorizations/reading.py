@@ -4,9 +4,9 @@ The outcome is on an unfiled sheet in memory, or filed beside the grant (`pricek
 usage record of a captured one is on the sheet of its capture.
 
 A region is marked before the first grant in it, and again every `MARKED_MS`, since a chapter may
-last longer than its region. A sweep visits regions that are a few minutes old and removes the mark
-when nothing in it is open. It comes back twice, the last time after more than a day, for late
-sheets. Another mark says where unsettled ones are.
+last longer. A sweep removes the mark of a region a few minutes old when nothing in it is open. It
+comes back twice, the last time after more than a day, for late sheets. Another mark says where
+unsettled ones are.
 """
 
 from __future__ import annotations

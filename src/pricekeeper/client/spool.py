@@ -1,9 +1,9 @@
 """Reports that the service must still get, in a file that outlives the process.
 
 Captures, usage records and voids are appended here first, so a killed process loses none. Each
-process holds a lock on its own file in the folder of its client. A file without a lock belongs to a
-process that has ended, and another process takes its entries over. Reporting an entry twice is
-harmless, because the service counts it once.
+process locks its own file in its client's folder. A file without a lock belongs to a process that
+has ended, and another takes its entries over. The service counts an entry once, however often it is
+reported.
 
 Entries that the service refuses for good go into a second file for a person. No entry contains a
 secret or text of a prompt. `spool_files` has the file format.

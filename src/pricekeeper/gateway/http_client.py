@@ -1,17 +1,13 @@
 """HTTP/1.1 for calls to Bedrock: a request is sent whole, a reply is read as it comes.
 
-A general client takes two thirds of a plain relay's time, mostly for features that no call needs.
-Here a request is one write, its reply is read by the server's parser, and one timer checks all
-connections.
+A general client takes two thirds of a plain relay's time. Here a request is one write, its reply is
+read by the server's parser, and one timer checks all connections.
 
 A request is sent once. The error says whether it was certainly not sent (`NotSentError`) or may
 have been (`ReplyBrokenError`).
 
-Bounds:
-
-- one connection for each request under way; `gateway/sharing.py` bounds the requests
-- `HEAD_BYTES_MAX` of a head
-- `UNREAD_BYTES_MAX` of a reply that is not read yet; then reading from the network stops
+Bounds: one connection for each request under way (`gateway/sharing.py` bounds those),
+`HEAD_BYTES_MAX` of a head, and `UNREAD_BYTES_MAX` of an unread reply; then reading stops.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """A separate listener for monitoring: metrics, and health under overload.
 
-It answers from its own thread, so queued requests and long turns of the service's event loop do not
-delay it. With several workers it runs in their parent process.
+It answers from its own thread, or with several workers from their parent process, so a busy event
+loop does not delay it.
 
 - ``/healthz``: alive if the loop of every worker turned within `ALIVE_MS_MAX`.
 - ``/readyz``: the service's own answer, asked on its public port.
 - ``/metrics``: open to all who reach this listener, or with the metrics token if one is set.
 
-Each worker leaves a heartbeat a few times a second: in memory for a thread of its process, in a
-file for its parent. A stuck loop can't answer a question itself.
+Each worker leaves a heartbeat a few times a second: in memory for its own process, in a file for
+its parent.
 """
 
 from __future__ import annotations

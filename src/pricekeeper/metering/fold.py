@@ -1,12 +1,11 @@
 """What a total is made of, and how it moves forward. No I/O, no clock.
 
-A total is the sum of three things: usage adopted from another service (``adopted``), the ticks that
-are closed, and a **part** for each open tick. A fold sums the records of open ticks again each
-time, so earlier folds do not matter. Once a tick is closed, its part stays in the total and is no
-longer kept by itself.
+A total is the sum of adopted usage (``adopted``), the closed ticks, and a **part** for each open
+tick. A fold sums the records of open ticks again each time. The part of a closed tick stays in the
+total and is no longer kept by itself.
 
-The journal only grows; corrections are records, too. So a later reading of a tick contains every
-earlier one. If a part would shrink, the reading is older than the stored total: read again.
+The journal only grows; corrections are records, too. If a part would shrink, the reading is older
+than the stored total: read again.
 """
 
 from __future__ import annotations

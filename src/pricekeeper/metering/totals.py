@@ -1,14 +1,11 @@
 """Reading totals: as last aggregated, or with everything that was posted since.
 
-A total is complete up to the moment of its sum or, if that is later, of the last complete
-aggregation, since a run that finds nothing new writes nothing. That moment is never later than now,
-even if the aggregator's clock is ahead.
-
-A live total is the one that the next fold would write: the stored total with the open ticks of a
+A total is complete up to the moment of its sum or of the last complete aggregation, if that is
+later, but never later than now. A live total is the stored one with the open ticks of a
 `LiveReading`.
 
-A total is only a copy. If it is unreadable, the records of its day are summed instead. If these are
-unreadable, too, or there are none, `UnreadableItemError` is raised; the answer is never zero.
+If a total is unreadable, the records of its day are summed instead. If these are unreadable, too,
+or there are none, `UnreadableItemError` is raised; the answer is never zero.
 """
 
 from __future__ import annotations

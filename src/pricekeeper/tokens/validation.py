@@ -1,12 +1,12 @@
 """Validates access tokens: the signature once, the state in the store every half minute.
 
 A verified token is cached by its digest. One read shows whether it is revoked and its session
-exists; a token outside the slots names its client's token generation instead. The result is used
-for `VALIDITY_AGE_MS_MAX` from the start of the read. An invalid token stays invalid. A valid one is
-recalled for `RECALL_MS` without these checks.
+exists, or for a token outside the slots its client's token generation. The result is used for
+`VALIDITY_AGE_MS_MAX` from the start of the read. A valid token is recalled for `RECALL_MS` without
+these checks; an invalid one stays invalid.
 
-Changes by this instance are seen at once: `mark_changed` has earlier results checked again. If the
-store can't be read, the caller gets that error; a failure never makes a token valid.
+Changes by this instance are seen at once (`mark_changed`). If the store can't be read, the caller
+gets that error; a failure never makes a token valid.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Sends a request to DynamoDB, and retries it where that is safe.
 
-A request fails in one of three ways. *Surely not applied*: no connection, a throttle, a conflict;
-every request is retried. *Refused*: DynamoDB has answered, and the caller of this module reads the
-answer. *Reply lost*: a timeout, a reset, a broken body, a server error; the write may have
-happened, and `Repeat` decides. Once a reply was lost, no later failure proves that nothing was
-applied, so giving up raises `OutcomeUnknownError`.
+*Surely not applied* (no connection, a throttle, a conflict): every request is retried. *Refused*:
+the caller of this module reads DynamoDB's answer. *Reply lost* (a timeout, a reset, a broken body,
+a server error): the write may have happened, and `Repeat` decides. Then no later failure proves
+that nothing was applied, so giving up raises `OutcomeUnknownError`.
 
-aiohttp itself retries on a stale connection only for idempotent methods, which POST is not; a test
-checks that. Redirects are off.
+aiohttp does not retry POST on a stale connection; a test checks that. Redirects are off.
 """
 
 from __future__ import annotations
