@@ -16,6 +16,7 @@ from pricekeeper.authorizations import LedgerCheck, State
 from pricekeeper.authorizations.reading import AuthorizationReader, Regions
 from pricekeeper.budgets import Balance
 from pricekeeper.cli import exits
+from pricekeeper.cli.opening import store_name
 from pricekeeper.clock import SystemClock
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering import WindowSpend
@@ -79,6 +80,17 @@ def test_an_organisation_on_any_store(store: Cli) -> None:
     store.ok("org", "put", ORG, *ORG_FLAGS)
     assert store.ok("org", "get", ORG)["org_name"] == "Acme"
     assert store.ok("aggregate")["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("sqlite://:memory:", ":memory:"),
+        ("dynamodb://eu-west-1?prefix=pk-", "DynamoDB in eu-west-1, tables pk-*"),
+    ],
+)
+def test_a_store_has_a_name_for_people(url: str, name: str) -> None:
+    assert store_name(read_settings({"PRICEKEEPER_STORE": url})) == name
 
 
 def test_an_organisation_of_another_service_is_adopted(cli: Cli) -> None:
