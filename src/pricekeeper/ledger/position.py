@@ -1,14 +1,13 @@
 """Positions of sheets in an organisation's log, and ids of authorizations. No I/O.
 
-The **log** of an organisation is a sequence of sheets, each written once and never changed. A
-**chapter** is a run of sheets that are read together, in the partition of the region of 65.5 s in
-which it began. Its last sheet is its **seal**, which names the next chapter. Sheets are numbered by
-chapter, so the last sheet determines the place of the next one.
+The **log** is a sequence of sheets, each written once. A **chapter** is a run of sheets that are
+read together, in the partition of the region of 65.5 s in which it began. Its last sheet is its
+**seal**, which names the next chapter. Sheets are numbered by chapter, so the last one determines
+the next place.
 
-The id of an authorization is of version 8, and contains its sheet and its number there:
-``rrrrrrrr-cnnn-8iii-8nns-ssssssssssss``, with region ``r``, the chapter's digit ``c``, the sheet's
-number ``n``, the number on the sheet ``i``, and the chapter's salt ``s``, which differs between
-organisations.
+The id of an authorization is of version 8: ``rrrrrrrr-cnnn-8iii-8nns-ssssssssssss``, with region
+``r``, the chapter's digit ``c``, the sheet's number ``n``, the number on the sheet ``i``, and the
+chapter's salt ``s``, which differs between organisations.
 """
 
 from __future__ import annotations

@@ -3,19 +3,19 @@
 - DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``: an account's spend, with its parts
   (`metering.fold`) under ``adopted``, ``closed``, ``parts`` and ``rev``, and corrections under
   ``voided``
-- DailyTotal, the same and ``HOUR#...``, ``TAG#...``: the same by hour and tag (`metering.facets`)
+- DailyTotal, the same and ``HOUR#...``, ``TAG#...``: by hour and tag (`metering.facets`)
 - UsageAggSharded ``AGGREGATOR`` / ``CHECKPOINT``: when the last complete aggregation began, and the
   last tick that it closed
 - UsageAggSharded ``SPENT#{day}`` / ``{scope}#LABEL#{label}``: the account has a total of that day
-- UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: that partition has totals of days
+- UsageAggSharded ``ACCOUNTS#{org}`` / ``{scope}#LABEL#{label}``: the partition has totals of days
   (``has_days``), of hours and tags (``has_hours``), or adopted usage (``has_adopted``)
 
-All items of a day expire `RETENTION_DAYS` after it has ended in every zone. The values of tags are
-in `metering.tag_values`. ``cost_usd_micros`` of a total is a rounded copy of ``cost_usd_picos``.
+All items of a day expire `RETENTION_DAYS` after it has ended in every zone. ``cost_usd_micros`` of
+a total is a rounded copy of ``cost_usd_picos``.
 
 An unreadable item raises `UnreadableItemError`; it never counts as nothing. If a page of the
-journal is unreadable, the aggregator sets ``lacking_since_ms`` on the totals that may lack it. Such
-a total can't be read either.
+journal is unreadable, the totals that may lack it get ``lacking_since_ms`` and can't be read
+either.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """The journal's layout: on which page a record is, and how it is stored. No I/O, no clock.
 
-A version 7 request id has its time in it. So the id alone tells every instance where its record is:
-on a **page** of 16 ms in a **region** of 65.5 s. A page is an item. Each record is one attribute,
-named by the rest of its id. The **terms** that many records share, such as app, label and day, are
-an attribute of their own, named by a hash of their content.
+A version 7 request id contains its time, so the id alone tells where its record is: on a **page**
+of 16 ms in a **region** of 65.5 s. A page is an item; each record is one attribute, named by the
+rest of its id. The **terms** that many records share (app, label, day) are an attribute named by a
+hash of their content.
 
-A full page never changes again. Further records go to its children, one for each next digit of the
-id. Records whose ids have no time are on a **private page**, which only one commit writes. A **void
+A full page never changes again: further records go to its children, one for each next digit.
+Records whose ids have no time are on a **private page**, which only one commit writes. A **void
 note** in a record's region tells listings which correction voids that record.
 
-Records of authorized calls are on **sheets**, beside the pages of a region (`sheet_sort_key`). A
-sheet has a few authorizations, and the record of each captured one. Their version 8 ids contain the
-sheet and the number of the authorization. If the caller gave its own id, the place that a usage
-record of that id would have is **taken**: it contains the authorization's id instead of a record.
+Records of authorized calls are on **sheets** beside the pages (`sheet_sort_key`), with the grants.
+Their version 8 ids contain the sheet and the number of the authorization. If the caller gave its
+own id, the place of a usage record of that id is **taken**: it contains the authorization's id.
 
 A **tick** is as long as a region. A record is **posted** in the tick in which it was sent.
 """

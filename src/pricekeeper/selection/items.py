@@ -1,24 +1,21 @@
 """Items of the StickyState table: one per client and day, with two independent parts.
 
-- The **fallback** of the schema document: ``active_model_label``, ``active_model_index``,
-  ``reason``, ``previous_model_label``, ``activated_at_epoch``. Beside it are
-  ``given_up_model_labels``, a set that only grows, and ``given_up_quota.{label}``, the quota that a
-  label had spent when it was last given up. It is in the item of the scope whose quotas count: the
-  organisation's or the app's. ``comeback.{label}`` says whether that label is used again because
-  its quota was raised, and ``comeback_version`` counts these changes.
-- The **override**: ``override_model_label`` and ``override_activated_at_epoch``, in the item of its
-  client. ``override_incarnation`` is the life of that client: after it is deleted and created
-  again, the override is void. ``override_version`` counts the commands that set and cleared it.
+- The **fallback**, in the item of the scope whose quotas count: ``active_model_label``,
+  ``active_model_index``, ``reason``, ``previous_model_label``, ``activated_at_epoch``.
+  ``given_up_model_labels`` is a set that only grows, and ``given_up_quota.{label}`` the quota that
+  the label had spent when it was last given up. ``comeback.{label}`` says whether the label is used
+  again because its quota was raised; ``comeback_version`` counts these changes.
+- The **override**, in the item of its client: ``override_model_label`` and
+  ``override_activated_at_epoch``. ``override_incarnation`` is the client's life, so a recreated
+  client has no override. ``override_version`` counts the commands that set and cleared it.
 
-Neither write touches the other's attributes, so an override and a flip that race both survive.
-The day is in the key: the next day starts without either.
+Neither write touches the other's attributes, so both survive a race. The day is in the key: the
+next day starts without either.
 
-In Activity, ``FLIPS#{org}`` / ``{day}#{app}`` marks that something may have changed there; without
-an app it is about the organisation itself.
-
-Each write also adds an entry of history to the item: ``history_flip_{index}``,
-``history_comeback_{version}`` or ``history_override_{version}``. So the item outlives its day by
-`KEPT_DAYS`.
+Each write adds an entry of history: ``history_flip_{index}``, ``history_comeback_{version}`` or
+``history_override_{version}``. So the item outlives its day by `KEPT_DAYS`. In Activity,
+``FLIPS#{org}`` / ``{day}#{app}`` marks that something may have changed there; without an app, of
+the organisation itself.
 """
 
 from __future__ import annotations
