@@ -1,7 +1,4 @@
-"""Reads the service's own secrets from where settings keep them.
-
-Without a setting they are files in the data folder, made on first use.
-"""
+"""Reads the service's own secrets; without a setting, files that first use creates."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ KEY_FILE: Final = "signing-keys.json"
 
 
 async def read_peppers(settings: Settings, clock: Clock) -> Peppers:
-    """Read the peppers once; a new one takes effect after a restart."""
+    """Read the peppers once, at the start."""
     if settings.pepper is None:
         return load_or_create_peppers(settings.data_dir / PEPPER_FILE)
     text = await open_source(PEPPER, settings.pepper, clock).read()
@@ -31,7 +28,7 @@ async def read_peppers(settings: Settings, clock: Clock) -> Peppers:
 
 
 async def open_keys(settings: Settings, clock: Clock) -> tuple[Keys, KeyWatcher | None]:
-    """Open the signing keys, with a watcher if their source can change."""
+    """Open the signing keys, with a watcher if they can change."""
     if settings.signing_keys is None:
         return Keys.in_file(settings.data_dir / KEY_FILE, clock), None
     source = open_source(SIGNING_KEYS, settings.signing_keys, clock)

@@ -1,7 +1,6 @@
-"""Opens the services of an instance in order, and closes them in reverse.
+"""Opens an instance's services in order, and closes them in reverse.
 
-No feature makes a store or a system clock. Closing commits accepted work and returns prefetched
-tokens before it closes the store.
+Closing commits accepted work and returns prefetched tokens before it closes the store.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, KeysMeter, KeyWatcher
 
 CLOCKS_APART_MS: Final = 5_000
-"""Tolerated clock difference between instances."""
+"""Tolerated difference between instances."""
 STORE_WAIT_MS: Final = 60_000
-"""How long a starting service waits for its store."""
+"""How long to wait for the store."""
 
 
 HOW_TO_MAKE_A_ROOT: Final = "pricekeeper admin-keys create NAME --role ADMIN, on the store"
@@ -68,7 +67,7 @@ class Services:
     admin_keys: AdminKeys
     identity: Identity
     key_watcher: KeyWatcher | None
-    """Refreshes signing keys that are not in the data folder; the service runs it."""
+    """For signing keys outside the data folder."""
     keys_meter: KeysMeter
     prices: PriceBook
     metering: Metering
@@ -89,10 +88,7 @@ class Services:
 async def open_services(
     settings: Settings, *, clock: Clock | None = None, store_wait_ms: int = 0
 ) -> AsyncIterator[Services]:
-    """Open all services on the running event loop, and close them at the end.
-
-    ``store_wait_ms`` is how long to wait for a store that can't be reached yet.
-    """
+    """Open all services; wait at most ``store_wait_ms`` for the store. Closes them at the end."""
     clock, meter = trusted_clock(clock), StoreMeter()
     catalogue = load_catalogue(settings.config_path)
     peppers = await read_peppers(settings, clock)
@@ -218,10 +214,7 @@ async def open_services(
 
 
 def trusted_clock(clock: Clock | None = None) -> TrustedClock:
-    """Wrap this machine's clock, or a given one, in a `TrustedClock` that logs doubts.
-
-    Tests move a given clock, so it is not compared with the store's.
-    """
+    """Wrap a clock so that it logs doubts. A given one is not compared with the store's."""
     if isinstance(clock, TrustedClock):
         return clock
     given = clock is not None
@@ -236,7 +229,7 @@ def _log_doubt(doubt: Doubt | None, leap_ms: int) -> None:
 
 
 def price_source(location: PriceLocation) -> PriceSource:
-    """Make the price source that a setting or a command names."""
+    """Make the price source that a setting or command names."""
     if isinstance(location, AwsPriceLocation):
         from pricekeeper.pricing.sources.aws_price_list import AwsPriceList, offer_urls  # noqa: PLC0415
 
@@ -247,7 +240,7 @@ def price_source(location: PriceLocation) -> PriceSource:
 
 
 def no_administrator() -> SettingsError:
-    """Return the error for a deployment without an administrator, with both ways to make one."""
+    """The error that names both ways to make an administrator."""
     return SettingsError(
         PROVISIONING_KEY,
         "is not set, and the store has no ADMIN key for all organisations; make one: "
@@ -256,10 +249,7 @@ def no_administrator() -> SettingsError:
 
 
 async def require_administrator(services: Services) -> None:
-    """Refuse to start without an administrator's key; if all keys have expired, only log it.
-
-    An expired key must not stop apps, and a new one can always be made on the store.
-    """
+    """Require an administrator's key. If all have expired, only log it: apps must still run."""
     if services.settings.provisioning_key is not None:
         return
     roots = await services.admin_keys.list_roots()

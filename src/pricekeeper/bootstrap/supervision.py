@@ -1,7 +1,6 @@
-"""Restarts background jobs that crash, and counts the crashes.
+"""Restarts endless background jobs that crash, and counts the crashes.
 
-Jobs are endless coroutines. The pause before a restart doubles up to a minute, and is short again
-after a job has run for a minute. Jobs handle expected errors themselves.
+The pause doubles up to a minute, and is short again after a minute's run.
 """
 
 from __future__ import annotations
@@ -28,16 +27,14 @@ class Supervisor:
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
         self.crashes: Counter[str] = Counter()
-        """Crashes by job."""
 
     def start(self, name: str, job: Callable[[], Awaitable[None]]) -> None:
-        """Run the job, and restart it if it crashes."""
+        """Run the job, and restart it on a crash."""
         self.crashes[name] += 0  # exported from the start, so that the first crash is a change
         task = asyncio.create_task(self._keep_running(name, job), name=f"pricekeeper-{name}")
         self._tasks.append(task)
 
     async def close(self) -> None:
-        """Stop all jobs, and wait for them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -23,7 +23,6 @@ class NewsTeller:
         self._feed = feed
 
     def note_counted(self, submissions: Sequence[Submission]) -> None:
-        """Note counted usage records of one organisation."""
         news = self._feed.news_of(submissions[0].org_id)
         if news is None:
             return
@@ -45,7 +44,7 @@ class NewsTeller:
             )
 
     def note_changed(self, org_id: str, changed: list[Authorization]) -> None:
-        """Note granted or settled authorizations of one organisation."""
+        """Note granted or settled authorizations."""
         news = self._feed.news_of(org_id)
         if news is None:
             return
@@ -55,7 +54,7 @@ class NewsTeller:
             news.note_authorization(pair, one.state.value, held, partial(_line, one))
 
     def note_alert(self, alert: alerts.Alert) -> None:
-        """Note a decided alert, with the body that is sent."""
+        """Note a decided alert and its body."""
         if not self._feed.is_on:
             return
         finding = alert.finding

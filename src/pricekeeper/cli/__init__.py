@@ -1,8 +1,4 @@
-"""The command line: ``pricekeeper --help``.
-
-It needs the extra ``server``. With the client alone only ``spool`` works; other commands say what
-to install.
-"""
+"""The command line. Without the extra ``server`` only ``spool`` works."""
 
 import sys
 from importlib.util import find_spec
@@ -23,7 +19,6 @@ NEEDED: Final = (
     "uvicorn",
     "yaml",
 )
-"""The packages of the extra ``server``."""
 
 
 def main() -> None:

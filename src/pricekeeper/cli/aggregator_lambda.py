@@ -1,12 +1,9 @@
 """The aggregator outside the service: for ``pricekeeper aggregate``, and as an AWS Lambda function.
 
-The handler is ``pricekeeper.cli.aggregator_lambda.handler``; its settings are the service's own.
-It ignores the event, so any schedule works. Two functions at once do no harm: totals only grow. It
-opens the store alone and needs no keys. It decides alerts; the service's instances deliver them.
-It also charges expired authorizations of dead instances at what they hold.
-
-Lambda freezes the process between events, so the event loop and the store stay open. Connections
-break meanwhile; the first read of a run is then repeated by the store.
+The handler is ``pricekeeper.cli.aggregator_lambda.handler``, with the service's settings and any
+schedule; two at once do no harm. It decides alerts, which the service delivers, and charges expired
+authorizations of dead instances at what they hold. The store stays open between events; it repeats
+a read whose connection broke while frozen.
 """
 
 from __future__ import annotations
@@ -47,11 +44,11 @@ class WarmAggregator:
         self._look: Look = look_at_nothing
 
     def run_once(self) -> AggregationReport:
-        """Aggregate and sweep. If opening the store fails, the next run tries again."""
+        """Aggregate and sweep; reopens the store after a failure."""
         return self._runner.run(self._run_once())
 
     def close(self) -> None:
-        """Close the store and the loop. Lambda never calls it."""
+        """Close the store and loop. Lambda never calls it."""
         if self._store is not None:
             self._runner.run(self._store.close())
         self._runner.close()
@@ -73,19 +70,16 @@ class WarmAggregator:
 
 @cache
 def warm_aggregator() -> WarmAggregator:
-    """Make the aggregator of this process at the first event.
-
-    Then a wrong setting is the error of an invocation, which Lambda logs and counts.
-    """
+    """Make it at the first event, so that Lambda logs a wrong setting."""
     settings = read_settings(os.environ)
     configure_logging(settings.log_level)
     return WarmAggregator(settings.store, settings.retention_days)
 
 
 def handler(event: object, context: object) -> dict[str, Any]:
-    """Run one aggregation, and return its report as JSON.
+    """Run one aggregation, and return its report.
 
-    An incomplete run raises, for Lambda's error count; the next run tries the rest again.
+    An incomplete run raises, for Lambda's error count; the next run tries again.
     """
     del event, context
     report = warm_aggregator().run_once()
@@ -108,7 +102,7 @@ def handler(event: object, context: object) -> dict[str, Any]:
 async def aggregate_and_sweep(
     store: Store, clock: Clock, *, retention_days: int, look: Look
 ) -> AggregationReport:
-    """Bring the totals up to date, then charge expired authorizations of dead processes."""
+    """Bring totals up to date, then charge expired authorizations of dead processes."""
     aggregator = Aggregator(store, clock, retention_days=retention_days, look=look)
     report = await aggregator.run_once()
     expiry = Expiry.on_store(store, clock, retention_days)

@@ -171,7 +171,6 @@ def _split(text: str) -> list[str]:
 
 
 def _errors(answer: Mapping[str, Any]) -> list[str]:
-    """List why alerts were not delivered, each reason once."""
     found = [
         f"{delivery['channel']}, {moment(delivery['at'])}: {delivery['error']}"
         for one in answer["alerts"]

@@ -1,8 +1,4 @@
-"""``pricekeeper apply``: plan what makes a service equal to files, show it, and do it.
-
-A declared organisation or app gets exactly the settings in its file; the others get their default
-or are inherited. Undeclared clients and all credentials are left alone.
-"""
+"""``pricekeeper apply``: plan what makes a service equal to files, show it, and do it."""
 
 from __future__ import annotations
 
@@ -61,16 +57,15 @@ class ApplyPlan:
 
     @property
     def open_steps(self) -> tuple[PlanStep, ...]:
-        """The steps that change something."""
         return tuple(step for step in self.steps if step.action != "unchanged")
 
     @property
     def undeclared_names(self) -> list[str]:
-        """Undeclared clients, as a command line names them."""
+        """Undeclared clients, as on a command line."""
         return [" ".join(one.values()) for one in self.undeclared]
 
     def answer(self, status: str, outcomes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """Return the plan as JSON, with the outcome of each open step."""
+        """The plan as JSON, with each step's outcome."""
         came = dict(zip(map(id, self.open_steps), outcomes, strict=False))
         steps = [{**step.answer, **came.get(id(step), {})} for step in self.steps]
         return {"status": status, "steps": steps, "undeclared": list(self.undeclared)}
@@ -128,7 +123,7 @@ async def _make_plan(admin: Admin, declarations: Declarations) -> ApplyPlan:
 
 
 async def _carry_out(admin: Admin, plan: ApplyPlan) -> Output:
-    """Do one step after the other, and stop at the first that fails."""
+    """Do the steps in order, up to the first failure."""
     outcomes: list[dict[str, Any]] = []
     failure: PriceKeeperError | None = None
     for step in plan.open_steps:
@@ -149,7 +144,6 @@ async def _carry_out(admin: Admin, plan: ApplyPlan) -> Output:
 
 
 async def _do(admin: Admin, step: PlanStep) -> None:
-    """Create a missing client, or patch what differs."""
     client = step.declared
     if client.app_id is None:
         if step.patch is None:
@@ -176,7 +170,6 @@ def _nothing_to_do(plan: ApplyPlan) -> RenderableType:
 def _picture(
     plan: ApplyPlan, outcomes: Sequence[str], failure: PriceKeeperError | None
 ) -> RenderableType:
-    """Draw the outcomes and the next steps."""
     done = outcomes.count(DONE)
     if failure is None:
         heading = Text.assemble(("✓ ", "green"), f"done, for {done} of {len(plan.steps)}")
@@ -234,17 +227,15 @@ class PlanStep:
     action: Action
     changes: Sequence[LineChange] = ()
     patch: Mapping[str, Any] | None = None
-    """The merge patch; without one the whole body is put."""
+    """Without a merge patch the whole body is put."""
 
     @property
     def words(self) -> str:
-        """The client as a command line names it."""
         app_id = self.declared.app_id
         return self.declared.org_id if app_id is None else f"{self.declared.org_id} {app_id}"
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The step as JSON."""
         app = {} if self.declared.app_id is None else {"app_id": self.declared.app_id}
         return {
             "org_id": self.declared.org_id,
@@ -266,7 +257,7 @@ class PlanStep:
 def plan_step(
     declared: DeclaredClient, current: Mapping[str, Any] | None, org: DeclaredClient
 ) -> PlanStep:
-    """Compare a declared client with the service's answer. ``org`` is the app's organisation."""
+    """Compare a declared client with the service. ``org`` is the app's."""
     if current is None:
         return PlanStep(declared, "create", differences({}, lines_of(declared.fields)))
     _require_same_shards(declared, current)
@@ -283,10 +274,7 @@ def plan_step(
 
 
 def _step_out_of_scope(declared: DeclaredClient, current: Mapping[str, Any]) -> PlanStep:
-    """Plan an app whose organisation stops sharing its quotas.
-
-    The answer does not show whether the app has quotas of its own, so the whole app is put.
-    """
+    """Put a whole app whose organisation stops sharing quotas: its own quotas are unknown."""
     before = lines_in_force(current)
     after = _lines_after(declared, current, before)
     own = "its own" if "quotas" in declared.fields else INHERITED
@@ -295,7 +283,7 @@ def _step_out_of_scope(declared: DeclaredClient, current: Mapping[str, Any]) -> 
 
 
 def stated_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an answer that are the client's own."""
+    """The client's own settings in an answer."""
     inherited = answer.get("inherited_fields", ())
     return {
         field: value
@@ -316,7 +304,7 @@ def drawn_plan(steps: Sequence[PlanStep], undeclared: Sequence[str]) -> Renderab
 
 
 def drawn_step(step: PlanStep, sign: str, style: str, more: str = "") -> Text:
-    """Draw one line about an organisation or app."""
+    """Draw an organisation or app."""
     name = harmless(step.declared.name)
     line = Text.assemble((f"{sign} ", style), (name, "bold"), f"  {harmless(step.words)}")
     if more:
@@ -338,7 +326,7 @@ def _drawn_steps(steps: Sequence[PlanStep]) -> Iterator[RenderableType]:
 
 
 def _require_same_shards(declared: DeclaredClient, current: Mapping[str, Any]) -> None:
-    """Refuse a change of the number of shards before any step is done."""
+    """Refuse a new number of shards before any step."""
     wanted, there = declared.body.get(SHARDS), current["configuration"][SHARDS]
     if declared.app_id is None and wanted is not None and wanted != there:
         raise ConflictError(
@@ -347,14 +335,14 @@ def _require_same_shards(declared: DeclaredClient, current: Mapping[str, Any]) -
 
 
 def _comparable(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort budgets, whose order has no meaning, and drop an app's empty list."""
+    """Sort budgets, and drop an app's empty list."""
     budgets = sorted(fields.get("budgets") or (), key=lambda budget: str(budget["name"]))
     others = {name: value for name, value in fields.items() if name != "budgets"}
     return {**others, "budgets": budgets} if budgets or "org_name" in fields else others
 
 
 def _merge_patch(stated: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch from the stated to the wanted settings."""
+    """The patch from stated to wanted settings."""
     patch: dict[str, Any] = dict.fromkeys(name for name in stated if name not in wanted)
     for name, value in wanted.items():
         there = stated.get(name)
@@ -369,7 +357,7 @@ def _merge_patch(stated: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[s
 def _lines_after(
     declared: DeclaredClient, current: Mapping[str, Any], before: Mapping[Line, str]
 ) -> dict[Line, str]:
-    """Return the lines after the change. Newly inherited settings read "inherited"."""
+    """Newly inherited settings read "inherited"."""
     after = lines_of(declared.fields)
     inherited = current.get("inherited_fields", ())
     for line, text in before.items():

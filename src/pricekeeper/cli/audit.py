@@ -31,9 +31,9 @@ audit = typer.Typer(no_args_is_help=True, help="Who changed what, when, from whe
 ENTRIES_DEFAULT: Final = 50
 ENTRIES_MAX: Final = 10_000
 NAMED_MAX: Final = 5
-"""Organisations without entries that are named on the screen; the JSON has all."""
+"""Organisations without entries on the screen; the JSON has all."""
 PAGES_MAX: Final = 1_000
-"""Pages that one list reads."""
+"""Of one list."""
 
 
 @backend_command(audit, "list")
@@ -156,7 +156,7 @@ async def export_audit(
 
 
 async def _write_lines(path: Path, lines: AsyncIterator[bytes]) -> int:
-    """Replace the file atomically, readable by its owner only. Returns the number of lines."""
+    """Replace the file atomically, for its owner only; returns the number of lines."""
     fresh, count = path.with_name(f"{path.name}.new"), 0
     try:
         fresh.unlink(missing_ok=True)
@@ -188,7 +188,6 @@ def _entries(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def _what(entry: Mapping[str, Any]) -> str:
-    """Describe the change and its reason in one line."""
     before, after = _flat(entry.get("before", {})), _flat(entry.get("after", {}))
     parts = []
     for name in dict.fromkeys([*before, *after]):
@@ -242,7 +241,6 @@ def _verified(answer: Mapping[str, Any], found: Sequence[TrailFinding]) -> Rende
 
 
 def _note(answer: Mapping[str, Any]) -> list[Text]:
-    """Name organisations without entries."""
     org_ids = answer.get("orgs_without_entries", [])
     if not org_ids:
         return []

@@ -1,7 +1,4 @@
-"""Where a command works: against a service, or on the store.
-
-Both backends offer `Admin` and `Api`, so a command does not know which one it uses.
-"""
+"""Where a command works: `Admin` and `Api` of a service, or on the store."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ if TYPE_CHECKING:  # a command that only explains itself imports none of this
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The service or store to work on, and the credentials, from the command line."""
+    """The service or store, and the credentials, from the command line."""
 
     store: str | None = None
     config: str | None = None
@@ -42,7 +39,7 @@ class Where:
 
     @property
     def service_url(self) -> str | None:
-        """The URL of the service; ``--store`` overrides the environment's."""
+        """``--store`` overrides the environment's."""
         said_store = self.store is not None or self.config is not None
         if self.url is not None and said_store:
             raise MisusedError("--url and --store or --config exclude each other")
@@ -50,21 +47,16 @@ class Where:
 
     @property
     def provisioning_key(self) -> str | None:
-        """The key for a service, if one is given."""
         return self.key or os.environ.get(ADMIN_KEY) or self.settings().provisioning_key
 
     @property
     def client(self) -> tuple[str, str] | None:
-        """The client's id and secret for a service, if both are given."""
         client_id = self.client_id or os.environ.get(CLIENT_ID)
         secret = self.client_secret or os.environ.get(CLIENT_SECRET)
         return (client_id, secret) if client_id and secret else None
 
     def require_named_store(self) -> None:
-        """Refuse to work on the default store if the environment names only a service.
-
-        An answer about another store would be taken for that service's.
-        """
+        """Refuse the default store if the environment names only a service."""
         if self.service_url is not None and not os.environ.get(STORE):
             raise MisusedError(
                 f"this works on the store itself, and ${URL} names a service; "
@@ -72,7 +64,7 @@ class Where:
             )
 
     def settings(self) -> Settings:
-        """The settings of this process, with those of the command line over them."""
+        """This process's settings, with the command line's over them."""
         said = {STORE: self.store, CONFIG: self.config}
         given = {name: value for name, value in said.items() if value is not None}
         return read_settings({**os.environ, **given})
@@ -82,16 +74,14 @@ class Backend(Protocol):
     """Where a command works."""
 
     @property
-    def admin(self) -> Admin:
-        """Provisioning."""
-        ...
+    def admin(self) -> Admin: ...
 
     def keeper(self, client: Client, *, itself: bool = False) -> Api:
         """One client's operations; ``itself`` if its organisation can't act for it."""
         ...
 
     def reader(self, client: Client) -> Api:
-        """One client's data, which a provisioning key may also read."""
+        """One client's data, also for a provisioning key."""
         ...
 
 
@@ -106,7 +96,7 @@ class RemoteBackend:
 
     @property
     def admin(self) -> Admin:
-        """Provisioning, with the key if there is one; claiming a secret needs none."""
+        """With the key if there is one; claiming needs none."""
         from pricekeeper.client import Admin  # noqa: PLC0415
 
         if self._admin is None:
@@ -123,7 +113,7 @@ class RemoteBackend:
         return self.admin.reader(client)
 
     def keeper(self, client: Client, *, itself: bool = False) -> Api:
-        """One client's operations, with its credentials or those of its organisation."""
+        """With the client's or its organisation's credentials."""
         from pricekeeper.client import Api  # noqa: PLC0415
 
         credentials = self._target.client
@@ -146,10 +136,7 @@ class RemoteBackend:
 
 @asynccontextmanager
 async def open_backend(target: Where, *, may_create: bool = False) -> AsyncIterator[Backend]:
-    """Open the backend of the command line; the store by default.
-
-    A missing store is an error unless ``may_create``.
-    """
+    """Open the store or service; a missing store is an error unless ``may_create``."""
     url = target.service_url
     if url is not None:
         async with AsyncExitStack() as closing:
@@ -162,7 +149,7 @@ async def open_backend(target: Where, *, may_create: bool = False) -> AsyncItera
 
 
 def quiet_logs() -> None:
-    """Log only errors unless the operator asks for more: stdout is for answers."""
+    """Log only errors by default: stdout is for answers."""
     from pricekeeper.telemetry.logs import configure_logging  # noqa: PLC0415
 
     wanted = os.environ.get(LOG_LEVEL, "error").lower()

@@ -52,9 +52,9 @@ from pricekeeper.storage.typed_items import StrangeItems
 
 AGGREGATION_AGE_MS_MAX: Final = 15 * 60_000
 DAMAGE_MS_MAX: Final = 20_000
-"""How long a database file is searched for damage."""
+"""How long to search a database file."""
 SKEW_MS_MAX: Final = 30_000
-"""Clock difference that tokens and buckets tolerate."""
+"""Difference that tokens and buckets tolerate."""
 STEP_MS_MAX: Final = 250
 SAMPLE_MS: Final = 50
 FREE_BYTES_MIN: Final = 100 * 1024**2
@@ -98,7 +98,7 @@ def _models(settings: Settings) -> Checked:
 
 
 def _proxies(settings: Settings) -> Checked:
-    """Check whether callers have addresses of their own, by the settings or the last start."""
+    """Check whether callers have addresses of their own."""
     listening = read_note(settings.data_dir)
     believed = settings.trusted_proxies
     if believed is None and listening is not None:
@@ -114,7 +114,7 @@ def _proxies(settings: Settings) -> Checked:
 
 
 def _metrics(settings: Settings) -> Checked:
-    """Check that the operator can read the metrics, and others can't."""
+    """Check that only the operator can read the metrics."""
     at, token = settings.metrics_address, settings.metrics_token
     if token == DEMO_METRICS_TOKEN:
         text = "their token is the demo's, which is public"
@@ -130,7 +130,7 @@ def _metrics(settings: Settings) -> Checked:
 
 
 def _disk(settings: Settings) -> Iterator[Checked]:
-    """Check the free space of each disk that is written to."""
+    """Check the free space of each disk in use."""
     folders = {settings.data_dir}
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
@@ -188,7 +188,6 @@ async def _check_store(settings: Settings, clock: TrustedClock) -> AsyncIterator
 
 
 async def _check_whole_file(settings: Settings, clock: Clock) -> Checked | None:
-    """Search the file of an embedded store for damage."""
     found = await find_damage(settings.store, clock=clock, patience_ms=DAMAGE_MS_MAX)
     if found is None:
         return None
@@ -205,7 +204,7 @@ async def _check_whole_file(settings: Settings, clock: Clock) -> Checked | None:
 
 
 async def _check_expiry(settings: Settings, clock: Clock) -> Checked:
-    """Check that expired items are removed. A restored table has lost that setting."""
+    """Check that expired items are removed, which a restored table forgets."""
     fix = "pricekeeper tables create"
     try:
         lasting = await find_tables_without_expiry(settings.store, clock=clock)
@@ -217,7 +216,7 @@ async def _check_expiry(settings: Settings, clock: Clock) -> Checked:
 
 
 async def _check_writable(store: Store, clock: Clock) -> Checked:
-    """Write, read and remove a test item, which would also expire by itself."""
+    """Write, read and remove an item, which expires anyway."""
     key = Key(f"doctor-{uuid.uuid4()}")
     item: Item = {"PK": key.pk, "expires_at_epoch": clock.now_ms() // 1000 + 60}
     began_ms = clock.monotonic_ms()
@@ -246,7 +245,7 @@ async def _check_aggregation(store: Store, clock: Clock) -> Checked:
 
 
 def _store_time(settings: Settings, clock: TrustedClock) -> Checked:
-    """Compare this clock with the store's and the services' time. The store was just asked."""
+    """Compare this clock with the store's and services'."""
     name, fix = "store's time", "set the clocks: timedatectl set-ntp true"
     doubt = clock.doubt
     if doubt is not None:
@@ -265,7 +264,7 @@ def _distance(ahead_ms: int) -> str:
 
 
 def secrets_check(ages: Ages) -> Checked:
-    """Check whether clients' secrets should be rotated."""
+    """Check whether secrets should be rotated."""
     fix = "pricekeeper credentials rotate ORG [APP], and claim the new one"
     return Checked(
         "client secrets", "WARN" if ages.old else "OK", ages.summary, fix if ages.old else ""
@@ -273,7 +272,7 @@ def secrets_check(ages: Ages) -> Checked:
 
 
 def _stored_items(strange: StrangeItems) -> Checked:
-    """Check that all items of clients and of the aggregator could be read."""
+    """Check that all items could be read."""
     if not strange.counts:
         return Checked("stored items", "OK", "all items of clients can be read")
     text = f"{strange.counts.total()} can't be read: {'; '.join(strange.latest)}"
@@ -283,14 +282,14 @@ def _stored_items(strange: StrangeItems) -> Checked:
 
 
 def _store_file(path: str) -> Checked:
-    """Check that only its owner can read the embedded store."""
+    """Check that only its owner can read the store."""
     if Path(path).stat().st_mode & OTHERS:
         return Checked("store file", "WARN", f"others can read {path}", f"chmod 600 {path}")
     return Checked("store file", "OK", "only its owner can read it")
 
 
 async def clock_check(clock: Clock) -> Checked:
-    """Check that the wall clock is plausible and as fast as the monotonic clock."""
+    """Check that the wall clock is plausible, and as fast as the monotonic one."""
     fix = "timedatectl set-ntp true"
     wall_ms, steady_ms = clock.now_ms(), clock.monotonic_ms()
     first_ms, last_ms = _EPOCH_MS_PLAUSIBLE
@@ -304,7 +303,7 @@ async def clock_check(clock: Clock) -> Checked:
 
 
 def _file_clock(settings: Settings, clock: Clock) -> Checked:
-    """Compare this clock with that of the file system; a network file system has its own."""
+    """Compare with the file system's clock, which may be a server's."""
     folder = _existing(settings.data_dir)
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -319,6 +318,5 @@ def _file_clock(settings: Settings, clock: Clock) -> Checked:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or its nearest existing parent."""
     folder = folder.resolve()
     return next(one for one in (folder, *folder.parents) if one.is_dir())

@@ -28,7 +28,7 @@ _DAY_SECS: Final = 86_400
 
 
 def provisioning_key_check(settings: Settings) -> Checked:
-    """Check that the environment's key can't be guessed, if there is one."""
+    """Check that the environment's key can't be guessed."""
     name, key = "provisioning key", settings.provisioning_key
     if key == DEMO_KEY:
         return Checked(name, "WARN", "it is the demo's, which is public", HOW_TO_MAKE_ONE)
@@ -44,7 +44,7 @@ def provisioning_key_check(settings: Settings) -> Checked:
 
 
 async def own_secrets_checks(settings: Settings, clock: Clock) -> AsyncIterator[Checked]:
-    """Check that signing keys and pepper exist and that only their owner can read them."""
+    """Check that only their owner can read signing keys and pepper."""
     folder = settings.data_dir
     is_used = settings.signing_keys is None or settings.pepper is None
     if is_used and not folder.is_dir():
@@ -96,7 +96,7 @@ def _mend(location: SecretLocation | None) -> str:
 
 
 async def administrators_check(settings: Settings, store: Store, clock: Clock) -> Checked:
-    """Check that a key exists that can administer this deployment."""
+    """Check that an administrator's key exists."""
     name, now_epoch = "administrators", clock.now_ms() // 1000
     roots = await list_roots(store)
     counting = [key for key in roots if not key.has_ended(now_epoch)]
@@ -117,9 +117,9 @@ async def administrators_check(settings: Settings, store: Store, clock: Clock) -
 
 AGE_DAYS_MAX: Final = 90
 CLIENTS_MAX: Final = 10_000
-"""Clients that are checked at most; the summary says if there are more."""
+"""The summary says if there are more."""
 ORGS_ASKED_MAX: Final = 100
-"""Organisations whose apps are asked of a service: one request each."""
+"""One request for each one's apps."""
 NAMED_MAX: Final = 10
 
 
@@ -129,12 +129,11 @@ class Ages:
     def __init__(self, now_epoch: int) -> None:
         self._now_epoch = now_epoch
         self.old: list[tuple[int, str]] = []
-        """Age in days and client of each old secret."""
+        """Days and client of each old secret."""
         self.seen = 0
         self.is_complete = True
 
     def note(self, client_id: str, created_at_epoch: int | None) -> None:
-        """Note one client. One without a secret has no time."""
         self.seen += 1
         if created_at_epoch is None:
             return
@@ -144,7 +143,6 @@ class Ages:
 
     @property
     def summary(self) -> str:
-        """A sentence that names the oldest."""
         looked = f"{self.seen} clients" if self.is_complete else f"the first {self.seen} clients"
         oldest = sorted(self.old, reverse=True)
         named = [f"{client_id} ({days} days)" for days, client_id in oldest[:NAMED_MAX]]
@@ -154,7 +152,7 @@ class Ages:
 
 
 async def read_stored_secrets(store: Store, clock: Clock) -> Ages:
-    """Read the ages of all clients in the store."""
+    """Read the ages in the store."""
     ages, tenants = Ages(clock.now_ms() // 1000), Tenants(store, clock, ())
     async for policy in tenants.read_all():
         if ages.seen == CLIENTS_MAX:
@@ -165,7 +163,7 @@ async def read_stored_secrets(store: Store, clock: Clock) -> Ages:
 
 
 async def read_served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: Clock) -> Ages:
-    """Read the ages from a service: all organisations, and the apps of some."""
+    """Read the ages of organisations and some apps."""
     ages = Ages(clock.now_ms() // 1000)
     ages.is_complete = len(orgs) <= ORGS_ASKED_MAX
     for org in orgs:
@@ -177,6 +175,6 @@ async def read_served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: C
 
 
 def _created_at_epoch(answer: Mapping[str, Any]) -> int | None:
-    """Return the secret's time from an answer; a client without a secret has none."""
+    """``None`` for a client without a secret."""
     created_at = answer.get("client_secret_created_at")
     return None if created_at is None else int(datetime.fromisoformat(created_at).timestamp())

@@ -64,7 +64,6 @@ async def check_service(target: Where, url: str) -> AsyncIterator[Checked]:
 
 
 async def _check_key(target: Where, url: str) -> AsyncIterator[Checked]:
-    """Check that the service accepts the key."""
     key = target.provisioning_key
     if not key:
         text = "none given, so provisioning was not checked"
@@ -92,7 +91,7 @@ async def _check_credentials(url: str, client_id: str, secret: str) -> Checked:
 
 
 def _skew_ms(date: str | None, now_ms: int) -> int | None:
-    """Return how far the service's clock is ahead. A Date header has whole seconds."""
+    """How far the service's clock is ahead; a Date header has whole seconds."""
     if date is None:
         return None
     return int(parsedate_to_datetime(date).timestamp() * 1000) - now_ms

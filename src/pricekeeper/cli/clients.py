@@ -1,4 +1,4 @@
-"""``pricekeeper org`` and ``pricekeeper app``: organisations, apps and their settings."""
+"""``pricekeeper org`` and ``pricekeeper app``."""
 
 from __future__ import annotations
 
@@ -209,22 +209,20 @@ async def delete_app(backend: Backend, org: OrgArgument, app: AppArgument) -> Ou
 
 
 def client_of(org: str, app: str | None) -> Client:
-    """Return the client that the command line names."""
+    """The client of ORG and APP."""
     return Client(parse_org_id(org), None if app is None else parse_app_id(app))
 
 
 def _frozen_columns(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the column of freezes, if one of these is frozen."""
+    """The column of freezes, if there are any."""
     return (FROZEN,) if any("frozen" in one for one in found) else ()
 
 
 def _frozen_cells(columns: Sequence[str], one: Mapping[str, Any]) -> tuple[Text | str, ...]:
-    """Return the cells of that column."""
     return tuple(frozen_since(one["frozen"]) if "frozen" in one else "" for _ in columns)
 
 
 def _picture(answer: Mapping[str, Any]) -> RenderableType:
-    """Draw an organisation or app with its settings."""
     settings = answer["configuration"]
     inherited = set(answer.get("inherited_fields", ()))
     name = answer.get("app_name") or answer["org_name"]
@@ -263,7 +261,7 @@ def _picture(answer: Mapping[str, Any]) -> RenderableType:
 
 
 ATTEMPTS_MAX: Final = 24
-"""How often a change is tried again because others changed the settings meanwhile."""
+"""Of a change, if others change the settings meanwhile."""
 Json: TypeAlias = dict[str, Any]
 
 
@@ -320,10 +318,9 @@ async def _change(
     read: Callable[[], Awaitable[Any]],
     patch: Callable[[Json, str], Awaitable[Any]],
 ) -> tuple[Json, Json]:
-    """Patch the settings, and read them again if another change came first.
+    """Patch the settings; read again if another change came first. Returns old and new.
 
-    Budgets are replaced as a list, so another's new budget must be in it. Returns the settings
-    before and after.
+    Budgets are replaced as a list, so another's new budget must be in it.
     """
     before, attempts = plain(await read()), 1
     while True:
@@ -341,7 +338,6 @@ async def _change(
 def _change_picture(
     before: Mapping[str, Any], after: Mapping[str, Any], look: str
 ) -> RenderableType:
-    """Draw the changes and the next steps."""
     changes = differences(lines_in_force(before), lines_in_force(after))
     name = after.get("app_name") or after["org_name"]
     heading = Text.assemble(("✓ ", "green"), (harmless(name), "bold"), f"  {after['client_id']}")
@@ -353,7 +349,6 @@ def _change_picture(
 def _next_steps(
     before: Mapping[str, Any], after: Mapping[str, Any], look: str
 ) -> Iterator[RenderableType]:
-    """Say how to inherit copied settings again, and how to look at the result."""
     inherited = set(after.get("inherited_fields", ()))
     for field in before.get("inherited_fields", ()):
         if field not in inherited and field in ("quotas", "rate_limits"):

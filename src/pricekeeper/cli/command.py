@@ -1,8 +1,7 @@
 """Make a command of an async function: shared options, an event loop, and printed output.
 
-The function's first parameter is a backend, or the settings of a store. It returns an `Output`: the
-answer as JSON, and a picture of it for people. A parameter that is a dataclass declares one option
-per field. A function that prints something itself takes ``as_json``.
+Its first parameter is a backend or a store's settings; it returns an `Output`. A dataclass
+parameter declares one option per field. A function that prints itself takes ``as_json``.
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ from pricekeeper.settings import ADMIN_KEY, CLIENT_ID, CLIENT_SECRET, CONFIG, ST
 
 
 def _where(spelling: str, text: str, variable: str, **more: Any) -> Any:
-    """Make an option of the panel "Where"."""
     return option(spelling, f"{text}; else ${variable}.", rich_help_panel="Where", **more)
 
 
 def _secret_where(spelling: str, text: str, variable: str) -> Any:
-    """Make such an option for a secret, which may also come from stdin or a file."""
+    """For a secret, also from stdin or a file."""
     return _where(spelling, f"{text}; {HOW_TO_HIDE}", variable, parser=read_secret)
 
 
 HELP_WIDTH_MIN: Final = 80
-"""Typer cuts words if it has less. A narrower terminal wraps the lines instead."""
+"""With less, Typer cuts words; a terminal wraps lines."""
 
 YesOption = Annotated[bool, option("--yes -y", "Do not ask.")]
 Reason = Annotated[str, option("--reason TEXT", "Why. It is kept in the audit log.")]
@@ -79,19 +77,19 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change to show before it is made. A person at a terminal is asked to confirm it."""
+    """A change to confirm before it is made."""
 
     picture: RenderableType
     question: str
     carry_out: Callable[[Any], Awaitable[Output]]
-    """Makes the change on the backend."""
+    """Makes the change."""
 
 
 Command: TypeAlias = Callable[..., Awaitable[Output | Proposal]]
 Opening: TypeAlias = Callable[[Where], AbstractAsyncContextManager[Any]]
-"""Opens the first argument of a command."""
+"""Opens a command's first argument."""
 Question: TypeAlias = Callable[[Mapping[str, Any]], str]
-"""Makes the question that a person must confirm, from the command's arguments."""
+"""Makes the question to confirm, from the arguments."""
 _Result = TypeVar("_Result")
 _Command = TypeVar("_Command", bound=Command)
 
@@ -99,13 +97,13 @@ _Command = TypeVar("_Command", bound=Command)
 def backend_command(
     group: typer.Typer, name: str, *, may_create: bool = False, asks: Question | None = None
 ) -> Callable[[_Command], _Command]:
-    """Register a command that works on a service with an admin key, or on the store."""
+    """Register a command for a service with an admin key, or the store."""
     opening = functools.partial(open_backend, may_create=may_create)
     return _register(group, name, _KEY_OPTIONS, opening, asks=asks)
 
 
 def proposing_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """Register a `backend_command` that may return a `Proposal`, which is shown and confirmed.
+    """Register a `backend_command` that may return a `Proposal`.
 
     ``--yes`` skips the question, and so does a stdin that is no terminal.
     """
@@ -113,17 +111,14 @@ def proposing_command(group: typer.Typer, name: str) -> Callable[[_Command], _Co
 
 
 def either_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """Register a command that takes a client's credentials, an admin key, or the store."""
+    """Register a command for a client's credentials, an admin key, or the store."""
     return _register(group, name, _EVERY_OPTION, open_backend)
 
 
 def store_command(
     group: typer.Typer, name: str, *, must_name_store: bool = False
 ) -> Callable[[_Command], _Command]:
-    """Register a command that works on the store only.
-
-    With ``must_name_store`` it refuses the default store if the environment names a service.
-    """
+    """Register a command on the store; ``must_name_store``: if the environment names no other."""
 
     def opening(target: Where) -> AbstractAsyncContextManager[Settings]:
         if must_name_store:
@@ -134,12 +129,12 @@ def store_command(
 
 
 def doctor_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """Register a command that takes a `Where` and opens nothing before it runs."""
+    """Register a command that gets a `Where`, nothing opened."""
     return _register(group, name, _EVERY_OPTION, nullcontext)
 
 
 def client_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """Register a command of an app, which reads the app's own environment."""
+    """Register a command with an app's own environment."""
     return _register(group, name, {}, nullcontext)
 
 
@@ -152,7 +147,7 @@ def _register(
     asks: Question | None = None,
     has_yes: bool = False,
 ) -> Callable[[_Command], _Command]:
-    """Return a decorator that registers a function as a command and prints its result."""
+    """Registers a function that prints its result."""
 
     def decorate(function: _Command) -> _Command:
         own = _own_parameters(function)
@@ -193,7 +188,7 @@ async def _run(
 
 
 def _propose(proposal: Proposal, *, yes: bool, as_json: bool) -> None:
-    """Print the proposal, and ask a person to confirm. If printing fails, nothing is changed."""
+    """Print the proposal and ask. If printing fails, nothing is changed."""
     asks = not yes and sys.stdin.isatty()
     if not as_json:
         try:
@@ -212,7 +207,7 @@ def _propose(proposal: Proposal, *, yes: bool, as_json: bool) -> None:
 
 
 def _confirm(question: str, *, yes: bool) -> None:
-    """Ask a person, before the event loop runs: inside it the first ctrl-c would have no effect."""
+    """Ask before the event loop runs: inside it the first ctrl-c has no effect."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -228,7 +223,7 @@ def _confirm(question: str, *, yes: bool) -> None:
 def show(output: Output, *, as_json: bool) -> None:
     """Print the answer, and exit with its code.
 
-    If stdout can't be written, the answer goes to stderr, because it may be a one-time secret.
+    If stdout fails, it goes to stderr, because it may be a one-time secret.
     """
     try:
         _print(output, as_json=as_json)
@@ -242,7 +237,7 @@ def show(output: Output, *, as_json: bool) -> None:
 
 
 def _print(output: Output, *, as_json: bool) -> None:
-    """Print the answer on stdout and flush it. Raises `OSError` if that fails."""
+    """Print on stdout and flush. Raises `OSError`."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "it is closed")
     if as_json:
@@ -253,13 +248,13 @@ def _print(output: Output, *, as_json: bool) -> None:
 
 
 def _discard_stdout() -> None:
-    """Discard unwritten output: Python would try to write it again when it exits."""
+    """Discard unwritten output, or Python tries again at exit."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(answer: Any) -> None:
-    """Print the answer as JSON, with control characters escaped."""
+    """Print JSON with control characters escaped."""
     import msgspec  # noqa: PLC0415  # --help needs none
 
     text = msgspec.json.format(msgspec.json.encode(answer), indent=2)
@@ -267,14 +262,14 @@ def print_json(answer: Any) -> None:
 
 
 def _own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return all parameters but the first, which is not from the command line."""
+    """All parameters but the first, which is no option."""
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
     return [one.replace(annotation=hints[one.name]) for one in own]
 
 
 def _grouped_options(kind: Any) -> list[inspect.Parameter]:
-    """Return one parameter per field of a dataclass, and none for other types."""
+    """One parameter per field of a dataclass."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return []
     hints = get_type_hints(kind, include_extras=True)
@@ -288,7 +283,7 @@ def _declare(
     *,
     has_yes: bool,
 ) -> None:
-    """Give the command the signature for Typer: its own parameters and the shared options."""
+    """Give Typer the signature, with the shared options."""
     parameters = [part for one in own for part in _grouped_options(one.annotation) or [one]]
     if has_yes:
         parameters += [_keyword("yes", YesOption, default=False)]
@@ -305,7 +300,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def run_app(app: typer.Typer) -> None:
-    """Run the command line. A `PriceKeeperError` becomes one line on stderr and an exit code."""
+    """Run the command line; a `PriceKeeperError` is one line on stderr and an exit code."""
     if shutil.get_terminal_size().columns < HELP_WIDTH_MIN:
         from typer import rich_utils  # noqa: PLC0415  # it takes a while, and few need it
 

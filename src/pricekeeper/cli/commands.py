@@ -1,7 +1,4 @@
-"""All commands.
-
-A command imports what it needs when it runs, to keep ``--help`` quick.
-"""
+"""All commands. They import what they need when they run, to keep ``--help`` quick."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ app = typer.Typer(
 
 
 TELL_SETTINGS_THEMSELVES = ("doctor", "serve")
-"""The doctor lists unknown settings among its checks; ``serve`` prints them on stdout."""
+"""The doctor checks unknown settings; ``serve`` prints them."""
 
 
 def _tell_version(wanted: bool) -> None:  # noqa: FBT001  # Typer's way

@@ -1,8 +1,7 @@
 """Read files that declare organisations and their apps.
 
-A YAML or JSON file declares one organisation: the fields of ``PUT /orgs/{org}``, its ``org_id``,
-and ``apps`` by id with the fields of ``PUT .../apps/{app}``. Files are checked before any request,
-and each mistake is listed with its file and path. Model labels are checked by the service.
+A YAML or JSON file has the fields of ``PUT /orgs/{org}``, ``org_id``, and ``apps`` by id with
+theirs. All mistakes are listed before any request; the service checks labels.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:  # --help needs none of it
 FILES_MAX: Final = 10_000
 FILE_BYTES_MAX: Final = 1024 * 1024
 MISTAKES_MAX: Final = 100
-"""Mistakes that are listed at most."""
+"""That are listed."""
 YAML: Final = (".yaml", ".yml")
 JSON: Final = ".json"
 
 _OWN_FIELDS: Final = ("org_id", "apps")
-"""Fields of a file that are no settings of the organisation."""
+"""Of a file, not of the organisation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,11 @@ class DeclaredClient:
     org_id: OrgId
     app_id: AppId | None
     body: Mapping[str, Any]
-    """The body of a PUT."""
     fields: Mapping[str, Any]
-    """The body with all defaults; of an app, its own settings only."""
+    """With all defaults; of an app, its own only."""
 
     @property
     def name(self) -> str:
-        """Its name for people."""
         shown: str = self.fields["org_name" if self.app_id is None else "app_name"]
         return shown
 
@@ -68,7 +65,7 @@ class Declarations:
 
 
 def read_declarations(path: str) -> Declarations:
-    """Read a file, or all YAML and JSON files of a folder and its subfolders."""
+    """Read a file, or all YAML and JSON files below a folder."""
     declared: list[DeclaredOrg] = []
     mistakes: list[str] = []
     seen: dict[OrgId, str] = {}
@@ -91,7 +88,7 @@ def read_declarations(path: str) -> Declarations:
 
 
 class _MistakenFileError(Exception):
-    """A file that can't be applied, with all of its mistakes."""
+    """A file that can't be applied, with its mistakes."""
 
     def __init__(self, file: str, mistakes: Sequence[FieldError]) -> None:
         self.mistakes = [
@@ -101,7 +98,6 @@ class _MistakenFileError(Exception):
 
 
 def _files(path: Path) -> list[Path]:
-    """List the files to read, sorted, without hidden ones."""
     if not path.is_dir():
         return [path]
     found = sorted(
@@ -121,7 +117,6 @@ def _files(path: Path) -> list[Path]:
 
 
 def _load(file: Path) -> Any:
-    """Parse the file."""
     from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml  # noqa: PLC0415
 
     try:
@@ -145,8 +140,6 @@ def _load(file: Path) -> Any:
 
 
 def _load_json(text: str) -> Any:
-    """Parse JSON, and refuse duplicate keys."""
-
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) < len(pairs):
@@ -165,7 +158,7 @@ def _mistake(file: Path | str, field: str, message: str) -> _MistakenFileError:
 
 
 def _org_of(file: str, document: Any) -> DeclaredOrg:
-    """Parse the organisation of a document, or raise all of its mistakes."""
+    """An organisation, or all of its mistakes raised."""
     from pricekeeper.tenants.parsing import parse_org_settings  # noqa: PLC0415
     from pricekeeper.tenants.stored_settings import stated_body  # noqa: PLC0415
 
@@ -200,7 +193,7 @@ def _app_of(
     org: OrgSettings,
     mistakes: list[FieldError],
 ) -> DeclaredClient | None:
-    """Parse an app; on mistakes, note them and return ``None``."""
+    """An app; on mistakes, note them and return ``None``."""
     from pricekeeper.tenants.parsing import parse_app_settings  # noqa: PLC0415
     from pricekeeper.tenants.stored_settings import stated_body  # noqa: PLC0415
 
@@ -247,7 +240,7 @@ def _mapping(value: Any, path: str, mistakes: list[FieldError]) -> dict[str, Any
 
 
 def _labels_in(body: Any) -> Iterator[str]:
-    """Find all texts in the body that may be labels, by their place and form."""
+    """Texts that may be labels, by their place and form."""
     from pricekeeper.wire.settings import LABEL  # noqa: PLC0415
 
     if not isinstance(body, dict):
@@ -266,7 +259,7 @@ def _labels_in(body: Any) -> Iterator[str]:
 
 
 def _any_org(body: Mapping[str, Any], labels: Collection[str]) -> OrgSettings:
-    """Make an organisation that fits all apps, to check them if their own organisation is wrong."""
+    """An organisation that fits all apps, to check them if theirs is wrong."""
     from pricekeeper.tenants import OrgSettings, QuotaScope  # noqa: PLC0415
 
     tag_keys = body.get("tag_keys")

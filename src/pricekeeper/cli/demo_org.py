@@ -1,7 +1,6 @@
 """The demo organisation of ``serve --demo``.
 
-Its app's secret is kept in the data folder, readable by its owner only, so that pasted commands
-work after a restart.
+Its secret is kept in the data folder, for its owner only: pasted commands outlive a restart.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
 DEMO_CLIENT: Final = Client(DEMO_ORG, DEMO_APP)
 DEMO: Final = Attribution("serve/demo", "local", "local", authority=DEPLOYMENT)
-"""The actor in the audit trail."""
+"""In the audit trail."""
 SECRET_FILE: Final = "demo-secret"  # noqa: S105  # its name
 GRACE_HOURS: Final = 24
 
@@ -68,7 +67,7 @@ _FOUND_FIRST: Final = (
     "AWS_SESSION_TOKEN",
     "AWS_BEARER_TOKEN_BEDROCK",
 )
-"""Where SDKs look for credentials before they ask the gateway."""
+"""Where SDKs look before they ask the gateway."""
 _PAIR: Final = '"$PRICEKEEPER_CLIENT_ID:$PRICEKEEPER_CLIENT_SECRET"'
 _ONE_MORE_LINE: Final = (
     (
@@ -88,13 +87,12 @@ _ONE_MORE_LINE: Final = (
         f"AWS_BEARER_TOKEN_BEDROCK={_PAIR}",
     ),
 )
-"""One line per client, as in docs/gateway.md. They are separate, because a bearer token breaks
-boto3, and the others redirect programs that do not use Bedrock."""
+"""Separate: a bearer token breaks boto3, and others redirect programs without Bedrock."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 async def prepare_demo(services: Services, url: str, console: Console) -> None:
-    """Create the organisation and its app, and print the environment to paste."""
+    """Create the organisation and app, and print the environment."""
     await services.provisioning.put_org(DEMO_ORG, ORG_BODY, DEMO)
     app = {"app_name": "Assistant"}
     created = await services.provisioning.put_app(DEMO_ORG, DEMO_APP, app, DEMO)
@@ -127,10 +125,7 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
 
 
 def _gateway_variables(settings: Settings, url: str, secret: str) -> list[tuple[str, str]]:
-    """Return variables that send Bedrock clients to the gateway with the app's credentials.
-
-    docs/gateway.md lists which client reads which variable.
-    """
+    """Variables that send Bedrock clients to the gateway; docs/gateway.md lists their readers."""
     if settings.bedrock is None or not settings.serves_gateway:
         return []
     pair = base64.b64encode(f"{DEMO_CLIENT.client_id}:{secret}".encode()).decode()
@@ -148,7 +143,7 @@ def _gateway_variables(settings: Settings, url: str, secret: str) -> list[tuple[
 
 
 async def _read_secret(services: Services) -> str | None:
-    """Read the kept secret, if it still works and only its owner can read the file."""
+    """The kept secret, if it works and only its owner can read it."""
     path = services.settings.data_dir / SECRET_FILE
     try:
         with path.open("rb") as file:
@@ -166,7 +161,7 @@ async def _read_secret(services: Services) -> str | None:
 
 
 async def _issue_secret(services: Services, retrieval: Retrieval | None) -> str:
-    """Issue a secret for the demo's app and keep it. An old one works for another day."""
+    """Issue and keep a secret; an old one works for a day."""
     if retrieval is None:
         retrieval = (await services.credentials.rotate(DEMO_CLIENT, GRACE_HOURS, DEMO)).retrieval
     claimed = await services.credentials.claim(retrieval.token.reveal(), DEMO)

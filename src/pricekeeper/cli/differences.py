@@ -1,7 +1,4 @@
-"""Settings of an organisation or app as lines, and the difference of two of them.
-
-Money is shown with all digits, so that different amounts look different.
-"""
+"""Settings as lines, and the difference of two of them. Money has all its digits."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ NONE: Final = "none"
 NAMES: Final = ("org_name", "app_name")
 
 Line: TypeAlias = tuple[str, str]
-"""The field, and the title of the line."""
+"""The field, and the line's title."""
 Lines: TypeAlias = Mapping[Line, str]
 
 _TITLES: Final[Mapping[str, str]] = {
@@ -55,14 +52,14 @@ class LineChange:
 
 
 def lines_of(fields: Mapping[str, Any]) -> dict[Line, str]:
-    """Return the settings as lines, one for each quota, limit and budget."""
+    """One line for each quota, limit and budget."""
     return {
         (field, title): text for field in fields for title, text in _lines(field, fields[field])
     }
 
 
 def lines_in_force(answer: Mapping[str, Any]) -> dict[Line, str]:
-    """Return the settings of an answer as lines, with inherited ones marked."""
+    """The lines of an answer, inherited ones marked."""
     inherited = answer.get("inherited_fields", ())
     return {
         line: f"{text}, {INHERITED}" if line[0] in inherited else text
@@ -71,7 +68,7 @@ def lines_in_force(answer: Mapping[str, Any]) -> dict[Line, str]:
 
 
 def effective_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the name and the settings with a value, without what only organisations have."""
+    """Settings with a value, without what only organisations have."""
     (name,) = [name for name in NAMES if name in answer]
     fields = {field: value for field, value in answer["configuration"].items() if value is not None}
     if name == "app_name":
@@ -103,7 +100,6 @@ def drawn_changes(changes: Sequence[LineChange]) -> Facts:
 
 
 def _lines(field: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the lines of one field."""
     if value is not None:
         several = _SEVERAL.get(field)
         if several is None:

@@ -1,7 +1,4 @@
-"""``pricekeeper doctor``: check a deployment, and say how to repair it.
-
-Each check is one line: OK, WARN (works, but needs attention) or FAIL, and what to do.
-"""
+"""``pricekeeper doctor``: check a deployment, and say how to repair it."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ top = typer.Typer()
 Level: TypeAlias = Literal["OK", "WARN", "FAIL"]
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-"""Mode bits of a file that give access to others."""
+"""Mode bits for others."""
 
 _STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of one check."""
+    """One line: OK, WARN (works, but needs attention) or FAIL."""
 
     name: str
     level: Level

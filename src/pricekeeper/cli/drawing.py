@@ -1,7 +1,4 @@
-"""Money, moments, bars and tables, formatted the same way by every command.
-
-A table never loses text, however narrow the terminal is. docs/style.md has the rules for numbers.
-"""
+"""Money, moments, bars and tables, formatted the same way by every command."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ STATUS_STYLES: Final[Mapping[str, str]] = {"NORMAL": "green", "TIGHT": "yellow",
 
 
 def plain(answer: Any) -> Any:
-    """An answer as the JSON that commands draw and print."""
+    """An answer as the printed JSON."""
     import msgspec  # noqa: PLC0415  # --help needs none
 
     return msgspec.to_builtins(answer)
@@ -85,7 +82,7 @@ class Section:
 
 
 def done(what: str, after: str = "") -> Text:
-    """Confirm an action in one line, and name the next step in another."""
+    """Confirm an action, and name the next step."""
     line = Text.assemble(("✓ ", "green"), what)
     if after:
         line.append(f"\n  {after}", "dim")
@@ -93,50 +90,50 @@ def done(what: str, after: str = "") -> Text:
 
 
 def moment(text: str) -> str:
-    """Format an RFC 3339 time, always in UTC: ``2026-01-23 15:30:45 UTC``."""
+    """An RFC 3339 time in UTC: ``2026-01-23 15:30:45 UTC``."""
     return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def minute(text: str | None) -> str:
-    """Format a time for a column whose heading says UTC; ``never`` if there is none."""
+    """A time for a UTC column; ``never`` if there is none."""
     return "never" if text is None else moment(text)[:16]
 
 
 def as_of(text: str | None) -> str:
-    """Say how old counted numbers are. Calls in flight are not in them."""
+    """The age of counted numbers, without calls in flight."""
     return f"as of {moment(text)}" if text else "nothing was counted yet"
 
 
 def percent(pct: float) -> str:
-    """Format a used percentage, rounded up, so that it never looks better than it is."""
+    """A used percentage, rounded up."""
     return f"{math.ceil(round(pct * 10, 6)) / 10:.1f} %"
 
 
 def used_pct(budget: Mapping[str, Any]) -> float:
-    """Return the used part of a budget in percent: spent, held and unsettled."""
+    """Spent, held and unsettled, in percent."""
     limit = budget["limit_usd_micros"]
     used = limit - budget["remaining_usd_micros"]
     return FULL_PCT * used / limit if limit else float(FULL_PCT)
 
 
 def tag_words(tags: Mapping[str, str]) -> str:
-    """Format tags as the command line takes them: ``team:red  feature:search``."""
+    """Tags as on the command line: ``team:red  feature:search``."""
     return "  ".join(f"{name}:{value}" for name, value in tags.items())
 
 
 def more_after(answer: Mapping[str, Any]) -> list[Text]:
-    """Say how to read the next page, if there is one."""
+    """How to read the next page, if any."""
     return [Text(f"more: --after {answer['next']}", "dim")] if answer.get("next") else []
 
 
 def frozen_since(frozen: Mapping[str, str]) -> Text:
-    """Format a freeze: its scope, start and reason."""
+    """A freeze's scope, start and reason."""
     whole = "its organisation, " if frozen["scope"] == "ORG" else ""
     return Text.assemble((f"{whole}since {moment(frozen['at'])}: ", "red"), frozen["reason"])
 
 
 def rate_limits(limits: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
-    """Format rate limits as the command line takes them."""
+    """Rate limits as on the command line."""
     return "  ".join(
         f"{label}:{name}={rate(limit)}"
         for label, named in limits.items()
@@ -165,7 +162,7 @@ def budget_terms(budget: Mapping[str, Any], money: Callable[[int], str]) -> str:
 
 
 def rate(limit: Mapping[str, int]) -> str:
-    """Format a token bucket as the command line takes it."""
+    """A token bucket as on the command line."""
     period = f"{limit['refill_amount']}/{duration(limit['refill_period_ms'])}"
     if limit["capacity"] == limit["refill_amount"]:
         return period
@@ -173,7 +170,7 @@ def rate(limit: Mapping[str, int]) -> str:
 
 
 def duration(milliseconds: int) -> str:
-    """Format a duration in the largest unit that it is a whole number of."""
+    """A duration in its largest whole unit."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if milliseconds % size == 0:
             return f"{milliseconds // size}{unit}"
@@ -181,12 +178,12 @@ def duration(milliseconds: int) -> str:
 
 
 def to_paste(command: str) -> Text:
-    """Format a command to copy."""
+    """A command to copy."""
     return Text(command, "bold")
 
 
 def _program() -> str:
-    """Return the program's name, or its path if it is not in ``$PATH``."""
+    """The program's name, or its path outside ``$PATH``."""
     called = sys.argv[0]
     if "/" not in called or Path(called).name != PROGRAM or shutil.which(PROGRAM) is not None:
         return PROGRAM
@@ -194,7 +191,7 @@ def _program() -> str:
 
 
 def claim_hint(retrieval: Mapping[str, Any] | None) -> list[RenderableType]:
-    """Say how to claim a new secret, if there is one to claim."""
+    """How to claim a new secret, if there is one."""
     if retrieval is None:
         return []
     until = moment(retrieval["expires_at"])
@@ -212,7 +209,7 @@ class Column:
     heading: str
     is_number: bool
     wraps: bool
-    """Whether its text may be wrapped between words."""
+    """Between words."""
     least_width: int = 0
 
 
@@ -220,19 +217,18 @@ class Column:
 class Listing:
     """A table that fits its terminal without losing text.
 
-    In a narrow terminal the columns that wrap shrink to their longest word. If that is not enough,
-    bars are left out. If that is not enough either, each cell gets its own line.
+    Narrow terminals shrink wrapping columns, then drop bars, then give each cell a line.
     """
 
     columns: Sequence[Column]
     _rows: list[list[RenderableType] | None] = field(default_factory=list)
 
     def add_row(self, *cells: RenderableType) -> None:
-        """Add a row. A string is never read as markup."""
+        """A string is never read as markup."""
         self._rows.append([Text(harmless(one)) if isinstance(one, str) else one for one in cells])
 
     def add_section(self) -> None:
-        """Draw a line between the rows before and after."""
+        """Draw a line here."""
         self._rows.append(None)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -244,7 +240,7 @@ class Listing:
         yield from self.without_bars().stack()
 
     def without_bars(self) -> Listing:
-        """Return the table without columns that have no text."""
+        """Without columns that have no text."""
         rows = [row for row in self._rows if row is not None]
         kept = [
             number
@@ -257,7 +253,7 @@ class Listing:
         )
 
     def fit(self, console: Console, options: ConsoleOptions) -> list[int] | None:
-        """Compute the column widths; ``None`` if the columns do not fit."""
+        """The column widths; ``None`` if they do not fit."""
         whole = options.update(width=PIPE_WIDTH, no_wrap=False)
         ranges = [self._range(console, whole, number) for number in range(len(self.columns))]
         widths = [
@@ -282,7 +278,6 @@ class Listing:
         return Measurement(least, max(least, *(one.maximum for one in found)))
 
     def as_table(self, widths: Sequence[int]) -> Table:
-        """Build Rich's table with these column widths."""
         made = Table(
             box=box.SIMPLE_HEAD,
             header_style="bold",
@@ -305,7 +300,7 @@ class Listing:
         return made
 
     def stack(self) -> Iterator[Text]:
-        """Draw each cell on its own line. A cell without a heading joins the line before it."""
+        """Draw each cell on its own line; one without a heading joins the line before."""
         width = max(len(column.heading) for column in self.columns)
         for number, row in enumerate(row for row in self._rows if row is not None):
             if number:

@@ -106,7 +106,7 @@ _FIXES: Final[Mapping[str, str]] = {
     "PAYLOAD_TOO_LARGE": "split it into smaller requests",
     "INTERNAL": "look for the request's id in the log of the service",
 }
-"""The next step for each code, unless the error has a better one."""
+"""For each code, unless the error has a better one."""
 
 _Found = TypeVar("_Found")
 
@@ -118,13 +118,13 @@ class MisusedError(PriceKeeperError):
 
 
 class RefusedError(PriceKeeperError):
-    """Credentials are missing or are those of another client; the service was not asked."""
+    """Credentials are missing or foreign; the service was not asked."""
 
     code = "UNAUTHORIZED"
 
 
 def exit_code(error: PriceKeeperError) -> int:
-    """Return the exit code of an error, raised here or answered by a service."""
+    """The exit code of an error, raised here or by a service."""
     if isinstance(error, (MisusedError, SettingsError, DeploymentFileError)):
         return USAGE
     if isinstance(error, RefusedError):
@@ -140,7 +140,7 @@ def exit_code(error: PriceKeeperError) -> int:
 
 
 async def unless_missing(asked: Awaitable[_Found]) -> _Found | None:
-    """Return the answer, or ``None`` if it is not found."""
+    """The answer; ``None`` if not found."""
     try:
         return await asked
     except PriceKeeperError as error:
@@ -151,7 +151,7 @@ async def unless_missing(asked: Awaitable[_Found]) -> _Found | None:
 
 @contextmanager
 def hint_if_missing(hint: str) -> Iterator[None]:
-    """Add a hint to a "not found" error of the block."""
+    """Hint at a "not found" error of the block."""
     try:
         yield
     except PriceKeeperError as error:
@@ -161,7 +161,7 @@ def hint_if_missing(hint: str) -> Iterator[None]:
 
 
 def tell(error: PriceKeeperError, console: Console) -> None:
-    """Print one line: the code, what happened, and what to do next."""
+    """Print the code, what happened, and what to do next."""
     line = Text.assemble((_one_line(error.code), "bold red"), " ", _one_line(str(error)))
     if fix := fix_of(error):
         line.append(f"; {_one_line(fix)}", "dim")
@@ -169,7 +169,7 @@ def tell(error: PriceKeeperError, console: Console) -> None:
 
 
 def tell_unknown_settings(console: Console) -> None:
-    """Warn about environment variables that look like misspelt settings."""
+    """Warn about misspelt settings in the environment."""
     for warning in unknown_settings(os.environ):
         console.print(
             Text.assemble(("WARNING", "bold yellow"), " ", _one_line(warning)), soft_wrap=True
@@ -181,7 +181,7 @@ def _one_line(text: str) -> str:
 
 
 def fix_of(error: PriceKeeperError) -> str:
-    """Return the next step: the command's hint, or one made of the answer's details or code."""
+    """The next step, from a hint, the details or the code."""
     if notes := getattr(error, "__notes__", None):
         return "; ".join(notes)
     if isinstance(error, RefusedError):

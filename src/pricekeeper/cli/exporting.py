@@ -96,7 +96,7 @@ async def export(
 async def _note_exported(
     store: Any, clock: Any, settings: Settings, exporter: Exporter, day: str
 ) -> None:
-    """Tell the daily job that the day is exported, if all days before it are."""
+    """Tell the daily job of this day, if all earlier ones are exported."""
     from pricekeeper.export import DailyExports, ExportState  # noqa: PLC0415
 
     if await DailyExports(store, clock, settings).find_next_day(exporter) == day:
@@ -135,7 +135,7 @@ def _name(location: ExportLocation) -> str:
 
 @contextmanager
 def _shown_progress() -> Iterator[Observe]:
-    """Show the progress on one line of a terminal; in a pipe show nothing."""
+    """Show progress on one line of a terminal, not in a pipe."""
     if not sys.stderr.isatty():
 
         async def ignore(_: Progress) -> None:
@@ -178,7 +178,6 @@ def _answer(manifest: Manifest) -> dict[str, Any]:
 
 
 def _line(manifest: Manifest) -> Text:
-    """Draw one line for a day, with its problems."""
     sums = manifest.record_sums
     line = Text.assemble(
         ("✓ ", "green") if manifest.totals_equal_records else ("✗ ", "red"),

@@ -1,4 +1,4 @@
-"""``admin-keys``, ``whoami`` and ``keys``: keys of administrators, and the service's own."""
+"""``admin-keys``, ``whoami`` and ``keys``."""
 
 from __future__ import annotations
 
@@ -214,7 +214,6 @@ async def new_pepper(_: Settings) -> Output:
 
 
 def _printed(keyring: Keyring) -> Output:
-    """Print the keyring as JSON, with or without ``--json``."""
     import msgspec  # noqa: PLC0415
 
     from pricekeeper.tokens import dump_keyring  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``ledger rebuild`` and ``ledger check``: compare totals and budgets with the journal."""
+"""``ledger rebuild`` and ``ledger check``."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _picture(report: RebuildReport) -> RenderableType:
 
 
 def _changes(changes: Sequence[TotalChange]) -> list[RenderableType]:
-    """Draw one line for each account, and the number of other totals."""
+    """One line for each account, and the number of other totals."""
     rows = table(
         "account", "calls", "were", "spent", "was", numbers=["calls", "were", "spent", "was"]
     )

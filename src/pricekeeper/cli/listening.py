@@ -1,7 +1,6 @@
 """Where the service listens, and whether it sees the addresses of its callers.
 
-Behind an unnamed proxy every caller has the proxy's address, and shares its rate limits. ``serve``
-leaves a note of its address in the data folder, so that ``doctor`` can warn too.
+Callers behind an unnamed proxy share its rate limits. A note tells ``doctor``.
 """
 
 from __future__ import annotations
@@ -32,12 +31,11 @@ class Listening(msgspec.Struct, frozen=True):
 
     @property
     def is_exposed(self) -> bool:
-        """Whether other machines can reach it, and no setting names their proxy."""
+        """Other machines can reach it, and no setting names a proxy."""
         return not is_loopback(self.host) and self.trusted_proxies is None
 
     @property
     def warning(self) -> str:
-        """The warning about it."""
         return (
             f"the service listens on {self.host or 'every address'} and {TRUSTED_PROXIES} is not "
             "set: behind a load balancer or proxy all callers have its address, and share its "
@@ -56,7 +54,7 @@ def is_loopback(host: str) -> bool:
 
 
 def write_note(data_dir: Path, listening: Listening) -> None:
-    """Write the note, if the folder can be written to."""
+    """Write the note, if the folder allows it."""
     fresh = data_dir / f"{NOTE}.new"
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE)
@@ -68,7 +66,7 @@ def write_note(data_dir: Path, listening: Listening) -> None:
 
 
 def read_note(data_dir: Path) -> Listening | None:
-    """Read the note of the last start; ``None`` if it can't be read."""
+    """The last start's note; ``None`` if unreadable."""
     try:
         return msgspec.json.decode((data_dir / NOTE).read_bytes(), type=Listening)
     except (OSError, msgspec.DecodeError):

@@ -1,7 +1,6 @@
-"""Operations straight on the store: the same clients as for a service, over another transport.
+"""Operations straight on the store: the same clients, over another transport.
 
-The transport runs the use case of each operation in this process. A user who can open the store
-owns its contents, so the operator acts with the authority of the deployment. A service on the same
+The transport runs each use case in this process, with the deployment's authority. A service on the
 store sees a change within 30 seconds.
 """
 
@@ -34,9 +33,9 @@ _NEED_PEPPER: Final = names_of(
     *(ops.CLAIM_SECRET, ops.ISSUE_ORG_KEY, ops.CREATE_ADMIN_KEY, ops.ROTATE_ADMIN_KEY),
     *(ops.PUT_CHANNEL, ops.TEST_CHANNEL),
 )
-"""What hashes or encrypts a secret."""
+"""They hash or encrypt a secret."""
 _SETTINGS: Final = names_of(ops.PUT_ORG, ops.PUT_APP, ops.PATCH_ORG, ops.PATCH_APP)
-"""The use case checks these bodies, so that one error lists every mistake."""
+"""The use case checks these bodies, to list every mistake."""
 
 
 class LocalAsk(Ask):
@@ -56,7 +55,7 @@ class LocalAsk(Ask):
         self._policy: Policy | None = None
 
     async def read_policy(self) -> None:
-        """Read the policy of the client in the path."""
+        """The policy of the client in the path."""
         self._policy = await self.services.tenants.find_policy(*self.client)
 
     @property
@@ -84,7 +83,7 @@ class LocalAsk(Ask):
 
 
 class LocalTransport:
-    """Runs the use case of each operation; ``caller`` is the client that asks about itself."""
+    """Runs use cases; ``caller`` is a client that asks about itself."""
 
     def __init__(
         self, services: Services, *, has_pepper: bool, caller: Client | None = None
@@ -94,7 +93,7 @@ class LocalTransport:
         self._caller = caller
 
     async def send(self, request: Request) -> Any:
-        """The answer as plain JSON; raises what the use case raises."""
+        """The answer as JSON; raises what the use case raises."""
         operation = request.operation
         case = None if operation is None else USE_CASES.get(operation.name)
         if operation is None or case is None:
@@ -111,7 +110,7 @@ class LocalTransport:
         return msgspec.to_builtins(await case(ask))
 
     async def close(self) -> None:
-        """Leave the services open: they are closed by what has opened them."""
+        """The services are closed where they were opened."""
 
 
 class LocalBackend:
@@ -123,26 +122,24 @@ class LocalBackend:
         self.admin = Admin.over(LocalTransport(services, has_pepper=has_pepper))
 
     def keeper(self, client: Client, *, itself: bool = False) -> Api:
-        """One client's operations; the operator may act for any client."""
+        """The operator may act for any client."""
         del itself
         return self.reader(client)
 
     def reader(self, client: Client) -> Api:
-        """One client's data."""
         transport = LocalTransport(self._services, has_pepper=self._has_pepper, caller=client)
         return Api.over(transport, client)
 
 
 @asynccontextmanager
 async def open_local(settings: Settings, *, may_create: bool) -> AsyncIterator[LocalBackend]:
-    """Open the store for commands; secrets can be claimed where the service's pepper is."""
+    """Open the store; claiming secrets needs the service's pepper."""
     has_pepper_here = is_missing_file(settings) or has_pepper(settings)
     async with open_local_services(settings, may_create=may_create) as services:
         yield LocalBackend(services, has_pepper=has_pepper_here)
 
 
 def _body_of(operation: Operation[Any], given: Any) -> Any:
-    """The body as the use case takes it."""
     plain = msgspec.to_builtins(given)
     if operation.body is None or operation.name in _SETTINGS:
         return plain
@@ -150,7 +147,7 @@ def _body_of(operation: Operation[Any], given: Any) -> Any:
 
 
 def local_actor() -> str:
-    """The user that runs this command, as the operating system knows it."""
+    """The operating system's user."""
     try:
         return f"cli/{getpass.getuser().encode('utf-8', 'replace').decode()}"
     except (KeyError, OSError):  # a container may have a user without a name

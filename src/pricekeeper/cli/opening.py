@@ -1,7 +1,4 @@
-"""Open the store that the settings name, alone or with all services.
-
-Imports are made late, to keep ``--help`` quick.
-"""
+"""Open the store, alone or with all services. Imports are late, to keep ``--help`` quick."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ async def open_local_services(
 ) -> AsyncIterator[Services]:
     """Open everything that the service opens, without leaving new keys in the data folder.
 
-    A new store gets new keys and a new pepper, as at a first start. An existing store belongs to a
-    service with its own, so keys made here go to a temporary folder.
+    A new store gets new keys and a pepper. An existing one has a service's, so keys made here go to
+    a temporary folder.
     """
     from pricekeeper.bootstrap import open_services  # noqa: PLC0415
 
@@ -44,7 +41,7 @@ async def open_local_services(
 
 
 def has_pepper(settings: Settings) -> bool:
-    """Whether the service's pepper can be read here."""
+    """Whether the service's pepper can be read."""
     from pricekeeper.credentials.peppers import PEPPER_FILE  # noqa: PLC0415
 
     return settings.pepper is not None or (settings.data_dir / PEPPER_FILE).exists()
@@ -58,7 +55,7 @@ async def open_local_store(
     any_format: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Store]:
-    """Open the store alone. ``any_format`` skips the check of its format."""
+    """Open the store alone; ``any_format`` skips the check."""
     from pricekeeper.storage import open_store, require_format  # noqa: PLC0415
 
     if not may_create:
@@ -78,7 +75,7 @@ def _require_store(settings: Settings) -> None:
 
 
 def is_missing_file(settings: Settings) -> bool:
-    """Whether the store is a file that does not exist; opening it would create it."""
+    """Whether opening the store would create its file."""
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
             return not Path(path).exists()

@@ -1,7 +1,7 @@
 """Options and arguments of commands, and secrets that they take.
 
-Other users of a machine can read command lines (``ps``), and shells keep them. So a secret may also
-come from stdin (``-``, not shown on a terminal), from a file (``@FILE``) or from the environment.
+Other users can read command lines, so a secret may come from stdin (``-``), a file (``@FILE``) or
+the environment.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOW_TO_HIDE: Final = "- reads stdin, @FILE a file, since others can see command 
 
 
 def read_secret(given: str) -> str:
-    """Read the secret from stdin or the file that the text names, or return the text."""
+    """The secret, from stdin, a file or the text itself."""
     if given == STDIN:
         return _only_line(_from_stdin(), "stdin")
     if given.startswith(FILE_MARK):
@@ -63,7 +63,7 @@ def _from_file(path: str) -> str:
 
 
 def _only_line(text: str, where: str) -> str:
-    """Return the text without its last line break. Refuses a second line."""
+    """Without its line break; refuses a second line."""
     found = text.removesuffix("\n").removesuffix("\r")
     if not found or len(found) > LENGTH_MAX or "\n" in found:
         raise MisusedError(f"{where}: put the secret alone there, on one line")

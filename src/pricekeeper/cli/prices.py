@@ -1,4 +1,4 @@
-"""``pricekeeper prices``: the prices in force, and those of a source."""
+"""``pricekeeper prices``."""
 
 from __future__ import annotations
 
@@ -165,12 +165,11 @@ def _add_changes(rows: Listing, label: str, changes: Sequence[PriceChange], with
 
 
 def _price(micros: int | None) -> str:
-    """Format dollars per million tokens with all digits."""
     return "-" if micros is None else usd_exact(micros)
 
 
 def _passed_over(report: RefreshReport | CheckReport) -> Iterator[Text]:
-    """Draw one line for each model that was not compared, with the reason."""
+    """Each model that was not compared, with the reason."""
     for unmatched in report.unmatched:
         yield Text(f"{unmatched.label}: {unmatched.reason}", "yellow")
     for one in report.left_alone:

@@ -58,7 +58,7 @@ LISTENER_GRACEFUL_SECS: Final = 2
 FILES_MAX: Final = 65_536
 
 Application: TypeAlias = Callable[[OneWorker | None], Shell]
-"""Makes the application in the process that serves it."""
+"""Made in the process that serves it."""
 
 _log = structlog.get_logger(__name__)
 
@@ -72,10 +72,7 @@ def serve(
     demo: bool,
     console: Console,
 ) -> None:
-    """Check settings and store, then serve until stopped.
-
-    ``given`` has settings of the command line, which replace the environment's.
-    """
+    """Check settings and store, then serve. ``given`` has the command line's settings."""
     environment = {**os.environ, **{name: text for name, text in given.items() if text is not None}}
     with ExitStack() as opened:
         if demo:
@@ -93,7 +90,7 @@ def _serve(
     demo: bool,
     console: Console,
 ) -> None:
-    """Serve with these settings. ``opened`` closes what is opened here."""
+    """Serve; ``opened`` closes what is opened here."""
     settings = read_settings(environment)
     at = settings.metrics_address
     for_demo = demo and is_loopback(host)
@@ -124,7 +121,7 @@ def _serve(
 
 
 def _default_to_demo(environment: dict[str, str], opened: ExitStack) -> None:
-    """Use the demo's public key and metrics token, and a stand-in for Bedrock."""
+    """The demo's public key and metrics token, and a Bedrock stand-in."""
     environment.setdefault(PROVISIONING_KEY, DEMO_KEY)
     if environment[PROVISIONING_KEY] == DEMO_KEY:
         environment.setdefault(METRICS_TOKEN, DEMO_METRICS_TOKEN)
@@ -152,7 +149,7 @@ def _url_of(host: str, listening: socket.socket) -> str:
 
 
 def _places(settings: Settings, url: str, watching: socket.socket | None) -> Iterator[Text]:
-    """Print the URL of each part, and who may read it."""
+    """Print each part's URL, and who may read it."""
     if settings.serves_api and is_built():
         yield Text.assemble("the dashboard: ", (f"{url}/", "bold"))
     elif settings.serves_api:
@@ -178,7 +175,7 @@ def _metrics_place(settings: Settings, url: str, watching: socket.socket | None)
 
 
 async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console) -> None:
-    """Open everything once, so that a mistake is reported once and not by every worker."""
+    """Open everything once, so mistakes are reported once."""
     configure_logging("warning", for_good=False)  # a wait for the store is shown
     async with open_services(settings, store_wait_ms=STORE_WAIT_MS) as services:
         await require_administrator(services)
@@ -188,7 +185,7 @@ async def _prepare(settings: Settings, url: str, *, demo: bool, console: Console
 
 
 def _tell_exposure(settings: Settings, host: str, port: int, console: Console) -> None:
-    """Warn if the service can't see the addresses of its callers."""
+    """Warn if callers' addresses are hidden."""
     listening = Listening(host, port, settings.trusted_proxies)
     write_note(settings.data_dir, listening)
     if listening.is_exposed:
@@ -198,7 +195,7 @@ def _tell_exposure(settings: Settings, host: str, port: int, console: Console) -
 
 
 def _raise_file_limit() -> None:
-    """Raise the shell's limit of open files to what the machine allows."""
+    """Raise the limit of open files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -237,7 +234,7 @@ def _run_several(
     *,
     workers: int,
 ) -> None:
-    """Run workers as processes. They share their counters in a folder of files."""
+    """Run workers, which share counters in a folder."""
     folder = Path(tempfile.mkdtemp(prefix="pricekeeper-metrics-"))
     os.environ[MULTIPROCESS] = str(folder)
     listening.set_inheritable(True)
@@ -260,7 +257,7 @@ def _run_several(
 def _serve_metrics(
     settings: Settings, watched: Watched, listening: socket.socket, watching: socket.socket | None
 ) -> Iterator[None]:
-    """Serve metrics and health on a separate socket, in a thread."""
+    """Serve metrics and health in a thread."""
     if watching is None:
         yield
         return

@@ -1,8 +1,7 @@
 """Settings of organisations and apps from a YAML file, flags, or both.
 
-The file has the fields of the REST contract. A flag replaces its field of the file. Of quotas, rate
-limits and budgets it replaces the named entries and keeps the others, and a budget keeps the fields
-that the flag does not state. Flags take dollars, exact to the micro-dollar; files micro-dollars.
+The file has REST's fields and micro-dollars, flags have dollars. A flag replaces its field; of
+quotas, limits and budgets only the named entries; of a budget only stated fields.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class SettingsFile:
 
 
 def read_settings_file(path: str) -> SettingsFile:
-    """Read a settings file, or stdin for ``-``."""
+    """Read a file, or stdin for ``-``."""
     from pricekeeper.pricing.strict_yaml import InvalidYamlError, load_strict_yaml  # noqa: PLC0415
 
     try:
@@ -73,7 +72,7 @@ FileOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class AppFlags:
-    """Flags of apps, which organisations have too."""
+    """Flags of apps and organisations."""
 
     name: Annotated[str | None, option("--name", "Its name for people.")] = None
     order: Annotated[
@@ -109,7 +108,7 @@ class AppFlags:
     ] = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the REST contract; ``None`` where a flag is not given."""
+        """REST's fields; ``None`` without a flag."""
         return {
             "app_name": self.name,
             "model_ordering": parse_order(self.order),
@@ -143,7 +142,7 @@ class OrgFlags(AppFlags):
     )
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the REST contract; ``None`` where a flag is not given."""
+        """REST's fields; ``None`` without a flag."""
         shared = super().fields()
         return {
             "org_name": shared.pop("app_name"),
@@ -181,10 +180,9 @@ class Removals:
 def settings_patch(
     before: Mapping[str, Any], given: Mapping[str, Any], removals: Removals
 ) -> dict[str, Any]:
-    """Return the merge patch of what the flags name, for these settings.
+    """The merge patch of the flags for these settings.
 
-    If a flag changes an inherited quota or rate limit, the patch copies the other inherited entries
-    too, because an app has its own list or its organisation's.
+    If a flag changes an inherited quota or limit, the others are copied: an app's list is its own.
     """
     patch: dict[str, Any] = {name.replace("-", "_"): None for name in removals.settings or ()}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -212,7 +210,6 @@ def settings_patch(
 
 
 def _taken_over(inherited: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inherited entries with the change in them."""
     merged: dict[str, Any] = _merged(dict(inherited), dict(change))
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -227,7 +224,7 @@ def _gone_quotas(quotas: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
 def _gone_limits(
     limits: Mapping[str, Mapping[str, Any]], wanted: Sequence[str], kept: Collection[str]
 ) -> dict[str, dict[str, None] | None]:
-    """Return the limits to remove by label. A label with its last limit goes, unless ``kept``."""
+    """Limits to remove by label; a label's last removes it, unless ``kept``."""
     there = [f"{label}:{name}" for label, named in limits.items() for name in named]
     gone: dict[str, dict[str, None]] = {}
     for spelt in wanted:
@@ -254,7 +251,7 @@ def _absent(flag: str, name: str, there: Iterable[str]) -> MisusedError:
 
 
 def settings_body(file: SettingsFile | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a PUT: the file's fields, with the given flags over them."""
+    """A PUT's body: the file's fields, with flags over them."""
     body = {} if file is None else dict(file.fields)
     for name, value in given.items():
         if value is not None:
@@ -266,14 +263,13 @@ def settings_body(file: SettingsFile | None, given: Mapping[str, Any]) -> dict[s
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """Merge mappings; return the new value of anything else."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
     return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
 
 
 def _merged_budgets(old: Any, new: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Change the old budgets by the new ones of the same name, and append the others."""
+    """Change old budgets of the same name, append others."""
     changes = {budget["name"]: budget for budget in new}
     merged: list[Any] = []
     for budget in old if isinstance(old, list) else ():
@@ -289,12 +285,12 @@ def parse_order(text: str | None) -> list[str] | None:
 
 
 def parse_tag_keys(text: str | None) -> list[str] | None:
-    """Parse ``a,b``; an empty text is no tag."""
+    """Parse ``a,b``; empty is no tag."""
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_quotas(texts: Sequence[str] | None) -> dict[str, int] | None:
-    """Parse each ``LABEL=USD`` into micro-dollars by label."""
+    """Parse each ``LABEL=USD`` into micro-dollars."""
     if not texts:
         return None
     quotas: dict[str, int] = {}
@@ -335,14 +331,14 @@ def parse_budgets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
 
 
 def parse_enforcement(*, strict: bool, advisory: bool) -> str | None:
-    """Return the enforcement of quotas, if a flag states it."""
+    """The enforcement of quotas, if stated."""
     if strict and advisory:
         raise MisusedError("--strict and --advisory: give one of them")
     return "STRICT" if strict else "ADVISORY" if advisory else None
 
 
 def _micros(dollars: str) -> int | None:
-    """Parse dollars; ``None`` if it is no amount, or has more than six decimals."""
+    """Dollars; ``None`` for no amount, or over six decimals."""
     try:
         micros = Decimal(dollars) * _MICROS_PER_USD
         exact = micros.is_finite() and micros == int(micros) and micros >= 0
@@ -372,7 +368,7 @@ def parse_rate_limits(texts: Sequence[str] | None) -> dict[str, dict[str, Any]] 
 
 
 def settings_file(answer: Mapping[str, Any]) -> str:
-    """Write an answer as a file for ``put --file``; an app without inherited settings."""
+    """An answer as a file for ``put --file``, without what is inherited."""
     import yaml  # noqa: PLC0415
 
     name = "app_name" if "app_id" in answer else "org_name"

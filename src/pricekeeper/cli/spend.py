@@ -35,7 +35,7 @@ top = typer.Typer()
 
 RequestArgument = Annotated[str, argument("REQUEST_ID", "The id of a usage record.")]
 PAGES_MAX: Final = 100
-"""Pages without records that are skipped at most."""
+"""Empty pages that are skipped."""
 _END_HELP: Final = "2026-01-23, or a full hour such as 2026-01-23T15:00:00Z"
 
 
@@ -148,7 +148,6 @@ def _csv(answer: Mapping[str, Any], names: list[str]) -> Text:
 
 
 def _state(record: Mapping[str, Any]) -> Text:
-    """Mark failed, voided and correcting records."""
     voiding = "voided" if "voided_at" in record else "correction" if "voids" in record else ""
     failed = "" if record["status"] == "OK" else record["status"]
     return Text(" ").join(Text(*one) for one in ((failed, "red"), (voiding, "yellow")) if one[0])
@@ -223,7 +222,7 @@ def _between(one: Mapping[str, Any]) -> str:
 
 
 def _style(one: Mapping[str, Any]) -> str:
-    """Red if the limit will be reached, yellow if it may be."""
+    """Red if the limit will be reached, yellow if perhaps."""
     if "spent_at" in one:
         return STATUS_STYLES["EXCEEDED"]
     return STATUS_STYLES["TIGHT" if "spent_at_earliest" in one else "NORMAL"]

@@ -1,10 +1,7 @@
 """Consoles, and escapes for text from outside.
 
-Names, user agents, labels and answers of a service are text from outside. They are never read as
-Rich's markup, and their control characters are escaped, so that they can't move the cursor, change
-earlier lines or reverse text.
-
-Text is never cut. A terminal wraps a long line by itself, so a copy of it has no line break.
+Such text is never read as markup, and its control characters are escaped, so that it can't move the
+cursor or change earlier lines. Text is never cut or broken: a terminal wraps.
 """
 
 from __future__ import annotations
@@ -18,12 +15,12 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 PIPE_WIDTH: Final = 10_000
-"""Line width in a pipe."""
+"""In a pipe."""
 
 INDENT: Final = "  "
 _CONTROLS: Final = (*range(0x20), 0x7F, *range(0x80, 0xA0))
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-"""Characters that change the direction of text, and Unicode's line breaks."""
+"""They change the direction of text, or break lines."""
 _NEWLINE: Final = 0x0A
 
 
@@ -44,27 +41,26 @@ _ESCAPES_IN_JSON: Final = {
 
 
 def harmless(text: str) -> str:
-    """Escape the control characters of a text, line breaks too."""
+    """Escape control characters, line breaks too."""
     return text.translate(_ESCAPES)
 
 
 def is_harmless(text: str) -> bool:
-    """Whether the text has no control characters but line breaks."""
+    """No control characters but line breaks."""
     return text == text.translate(_ESCAPES_IN_LINES)
 
 
 def harmless_json(text: str) -> str:
-    """Write the control characters that JSON allows as JSON escapes."""
+    """Write JSON's control characters as escapes."""
     return text.translate(_ESCAPES_IN_JSON)
 
 
 class HarmlessConsole(Console):
-    """A console that escapes control characters in the text that it prints."""
+    """A console that escapes control characters."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Escape control characters in each segment."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -73,7 +69,7 @@ class HarmlessConsole(Console):
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Make a console as wide as the terminal; a pipe has no width."""
+    """As wide as the terminal; a pipe has no width."""
     stream = sys.stderr if stderr else sys.stdout
     has_width = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return HarmlessConsole(

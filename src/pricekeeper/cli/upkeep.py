@@ -1,4 +1,4 @@
-"""``aggregate``, ``migrate``, ``tables``, ``limits repair`` and ``spool``: upkeep."""
+"""``aggregate``, ``migrate``, ``tables``, ``limits repair`` and ``spool``."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def show_tables(settings: Settings) -> Output:
 
 
 async def find_tables(store: Store) -> dict[str, bool]:
-    """Find out which tables exist, by a read of each."""
+    """Read each table."""
     from pricekeeper.storage import Key  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
 

@@ -42,7 +42,7 @@ ORGS_MAX: Final = 1_000
 ORGS_DEFAULT: Final = 100
 _PAGE_MAX: Final = 100
 _EMPTY_PAGES_MAX: Final = 1_000
-"""Deleted organisations leave empty pages."""
+"""Deleted organisations leave them."""
 _DAY = ["%Y-%m-%d"]
 
 
@@ -139,7 +139,7 @@ async def reset_limits(
 
 
 def _day(answer: Mapping[str, Any], used: Mapping[str, float]) -> RenderableType:
-    """Draw a day. ``used`` has the percentages of strict quotas, calls in flight included."""
+    """A day; ``used`` has strict quotas' percentages, with calls in flight."""
     rows = table(
         "model", "spent", "quota", "", "used", "calls", "tokens in", "out",
         numbers=["spent", "quota", "calls", "tokens in", "out"],
@@ -168,7 +168,7 @@ def _day(answer: Mapping[str, Any], used: Mapping[str, float]) -> RenderableType
 
 
 def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
-    """Draw the spend by app, if each app has its own quotas."""
+    """Spend by app, if apps have their own quotas."""
     if not answer.get("apps"):
         return []
     rows = table("app", "spent", "", numbers=["spent"])
@@ -179,7 +179,7 @@ def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _footer(answer: Mapping[str, Any]) -> Text:
-    """Draw the model in use, and the age of the numbers."""
+    """The model in use, and the numbers' age."""
     line = Text(style="dim")
     if answer["current_active_model"] is not None:
         line.append(f"now in use: {answer['current_active_model']}")
@@ -215,9 +215,9 @@ def _days(answer: Mapping[str, Any], first: date, last: date) -> RenderableType:
 
 
 async def read_overview(backend: Backend, limit: int, after: str | None) -> dict[str, Any]:
-    """Read at most so many organisations with their apps; ``next`` is where the next page begins.
+    """Read organisations with their apps; ``next`` begins the next page.
 
-    It costs a request per organisation, and one per app where apps have their own quotas.
+    It costs a request per organisation, and one per app with its own quotas.
     """
     listed, behind = await _read_orgs(backend.admin, limit, after)
     orgs = [entry for org in listed if (entry := await _read_org(backend, org)) is not None]
@@ -238,7 +238,7 @@ async def _read_orgs(
 
 
 async def _read_org(backend: Backend, org: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Read an organisation and its apps; ``None`` if it was deleted meanwhile."""
+    """``None`` if it was deleted meanwhile."""
     org_id = org["org_id"]
     day = await _read_day(backend, org_id)
     if day is None:
@@ -281,7 +281,7 @@ def _totals(day: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_overview(overview: Mapping[str, Any]) -> RenderableType:
-    """Draw one row for each label of each client."""
+    """One row for each label of each client."""
     rows = table(
         "organisation", "app", "model", "spent", "quota", "", "",
         numbers=["spent", "quota"], wraps=["organisation", "app"],

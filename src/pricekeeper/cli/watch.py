@@ -1,8 +1,7 @@
-"""``pricekeeper watch``: an organisation's spend on a live screen, which the demo shows too.
+"""``pricekeeper watch``: an organisation's spend on a live screen.
 
-A frame costs one request for the organisation, and two per app that has quotas of its own and spent
-something today. Events below the table are the differences between frames. Times are in the
-organisation's zone, which the heading names.
+A frame costs one request, and two per app with quotas of its own and spend today. Events are
+differences of frames. Times are in the organisation's zone.
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ async def watch(
 
 
 async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> AsyncIterator[Output]:
-    """Yield the organisation's state forever.
-
-    After the first frame, a service or store that can't answer becomes an event on the screen.
-    """
+    """Yield the organisation's state forever; after the first frame, errors are events."""
     keeper, events = backend.reader(client_of(org, None)), list[Event]()
     answer = await _read(keeper)
     while True:
@@ -93,7 +89,7 @@ async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> Asy
 
 
 async def _read(keeper: Api) -> dict[str, Any]:
-    """Read the organisation's day, and the days and limits of its apps."""
+    """The organisation's day, and its apps' days and limits."""
     day, apps = plain(await keeper.usage(waits_for_limit=True)), {}
     for app_id in sorted(day.get("apps", ())):
         app = await exits.unless_missing(_read_app(keeper.of_app(app_id)))
@@ -119,7 +115,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], now: datetime) 
 
 
 def _clients(answer: Mapping[str, Any]) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Return the clients with quotas: the apps, or the organisation if they share its quotas."""
+    """The apps, or the organisation if they share its quotas."""
     return list(answer["apps"].items()) if answer["quota_scope"] == "APP" else [(_WHOLE, answer)]
 
 
@@ -160,7 +156,7 @@ def _row(who: str, day: Mapping[str, Any]) -> ScreenRow:
 
 
 def _local(clock: Clock, answer: Mapping[str, Any]) -> datetime:
-    """Return the organisation's time; UTC, if this machine does not know its zone."""
+    """In the organisation's time; UTC if its zone is unknown."""
     try:
         zone: tzinfo = ZoneInfo(answer["timezone"])
     except (OSError, ValueError, ZoneInfoNotFoundError):
@@ -172,9 +168,9 @@ PANEL_WIDTH: Final = 80
 WIDE: Final = 100
 EVENTS_SHOWN: Final = 8
 _BAR_WIDTHS: Final = (5, 10)
-"""In a terminal narrower than `WIDE`, and in a wider one."""
+"""Narrower than `WIDE`, and wider."""
 _FRAME: Final = 6
-"""Columns of the frame around a title."""
+"""Columns around a title."""
 _MARKS: Final = {
     "flip": ("↓", "yellow"),
     "denied": ("✗", "red"),
@@ -196,7 +192,6 @@ class Event:
     text: str
 
     def line(self) -> Text:
-        """Draw it on one line."""
         mark, style = _MARKS.get(self.kind, ("·", "dim"))
         who = harmless(f"{self.who:<14} ")
         return Text.assemble(
@@ -206,17 +201,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ScreenRow:
-    """One app, or an organisation whose apps share the quotas."""
+    """An app, or an organisation with shared quotas."""
 
     who: str
     label: str
-    """The model in use."""
     quotas: Mapping[str, tuple[float, str]]
-    """Used percentage and its style, by label."""
+    """Percentage and style, by label."""
     calls: int
     spent_usd_micros: int
     limits: str = ""
-    """The rate limit with the least left."""
+    """The one with the least left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +226,6 @@ class Frame:
 
     @property
     def heading(self) -> Text:
-        """The day's sums on one line."""
         calls = sum(row.calls for row in self.rows)
         spent = usd(self.spent_usd_micros)
         return Text.assemble(
@@ -282,7 +275,7 @@ def _use(use: tuple[float, str] | None, bar_width: int) -> tuple[RenderableType,
 
 
 def make_room(console: Console) -> None:
-    """Scroll earlier output away, so that frames don't overwrite it."""
+    """Scroll earlier output away, so it is not overwritten."""
     console.line(console.height)
 
 

@@ -1,13 +1,9 @@
-"""Python clients of the service, for apps and for administrators.
+"""Python clients of the service, for apps (`wrap`, keepers) and administrators (`Admin`).
 
 ::
 
     bedrock = pricekeeper.wrap(boto3.client("bedrock-runtime"))
     bedrock.converse(modelId="auto", messages=messages)
-
-`wrap` meters a client of the boto3 family. `PriceKeeper` and `AsyncPriceKeeper` are for calls made
-by hand, `Admin` is for provisioning, and `Api` has the REST operations. Errors are in
-`client.errors`.
 """
 
 from pricekeeper.client.admin import Admin

@@ -1,4 +1,4 @@
-"""Provisioning: organisations, apps, their credentials and overrides; containment; admin keys.
+"""Provisioning: organisations, apps, credentials, overrides, containment and admin keys.
 
 A write whose reply is lost raises `ReplyLostError`. Settings can be put again without harm. A lost
 retrieval token is replaced by rotating. Freezing, revoking and ending sessions can be repeated.
@@ -50,11 +50,11 @@ from pricekeeper.wire.spend import SpendAnswer
 A = TypeVar("A")
 E = TypeVar("E")
 PAGES_MAX: Final = 10_000
-"""Bounds the loop over pages: a list of more than a million entries is cut."""
+"""Bounds the loop over pages; longer lists are cut."""
 
 
 class Admin(Asking):
-    """What a key of an administrator allows; claiming a secret needs no key."""
+    """What an administrator's key allows. Claiming a secret needs no key."""
 
     def __init__(
         self,
@@ -70,13 +70,11 @@ class Admin(Asking):
 
     @classmethod
     def over(cls, transport: Transport) -> Self:
-        """An admin on another transport."""
         made = cls.__new__(cls)
         made._transport = transport  # noqa: SLF001  # its own constructor
         return made
 
     async def put_org(self, org_id: str, settings: Mapping[str, Any]) -> OrgAnswer:
-        """Create an organisation or replace its settings."""
         return await self._ask(ops.PUT_ORG, _org(org_id), body=settings)
 
     async def patch_org(
@@ -105,20 +103,15 @@ class Admin(Asking):
         return page.orgs, page.get("next")
 
     async def delete_org(self, org_id: str) -> None:
-        """Delete an organisation and its apps."""
         await self._ask(ops.DELETE_ORG, _org(org_id))
 
     async def put_app(self, org_id: str, app_id: str, settings: Mapping[str, Any]) -> AppAnswer:
-        """Create an app or replace what it overrides."""
         return await self._ask(ops.PUT_APP, _app(org_id, app_id), body=settings)
 
     async def patch_app(
         self, org_id: str, app_id: str, patch: Mapping[str, Any], *, if_unchanged: str | None = None
     ) -> AppAnswer:
-        """Change some of what an app overrides; ``None`` inherits it again.
-
-        ``if_unchanged`` is as in `patch_org`.
-        """
+        """Change some of what an app overrides, as in `patch_org`; ``None`` inherits it again."""
         named, headers = _app(org_id, app_id), _if_match(if_unchanged)
         return await self._ask(ops.PATCH_APP, named, body=patch, headers=headers)
 
@@ -146,11 +139,10 @@ class Admin(Asking):
         return await self._ask(ops.CLAIM_SECRET, {}, body={"token": token})
 
     async def issue_provisioning_key(self, org_id: str) -> ProvisioningKey:
-        """Give an organisation a provisioning key of its own; only this answer shows it."""
+        """Issue an organisation's provisioning key; only this answer shows it."""
         return await self._ask(ops.ISSUE_ORG_KEY, _org(org_id))
 
     async def withdraw_provisioning_key(self, org_id: str) -> None:
-        """Withdraw an organisation's own provisioning key."""
         await self._ask(ops.WITHDRAW_ORG_KEY, _org(org_id))
 
     async def set_override(
@@ -169,27 +161,23 @@ class Admin(Asking):
     ) -> CredentialsRevoked:
         """Revoke a client's secrets, sessions and tokens at once; `rotate` gives it a new secret.
 
-        With ``previous_only`` its present secret keeps working: the one before it, whose grace
-        still runs, and every token are revoked.
+        With ``previous_only`` the present secret keeps working.
         """
         body = {"reason": reason, "secrets": "PREVIOUS" if previous_only else "ALL"}
         return await self._ask_about_client(ops.REVOKE_CREDENTIALS, org_id, app_id, body=body)
 
     async def list_sessions(self, org_id: str, app_id: str | None = None) -> SessionList:
-        """The live sessions of a client."""
         return await self._ask_about_client(ops.LIST_SESSIONS, org_id, app_id)
 
     async def end_session(
         self, org_id: str, app_id: str | None = None, *, session_id: str, reason: str
     ) -> None:
-        """End one session of a client, and its tokens."""
         named = {"session_id": session_id}
         await self._ask_about_client(
             ops.END_SESSION, org_id, app_id, named, query={"reason": reason}
         )
 
     async def end_sessions(self, org_id: str, app_id: str | None = None, *, reason: str) -> None:
-        """End every session of a client, and all of its tokens."""
         await self._ask_about_client(ops.END_SESSIONS, org_id, app_id, query={"reason": reason})
 
     async def freeze(self, org_id: str, app_id: str | None = None, *, reason: str) -> FreezeAnswer:
@@ -228,10 +216,7 @@ class Admin(Asking):
         org_ids: Sequence[str] | None = None,
         expires_at: str | None = None,
     ) -> IssuedAdminKey:
-        """Create a key for an administrator; only this answer shows it.
-
-        ``org_ids`` are the organisations that it covers; ``None``: all.
-        """
+        """Create a key, shown only once. It covers ``org_ids``; ``None``: all."""
         given: dict[str, Any] = {"name": name, "role": role}
         if org_ids is not None:
             given["org_ids"] = list(org_ids)
@@ -249,15 +234,12 @@ class Admin(Asking):
         return await self._ask(ops.ROTATE_ADMIN_KEY, {"key_id": key_id}, body=body)
 
     async def delete_admin_key(self, key_id: str) -> None:
-        """Delete a key."""
         await self._ask(ops.DELETE_ADMIN_KEY, {"key_id": key_id})
 
     async def me(self) -> Me:
-        """What this key is, and what it may see."""
         return await self._ask(ops.GET_ME, {})
 
     async def spend(self, first: str, last: str, group_by: str = "") -> SpendAnswer:
-        """The spend of every client that the key covers, broken down."""
         query = {"from": first, "to": last, "group_by": group_by}
         return await self._ask(ops.GET_SPEND, {}, query=query)
 
@@ -269,37 +251,30 @@ class Admin(Asking):
         state: str | None = None,
         after: str | None = None,
     ) -> AlertList:
-        """A page of alerts, the newest first: of one organisation, or of all covered ones."""
+        """A page of alerts, newest first: of one organisation, or of all covered ones."""
         query = {"org_id": org_id, "kind": kind, "state": state, "after": after}
         return await self._ask(ops.LIST_ALERTS, {}, query=query)
 
     async def alert_channels(self, org_id: str | None = None) -> ChannelList:
-        """The channels of an organisation, or of the deployment."""
         return await self._ask_about_channels(ops.LIST_CHANNELS, org_id)
 
     async def put_alert_channel(
         self, org_id: str | None, name: str, channel: Mapping[str, Any]
     ) -> ChannelAnswer:
-        """Create a channel or change it."""
         return await self._ask_about_channels(ops.PUT_CHANNEL, org_id, name, body=channel)
 
     async def remove_alert_channel(self, org_id: str | None, name: str) -> None:
-        """Remove a channel."""
         await self._ask_about_channels(ops.DELETE_CHANNEL, org_id, name)
 
     async def test_alert_channel(self, org_id: str | None, name: str) -> TrialAnswer:
-        """Send a test through a channel."""
         return await self._ask_about_channels(ops.TEST_CHANNEL, org_id, name)
 
     async def audit(self, query: Mapping[str, str]) -> AuditList:
-        """A page of the changes by people and keys that the query selects."""
+        """A page of the audit log."""
         return await self._ask(ops.LIST_AUDIT, {}, query=query)
 
     def reader(self, client: Client) -> Api:
-        """Reads what a viewer may see of a client.
-
-        It uses the connections of this `Admin` and need not be closed.
-        """
+        """Reads what a viewer may see of a client, over these connections; do not close it."""
         return Api.over(self._transport, client)
 
     async def _ask_about_client(
@@ -310,7 +285,6 @@ class Admin(Asking):
         parameters: Mapping[str, str] | None = None,
         **more: Any,
     ) -> A:
-        """Ask for an operation on an organisation or on an app."""
         operation = pair.wide if app_id is None else pair.narrow
         named = _org(org_id) if app_id is None else _app(org_id, app_id)
         return await self._ask(operation, {**named, **(parameters or {})}, **more)
@@ -318,7 +292,6 @@ class Admin(Asking):
     async def _ask_about_channels(
         self, pair: Pair[A, A], org_id: str | None, name: str | None = None, body: Any = None
     ) -> A:
-        """Ask for an operation on channels of the deployment or of an organisation."""
         operation = pair.wide if org_id is None else pair.narrow
         named = {} if org_id is None else _org(org_id)
         if name is not None:

@@ -1,7 +1,4 @@
-"""Views of answers that apps act on; ``answer`` is the whole answer of the service.
-
-`Recorded`, `Captured` and `Lease` are the answers themselves.
-"""
+"""Views of answers that apps act on; ``answer`` is the whole answer of the service."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ Recorded = UsageAnswer
 Captured = CapturedAnswer
 Lease = Acquired
 AS_ASKED: Final = "NORMAL"
-"""The reason of a label that was asked for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,6 @@ class Selection:
 
     @classmethod
     def of(cls, answer: SelectionAnswer) -> Self:
-        """From the answer of the service."""
         model, guidance = answer.recommended_model, answer.client_guidance
         return cls(
             label=model.label,
@@ -66,7 +61,6 @@ class Settled:
 
     @classmethod
     def of(cls, entry_id: str, result: Mapping[str, Any]) -> Self:
-        """From one result of a batch."""
         return cls(
             entry_id,
             duplicate=result["status"] == "duplicate",
@@ -96,7 +90,6 @@ class Authorization:
 
     @classmethod
     def of(cls, answer: AuthorizedAnswer) -> Self:
-        """From the answer of the service."""
         return cls(
             answer.authorization_id or "",
             label=answer.model.label,

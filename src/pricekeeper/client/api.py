@@ -1,8 +1,6 @@
 """The operations of an app or organisation, on the caller's event loop.
 
-`PriceKeeper` and `AsyncPriceKeeper` are built on this. A request of an app is sent again if its
-reply is lost: usage, leases, adjustments and authorizations have their ids, so nothing happens
-twice.
+An app's request whose reply is lost is sent again: ids keep it from counting twice.
 """
 
 from __future__ import annotations
@@ -44,9 +42,8 @@ ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
 class Api(Asking):
     """One client of the service: an app, or an organisation, which may act for its apps.
 
-    ``app_id`` names the app that an organisation acts for. ``outside_slots`` takes tokens that
-    need no session, so that any number of processes can share one client's credentials. Use it as
-    an async context manager, or call `close`: that ends the session.
+    ``app_id`` names the app that an organisation acts for. ``outside_slots`` takes tokens without a
+    session, so any number of processes can share the credentials. `close` ends the session.
     """
 
     def __init__(
@@ -81,7 +78,6 @@ class Api(Asking):
 
     @classmethod
     def over(cls, transport: Transport, client: Client) -> Self:
-        """A keeper on another transport, which knows the credentials."""
         made = cls.__new__(cls)
         made.tokens = None
         made._begin(transport, client, SystemClock())  # noqa: SLF001  # its own constructor
@@ -95,10 +91,9 @@ class Api(Asking):
         self._keep_until_ms = 0
 
     async def select(self, *, force_check: bool = False) -> Selection:
-        """The model to call now; the last answer is used for as long as it says.
+        """The model to call now; the last answer is reused for as long as it says.
 
-        ``force_check`` sums the counters now. `QuotaSpentError` if there is no model today,
-        `ClientFrozenError` if an administrator has frozen the app.
+        ``force_check`` sums the counters now. Raises `QuotaSpentError` or `ClientFrozenError`.
         """
         now_ms = self._clock.monotonic_ms()
         if self._selected is not None and now_ms < self._keep_until_ms and not force_check:
@@ -168,10 +163,10 @@ class Api(Asking):
         dry_run: bool = False,
         **more: Unpack[AuthorizeFields],
     ) -> Authorization:
-        """Ask whether a call may be made and with which model, and hold its maximum cost.
+        """Authorize a call: choose its model and hold its maximum cost; else raise `DeniedError`.
 
-        ``input_tokens`` is an upper bound of the whole prompt. `DeniedError` lists everything that
-        denies the call. The same ``authorization_id`` again is the same grant.
+        ``input_tokens`` is an upper bound of the whole prompt. The same ``authorization_id`` again
+        is the same grant.
         """
         body = {
             "input_tokens": input_tokens,
@@ -188,8 +183,8 @@ class Api(Asking):
     async def label_of(self, model: str) -> str | None:
         """The label of a Bedrock model id in any spelling; ``None`` if it is not known.
 
-        `RejectedError` if the service knows no such model. It tries an authorization, which holds
-        nothing; a denial also names the label.
+        It tries an authorization, which holds nothing. `RejectedError` if the service knows no such
+        model.
         """
         try:
             return (await self.authorize(1, 1, model=model, dry_run=True)).label
@@ -216,7 +211,7 @@ class Api(Asking):
         return answer
 
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
-        """Return everything that an authorization holds: the model was never reached."""
+        """Return everything that an authorization holds."""
         await self._report(ops.VOID, {} if reason is None else {"reason": reason}, authorization_id)
 
     async def extend(self, authorization_id: str, hold_secs: int) -> AuthorizationAnswer:
@@ -232,7 +227,7 @@ class Api(Asking):
     async def authorizations(
         self, *, status: str | None = None, after: str | None = None
     ) -> AuthorizationList:
-        """A page of the authorizations that are open or unsettled, the newest first."""
+        """A page of the open or unsettled authorizations, newest first."""
         query = {"status": status, "after": after}
         return await self._of_client(ops.LIST_AUTHORIZATIONS, query=query)
 
@@ -253,7 +248,7 @@ class Api(Asking):
     ) -> AggregateAnswer:
         """The totals of a day, today by default; an organisation's include all of its apps.
 
-        With ``waits_for_limit`` a 429 is waited out, a few times: for a caller that reads many.
+        ``waits_for_limit`` waits out a 429, a few times.
         """
         if day is None:
             return await self._of_client(ops.READ_TODAY, waits_for_limit=waits_for_limit)
@@ -274,7 +269,7 @@ class Api(Asking):
         tag: str | None = None,
         after: str | None = None,
     ) -> UsageList:
-        """A page of single usage records, the newest first; it may be empty and have a next.
+        """A page of usage records, newest first; an empty page may have a next one.
 
         ``tag`` is ``KEY:VALUE``, or ``KEY:`` for records without the tag or with an empty value.
         """
@@ -299,11 +294,7 @@ class Api(Asking):
         return Api.over(self._transport, Client(self._client.org_id, parse_app_id(app_id)))
 
     def _note_quota(self, label: str | None, recorded: UsageAnswer) -> None:
-        """Forget the selection if a quota that it was made by has become tight, or is spent.
-
-        One that was tight already is kept for its time, which is short: otherwise every call would
-        ask.
-        """
+        """Forget the selection when a quota that it was made by becomes tight or is spent."""
         selected = self._selected
         if selected is None or label not in (None, selected.label):
             return
@@ -316,7 +307,6 @@ class Api(Asking):
         parameters: Mapping[str, str] | None = None,
         **more: Any,
     ) -> A:
-        """Ask for an operation of this client."""
         org_id, app_id = self._client
         named = {"org_id": str(org_id), **(parameters or {})}
         if isinstance(stated, Pair):

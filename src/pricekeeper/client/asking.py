@@ -19,7 +19,7 @@ _OK: Final = 200
 
 
 class Asking:
-    """What `Admin` and `Api` share: a transport, and operations that go over it."""
+    """What `Admin` and `Api` share: operations over a transport."""
 
     _transport: Transport
 
@@ -33,10 +33,7 @@ class Asking:
         headers: Mapping[str, str] | None = None,
         waits_for_limit: bool = False,
     ) -> A:
-        """Ask for an operation; what is ``None`` in the query is left out.
-
-        Raises `UnavailableError` for an answer that is not one of this service.
-        """
+        """Ask for an operation. `UnavailableError` for an answer that is not the service's."""
         given = {name: text for name, text in (query or {}).items() if text is not None}
         request = Request(
             operation.method,
@@ -59,7 +56,7 @@ class Asking:
             raise UnavailableError(ServiceProblem(_OK, _UNEXPECTED, detail)) from error
 
     async def close(self) -> None:
-        """End the session, if there is one, and close the connections."""
+        """End the session, if any, and close the connections."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -70,12 +67,12 @@ class Asking:
 
 
 def expand(path: str, parameters: Mapping[str, str]) -> RequestPath:
-    """The path of an operation with these parameters; see `path_of`."""
+    """The path of an operation; see `path_of`."""
     return path_of(*(parameters[name] if name else text for text, name in _segments(path)))
 
 
 @functools.cache
 def _segments(path: str) -> tuple[tuple[str, str], ...]:
-    """The segments of an operation's path, each with the name of the parameter that it is."""
+    """Each segment of the path, with the name of its parameter."""
     parts = path.removeprefix("/").split("/")
     return tuple((part, part.strip("{}") if part.startswith("{") else "") for part in parts)

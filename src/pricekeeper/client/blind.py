@@ -1,12 +1,9 @@
 """Calls that are allowed while the service can't be reached, if the app chose that.
 
-- ``allow`` lets a call through if its model id is known. ``auto`` and labels are known after any
-  process of the app has reached the service.
-- ``allow-within`` also requires that the call fits into an allowance and into what the budgets had
-  left.
+- ``allow`` requires a known model; ``auto`` and labels are known once the service was reached.
+- ``allow-within`` also requires that the call fits into an allowance and the budgets' rest.
 
-Usage is recorded with a tag when the service is back. A call that the service itself refused when
-it was last asked is not allowed.
+Usage is recorded with a tag later. A call that the service itself last refused is denied.
 """
 
 from __future__ import annotations
@@ -31,13 +28,11 @@ from pricekeeper.tags import BLIND_TAG
 from pricekeeper.values import new_request_id
 
 OPEN_MAX: Final = 10_000
-"""Blind calls that are known by their id; then the oldest is forgotten. Under ``allow-within``,
-further calls are not allowed while so many are unreported."""
+"""Blind calls known by id; further ones push out the oldest, or are denied (``allow-within``)."""
 MODELS_MAX: Final = 256
-"""Spellings of models that are known; then the oldest is forgotten."""
+"""Known spellings of models; then the oldest is forgotten."""
 PROMPT_TOKENS_MAX: Final = 1_000_000
-"""The context window of most models, used for longer prompts and unknown lengths. The service
-refuses a record of more than ten times the model's own window."""
+"""Most models' window, for longer or unknown prompts. The service refuses ten times a window."""
 LOCK_TRIES: Final = 50
 LOCK_PAUSE_MS: Final = 2
 
@@ -45,7 +40,7 @@ _log = logging.getLogger("pricekeeper")
 
 
 class BlindCalls:
-    """The blind calls of one process. Lives on one event loop."""
+    """The blind calls of one process, on one event loop."""
 
     def __init__(self, configuration: KeeperSettings, clock: Clock, memory: Memory) -> None:
         self._configuration = configuration
@@ -54,7 +49,6 @@ class BlindCalls:
         self._snapshot: Snapshot | None = None
         self._is_refused = False
         self._labels: BoundedCache[str, str] = BoundedCache(MODELS_MAX)
-        """The label of each authorized model, by the requested spelling."""
         self._open: BoundedCache[str, tuple[Authorization, Mapping[str, str]]] = BoundedCache(
             OPEN_MAX
         )
@@ -62,12 +56,11 @@ class BlindCalls:
         """Maximum cost of each blind call that no snapshot includes yet."""
         self._untold_usd_micros = 0
         self._told: set[str] = set()
-        """Those of them that the service knows by now."""
+        """Those that the service knows by now."""
         self._has_explained = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether this process knows what the service allows."""
         return self._snapshot is not None
 
     def note_authorization(self, model: str, authorization: Authorization) -> None:
@@ -94,7 +87,7 @@ class BlindCalls:
         await self._remember(self._snapshot, is_refused=False)
 
     async def learn_refusal(self, *, of_app: bool) -> None:
-        """Note that the service allows nothing: to the whole app, or to these credentials only."""
+        """Note that the service refuses the whole app, or only these credentials."""
         self._is_refused, self._snapshot = True, None
         if of_app:
             await self._remember(None, is_refused=True)
@@ -128,14 +121,12 @@ class BlindCalls:
         return allowed
 
     def settled(self, authorization_id: str, usage: Mapping[str, Any]) -> SpoolEntry | None:
-        """The entry for the usage of a blind call with this id; ``None`` if there is none."""
         found = self._open.get(authorization_id)
         return None if found is None else self.entry(found[0], usage, found[1])
 
     def entry(
         self, allowed: Authorization, usage: Mapping[str, Any], tags: Mapping[str, str] | None
     ) -> SpoolEntry:
-        """The entry for the usage of a blind call: a usage record of its own."""
         now_ms = self._clock.now_ms()
         body = {
             "model_label": allowed.label,
@@ -149,10 +140,7 @@ class BlindCalls:
         return authorization_id in self._open
 
     def _find(self, snapshot: Snapshot | None, model: str) -> tuple[str, str] | None:
-        """The label and id of a model.
-
-        If the label is unknown, the id is recorded in its place until the service names the label.
-        """
+        """The label and id of a model. An unknown label is replaced by the id until it is known."""
         found = None if snapshot is None else snapshot.find(model)
         if found is not None:
             return found
@@ -172,7 +160,7 @@ class BlindCalls:
         )
 
     async def _take(self, snapshot: Snapshot, allowed: Authorization, input_tokens: int) -> bool:
-        """Take the maximum cost from the allowance and from what the budgets had left."""
+        """Take the maximum cost from the allowance and the budgets' rest."""
         most = allowed.max_output_tokens
         prompt = min(input_tokens, PROMPT_TOKENS_MAX)
         worst = snapshot.worst_case_usd_micros(allowed.label, prompt, most)
@@ -205,7 +193,7 @@ class BlindCalls:
         return True
 
     async def _remember(self, snapshot: Snapshot | None, *, is_refused: bool) -> None:
-        """Store the snapshot for other processes, less what this one has spent since."""
+        """Store the snapshot for other processes, less this one's spend since."""
         if snapshot is not None and snapshot.remaining_usd_micros is not None:
             left = snapshot.remaining_usd_micros - self._untold_usd_micros
             snapshot = snapshot.with_at_most(left)
@@ -218,7 +206,6 @@ class BlindCalls:
             await self._clock.sleep_ms(LOCK_PAUSE_MS)
 
     def _explain(self, model: str) -> None:
-        """Log once why the chosen mode does not help."""
         if not self._has_explained:
             self._has_explained = True
             _log.warning(

@@ -10,12 +10,9 @@
         )
         call.used(reply)
 
-At its start the block asks for an authorization; `DeniedError` lists what denies it. At its end the
-usage goes into the spool, without waiting for the service.
-
-If the block ends without usage, the hold is returned only if Bedrock refused the call before any
-output (see `bedrock.refusals`). Otherwise the bill is unknown: the hold stays, and is charged when
-it expires.
+The block authorizes at its start; its usage goes into the spool at its end, without waiting.
+Without usage, the hold is returned only if Bedrock refused the call before any output. Otherwise
+the bill is unknown: the hold stays, and is charged when it expires.
 """
 
 from __future__ import annotations
@@ -57,19 +54,16 @@ class ModelCall:
 
     @property
     def authorization(self) -> Authorization:
-        """The decision and the hold."""
         if self._authorization is None:
             raise InvalidValueError("call", "is used in a `with` block")
         return self._authorization
 
     @property
     def label(self) -> str:
-        """The label of the model to call."""
         return self.authorization.label
 
     @property
     def model_id(self) -> str:
-        """The Bedrock id of the model to call."""
         return self.authorization.model_id
 
     @property
@@ -78,10 +72,7 @@ class ModelCall:
         return self.authorization.max_output_tokens
 
     def used(self, reply: Mapping[str, Any]) -> None:
-        """Report the usage with Converse's reply, or with an event of its stream.
-
-        Events without usage are ignored.
-        """
+        """Report the usage with Converse's reply, or an event of its stream; others are ignored."""
         event = reply.get("metadata", reply)
         usage = usage_of_converse(event) if isinstance(event, Mapping) else None
         if usage is not None:
@@ -128,7 +119,7 @@ class ModelCall:
         self._end(error)
 
     def _reset(self) -> None:
-        """Forget an earlier block: each is a call of its own."""
+        """Each block is a call of its own."""
         self._authorization = self._usage = None
         self._never_called = self.usage_unknown = False
 
@@ -146,7 +137,7 @@ class ModelCall:
             self._report_unknown(error)
 
     def _report_unknown(self, error: BaseException | None) -> None:
-        """Tell the caller: in a note on its error, or in an error of ours."""
+        """Note it on the caller's error, or raise ours."""
         if error is None:
             raise InvalidValueError("call", "has ended without usage: report it with call.used()")
         error.add_note(

@@ -1,4 +1,4 @@
-"""How a client behaves: one frozen value, from arguments or from the environment."""
+"""How a client behaves: one frozen value, from arguments and the environment."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class KeeperSettings:
     """How long a call may wait for the service."""
     on_unavailable: OnUnavailable = "deny"
     allowance_usd_micros: int | None = None
-    """For ``allow-within``: what may be spent per hour while the service can't be reached."""
+    """For ``allow-within``: spend per hour while the service can't be reached."""
     spool_dir: str | None = None
     max_output_tokens: int = MAX_OUTPUT_TOKENS
     """The longest answer of a call that states none."""
@@ -85,7 +85,6 @@ class KeeperSettings:
 
     @property
     def client(self) -> Client:
-        """The organisation and app that calls are made for."""
         client = parse_client_id(self.client_id)
         if self.app_id is None:
             return client
@@ -95,7 +94,7 @@ class KeeperSettings:
 
     @classmethod
     def read(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Self:
-        """Read settings from arguments, and missing ones from the environment."""
+        """Read arguments, and the environment for missing ones."""
         surroundings = os.environ if environment is None else environment
         values = {name: value for name, value in given.items() if value is not None}
         for field, name in _REQUIRED.items():

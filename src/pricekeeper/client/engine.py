@@ -1,12 +1,10 @@
 """The work of a keeper in one process, for callers on any thread or event loop.
 
-Requests to the service run on one thread with its own event loop, so callers need no loop and never
-block one. Every wait has a deadline. Reports of usage go into the spool at once, on the caller's
-thread, and to the service in the background.
+Requests run on one thread with its own event loop, and every wait has a deadline. Usage goes into
+the spool on the caller's thread, and to the service in the background.
 
 If the service does not answer, the breaker opens and the chosen mode applies: ``deny``, ``allow``,
-or ``allow-within`` an allowance. Calls that are allowed without the service are recorded with a
-tag.
+or ``allow-within`` an allowance.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ _log = logging.getLogger("pricekeeper")
 
 
 class Engine:
-    """A keeper's engine in one process. Every method may be called from any thread."""
+    """A keeper's engine in one process, for any thread."""
 
     def __init__(self, configuration: KeeperSettings, clock: Clock | None = None) -> None:
         self.configuration = configuration
@@ -70,7 +68,7 @@ class Engine:
         )
         self._clock = clock or SystemClock()
         self._failures = 0
-        """In a row; the breaker is open from the first one on."""
+        """In a row; the breaker opens at the first one."""
         self._blind = BlindCalls(configuration, self._clock, Memory(self.spool.folder))
         self._loop = LoopThread("pricekeeper")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,11 +79,11 @@ class Engine:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the breaker is open: the service does not answer, so callers do not wait."""
+        """Whether the breaker is open, so callers do not wait."""
         return self._failures > 0
 
     async def _begin(self) -> None:
-        """Create what belongs to the event loop, on that loop."""
+        """Create what belongs to the event loop."""
         given = self.configuration
         self.api = Api(
             given.url,
@@ -103,19 +101,17 @@ class Engine:
             self._start(self._keep_snapshot())
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine of this engine on its loop; `RuntimeError` if the engine is closed.
+        """Run a coroutine on the engine's loop; `RuntimeError` if the engine is closed.
 
         An authorization that arrives after its caller has given up is voided.
         """
         return self._loop.submit(work, self.take_back)
 
     def take_back(self, answer: object) -> None:
-        """Void an authorization whose caller is gone."""
         if isinstance(answer, Authorization) and answer.id:
             self.give_back(answer, "its caller was gone")
 
     async def ask(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await the service's answer, within the deadline."""
         if self.is_cut_off:
             work.close()
             raise BreakerOpenError(self.configuration.url)
@@ -141,10 +137,10 @@ class Engine:
         dry_run: bool = False,
         **more: Unpack[AuthorizeFields],
     ) -> Authorization:
-        """Authorize a call: choose its model and hold its maximum cost.
+        """Authorize a call: choose its model and hold its maximum cost; else raise `DeniedError`.
 
-        ``input_tokens`` is an upper bound of the whole prompt. `DeniedError` lists everything that
-        denies the call. The same ``authorization_id`` again returns the same grant.
+        ``input_tokens`` is an upper bound of the whole prompt. The same ``authorization_id`` again
+        returns the same grant.
         """
         if self.spool.is_full:
             raise SpoolFullError(self.configuration.url)
@@ -196,7 +192,7 @@ class Engine:
             self._tell(SpoolEntry("capture", authorization.id, dict(usage), self._clock.now_ms()))
 
     def give_back(self, authorization: Authorization, reason: str) -> None:
-        """Void the hold of a call that was not made, in the background."""
+        """Void the hold of a call that was not made."""
         if not authorization.is_blind:
             self.void(authorization.id, reason=reason)
 
@@ -208,8 +204,7 @@ class Engine:
     ) -> None:
         """Leave a call of unknown usage charged at its maximum.
 
-        The hold stays, and becomes unsettled when it expires. A blind call has no hold, so its
-        upper bound is recorded.
+        The hold stays until it expires. A blind call has no hold, so its upper bound is recorded.
         """
         if authorization.is_blind:
             most = {
@@ -221,7 +216,6 @@ class Engine:
             self.settle(authorization, most, tags)
 
     def void(self, authorization_id: str, *, reason: str = "") -> None:
-        """Release everything that an authorization holds, in the background."""
         body = {"reason": reason} if reason else {}
         if not self._blind.is_open(authorization_id):  # a blind call has no hold
             self._tell(SpoolEntry("void", authorization_id, body, self._clock.now_ms()))
@@ -235,8 +229,7 @@ class Engine:
     ) -> Settled | None:
         """Count what an authorized call used, once, and release its hold.
 
-        The report is written to the spool first. ``None`` if the service did not answer within the
-        deadline: then it is reported later.
+        It is spooled first. ``None`` if no answer came within the deadline: it is reported later.
         """
         body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
         blind = self._blind.settled(authorization_id, body)
@@ -255,8 +248,7 @@ class Engine:
     ) -> Settled | None:
         """Count what one call used, once: the same ``request_id`` again changes nothing.
 
-        The report is written to the spool first. ``None`` if the service did not answer within the
-        deadline: then it is reported later.
+        It is spooled first. ``None`` if no answer came within the deadline: it is reported later.
         """
         body: dict[str, Any] = {
             "model_label": model_label,
@@ -272,10 +264,7 @@ class Engine:
         )
 
     async def flush(self) -> int:
-        """Report everything that waits, within the deadline; returns how many entries are left.
-
-        If the breaker is open, this does not wait.
-        """
+        """Report everything that waits, unless the breaker is open; returns how many are left."""
         if not self.is_cut_off:
             try:
                 async with self._deadline():
@@ -295,7 +284,7 @@ class Engine:
             self.spool.close()
 
     def abandon(self) -> None:
-        """Leave everything to the process that this one was forked from."""
+        """After a fork: leave everything to the parent."""
         self.spool.abandon()
 
     async def _end(self) -> None:
@@ -347,7 +336,7 @@ class Engine:
             self._teller.resume()
 
     def _fail(self) -> None:
-        """Open the breaker, and probe the service in the background."""
+        """Open the breaker; probe in the background."""
         if not self.is_cut_off:
             _log.warning("the price keeper at %s does not answer", self.configuration.url)
         self._failures += 1
@@ -356,7 +345,7 @@ class Engine:
             self._start(self._probe())
 
     def _pause_ms(self) -> int:
-        """The pause before the service is asked again. It doubles with each failure."""
+        """The pause before the next probe. It doubles with each failure."""
         return BACKOFF.first_ms + BACKOFF.pause_ms(max(1, self._failures), secrets.randbelow)
 
     async def _probe(self) -> None:
@@ -369,7 +358,6 @@ class Engine:
             self._is_probing = False
 
     async def _try_once(self) -> None:
-        """Ask the service something that changes nothing."""
         try:
             async with self._deadline():
                 await self.api.budgets()
@@ -384,7 +372,7 @@ class Engine:
             self._note_answer()
 
     async def _keep_snapshot(self) -> None:
-        """Keep a snapshot of what the service allows, for when it can't be reached."""
+        """Keep what the service allows, for an outage."""
         while True:
             try:
                 await self._learn()

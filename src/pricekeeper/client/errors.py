@@ -1,4 +1,4 @@
-"""The errors of the client.
+"""The errors of the client. ``problem`` has the request id of the service's log.
 
 ::
 
@@ -16,8 +16,6 @@
         │   └── NoAnswerError    the deadline has passed
         ├── BreakerOpenError     it did not answer before; nothing was sent
         └── SpoolFullError       too many reports wait; nothing was sent
-
-Each has the service's ``problem``, with the request id for the service's log.
 """
 
 from __future__ import annotations
@@ -69,7 +67,6 @@ class RejectedError(ServiceError):
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
-        """Each field that was refused."""
         listed = self.problem.extras.get("errors", ())
         return tuple(FieldError(str(one["field"]), str(one["message"])) for one in listed)
 
@@ -79,19 +76,14 @@ class ForbiddenError(ServiceError):
 
 
 class ClientFrozenError(ForbiddenError):
-    """An administrator has frozen the organisation or the app. Retrying does not help.
-
-    It gets no model and no tokens. Usage can still be recorded, and leases settled.
-    """
+    """An administrator has frozen the organisation or app; usage can still be recorded."""
 
     @property
     def reason(self) -> str:
-        """The administrator's reason."""
         return str(self.problem.extras.get("reason", ""))
 
     @property
     def scope(self) -> str:
-        """``ORG`` or ``APP``."""
         return str(self.problem.extras.get("scope", ""))
 
     @property
@@ -109,7 +101,7 @@ class RateLimitedError(ServiceError):
 
     @property
     def violations(self) -> tuple[Violation, ...]:
-        """The exceeded limits. Entity and resource are empty: the caller knows them."""
+        """The exceeded limits, without entity and resource."""
         return tuple(
             Violation(
                 entity="",
@@ -134,7 +126,6 @@ class QuotaSpentError(ServiceError):
 
     @property
     def resets_at(self) -> str:
-        """That midnight (RFC 3339)."""
         return str(self.problem.extras.get("retry_after", ""))
 
 
@@ -161,17 +152,17 @@ class DeniedError(ServiceError):
 
     @property
     def denied_by(self) -> tuple[DeniedBy, ...]:
-        """Everything that denies it: raising exactly these would admit the call."""
+        """Raising exactly these would admit the call."""
         return msgspec.convert(self.problem.extras.get("denied_by", ()), tuple[DeniedBy, ...])
 
     @property
     def considered(self) -> tuple[Mapping[str, Any], ...]:
-        """The labels that were considered: ``label``, ``outcome`` and ``because``."""
+        """Each considered label: ``label``, ``outcome`` and ``because``."""
         return tuple(self.problem.extras.get("considered", ()))
 
     @property
     def by_speed(self) -> bool:
-        """Whether only rate limits deny it, so that it may be retried in a moment."""
+        """Whether only rate limits deny it: retry in a moment."""
         return all(one.kind == "LIMIT" for one in self.denied_by)
 
 

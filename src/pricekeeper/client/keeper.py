@@ -1,8 +1,7 @@
 """The client of an app, for programs with and without an event loop.
 
 `PriceKeeper` may be shared by any number of threads, and used after a fork. `AsyncPriceKeeper` has
-the same methods to await, on any event loop. The engine of the process does the work; each method
-is declared once, where it is implemented.
+the same methods to await. Each method is declared where it is implemented, in the engine.
 """
 
 from __future__ import annotations
@@ -29,17 +28,15 @@ from pricekeeper.errors import InvalidValueError
 P = ParamSpec("P")
 R = TypeVar("R")
 GRACE_SECS: Final = 5
-"""How much longer than the deadlines a caller waits for the engine's thread."""
+"""How much longer than the deadlines a caller waits."""
 TURNS: Final = 8
-"""Turns of the event loop before `close`. A loop ends a dropped async generator in two turns; a
-stream has two or three of them, nested."""
+"""Turns of the loop before `close`: a dropped async generator needs two; a stream nests three."""
 
 
 class Keeper:
-    """The base of both keepers: one engine in each process that uses them."""
+    """The base of both keepers: one engine per process."""
 
     _awaits: ClassVar[bool]
-    """Whether its methods are awaited."""
 
     def __init__(
         self,
@@ -80,7 +77,7 @@ class Keeper:
 
     @classmethod
     def beside(cls, other: Keeper) -> Self:
-        """The keeper for callers of the other kind; it shares the engine of ``other``."""
+        """A keeper of the other kind on the engine of ``other``."""
         made = cls.__new__(cls)
         made.configuration = other.configuration
         made._beside = other._beside or other  # noqa: SLF001 - its own
@@ -104,18 +101,17 @@ class Keeper:
 
     @property
     def settling_engine(self) -> Engine:
-        """The engine for a call in progress, even after `close`, so that its usage is not lost."""
+        """The engine for a call in progress, even after `close`: its usage is not lost."""
         of = self._beside or self
         return of._engine if of._engine is not None else of.engine  # noqa: SLF001 - of its own kind
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
         return self._is_closed if self._beside is None else self._beside.is_closed
 
     @property
     def untold(self) -> int:
-        """The number of entries that wait to be reported to the service."""
+        """The number of entries that wait to be reported."""
         engine = (self._beside or self)._engine  # noqa: SLF001 - of its own kind
         return 0 if engine is None else len(engine.spool)
 
@@ -131,7 +127,7 @@ class Keeper:
         model: str = "auto",
         **more: Unpack[AuthorizeFields],
     ) -> ModelCall:
-        """A model call inside its budget, in a ``with`` or ``async with`` block: `ModelCall`."""
+        """A model call inside its budget, for ``with`` or ``async with``."""
         most = max_output_tokens or self.configuration.max_output_tokens
         authorize = cast("Any", self).authorize  # each face has its own
         return ModelCall(
@@ -180,7 +176,7 @@ def _submit(engine: Engine, work: Coroutine[Any, Any, R]) -> Future[R]:
 
 
 def _give_up(engine: Engine, future: Future[Any]) -> None:
-    """Cancel work whose caller has left; a grant that it made meanwhile is returned."""
+    """Cancel work whose caller has left; its grant is returned."""
     if not future.cancel() and future.exception() is None:
         engine.take_back(future.result())
 
@@ -188,8 +184,6 @@ def _give_up(engine: Engine, future: Future[Any]) -> None:
 def _blocking(
     method: Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[PriceKeeper, P], R]:
-    """Make a blocking method of an engine's."""
-
     @wraps(method)
     def call(self: PriceKeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
         engine = self.engine
@@ -212,8 +206,6 @@ def _blocking(
 def _awaiting(
     method: Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[AsyncPriceKeeper, P], Coroutine[Any, Any, R]]:
-    """Make a method to await of an engine's."""
-
     @wraps(method)
     async def call(self: AsyncPriceKeeper, /, *args: P.args, **kwargs: P.kwargs) -> R:
         engine = self.engine
@@ -238,7 +230,7 @@ def _awaiting(
 def _asking(
     method: Callable[Concatenate[Api, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Engine, P], Coroutine[Any, Any, R]]:
-    """Make a method of the engine of an operation, within the deadline."""
+    """Make an engine's method of an operation, within the deadline."""
 
     @wraps(method)
     async def call(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -248,16 +240,12 @@ def _asking(
 
 
 async def _void(engine: Engine, authorization_id: str, *, reason: str = "") -> None:
-    """Return everything that an authorization holds: the model was never reached."""
+    """Return everything that an authorization holds."""
     engine.void(authorization_id, reason=reason)
 
 
 class PriceKeeper(Keeper):
-    """The service for programs without an event loop: for any thread, also after a fork.
-
-    Without arguments it reads ``PRICEKEEPER_URL``, ``PRICEKEEPER_CLIENT_ID`` and
-    ``PRICEKEEPER_CLIENT_SECRET``.
-    """
+    """The service for any thread, also after a fork. Settings: ``PRICEKEEPER_...`` variables."""
 
     _awaits = False
     authorize = _blocking(Engine.authorize)
@@ -279,7 +267,7 @@ class PriceKeeper(Keeper):
     usage_records = _blocking(_asking(Api.usage_records))
 
     def close(self) -> None:
-        """Report waiting entries, within the deadline. The next start reports the rest."""
+        """Report waiting entries, within the deadline; the next start reports the rest."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -312,7 +300,7 @@ class AsyncPriceKeeper(Keeper):
     usage_records = _awaiting(_asking(Api.usage_records))
 
     async def close(self) -> None:
-        """Report waiting entries, within the deadline. The next start reports the rest."""
+        """Report waiting entries, within the deadline; the next start reports the rest."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
         await asyncio.to_thread(self._close)
@@ -328,10 +316,7 @@ _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
 def flush_keepers(url: str) -> None:
-    """Report the waiting entries of every keeper of this process to a service.
-
-    It waits for them, and for streams that are read in the background, within the deadline.
-    """
+    """Report waiting entries and read streams of all keepers of a service, within the deadline."""
     for keeper in _keepers_of(url):
         engine = keeper._engine  # noqa: SLF001 - of this module
         if engine is not None and not keeper.is_closed:

@@ -1,8 +1,7 @@
-"""What is known of the service while it can't be reached, shared by all processes of an app.
+"""What is known of the service while it can't be reached, shared by an app's processes.
 
-It is a small file beside the spool, so that a process that starts during an outage knows what
-earlier ones have learnt. A write replaces the whole file, so readers need no lock. Writers of the
-allowance hold a lock on another file. Without a folder, each process remembers for itself.
+A small file beside the spool, replaced whole, so readers need no lock; writers of the allowance
+lock another file. Without a folder, each process remembers for itself.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Known(msgspec.Struct, frozen=True):
 
     snapshot: Snapshot | None = None
     is_refused: bool = False
-    """Whether the service allowed nothing when it was last asked."""
+    """Whether the service last allowed nothing."""
     allowance: Allowance = Allowance()
 
 
@@ -46,7 +45,7 @@ class Memory:
         self._folder = folder
         self._own = Known()
         self._is_behind = folder is None
-        """Whether the file is outdated, because it can't be written."""
+        """Whether the file can't be written."""
 
     def read(self) -> Known:
         if self._folder is None or self._is_behind:
@@ -65,10 +64,7 @@ class Memory:
             return self._own
 
     def write(self, known: Known) -> None:
-        """Replace the file, by a process that has it `locked`.
-
-        A process that is killed meanwhile leaves the old file.
-        """
+        """Replace the file, while it is `locked`. A killed process leaves the old file."""
         self._own = known
         if self._folder is None:
             return
@@ -88,7 +84,7 @@ class Memory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
-        """Lock the file against other processes; ``False`` if one of them holds the lock."""
+        """Lock the file; ``False`` if another process holds the lock."""
         if self._folder is None:
             yield True
             return

@@ -1,8 +1,6 @@
 """What the service last said, to price and bound calls while it can't be reached.
 
-`Snapshot` has the selected model and its prices, the labels of models, and what the hard budgets
-had left. `Allowance` is what may be spent per hour without the service. All processes of an app on
-one machine share it, so that a program that crashes and restarts does not get another one.
+All processes of an app on one machine share the hourly `Allowance`, so a restart does not renew it.
 """
 
 from __future__ import annotations
@@ -33,17 +31,16 @@ class Snapshot(msgspec.Struct, frozen=True):
     input_price_usd_micros_per_1m: int
     output_price_usd_micros_per_1m: int
     labels: Mapping[str, str]
-    """The label of each Bedrock model id."""
     hard: frozenset[str]
-    """The hard budgets that the model's calls are held against, by scope and name."""
+    """Hard budgets that hold for the model's calls, by scope and name."""
     remaining_usd_micros: int | None
-    """What is left of the tightest of them; ``None`` without one."""
+    """The least that is left; ``None`` without hard budgets."""
 
     @classmethod
     def of(
         cls, selection: SelectionAnswer, totals: AggregateAnswer, budgets: BudgetList
     ) -> Snapshot:
-        """From the answers about the selected model, the day's totals and the budgets."""
+        """From the selected model, the day's totals and the budgets."""
         model, pricing = selection.recommended_model, selection.pricing
         labels = {one.bedrock_model_id: label for label, one in totals.models.items()}
         labels[model.bedrock_model_id] = model.label
@@ -62,7 +59,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         )
 
     def find(self, model: str) -> tuple[str, str] | None:
-        """The label and id of a requested model, if both are known."""
+        """The label and id of a model, if both are known."""
         if model in (AUTO, self.label, self.model_id):
             return self.label, self.model_id
         if model in self.labels:
@@ -72,7 +69,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     def worst_case_usd_micros(
         self, label: str, input_tokens: int, output_tokens: int
     ) -> int | None:
-        """The maximum cost of a call; ``None`` if the prices of its label are unknown."""
+        """``None`` if the prices of its label are unknown."""
         if label != self.label:
             return None
         cost = input_tokens * self.input_price_usd_micros_per_1m
@@ -80,10 +77,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return -(-cost // _PER_MILLION)
 
     def after(self, budgets: Sequence[BudgetAfter]) -> Snapshot:
-        """The snapshot after an authorization that states what is left. It never grows.
-
-        The next snapshot shows what others release.
-        """
+        """The snapshot after an authorization. What is left only shrinks until the next one."""
         left = [one.remaining_usd_micros for one in budgets if _name(one) in self.hard]
         return self if not left else self.with_at_most(min(left))
 
@@ -96,10 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def is_model_id(model: str) -> bool:
-    """Whether a name is a Bedrock model id or ARN rather than a label.
-
-    Bedrock refuses an unknown id at no cost.
-    """
+    """Whether a name is a model id or ARN, not a label. Bedrock refuses unknown ids for free."""
     return model != AUTO and ("." in model or ":" in model)
 
 
@@ -111,7 +102,7 @@ HOUR_MS: Final = 3_600_000
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """How much of an hour's allowance is taken, counting the maximum cost of each call."""
+    """What is taken of an hour's allowance, at each call's maximum cost."""
 
     began_at_ms: int = 0
     """Start of the hour, by the machine's clock."""

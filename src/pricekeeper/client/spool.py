@@ -1,12 +1,11 @@
 """Reports that the service must still get, in a file that outlives the process.
 
-Captures, usage records and voids are appended here first, so a killed process loses none. Each
-process locks its own file in its client's folder. A file without a lock belongs to a process that
-has ended, and another takes its entries over. The service counts an entry once, however often it is
-reported.
+Entries are appended here first, so a killed process loses none. Each process locks its own file;
+another takes over the entries of a file without a lock. Reporting twice is harmless: the service
+counts once.
 
-Entries that the service refuses for good go into a second file for a person. No entry contains a
-secret or text of a prompt. `spool_files` has the file format.
+Entries that the service refuses for good go into a second file. No entry contains a secret or
+prompt text.
 """
 
 from __future__ import annotations
@@ -43,45 +42,40 @@ ENTRIES_MAX: Final = 20_000
 """Entries that may wait. Calls are refused earlier, so that calls under way fit."""
 ENTRIES_FULL: Final = ENTRIES_MAX - 2_000
 FILE_BYTES_MAX: Final = 8 << 20
-"""A longer file that consists mostly of reported entries is rewritten."""
+"""A longer file of mostly reported entries is rewritten."""
 
 _log = logging.getLogger("pricekeeper")
 
 
 class Spool:
-    """The entries of one process. Safe to use from any thread."""
+    """The entries of one process, for any thread."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        """``None`` if entries are kept in memory only."""
+        """``None``: in memory only."""
         # Reentrant: a finalizer may append while its thread holds the lock.
         self._lock = threading.RLock()
         self._pending: dict[int, SpoolEntry] = {}
         self.last_number = 0
-        """Number of the last appended entry."""
         self._path: Path | None = None
         self._fd = -1
         self._bytes = self._bytes_at_first = 0
         self._is_unsynced = False
         self._is_behind = False
-        """Whether some entries are not in the file, because it could not be written."""
+        """Whether some entries could not be written to the file."""
         self._is_closed = False
         if folder is not None and not self._begin_file():
             self.folder = None
 
     @property
     def is_full(self) -> bool:
-        """Whether no further call may begin."""
         return len(self._pending) >= ENTRIES_FULL
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def append(self, entry: SpoolEntry) -> SpoolEntry | None:
-        """Keep an entry and give it a number; ``None`` if there is no room.
-
-        It survives the death of the process. `sync` makes it survive a machine that stops.
-        """
+        """Keep an entry and number it; ``None`` if there is no room. It survives the process."""
         with self._lock:
             if len(self._pending) >= ENTRIES_MAX:
                 _log.error("the spool is full: %s %s is lost", entry.kind, entry.id)
@@ -97,12 +91,10 @@ class Spool:
             return kept
 
     def pending(self, most: int) -> list[SpoolEntry]:
-        """The oldest entries."""
         with self._lock:
             return list(islice(self._pending.values(), most))
 
     def finish(self, entries: Iterable[SpoolEntry]) -> None:
-        """Remove entries that the service knows."""
         with self._lock:
             numbers = (one.number for one in entries)
             done = [one for one in numbers if self._pending.pop(one, None) is not None]
@@ -116,13 +108,13 @@ class Spool:
                 self._begin_file()
 
     def postpone(self, entry: SpoolEntry) -> None:
-        """Move an entry behind the others, in memory, to report it later."""
+        """Move an entry behind the others, in memory."""
         with self._lock:
             if self._pending.pop(entry.number, None) is not None:
                 self._pending[entry.number] = entry
 
     def refuse(self, entry: SpoolEntry, reason: str) -> None:
-        """Set an entry aside that the service refuses for good."""
+        """Set an entry aside that is refused for good."""
         _log.error("the price keeper refused %s %s: %s", entry.kind, entry.id, reason)
         if self.folder is not None:
             append_refused(self.folder, entry, reason)
@@ -144,7 +136,7 @@ class Spool:
             os.close(fd)
 
     def adopt(self) -> int:
-        """Take over the entries of processes that have ended; returns how many."""
+        """Take over entries of ended processes; returns how many."""
         if self.folder is None:
             return 0
         taken = 0
@@ -183,7 +175,7 @@ class Spool:
             self._fd, self._path = -1, None
 
     def abandon(self) -> None:
-        """Leave the file to the process that this one was forked from."""
+        """After a fork: leave the file to the parent."""
         self._lock = threading.RLock()  # another thread may have held it when the fork happened
         if self._fd >= 0:
             os.close(self._fd)  # the lock stays: the parent has the same open file
@@ -223,7 +215,7 @@ class Spool:
         self._is_behind = False
 
     def _begin_file(self) -> bool:
-        """Write all entries to a new file and drop the old one; returns whether that worked."""
+        """Write all entries to a new file, drop the old one; returns whether that worked."""
         assert self.folder is not None  # noqa: S101 - called only where there is one
         data = b"".join(framed(Line(entry=one)) for one in self._pending.values())
         try:

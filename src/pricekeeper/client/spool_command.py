@@ -1,8 +1,4 @@
-"""``pricekeeper spool``: show reports that wait for the service, or send them now.
-
-It needs only the client library, so it works on a machine that runs an app. The environment names
-the client.
-"""
+"""``pricekeeper spool``: show or send waiting reports, with the client library alone."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ Answer = dict[str, Any]
 
 
 def look(configuration: KeeperSettings, clock: Clock) -> Answer:
-    """Show the entries in the client's files, and those that the service refused for good."""
+    """Show the waiting entries and those refused for good."""
     folder = _folder(configuration)
     files: list[Answer] = []
     for path, held, entries in () if folder is None else read_folder(folder):
@@ -51,7 +47,7 @@ def look(configuration: KeeperSettings, clock: Clock) -> Answer:
 
 
 def tell_now(configuration: KeeperSettings, clock: Clock) -> Answer:
-    """Report the entries of processes that have ended, as long as each deadline brings progress."""
+    """Report the entries of ended processes, while each deadline brings progress."""
     folder = _folder(configuration)
     answer: Answer = {
         "client_id": configuration.client.client_id,
@@ -76,7 +72,7 @@ def tell_now(configuration: KeeperSettings, clock: Clock) -> Answer:
 
 
 def _flush(keeper: PriceKeeper, folder: Path, wanted: set[str], clock: Clock) -> None:
-    """Report until no entry waits, or none was reported within a deadline."""
+    """Report until no entry waits, or a deadline brings no progress."""
     patience_ms = keeper.configuration.deadline_ms
     until_ms, before = clock.monotonic_ms() + patience_ms, len(wanted)
     while before:
@@ -112,7 +108,6 @@ def _keeper(configuration: KeeperSettings) -> PriceKeeper:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """Collect warnings of the client instead of logging them."""
     heard: list[str] = []
 
     class Listener(logging.Handler):
@@ -130,7 +125,7 @@ def _heard() -> Iterator[list[str]]:
 
 
 def _by_kind(entries: Sequence[SpoolEntry], now_ms: int) -> dict[str, dict[str, int]]:
-    """The number of entries of each kind, and the ages of the oldest and the newest."""
+    """Count of each kind, with the oldest and newest age."""
     found: dict[str, dict[str, int]] = {}
     for kind in _NOUNS:
         secs = [max(0, now_ms - one.at_ms) // 1_000 for one in entries if one.kind == kind]
@@ -141,7 +136,7 @@ def _by_kind(entries: Sequence[SpoolEntry], now_ms: int) -> dict[str, dict[str, 
 
 
 def picture_of_look(answer: Answer) -> list[str]:
-    """The answer of `look` as lines of text."""
+    """Draw the answer of `look`."""
     if answer["folder"] is None:
         return [f"{answer['client_id']}: reports are kept in memory only, so there are no files"]
     lines = [f"{answer['client_id']}: {answer['waiting']} waiting in {answer['folder']}"]
@@ -164,7 +159,7 @@ def picture_of_look(answer: Answer) -> list[str]:
 
 
 def picture_of_telling(answer: Answer) -> list[str]:
-    """The answer of `tell_now` as lines of text."""
+    """Draw the answer of `tell_now`."""
     if answer["folder"] is None:
         return picture_of_look(answer)
     counts = (
@@ -222,7 +217,7 @@ def main(argv: list[str]) -> int:
 
 
 def _print(stream: Any, lines: Iterable[str]) -> None:
-    """Print lines; escape control characters, since some text comes from outside."""
+    """Print lines with control characters escaped: some text comes from outside."""
     for text in lines:
         shown = "".join(
             one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text

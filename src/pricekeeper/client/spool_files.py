@@ -1,7 +1,7 @@
 """The files of the spool: their folder, their lines and their locks.
 
-A line has a checksum, then one entry or the numbers of entries that were reported. A damaged line
-is skipped and logged.
+A line is a checksum, then one entry or the numbers of reported entries. A damaged line is skipped
+and logged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ MEMORY: Final = "memory"
 """As the folder: keep entries in memory only."""
 REFUSED_BYTES_MAX: Final = 4 << 20
 NAMES_MAX: Final = 16
-"""Names that are tried for a new file."""
 _SUFFIX: Final = ".spool"
 _REFUSED: Final = "refused.log"
 _LINE_BYTES_MAX: Final = 1 << 20
@@ -39,15 +38,15 @@ class SpoolEntry(msgspec.Struct, frozen=True):
 
     kind: Literal["capture", "usage", "void"]
     id: str
-    """The id of the authorization or usage record."""
+    """Of the authorization or usage record."""
     body: dict[str, Any]
     at_ms: int
     number: int = 0
-    """Its number in the spool. Two entries may have the same id, and each is reported."""
+    """Entries with the same id are both reported."""
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """A line of a file: an entry, or the numbers of entries that were reported."""
+    """An entry, or the numbers of reported entries."""
 
     entry: SpoolEntry | None = None
     done: list[int] = []
@@ -66,8 +65,8 @@ def framed(line: Line) -> bytes:
 def find_folder(configured: str | None, url: str, client_id: str) -> Path | None:
     """The folder of a client's files, created if necessary; ``None`` if there is none.
 
-    Without a setting, it is below the user's state folder, or else the temporary folder. A folder
-    that another user could write to or replace is not used.
+    By default below the user's state folder, else the temporary folder. A folder that another user
+    could write to or replace is not used.
     """
     if configured == MEMORY:
         return None
@@ -110,7 +109,7 @@ def files_of(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int | None]:
-    """The file, locked; ``None`` if a live process holds it or it does not exist."""
+    """The file, locked; ``None`` if a live process holds it or it is missing."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
@@ -123,7 +122,7 @@ def locked(path: Path) -> Iterator[int | None]:
 
 
 def read_entries(fd: int, path: Path) -> list[SpoolEntry]:
-    """The entries of a file that were not reported."""
+    """The unreported entries of a file."""
     found: dict[int, SpoolEntry] = {}
     damaged = 0
     with open(os.dup(fd), "rb") as file:  # noqa: PTH123 - it is open already
@@ -143,7 +142,7 @@ def read_entries(fd: int, path: Path) -> list[SpoolEntry]:
 
 
 def read_folder(folder: Path) -> Iterator[tuple[Path, bool, list[SpoolEntry]]]:
-    """For each file: its path, whether a live process holds it, and its entries."""
+    """Each file's path, whether a live process holds it, and its entries."""
     for path in files_of(folder):
         with locked(path) as fd:
             if fd is not None:
@@ -160,7 +159,7 @@ def read_folder(folder: Path) -> Iterator[tuple[Path, bool, list[SpoolEntry]]]:
 
 
 def append_refused(folder: Path, entry: SpoolEntry, reason: str) -> None:
-    """Keep an entry that the service refused for good, for a person."""
+    """Keep an entry that is refused for good, for a person."""
     line = _encode({"reason": reason, **msgspec.to_builtins(entry)}) + b"\n"
     path = folder / _REFUSED
     with contextlib.suppress(OSError):
@@ -204,7 +203,7 @@ def _roots(configured: str | None) -> list[Path]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is this user's folder; it is then closed to others."""
+    """Whether it is this user's folder, which is then closed to others."""
     about = folder.lstat()  # not of a link's target
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
         return False
@@ -214,7 +213,6 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _lock(fd: int) -> bool:
-    """Try to lock the file for this process."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -224,7 +222,7 @@ def _lock(fd: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write the name of a new file to the disk."""
+    """Make the name of a new file durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,8 +1,7 @@
 """Reports the spool's entries to the service, in batches, in the background.
 
-Entries that arrive during a batch go into the next one. A service that does not answer is asked
-again after pauses that double. Entries that it refuses for good are set aside, and an entry that
-spoils its batch is isolated. No answer can stop the reporting.
+A service that does not answer is asked again after pauses that double. Entries refused for good are
+set aside, and one that spoils its batch is isolated. No answer stops the reporting.
 """
 
 from __future__ import annotations
@@ -31,23 +30,20 @@ from pricekeeper.wire.bounds import BATCH_MAX
 VOIDS_AT_ONCE: Final = 8
 BACKOFF: Final = Backoff(200, 30_000)
 GATHER_MS: Final = 100
-"""How long to gather entries for one request if no caller waits for them."""
+"""How long to gather entries that no caller waits for."""
 LATER_MS: Final = 1_000
-"""How long to pause if the service put off everything that waits."""
+"""The pause if everything was put off."""
 ADOPT_EVERY_MS: Final = 60_000
-"""How often to look for files of processes that have ended."""
+"""How often to look for ended processes' files."""
 VOID_UNKNOWN_MS: Final = 120_000
-"""How long to repeat a void that the service does not know: the request that makes its
-authorization may still be under way."""
+"""How long to repeat an unknown void: its authorization may still be under way."""
 TIMESTAMP_MS_MAX: Final = 24 * 3_600_000 - 300_000
-"""The service accepts timestamps of the last 24 hours. An older entry is sent without one, and
-counts when it arrives."""
+"""Older entries are sent without a timestamp, and count on arrival."""
 LATER: Final = frozenset(
     {"STORE_UNAVAILABLE", "RATE_LIMIT_EXCEEDED", "CLOCK_IN_DOUBT", "SESSION_RACE"}
 )
 """Codes of entries that may be reported later."""
 LABELS_MAX: Final = 256
-"""Labels of model ids that are known; then the oldest is forgotten."""
 
 Results: TypeAlias = Sequence[Mapping[str, Any]]
 Send: TypeAlias = Callable[[Sequence[SpoolEntry]], Awaitable[Any]]
@@ -55,7 +51,7 @@ _log = logging.getLogger("pricekeeper")
 
 
 class Reports(Protocol):
-    """The operations of `client.api.Api` that are used here."""
+    """The used operations of `client.api.Api`."""
 
     async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> Any: ...
 
@@ -63,13 +59,11 @@ class Reports(Protocol):
 
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None: ...
 
-    async def label_of(self, model: str) -> str | None:
-        """The label of a model id."""
-        ...
+    async def label_of(self, model: str) -> str | None: ...
 
 
 class Teller:
-    """The background work on one spool. Lives on one event loop."""
+    """The background work on one spool, on one event loop."""
 
     def __init__(
         self,
@@ -87,7 +81,7 @@ class Teller:
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._hurried = 0
-        """Entries up to this number are reported without gathering more."""
+        """Entries up to this number are not gathered."""
         self._resume = asyncio.Event()
         self._told = asyncio.Condition()
         self._failures = 0
@@ -95,38 +89,38 @@ class Teller:
         self._answers: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._adopt_at_ms = 0
         self._is_through = False
-        """Whether the service put off everything that waits, or refuses our credentials."""
+        """Whether all entries are put off, or our credentials refused."""
         self._asked_at_ms: int | None = None
         self._unknown_since_ms: dict[int, int] = {}
         self._labels: BoundedCache[str, str] = BoundedCache(LABELS_MAX)
-        """The label of each model id that was recorded in the place of one."""
+        """The labels of ids that were recorded in their place."""
 
     def wake(self) -> None:
         self._wake.set()
 
     @property
     def is_awake(self) -> bool:
-        """Whether entries appended now are reported without another `wake`. For any thread."""
+        """Whether new entries are reported without `wake`. For any thread."""
         return self._wake.is_set()
 
     def hurry(self) -> None:
-        """Report waiting entries without gathering more, because a caller waits."""
+        """Report at once, because a caller waits."""
         self._hurried = self._spool.last_number
         self._wake.set()
         self._hurry.set()
 
     def resume(self) -> None:
-        """End the pause after a failure: the service answers."""
+        """End the pause after a failure."""
         self._resume.set()
 
     @property
     def unanswered_ms(self) -> int:
-        """How long the service has not answered the current report."""
+        """How long the current report has had no answer."""
         asked_at_ms = self._asked_at_ms
         return 0 if asked_at_ms is None else self._clock.monotonic_ms() - asked_at_ms
 
     def expect(self, entry: SpoolEntry) -> asyncio.Future[Mapping[str, Any]]:
-        """The service's answer to an entry that was just appended."""
+        """The service's answer to an entry just appended."""
         expected: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[entry.number] = expected
         expected.add_done_callback(lambda _: self._answers.pop(entry.number, None))
@@ -134,10 +128,9 @@ class Teller:
         return expected
 
     async def flush(self) -> None:
-        """Wait until no entry is left to report, also of processes that have ended.
+        """Wait until no entry is left, also of ended processes.
 
-        It does not wait for entries that the service puts off, or if the service refuses our
-        credentials.
+        It does not wait for entries that the service puts off, or if it refuses our credentials.
         """
         async with self._told:
             self._adopt_at_ms, self._is_through = 0, False
@@ -149,7 +142,6 @@ class Teller:
         return self._adopt_at_ms > 0 and (not len(self._spool) or self._is_through)
 
     async def run(self) -> None:
-        """Report until cancelled."""
         while True:
             await self._gather()
             self._wake.clear()
@@ -169,7 +161,7 @@ class Teller:
                 await self._pause(self._wake, LATER_MS)
 
     async def _gather(self) -> None:
-        """Gather more entries for a moment, unless a caller waits."""
+        """Gather more entries, unless a caller waits."""
         self._hurry.clear()
         waiting = self._spool.pending(BATCH_MAX)
         if 0 < len(waiting) < BATCH_MAX and all(one.number > self._hurried for one in waiting):
@@ -240,7 +232,7 @@ class Teller:
         return record if label is None else {**record, "model_label": label}
 
     async def _settle(self, entries: Sequence[SpoolEntry], send: Send) -> int:
-        """Report entries and act on each result; returns how many were put off."""
+        """Report entries, settle each result; returns how many were put off."""
         if not entries:
             return 0
         try:
@@ -283,10 +275,7 @@ class Teller:
         return later
 
     async def _may_have_a_label(self, entry: SpoolEntry) -> bool:
-        """Look up the label of a model id that was recorded in its place; returns whether to retry.
-
-        An app records ids while it can't ask the service.
-        """
+        """Look up the label of an id recorded in its place; returns whether to retry."""
         model = _model_of(entry)
         if not is_model_id(model) or model in self._labels:
             return is_model_id(model)
@@ -336,15 +325,12 @@ def _model_of(entry: SpoolEntry) -> str:
 
 
 def _is_of_the_service(error: ServiceError) -> bool:
-    """Whether the service answered, and not a proxy that can't reach it.
-
-    Too large is final from either.
-    """
+    """Whether the service answered, not a proxy. Too large is final from either."""
     is_foreign = error.code.startswith("HTTP_")
     return not is_foreign or error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 def _may_be_an_entrys(error: Exception) -> bool:
-    """Whether one entry may cause the error, so that others would get through."""
+    """Whether one entry may cause the error, so others would get through."""
     passing = UnavailableError | RateLimitedError | ForbiddenError | MissingError | RejectedError
     return not isinstance(error, passing)

@@ -1,7 +1,7 @@
 """Threads of the client: one with an event loop, and one that works for finalizers.
 
-A finalizer may run at any point of any thread, even while that thread holds a lock that the work
-needs. So a finalizer only puts its work into a `WorkQueue`, which takes no lock.
+A finalizer may run while its thread holds any lock, so it only puts work into a `WorkQueue`, which
+takes none.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _ProcessLoop(asyncio.SelectorEventLoop):
 
 
 class LoopThread:
-    """An event loop on its own thread. It ends with the process, or when it is stopped."""
+    """An event loop on its own thread, until it is stopped."""
 
     def __init__(self, name: str) -> None:
         self._loop = _ProcessLoop()
@@ -66,10 +66,7 @@ class LoopThread:
     def submit(
         self, work: Coroutine[Any, Any, T], unclaimed: Callable[[T], None] | None = None
     ) -> Future[T]:
-        """Run a coroutine on the loop. Cancelling the future cancels the coroutine.
-
-        ``unclaimed`` is called with a result that came after its caller had given up.
-        """
+        """Run a coroutine. ``unclaimed`` gets a result whose caller had given up."""
         future: Future[T] = Future()
         try:
             self.call(lambda: self._begin(work, future, unclaimed))
@@ -79,7 +76,7 @@ class LoopThread:
         return future
 
     def call(self, work: Callable[[], None]) -> None:
-        """Run a function on the loop, soon; `RuntimeError` if the thread has ended."""
+        """Run a function on the loop; `RuntimeError` if the thread has ended."""
         self._loop.call_soon_threadsafe(work)
 
     def stop(self, wait_secs: float) -> None:
@@ -150,11 +147,9 @@ class WorkQueue:
 
     @property
     def waiting(self) -> int:
-        """How many pieces of work have not begun."""
         return self._waiting.qsize()
 
     def ready(self) -> None:
-        """Start a thread before there is work."""
         if not self._threads:
             self._start_if(lambda: not self._threads)
 
@@ -164,10 +159,10 @@ class WorkQueue:
         self._waiting.put(work)
 
     def begin_anew(self) -> None:
-        """Start empty in a forked child, which has none of the threads."""
+        """Start empty in a forked child."""
         self._waiting: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._open: deque[None] = deque()
-        """One item for each piece of work that is not done; a deque needs no lock."""
+        """One item per unfinished work; a deque needs no lock."""
         self._lock = threading.Lock()
         self._threads = 0
 

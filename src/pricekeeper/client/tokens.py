@@ -1,9 +1,8 @@
 """An app's access tokens: fetched by the first request, renewed before they expire.
 
-Simultaneous requests share one login and its failure. A refused token is not sent again. A login
-that the service refuses is not repeated at once, and one that it puts off is repeated when the
-service says. The session ends when the client closes, so that a process that restarts often does
-not push out its siblings.
+Simultaneous requests share one login and its failure. A refused login is not repeated at once; one
+that the service puts off waits as long as it says. The session ends with the client, so restarts do
+not push out siblings.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from pricekeeper.clock import Clock
 from pricekeeper.concurrency import SingleFlight
 
 MARGIN_SECS_MAX: Final = 60
-"""A token is renewed this long before it expires, or a tenth of its life if that is less."""
+"""Renewed this long before expiry, or a tenth of its life if less."""
 PUT_OFF_MAX: Final = 10
-"""Repeats of a login that the service puts off, each after at most `PAUSE_MAX_MS`."""
+"""Repeats of a login that is put off, each after at most `PAUSE_MAX_MS`."""
 REFUSED_MS: Final = 1_000
-"""How long requests get the error of a refused login without another login."""
+"""How long a refused login's error is repeated."""
 UNPROVEN_MS: Final = 10_000
-"""A 429 makes a token doubtful if it was last accepted longer ago than this."""
+"""A 429 makes a token doubtful that was last accepted longer ago."""
 DOUBT_EVERY_MS: Final = 60_000
 
 
@@ -65,9 +64,7 @@ class Tokens(Authorisation):
         self._refusal: ServiceError | None = None
         self._refused_until_ms = 0
         self.logins = 0
-        """Sessions that were opened."""
         self.renewals = 0
-        """Times that a session continued with new tokens."""
 
     async def headers(self) -> Mapping[str, str]:
         """The header with a token that is valid for a while."""
@@ -77,12 +74,11 @@ class Tokens(Authorisation):
         return {"Authorization": f"Bearer {access}"}
 
     def accept(self, accepted: Mapping[str, str]) -> None:
-        """Note that the service accepted the token."""
         if self._is_current(accepted):
             self._accepted_at_ms = self._clock.monotonic_ms()
 
     async def renew(self, refused: Mapping[str, str]) -> bool:
-        """Forget the token if it is the refused one; the next request gets another."""
+        """Forget the token if it is the refused one."""
         if self._is_current(refused):
             self._access = ""
             # A token that is refused before it expires has lost its session, and so has the refresh
@@ -95,7 +91,6 @@ class Tokens(Authorisation):
         """Forget the token if a 429 may hide that it is refused; at most once a minute.
 
         A service that has refused too many tokens of an address may answer 429 instead of 401.
-        Without this, a client would send the refused token until it expires.
         """
         now_ms = self._clock.monotonic_ms()
         if not self._is_current(limited) or now_ms - self._accepted_at_ms < UNPROVEN_MS:
@@ -106,7 +101,7 @@ class Tokens(Authorisation):
         return await self.renew(limited)
 
     async def end(self) -> None:
-        """End the session. If that fails, the session expires."""
+        """End the session; on failure it expires."""
         await self._logins.drain()
         if self._refresh:
             body = {"token": self._refresh}
@@ -120,7 +115,6 @@ class Tokens(Authorisation):
         return headers.get("Authorization") == f"Bearer {self._access}"
 
     async def _obtain(self) -> str:
-        """Continue the session, or open a new one."""
         if self._refusal is not None and self._clock.monotonic_ms() < self._refused_until_ms:
             raise self._refusal
         attempts, put_off = 1, 0
@@ -167,7 +161,6 @@ class Tokens(Authorisation):
         return self._access
 
     def _keep(self, access: str, life_secs: int, asked_at_ms: int, asked_at_wall_ms: int) -> None:
-        """Use this token until shortly before it expires."""
         lasts_ms = (life_secs - min(MARGIN_SECS_MAX, life_secs // 10)) * 1000
         self._access = access
         self._renew_at_ms = asked_at_ms + lasts_ms
@@ -175,13 +168,13 @@ class Tokens(Authorisation):
         self._accepted_at_ms = self._clock.monotonic_ms()
 
     def _remember_refusal(self, error: ServiceError, wait_ms: int) -> None:
-        """Answer with this error for a while, so that calls do not become logins."""
+        """Repeat this error for a while, so calls do not become logins."""
         self._refusal = error
         self._refused_until_ms = self._clock.monotonic_ms() + wait_ms
 
 
 class OutsideTokens(Tokens):
-    """Tokens without a session: each process has its own and pushes no other out."""
+    """Tokens without a session: each process has its own."""
 
     async def _refresh_or_log_in(self) -> str:
         asked_at_ms, asked_at_wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
@@ -195,7 +188,7 @@ class OutsideTokens(Tokens):
 
 
 def _life_secs(token: str) -> int:
-    """How long a token lasts by its own claims, since the two clocks may differ."""
+    """A token's life by its own claims, since the clocks may differ."""
     payload = token.split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     return int(claims["exp"]) - int(claims["iat"])

@@ -1,7 +1,6 @@
 """How requests reach the service: the port, and its implementation over HTTP.
 
-A request is sent again only if a second time is harmless (``repeatable``), or if it was surely not
-applied: its token was refused, or there was no connection.
+A request is repeated only if that is harmless (``repeatable``), or if it was surely not applied.
 """
 
 from __future__ import annotations
@@ -40,15 +39,13 @@ PAUSE_MAX_MS: Final = 2_000
 CONNECTIONS_MAX: Final = 100
 PATHS_MAX: Final = 256
 RENEWALS_MAX: Final = 2
-"""How often a request gets a new token for a refused one. More than once, because a sibling's login
-can end a token before its first use if an app has more processes than sessions."""
+"""Renewals per request. A sibling's login can end a token if processes outnumber sessions."""
 API_LIMIT: Final = "requests"
-"""The name of the service's own limit, as opposed to tenants' limits."""
+"""The service's own limit, not a tenant's."""
 
 _SEGMENT: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}", re.ASCII)
-"""The characters of an id. No proxy changes any of them."""
+"""The characters of an id, which no proxy changes."""
 RequestPath = NewType("RequestPath", str)
-"""A path that `path_of` made."""
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _encode = msgspec.json.Encoder().encode
 
@@ -63,27 +60,26 @@ class Request(msgspec.Struct, frozen=True):
     repeatable: bool = False
     """Whether applying it twice equals applying it once."""
     waits_for_limit: bool = False
-    """Whether to send it again after a 429, as after a 503. Reports of usage must not be lost."""
+    """Whether to repeat after a 429, as after a 503: usage must not be lost."""
     headers: Mapping[str, str] = {}
     """In addition to the caller's headers."""
     operation: Operation[Any] | None = None
-    """The entry of the table of operations, if it has one."""
+    """The entry in the table of operations, if any."""
     parameters: Mapping[str, str] = {}
-    """The parameters in the operation's path."""
 
 
 class Transport(Protocol):
     """Carries requests."""
 
     async def send(self, request: Request) -> Any:
-        """Return the answer's JSON, ``None`` if it is empty; raise a problem."""
+        """The answer's JSON, ``None`` if empty; raises a problem."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Authorisation:
-    """The headers that authenticate a request. Here they never change."""
+    """The headers that authenticate a request; here constant."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._headers = headers
@@ -91,29 +87,25 @@ class Authorisation:
     async def headers(self) -> Mapping[str, str]:
         return self._headers
 
-    def accept(self, accepted: Mapping[str, str]) -> None:
-        """Note that the service accepted these headers."""
+    def accept(self, accepted: Mapping[str, str]) -> None: ...
 
     async def renew(self, refused: Mapping[str, str]) -> bool:
-        """Replace refused headers; returns whether there may be better ones now."""
+        """Replace refused headers; returns whether there may be better ones."""
         del refused
         return False
 
     async def doubt(self, limited: Mapping[str, str]) -> bool:
-        """Replace headers that a 429 makes doubtful; returns whether there may be better ones."""
+        """Replace doubtful headers; returns whether there may be better ones."""
         del limited
         return False
 
     async def end(self) -> None:
-        """End the session, if there is one. No more requests will be sent."""
+        """End the session, if any; nothing more is sent."""
 
 
 @functools.lru_cache(PATHS_MAX)
 def path_of(*segments: str) -> RequestPath:
-    """Join segments to a path. Raises `InvalidValueError` for a segment that could change others.
-
-    Quoting does not help: some proxies decode a path, resolve ``..`` and send on the rest.
-    """
+    """Join segments; `InvalidValueError` for one that a proxy could resolve, like ``..``."""
     for segment in segments:
         if not _SEGMENT.fullmatch(segment):
             message = f"{segment[:64]!r} is no id: must be letters, digits and . _ ~ -, no . or .."
@@ -133,7 +125,6 @@ class Wire:
         self._session: aiohttp.ClientSession | None = None
 
     async def exchange(self, request: Request, headers: Mapping[str, str]) -> Any:
-        """Return the answer's JSON; raise a problem."""
         query = f"?{urlencode(request.query)}" if request.query else ""
         url = yarl.URL(f"{self.url}{request.path}{query}", encoded=True)
         data = None if request.body is None else _encode(request.body)
@@ -166,7 +157,7 @@ class Wire:
             self._session = None
 
     def _pool(self) -> aiohttp.ClientSession:
-        """The pool, opened by the first request, when there is an event loop."""
+        """The pool, opened on the first request's loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=self._timeout,
@@ -178,7 +169,7 @@ class Wire:
 
 
 class HttpTransport:
-    """Sends requests over HTTP with credentials, and again where that is harmless."""
+    """Sends requests with credentials, and repeats them where that is harmless."""
 
     def __init__(self, wire: Wire, authorisation: Authorisation, clock: Clock) -> None:
         self._wire = wire
@@ -186,7 +177,6 @@ class HttpTransport:
         self._clock = clock
 
     async def send(self, request: Request) -> Any:
-        """Return the answer's JSON; raise a problem."""
         attempts, renewals = 1, 0
         while True:  # at most RENEWALS_MAX renewals and ATTEMPTS_MAX attempts
             headers = await self._authorisation.headers()
@@ -224,7 +214,6 @@ class HttpTransport:
         return is_refused and await self._authorisation.renew(headers)
 
     async def close(self) -> None:
-        """End the session and close the connections."""
         try:
             await self._authorisation.end()
         finally:

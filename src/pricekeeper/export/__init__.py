@@ -1,7 +1,4 @@
-"""Usage in files: the records and totals of a day, by organisation, in a folder or in S3.
-
-`Exporter` writes a day; `DailyExports` does it for every day, once it can no longer change.
-"""
+"""Usage in files: a day's records and totals by organisation, in a folder or in S3."""
 
 from pricekeeper.export.daily import DailyExports, ExportState
 from pricekeeper.export.destination import open_destination

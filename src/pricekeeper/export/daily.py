@@ -1,11 +1,10 @@
 """Exports every day once it can no longer change, while the service runs.
 
-A lease makes one instance do this. If two overlap, both write the same bytes. One item of Config
-has the last exported day, and what must be kept until it is exported.
+One instance holds a lease; two that overlap write the same bytes. One item of Config has the last
+exported day, and what to keep until it is exported.
 
-A row of a day expires `RETENTION_RANGE` days after the start of the day, or later: the retention is
-at least that long, and `metering.items` adds two days for zones, late records and clocks. So rows
-of unexported days are kept by keeping all rows that expire after a moment, with any retention.
+A row expires `RETENTION_RANGE` days after its day or later; `metering.items` adds two days. So rows
+of unexported days are kept by keeping all that expire after a moment.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class DailyExports:
             await self._state.release()
 
     async def try_to_release(self) -> None:
-        """End keeping unexported usage where nothing is exported; a failure is only logged."""
+        """Where nothing is exported, stop keeping usage; a failure is only logged."""
         try:
             await self._state.release()
         except StoreError as error:
@@ -99,10 +98,7 @@ class DailyExports:
         return done
 
     async def find_next_day(self, exporter: Exporter) -> str:
-        """Find the first day to export.
-
-        If no day was ever exported, days without usage at the beginning are skipped.
-        """
+        """Find the first day to export; without earlier exports, skip days without usage."""
         day = await self._state.read_day()
         if day is not None:
             return day_after(day)
@@ -114,7 +110,7 @@ class DailyExports:
         return day_after(last)
 
     async def _find_oldest_day(self, now_ms: int) -> str:
-        """The first day with usage: of the retention, or kept beyond it."""
+        """The first day with usage in the store."""
         oldest_ms = now_ms - self._settings.retention_days * MS_PER_DAY
         first = msgspec.structs.replace(ticks_query(0, tick_of(now_ms)), limit=1)
         for tick in ticks_from((await self._store.query(first)).items):
@@ -152,11 +148,11 @@ class ExportState:
         self._store = store
 
     async def read_day(self) -> str | None:
-        """The last exported day; all days before it are exported too. ``None`` if there is none."""
+        """``None``, or the last exported day; those before it are exported too."""
         return _day_in(await self._store.get(*EXPORT_STATE))
 
     async def advance(self, day: str) -> None:
-        """Record that everything up to that day is exported; never moves backwards."""
+        """Record days up to this as exported; never moves backwards."""
         table, key = EXPORT_STATE
         forward: Condition = attr(_DAY).absent() | attr(_DAY).lt(day)
         said, kept = Set(_DAY, day), Set(KEPT_FROM, kept_from_epoch(day))
@@ -190,7 +186,7 @@ class ExportState:
             await self._store.update(Update(table, key, (Remove(KEPT_FROM),)))
 
     async def take_lease(self, owner: str, now_ms: int, lease_ms: int) -> bool:
-        """Take or renew the lease to export; ``False`` if another instance has it."""
+        """Take or renew the lease; ``False`` if another instance has it."""
         free = attr(_UNTIL).absent() | attr(_UNTIL).lt(now_ms) | attr(_OWNER).eq(owner)
         actions = (Set(_OWNER, owner), Set(_UNTIL, now_ms + lease_ms))
         try:
@@ -201,7 +197,7 @@ class ExportState:
 
 
 def kept_from_epoch(day: str) -> int:
-    """Rows that expire after this moment are kept if all days up to ``day`` are exported."""
+    """Rows that expire later are kept, if days up to ``day`` are exported."""
     return day_start_ms("UTC", day_after(day)) // 1000 + RETENTION_RANGE[0] * _SECS_PER_DAY
 
 

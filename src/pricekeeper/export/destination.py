@@ -18,32 +18,26 @@ class Destination(Protocol):
 
     @property
     def scratch(self) -> Path:
-        """A folder for unfinished files; it is removed with this object."""
+        """A folder for unfinished files, removed with this object."""
         ...
 
     async def put_file(self, path: str, written: WrittenFile) -> None:
-        """Move a file of the scratch folder to the path, in place of an earlier file."""
+        """Move a scratch file to the path; it replaces."""
         ...
 
     async def put_bytes(self, path: str, content: bytes) -> None:
-        """Put these bytes at the path, in place of an earlier file."""
+        """Put these bytes at the path; they replace."""
         ...
 
     async def read(self, path: str) -> bytes | None:
-        """The content of a file; ``None`` if it does not exist."""
+        """``None`` if it does not exist."""
         ...
 
-    async def has(self, file: FileEntry) -> bool:
-        """Whether exactly that file exists."""
-        ...
+    async def has(self, file: FileEntry) -> bool: ...
 
-    async def remove(self, path: str) -> None:
-        """Remove a file, if it exists."""
-        ...
+    async def remove(self, path: str) -> None: ...
 
-    async def close(self) -> None:
-        """Remove the scratch folder and close connections."""
-        ...
+    async def close(self) -> None: ...
 
 
 def open_destination(

@@ -1,8 +1,7 @@
 """Exports to a folder: files are written aside, synced, and renamed into place.
 
-Unfinished files are in a scratch folder inside the destination, so that moving is a rename. Its
-owner holds a lock on it, which the operating system releases when the process ends. The next export
-removes all scratch folders that are not locked.
+Unfinished files are in a locked scratch folder inside the destination. A dead process's lock ends,
+and the next export removes its folder.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class FolderDestination:
     """A folder of this machine."""
 
     def __init__(self, path: str) -> None:
-        """Create the folder if it is missing; raises `ExportError` if that fails."""
+        """Create the folder if missing; raises `ExportError`."""
         self._root = Path(path)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -102,7 +101,7 @@ class FolderDestination:
 
 
 def _make_locked(parent: Path) -> tuple[Path, int]:
-    """Make and lock a folder. Another process may remove it before it is locked."""
+    """Make and lock a folder, which another process may remove meanwhile."""
     for _ in range(_ATTEMPTS_MAX):
         path = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
         lock = os.open(path, os.O_RDONLY)

@@ -1,7 +1,6 @@
 """The content of an export: rows, files, the manifest, and when a day is final. Pure.
 
-The same day gives the same bytes: rows are sorted, JSON is canonical (sorted names, no spaces),
-numbers are integers, and nothing shows when or by which process it was written.
+A day always gives the same bytes: sorted rows, canonical JSON, integers, no trace of the writer.
 """
 
 from __future__ import annotations
@@ -20,17 +19,16 @@ from pricekeeper.metering.journal import Record
 
 VERSION: Final = 1
 DIFFERENCES_MAX: Final = 100
-"""Differing accounts that are listed for an organisation; all are counted."""
+"""Listed for an organisation; all are counted."""
 
 _FINAL_AFTER_DAYS: Final = 3
-"""From the start of a day in UTC until nothing can be added to it.
+"""From the day's start in UTC.
 
-The day ends half a day after UTC in the westernmost zone. Records are accepted for another day
-(`LATE_MS_MAX`), and clocks may differ by an hour.
+The westernmost zone is half a day behind, records are up to a day late (`LATE_MS_MAX`), and clocks
+differ by up to an hour.
 """
 
 line_of: Final = msgspec.json.Encoder(order="sorted").encode
-"""Encodes a row as canonical JSON."""
 
 
 class FileFormat(StrEnum):
@@ -41,7 +39,6 @@ class FileFormat(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """The end of file names."""
         return ".jsonl.gz" if self is FileFormat.JSONL else ".parquet"
 
 
@@ -70,8 +67,7 @@ class RecordRow(msgspec.Struct, frozen=True, gc=False):
     cache_write_1h_tokens: int
     tags: dict[str, str]
     voids: str | None
-    """Of a correction, which has negative amounts: the `request_id` of the record that it cancels.
-    """
+    """The ``request_id`` that this correction cancels; its amounts are negative."""
 
 
 class TotalRow(msgspec.Struct, frozen=True, gc=False):
@@ -122,20 +118,20 @@ class OrgEntry(msgspec.Struct, frozen=True):
 
 
 class DoneNote(msgspec.Struct, frozen=True):
-    """A finished organisation, so that a stopped export need not repeat it."""
+    """A finished organisation, which a stopped export need not repeat."""
 
     version: int
     entry: OrgEntry
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The export of a day. It is written last, so all its files exist."""
+    """The export of a day, written last, so all its files exist."""
 
     version: int
     day: str
     format: str
     is_final: bool
-    """Whether the day could no longer change."""
+    """Whether the day can no longer change."""
     records: int
     record_sums: Counters
     total_sums: Counters
@@ -186,7 +182,7 @@ def total_row(account: Account, total: Counters) -> TotalRow:
 
 
 def owner_of(scope_key: str) -> tuple[str, str | None]:
-    """The organisation of a scope, and its app if there is one."""
+    """A scope's organisation, and its app if any."""
     org_scope, _, app_id = scope_key.partition("#APP#")
     return org_scope.removeprefix("ORG#"), app_id or None
 
@@ -197,7 +193,7 @@ def org_entry(
     sums: Mapping[Account, Counters],
     totals: Mapping[Account, Counters],
 ) -> OrgEntry:
-    """The export of an organisation, with the totals that differ from their records."""
+    """An organisation's export, with totals that differ from records."""
     records = sum(one.with_voided.requests + one.known_voided.requests for one in sums.values())
     sums = {account: counters.alone for account, counters in sums.items()}
     differing = sorted(
@@ -254,7 +250,7 @@ def note_bytes(entry: OrgEntry) -> bytes:
 
 
 def entry_from_note(content: bytes | None) -> OrgEntry | None:
-    """Read the note of a finished organisation; ``None`` if it is absent or unusable."""
+    """``None`` if the note is absent or unusable."""
     if content is None:
         return None
     try:
@@ -270,17 +266,17 @@ def day_path(day: str) -> str:
 
 
 def org_path(day: str, org_id: str) -> str:
-    """The folder of an organisation's day; quoting keeps every id inside it."""
+    """Quoting keeps every id inside the folder."""
     return f"{day_path(day)}/org={quote(org_id, safe='')}"
 
 
 def manifest_path(day: str, org_id: str | None = None) -> str:
-    """The manifest of a day, or of an export of one organisation alone."""
+    """Of a day, or of one organisation alone."""
     return f"{day_path(day) if org_id is None else org_path(day, org_id)}/manifest.json"
 
 
 def note_path(day: str, org_id: str, file_format: FileFormat) -> str:
-    """The note of a finished organisation, which exists until the manifest is written."""
+    """It exists until the manifest is written."""
     return f"{org_path(day, org_id)}/.{file_format.value}.part"
 
 
@@ -294,7 +290,7 @@ def day_after(day: str) -> str:
 
 
 def final_at_ms(day: str) -> int:
-    """From when on no record of that day is accepted."""
+    """From then on no record of that day is accepted."""
     return day_start_ms("UTC", day) + _FINAL_AFTER_DAYS * MS_PER_DAY
 
 
@@ -304,7 +300,7 @@ def last_final_day(now_ms: int) -> str:
 
 
 def days_between(first: str, last: str) -> Iterator[str]:
-    """The days from the first to the last, both included."""
+    """From the first to the last, both included."""
     day = first
     while day <= last:
         yield day

@@ -1,8 +1,7 @@
 """Exports to S3 or a server with its API.
 
-An object appears whole or not at all, so no temporary names are needed. Each object has its sha256:
-S3 checks it when the object arrives, and `has` compares it later. Requests may be repeated, because
-they put the same object again.
+An object appears whole or not at all, and requests may be repeated. S3 checks its sha256, which
+`has` compares later.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pricekeeper.settings import S3Location
 
 ATTEMPTS_MAX: Final = 5
 SILENCE_SECS: Final = 60
-"""The longest wait for the next byte. The time for a whole file depends on its size."""
+"""Until the next byte; a file's time depends on its size."""
 BYTES_MAX: Final = 5 * 2**30
 _SHA256: Final = "sha256"
 _NOT_FOUND: Final = 404
@@ -39,7 +38,6 @@ class S3Destination:
     """Objects of one bucket under one prefix."""
 
     def __init__(self, location: S3Location, clock: Clock, *, endpoint: str | None = None) -> None:
-        """Without an endpoint, botocore uses AWS."""
         self._bucket = location.bucket
         self._folder = f"{location.prefix}/" if location.prefix else ""
         self._client = AwsClient(
@@ -68,7 +66,7 @@ class S3Destination:
         await self._put(path, content, sha256(content).hexdigest())
 
     async def read(self, path: str) -> bytes | None:
-        """The content of an object; ``None`` if it does not exist."""
+        """``None`` if it does not exist."""
         return await self._call("get_object", path, lambda reply: bytes(reply["Body"].read()))
 
     async def has(self, file: FileEntry) -> bool:
@@ -104,7 +102,7 @@ class S3Destination:
         read: Callable[[dict[str, Any]], _Read],
         **parameters: Any,
     ) -> _Read | None:
-        """Call an operation on an object; ``None`` if the object does not exist."""
+        """Call an operation; ``None`` if the object does not exist."""
         try:
             return await self._client.call(
                 operation, read, Bucket=self._bucket, Key=f"{self._folder}{path}", **parameters

@@ -1,11 +1,10 @@
 """Exports a day: the records and totals of each organisation, then the manifest.
 
-One organisation is read, sorted and written at a time, with at most `files.RUN_LINES` of its
-records in memory. A note marks each finished organisation. After a crash, its files are kept if
-their hashes fit the note, and the rest is repeated. After the manifest, the notes are removed.
+One organisation at a time, with at most `files.RUN_LINES` records in memory. A note marks each
+finished one: after a crash its files are kept if their hashes fit. The manifest replaces the notes.
 
-First, one pass over the markers of the day's ticks finds where to read: eight bytes for each region
-of each organisation.
+First, one pass over the ticks' markers finds where to read: eight bytes for each region of each
+organisation.
 """
 
 from __future__ import annotations
@@ -79,12 +78,12 @@ class ExportPlan:
     day: str
     is_final: bool
     regions: Mapping[str, array[int]]
-    """By organisation: region and lanes, packed into one number."""
+    """Region and lanes, packed into one number."""
     accounts: Mapping[str, list[Account]]
 
     @property
     def org_ids(self) -> list[str]:
-        """The organisations that may have usage on that day."""
+        """Organisations that may have usage that day."""
         return sorted({*self.regions, *self.accounts})
 
 
@@ -132,10 +131,7 @@ class Exporter:
         return ExportPlan(day, is_final, regions, accounts)
 
     async def export_day(self, day: str, org_id: str | None = None) -> Manifest:
-        """Write a day, or one organisation's part of it.
-
-        Raises `ExportError` if it can't be written, `StoreError` if it can't be read.
-        """
+        """Write a day, or an organisation's part; raises `ExportError` or `StoreError`."""
         return await self.export(await self.plan(day, org_id), org_id)
 
     async def export(self, plan: ExportPlan, org_id: str | None = None) -> Manifest:
@@ -154,7 +150,7 @@ class Exporter:
         return manifest
 
     async def _find_done(self, plan: ExportPlan, org_id: str) -> OrgEntry | None:
-        """The finished organisation of a stopped export. Notes exist only for final days."""
+        """Of a stopped export. Notes exist only for final days."""
         entry = entry_from_note(await self._to.read(note_path(plan.day, org_id, self._format)))
         if entry is None or entry.org_id != org_id:
             return None
@@ -238,7 +234,7 @@ def _packed(posting: PostedRegion) -> int:
 
 
 def _postings(org_id: str, packed: array[int]) -> list[PostedRegion]:
-    """The organisation's regions, each once with its largest number of lanes."""
+    """Each region once, with its largest number of lanes."""
     lanes: dict[int, int] = {}
     for one in packed:
         region = one >> _LANE_BITS

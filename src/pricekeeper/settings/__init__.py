@@ -1,7 +1,4 @@
-"""Settings: `read_settings` reads the environment and a settings file into a frozen value.
-
-`SETTINGS` is the table that the documentation shows.
-"""
+"""Settings: `read_settings` makes a frozen value; `SETTINGS` is the documented table."""
 
 from pricekeeper.settings.locations import (
     MEMORY,

@@ -62,7 +62,7 @@ class GenaiPackage:
 
 @dataclass(frozen=True, slots=True)
 class AwsPriceLocation:
-    """Prices of a region from AWS's offer files: the named files or URLs, or AWS's own."""
+    """Prices of a region from AWS's offer files, or the named files or URLs."""
 
     region: str
     sources: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class FolderLocation:
 
 @dataclass(frozen=True, slots=True)
 class S3Location:
-    """Objects of a bucket under a prefix, if there is one."""
+    """Objects of a bucket, under a prefix if there is one."""
 
     bucket: str
     prefix: str = ""
@@ -201,11 +201,11 @@ class BedrockLocation:
     url: str
     region: str
     signs: bool
-    """Whether requests are signed; a stand-in on this machine needs no credentials."""
+    """False for a stand-in, which needs no credentials."""
 
 
 def parse_bedrock_location(upstream: str | None, region: str | None) -> BedrockLocation | None:
-    """Parse the named upstream, or AWS's own in the region; ``None`` if neither is set."""
+    """Parse the named upstream, or AWS's own in the region; ``None`` without both."""
     if region and not _REGION.fullmatch(region):
         raise SettingsError(BEDROCK_REGION, f"{region!r} is no region such as us-east-1")
     if not upstream:
@@ -265,7 +265,7 @@ class GivenSecret:
 
 @dataclass(frozen=True, slots=True)
 class SecretFile:
-    """A file with the secret, which is never created here."""
+    """A file with the secret, never created here."""
 
     path: str
 
@@ -275,7 +275,7 @@ class SecretFile:
 
 @dataclass(frozen=True, slots=True)
 class AwsSecret:
-    """A secret of AWS Secrets Manager, by name or ARN, with its region if stated."""
+    """A secret of AWS Secrets Manager, by name or ARN."""
 
     secret_id: str
     region: str | None = None
@@ -285,16 +285,13 @@ class AwsSecret:
 
 
 SecretLocation: TypeAlias = GivenSecret | SecretFile | AwsSecret
-"""Where a secret is kept. Its text never shows the secret."""
+"""Its text never shows the secret."""
 
 
 def parse_secret_location(
     setting: str, text: str, region: str | None = None
 ) -> SecretLocation | None:
-    """Parse ``file:PATH``, ``aws:SECRET`` or the secret itself; ``None`` for the data folder.
-
-    ``region`` is for a secret that is named without one.
-    """
+    """Parse ``file:PATH``, ``aws:SECRET`` or the secret itself; ``None`` for the data folder."""
     if not text.strip():
         return None
     if text.startswith(_FILE):

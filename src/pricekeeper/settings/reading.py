@@ -1,7 +1,4 @@
-"""The environment and a settings file, read once into a frozen value.
-
-Every setting is checked at the start, so that a typo does not show only when it is first needed.
-"""
+"""The environment and a settings file, checked at the start and read into a frozen value."""
 
 from __future__ import annotations
 
@@ -106,16 +103,13 @@ API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
     "reports": 1_200,
     "events": 120,
 }
-"""Requests a minute for each client or key; ``failures`` counts wrong credentials by address. A
-client may have a hundred sessions, so many processes may log in, refresh or end at one moment.
+"""Requests a minute for each client or key; ``failures`` counts wrong credentials by address.
 
-What apps send all day (from ``usage`` on) is counted by each process, and no honest client meets
-the limit. ``usage`` is a fifth more than the 5,000 a second that are promised for one organisation,
-``batch`` is 10,000 records a second in full batches, ``limits`` is an acquire and an adjustment for
-a thousand calls a second. ``authorize`` is two thousand decisions a second, ``capture`` as many
-settlements as ``usage`` has records. ``reports`` is what a page asks for that is looked at all day,
-``events`` are streams that are opened. A record that meets its limit is not lost: its client sends
-it again."""
+A client may have a hundred sessions, which log in, refresh or end at one moment. From ``usage`` on
+each process counts, and no honest client meets the limit. ``usage`` is a fifth more than the
+promised 5,000 a second for one organisation; ``batch`` is 10,000 records a second. A record that
+meets its limit is sent again by its client.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +120,11 @@ class Settings:
     config_path: Path | None = None
     data_dir: Path = Path("data")
     signing_keys: SecretLocation | None = None
-    """``None``: in the data folder. The same holds for the pepper."""
+    """``None``: in the data folder, as for the pepper."""
     pepper: SecretLocation | None = None
     provisioning_key: str | None = None
     api_limits_per_minute: Mapping[str, int] = field(default_factory=dict)
-    """Empty if the API's own limits are off."""
+    """Empty if the API's limits are off."""
     aggregator_interval_secs: int = 60
     issuer: str = "pricekeeper"
     audience: str = "pricekeeper"
@@ -138,7 +132,7 @@ class Settings:
     log_level: str = "info"
     drain_secs: int = 1
     trusted_proxies: str | None = None
-    """Empty if the setting is ``none``, ``None`` if it is not set."""
+    """Empty: the setting is ``none``; ``None``: not set."""
     refresh_needs_secret: bool = False
     metrics_address: ListenAddress | None = None
     """A separate listener for metrics and health."""
@@ -151,18 +145,18 @@ class Settings:
     retention_days: int = RETENTION_DAYS_DEFAULT
     audit_retention_days: int = AUDIT_RETENTION_DAYS_DEFAULT
     export_to: ExportLocation | None = None
-    """Target of the daily export."""
+    """Of the daily export."""
     exports_before_delete: bool = False
     s3_endpoint: str | None = None
     bedrock: BedrockLocation | None = None
-    """The gateway's upstream; ``None``: no gateway."""
+    """``None``: no gateway."""
     gateway_body_mb_max: int = 25
     alert_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     """Private networks that alerts may be sent to."""
     alert_topics: frozenset[str] = frozenset()
-    """ARNs of SNS topics that alert channels may name."""
+    """SNS topics that channels may name."""
     org_admins_set_budgets: bool = False
-    """Whether an organisation's own administrators may raise its hard budgets and quotas."""
+    """Whether they may raise the organisation's hard budgets and quotas."""
     serves_api: bool = True
     serves_gateway: bool = True
 
@@ -173,11 +167,11 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read the settings of an environment; a settings file adds those that it leaves open."""
+    """Read an environment; a settings file adds what it leaves open."""
     given = {**_settings_file(environment.get(SETTINGS_FILE)), **environment}
 
     def text(name: str) -> str:
-        """Return the given text, or the table's default if it is missing or empty."""
+        """The text, or the table's default if missing or empty."""
         return given.get(name) or _DEFAULTS[name]
 
     def whole(name: str, allowed: range) -> int:
@@ -258,7 +252,7 @@ def _metrics_token(text: str | None) -> str | None:
 
 
 def _settings_file(path: str | None) -> dict[str, str]:
-    """Parse ``NAME=value`` lines. Blank lines and ``#`` comments are skipped."""
+    """Parse ``NAME=value`` lines, blank lines and ``#`` comments."""
     if not path:
         return {}
     try:
@@ -294,7 +288,7 @@ def _api_limits(text: str) -> Mapping[str, int]:
 
 
 def _proxies(text: str | None) -> str | None:
-    """Parse what uvicorn takes: comma-separated addresses and networks, or ``*`` for all."""
+    """Parse comma-separated addresses and networks, or ``*`` for all."""
     if text is None or text == "*":
         return text
     if text.lower() == NO_PROXIES:
@@ -304,7 +298,6 @@ def _proxies(text: str | None) -> str | None:
 
 
 def _networks(setting: str, text: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Parse comma-separated addresses and networks."""
     networks = []
     for one in (part.strip() for part in text.split(",")) if text else ():
         try:
@@ -316,7 +309,7 @@ def _networks(setting: str, text: str) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def _topics(text: str) -> frozenset[str]:
-    """Parse comma-separated ARNs of SNS topics; SNS checks the rest."""
+    """Parse comma-separated ARNs; SNS checks the rest."""
     topics = frozenset(one.strip() for one in text.split(",") if one.strip())
     for one in sorted(topics):
         if not one.startswith("arn:aws") or ":sns:" not in one:

@@ -1,4 +1,4 @@
-"""The table of settings with defaults and meanings, and warnings about misspelt names."""
+"""The table of settings, and warnings about misspelt names."""
 
 from __future__ import annotations
 
@@ -128,7 +128,6 @@ SETTINGS: Final = (
     Setting(SETTINGS_FILE, "", "a file of NAME=value lines; the environment goes first"),
 )
 IN_A_FILE: Final = frozenset(one.name for one in SETTINGS) - {SETTINGS_FILE}
-"""Settings that a settings file may set."""
 CLIENT_SETTINGS: Final = (
     Setting(URL, "", "where the service is, such as https://keeper.example.com"),
     Setting(ADMIN_KEY, "", "for commands: an administrator's key, instead of the deployment's"),
@@ -150,18 +149,18 @@ CLIENT_SETTINGS: Final = (
     ),
     Setting(RETRIEVAL_TOKEN, "", "for pricekeeper credentials claim: what to claim a secret with"),
 )
-"""Settings of clients and commands, which the service ignores."""
+"""Settings that the service ignores."""
 
 PREFIX: Final = "PRICEKEEPER_"
 _OF_DEVELOPMENT: Final = frozenset({f"{PREFIX}REQUIRE_ENGINE", f"{PREFIX}TESTS_OFFLINE"})
 _OF_KUBERNETES: Final = re.compile(
     rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )
-"""Variables that Kubernetes sets in every pod if a service is called pricekeeper."""
+"""Kubernetes sets them in every pod if a service is called pricekeeper."""
 
 
 def unknown_settings(environment: Mapping[str, str]) -> list[str]:
-    """Describe each variable that looks like a misspelt setting, without its value."""
+    """Describe variables that look like misspelt settings, without their values."""
     known = {one.name for one in (*SETTINGS, *CLIENT_SETTINGS)} | _OF_DEVELOPMENT
     return [
         f"{name} is not a setting and has no effect{suggest_setting(name)}"
@@ -178,7 +177,7 @@ def _looks_like_a_setting(name: str, value: str) -> bool:
 
 
 def suggest_setting(name: str) -> str:
-    """Suggest a similar setting, as the end of a sentence; empty if there is none."""
+    """Suggest a similar setting, as the end of a sentence, or return ""."""
     from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
 
     known, upper = [one.name for one in (*SETTINGS, *CLIENT_SETTINGS)], name.upper()

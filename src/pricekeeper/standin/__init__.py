@@ -1,7 +1,6 @@
 """A stand-in for Amazon Bedrock's runtime: the same wire protocol, no model, and a ledger.
 
-The demo's gateway calls it, and tests and benches read from its ledger what a call really cost. It
-imports nothing else of Price Keeper, so that the judge does not share its arithmetic.
+It imports nothing else of Price Keeper, so that the judge does not share its arithmetic.
 """
 
 from pricekeeper.standin.ledger import BilledCall, Ledger, Statement, TokenCounts

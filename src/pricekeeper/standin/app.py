@@ -1,8 +1,7 @@
 """The stand-in's ASGI application: it finds the operation, bills the call and answers.
 
-It is plain ASGI, because benches use it as an upstream and it must be cheap. uvicorn does not
-cancel a handler whose caller has left, so a call runs to its end; it is billed before the first
-byte of its answer anyway. Signatures are not checked, and bodies are not logged.
+Plain ASGI is cheap enough for benches. A call runs to its end even if its caller leaves. Signatures
+are not checked, and bodies are not logged.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from pricekeeper.standin.turn import Turn, take_turn
 BODY_BYTES_MAX: Final = 25 * 1024 * 1024
 """Bedrock's limit."""
 CONNECTION: Final = "pricekeeper.standin.connection"
-"""The name of the ASGI extension with the server's connection."""
+"""The ASGI extension with the server's connection."""
 
 _MODEL: Final = b"/model/"
 _MODEL_OPERATIONS: Final[dict[bytes, ModelApi]] = {
@@ -60,7 +59,7 @@ _OTHER_OPERATIONS: Final[dict[bytes, ModelApi]] = {
     b"/openai/v1/chat/completions": ChatCompletions(),
     b"/anthropic/v1/messages": Messages(),
 }
-"""Operations with the model's id in the body."""
+"""With the model's id in the body."""
 _TIMED_OUT: Final = ModelReply(
     b"<html><body><h1>504 Gateway Time-out</h1></body></html>", status=504, media_type=b"text/html"
 )
@@ -72,18 +71,14 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class PeerConnection(Protocol):
-    """What ASGI lacks: to notice that a peer has left without waiting for it, and to close."""
+    """What ASGI lacks: to notice a peer that leaves, and to close."""
 
-    def is_closing(self) -> bool:
-        """Whether either side has closed the connection."""
-        ...
+    def is_closing(self) -> bool: ...
 
-    def close(self) -> None:
-        """Close the connection after writing pending data."""
-        ...
+    def close(self) -> None: ...
 
     def watch(self) -> None:
-        """Resume reading after a long body, to notice when the peer leaves."""
+        """After a long body, notice when the peer leaves."""
         ...
 
 
@@ -99,7 +94,6 @@ class _Exchange:
         self.id = str(UUID(int=getrandbits(128), version=4))
 
     async def read_body(self) -> bytes:
-        """Read the whole body, within the limit."""
         parts, length, more = [], 0, True
         while more:
             message = await self._receive()
@@ -115,12 +109,11 @@ class _Exchange:
         return b"".join(parts)
 
     async def wait_until_gone(self) -> None:
-        """Wait until either side closes the connection."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def hang_up(self) -> None:
-        """Close the connection without the rest of the answer."""
+        """Close the connection in mid-answer."""
         self.connection.close()
         await self.wait_until_gone()
 
@@ -132,14 +125,13 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def answer(self, reply: ModelReply) -> None:
-        """Send a whole answer."""
         headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body))]
         await self.start(reply.status, reply.media_type, headers)
         await self.send(reply.body)
 
 
 class StandIn:
-    """Bedrock's runtime without models, and the ledger of billed calls."""
+    """Bedrock's runtime without models, and its ledger."""
 
     def __init__(self, script: Script | None = None, ledger: Ledger | None = None) -> None:
         self.ledger = ledger or Ledger()
@@ -202,7 +194,7 @@ class StandIn:
     async def _stream(
         self, endpoint: ModelApi, turn: Turn, fate: str | None, between_ms: int, exchange: _Exchange
     ) -> None:
-        """Send the events of a stream, or half of them."""
+        """Send a stream, or half of it."""
         stream = endpoint.stream(turn)
         frames = _fated_frames(stream, fate, endpoint)
         await exchange.start(200, stream.media_type, [*stream.headers])
@@ -228,7 +220,7 @@ class StandIn:
 
 
 def _endpoint_of(path: bytes) -> tuple[ModelApi | None, str]:
-    """The operation and the model's id in a raw path. Slashes of an ARN may be encoded."""
+    """The operation and model id; an ARN's slashes may be encoded."""
     if path.startswith(_MODEL):
         model, _, operation = path[len(_MODEL) :].rpartition(b"/")
         return _MODEL_OPERATIONS.get(operation) if model else None, unquote(model.decode())

@@ -1,7 +1,7 @@
 """What operations have in common: requests, answers, streams and errors.
 
-A frame of AWS's event stream encoding has its length, the length of its headers, a checksum of
-both, headers, a payload and a checksum of everything. All headers here are strings (type 7).
+A frame of AWS's event stream: its length, its headers' length, their checksum, string headers (type
+7), payload, checksum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ModelRequest:
 
     model_id: str
     headers: Mapping[bytes, bytes]
-    """Names are in lower case."""
+    """In lower case."""
     body: Body
 
 
@@ -52,32 +52,28 @@ class ModelStream:
     media_type: bytes
     frames: list[bytes]
     ends_after: int
-    """Frames that are sent of a stream that breaks off."""
+    """Frames before a stream breaks off."""
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
 class ModelApi(ABC):
-    """One operation. By default it has AWS's errors and runs a model."""
+    """One operation; by default it runs a model and has AWS's errors."""
 
     name: str
-    """The operation's name in the ledger."""
     is_free = False
-    """Whether it runs no model."""
 
     @abstractmethod
     def read(self, request: ModelRequest) -> ReadRequest:
-        """Read a request. Raises `AwsFault` if it is invalid."""
+        """Raises `AwsFault` for an invalid request."""
 
     @abstractmethod
-    def reply(self, turn: Turn) -> ModelReply:
-        """The whole answer."""
+    def reply(self, turn: Turn) -> ModelReply: ...
 
     def stream(self, turn: Turn) -> ModelStream:
-        """The answer as a stream."""
         raise NotImplementedError(f"{self.name} is no stream: {turn}")
 
     def failure(self) -> bytes:
-        """The frame with which a stream breaks off."""
+        """The frame that breaks off a stream."""
         body = exception_body("ModelStreamErrorException", BROKE_OFF)
         return exception_frame("modelStreamErrorException", body)
 
@@ -103,7 +99,7 @@ def event_frame(name: str, payload: bytes) -> bytes:
 
 
 def exception_frame(name: str, payload: bytes) -> bytes:
-    """An exception within a stream. Its name begins with a small letter."""
+    """An exception in a stream; its name begins with a small letter."""
     return _frame(_headers("exception", name), payload)
 
 

@@ -1,8 +1,7 @@
 """The bill: one entry for each attempt that ran the model.
 
-An entry is made when the model starts, with the full cost, because Bedrock bills a call whether or
-not its caller waits for the answer. A refusal counts as an attempt only. The sums stay exact when
-old entries are dropped.
+An entry is made with the full cost when the model starts: Bedrock bills even if the caller leaves.
+A refusal is an attempt only. Sums stay exact when entries are dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 import msgspec
 
 ENTRIES_MAX: Final = 100_000
-"""Entries that are kept by default; then the oldest is dropped."""
+"""Then the oldest entry is dropped."""
 
 
 class TokenCounts(msgspec.Struct, frozen=True):
@@ -33,7 +32,6 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """The whole prompt, cached or not."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
@@ -50,28 +48,28 @@ class BilledCall(msgspec.Struct, frozen=True):
     """One billed attempt."""
 
     id: str
-    """The ``x-amzn-RequestId`` of its answer."""
+    """``x-amzn-RequestId`` of its answer."""
     operation: str
     model_id: str
-    """As requested, decoded: a model, a profile or an ARN."""
+    """As requested, decoded."""
     tokens: TokenCounts
     service_tier: str
     latency: str
     """``standard`` or ``optimized``."""
     request_metadata: Mapping[str, str]
     hung_up: bool = False
-    """Whether its caller left before the end of the answer."""
+    """Whether its caller left early."""
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """The whole ledger at one time, as ``GET /ledger`` returns it."""
+    """The whole ledger, as ``GET /ledger`` returns it."""
 
     entries: list[BilledCall]
     entries_forgotten: int
     billed_calls: int
     totals: TokenCounts
     attempts: dict[str, int]
-    """How often each operation was called, refused or not."""
+    """By operation, refused or not."""
 
 
 class Ledger:
@@ -83,19 +81,18 @@ class Ledger:
         self._entries: dict[str, BilledCall] = {}
         self._attempts: Counter[str] = Counter()
         self.totals = TokenCounts()
-        """The sums of all entries, including dropped ones."""
+        """Sums of all entries, also dropped ones."""
         self.billed_calls = 0
-        """The number of all entries."""
+        """Of all entries, also dropped ones."""
 
     @property
     def entries(self) -> list[BilledCall]:
-        """The kept entries, oldest first."""
         with self._changed:
             return list(self._entries.values())
 
     @property
     def attempts(self) -> dict[str, int]:
-        """How often each operation was called, refused or not."""
+        """Calls by operation, refused or not."""
         with self._changed:
             return dict(self._attempts)
 
@@ -106,13 +103,11 @@ class Ledger:
             return Statement(kept, forgotten, self.billed_calls, self.totals, dict(self._attempts))
 
     def count_attempt(self, operation: str) -> None:
-        """Count a call, refused or not."""
         with self._changed:
             self._attempts[operation] += 1
             self._changed.notify_all()
 
     def bill(self, entry: BilledCall) -> None:
-        """Add an entry."""
         with self._changed:
             self._entries[entry.id] = entry
             if len(self._entries) > self._entries_max:
@@ -122,7 +117,7 @@ class Ledger:
             self._changed.notify_all()
 
     def note_hang_up(self, entry_id: str) -> None:
-        """Note that the caller of a billed call left before its end."""
+        """Note that a billed caller left early."""
         with self._changed:
             entry = self._entries.get(entry_id)
             if entry is not None:
@@ -130,7 +125,6 @@ class Ledger:
                 self._changed.notify_all()
 
     def clear(self) -> None:
-        """Drop entries, sums and attempts."""
         with self._changed:
             self._entries.clear()
             self._attempts.clear()
@@ -140,7 +134,7 @@ class Ledger:
     def wait_until(
         self, is_met: Callable[[list[BilledCall]], bool], timeout_secs: float = 10
     ) -> bool:
-        """Wait for a condition on the entries; returns whether it was met in time."""
+        """Wait for a condition; returns whether it was met in time."""
 
         def met() -> bool:
             return is_met(list(self._entries.values()))

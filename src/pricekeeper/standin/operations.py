@@ -1,8 +1,4 @@
-"""Bedrock's own operations: Converse, InvokeModel, both as streams, and CountTokens.
-
-Converse has the members of botocore's service model. InvokeModel wraps the body of a family.
-CountTokens runs no model and is free.
-"""
+"""Converse, InvokeModel, both as streams, and CountTokens, which runs no model and is free."""
 
 from __future__ import annotations
 
@@ -87,7 +83,7 @@ def read_converse(body: Body, *, streams: bool) -> ReadRequest:
 
 
 def checked_metadata(pairs: Body) -> dict[str, str]:
-    """The request's metadata: at most 16 pairs of strings."""
+    """At most 16 pairs of strings."""
     if len(pairs) > METADATA_PAIRS_MAX:
         raise AwsFault("ValidationException", "requestMetadata: at most 16 pairs")
     if not all(isinstance(value, str) for value in pairs.values()):
@@ -100,7 +96,7 @@ def _delta(text: str) -> dict[str, Any]:
 
 
 def _turn_metadata(turn: Turn) -> dict[str, Any]:
-    """What a whole answer, or the last event of a stream, says of the call."""
+    """The end of an answer or stream."""
     known = {"usage": _usage(turn)} if turn.reports_usage else {}
     return {
         **known,
@@ -174,7 +170,6 @@ def _headers(turn: Turn) -> Headers:
 
 
 def _token_headers(turn: Turn) -> Headers:
-    """The counts, with the prompt's first."""
     tokens = turn.tokens
     return [
         (b"x-amzn-bedrock-input-token-count", b"%d" % turn.reported_input_tokens),
@@ -205,7 +200,7 @@ def _text(header: bytes | None) -> str | None:
 
 
 def _metadata_in(header: bytes | None) -> dict[str, str]:
-    """The pairs in a header, as JSON. Converse has them in its body."""
+    """The pairs in a header, as JSON."""
     if header is None:
         return {}
     try:

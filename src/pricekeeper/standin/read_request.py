@@ -1,4 +1,4 @@
-"""A request for the model as the stand-in reads it, for all families."""
+"""A request for the model, as all families share it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from pricekeeper.standin.refusals import AwsFault
 
 NESTED_MAX: Final = 32
-"""Maximum depth of text in a message. A tool's result is at depth five."""
+"""Depth of text in a message. A tool's result is at five."""
 _CARRIERS: Final = ("text", "content", "toolResult", "guardContent", "message")
-"""Members of messages and content blocks that hold text, in all families."""
+"""Members that hold text, in all families."""
 
 Body = dict[str, Any]
 
@@ -21,22 +21,22 @@ class ReadRequest:
     """A request, as far as the stand-in needs it."""
 
     text_bytes: int
-    """Length of all text in UTF-8."""
+    """Of all text in UTF-8."""
     user_text: str
-    """The text of the user's last message, which may contain a directive."""
+    """The last text, which may contain a directive."""
     output_tokens_max: int | None
     streams: bool = False
     service_tier: str | None = None
     latency: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     wants_usage: bool = True
-    """Whether an OpenAI stream states its usage."""
+    """Whether a stream states its usage."""
     is_chat: bool = False
-    """Whether a text completion model was asked with its chat body."""
+    """Whether a text completion model got its chat body."""
 
 
 def texts_of(value: object) -> list[str]:
-    """All text in messages, content blocks or strings, in order."""
+    """All text in messages, blocks or strings, in order."""
     texts: list[str] = []
     _gather(value, texts, NESTED_MAX)
     return texts
@@ -81,7 +81,7 @@ def last_user_text(messages: list[Body]) -> str:
 
 
 def count_of(body: Body, name: str) -> int | None:
-    """A count of tokens, at least one; ``None`` if missing."""
+    """A count, at least one; ``None`` if missing."""
     value = body.get(name)
     if value is None:
         return None

@@ -24,7 +24,7 @@ REFUSALS: Final[Mapping[str, int]] = {
     "UnrecognizedClientException": 403,
     "ValidationException": 400,
 }
-"""The modelled exceptions of all operations, and those common to all of AWS."""
+"""Of all operations, and those common to all of AWS."""
 
 _MORE: Final[Mapping[str, Mapping[str, Any]]] = {
     "ModelErrorException": {"originalStatusCode": 500, "resourceName": "stand-in"},
@@ -33,7 +33,7 @@ _MORE: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class AwsFault(Exception):  # noqa: N818 - AWS calls them exceptions, and this is not one of ours
-    """A request that gets an exception of Bedrock's. No model has run."""
+    """A request that Bedrock refuses; no model has run."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(name, message)

@@ -1,8 +1,8 @@
 """How a caller scripts what the stand-in does with a call.
 
-The user's last text may contain a directive, ``[[standin {"output_tokens": 12}]]``, with members of
-`Script`. It is in the prompt because every framework passes prompts on, while most lose headers and
-parameters. Members that are missing come from the stand-in's own script.
+The last user text may have a directive, ``[[standin {"output_tokens": 12}]]``, with members of
+`Script`: every framework passes prompts on, but few pass headers. The stand-in's own script gives
+the defaults.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ TOKENS_MAX: Final = 10_000_000
 DELAY_MS_MAX: Final = 600_000
 EVENTS_MAX: Final = 10_000
 TEXTS_KEPT_MAX: Final = 10_000
-"""Texts whose attempts are counted for ``fate_times``; then the least recently used is dropped."""
+"""Texts counted for ``fate_times``; then the least recently used is dropped."""
 
 SILENT: Final = "silent"
-"""The call is billed; no answer comes until the caller leaves."""
+"""Billed; no answer until the caller leaves."""
 HANGS_UP: Final = "hangs-up"
-"""The call is billed; the connection closes without an answer."""
+"""Billed; the connection closes without an answer."""
 BREAKS_OFF: Final = "breaks-off"
-"""The call is billed; its stream ends with an exception. Other calls get no answer."""
+"""Billed; the stream ends with an exception. Other calls get no answer."""
 CUT: Final = "cut"
-"""The call is billed; the connection closes within the stream. Other calls get no answer."""
+"""Billed; the connection closes within the stream. Other calls get no answer."""
 GATEWAY_504: Final = "gateway-504"
-"""The call is billed; a proxy answers with HTML and status 504."""
+"""Billed; a proxy answers with HTML and status 504."""
 BILLED_FATES: Final = frozenset({SILENT, HANGS_UP, BREAKS_OFF, CUT, GATEWAY_504})
 
 _DIRECTIVE: Final = re.compile(r"\[\[standin\s*(\{.*?\})\s*\]\]", re.DOTALL)
@@ -41,30 +41,29 @@ Millis = Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)]
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a call does. By default the model answers at once, with at most 64 tokens."""
+    """What a call does; by default the model answers at once."""
 
     input_tokens: TokenCount | None = None
-    """Without the cache; by default a quarter of the bytes."""
+    """By default a quarter of the bytes."""
     output_tokens: TokenCount | None = None
-    """Limited by what the request allows."""
     cache_read: TokenCount = 0
     cache_write_5m: TokenCount = 0
     cache_write_1h: TokenCount = 0
     delay_ms: Millis = 0
-    """Time before the first word, or before a refusal."""
+    """Before the first word, or a refusal."""
     between_ms: Millis = 0
-    """Time before each event of a stream."""
+    """Before each event of a stream."""
     events: Annotated[int, Meta(ge=1, le=EVENTS_MAX)] = 4
-    """Events with text in a stream."""
+    """Of a stream, those with text."""
     fate: str | None = None
-    """The name of an exception, which is free, or one of `BILLED_FATES`."""
+    """An exception, which is free, or one of `BILLED_FATES`."""
     fate_times: Annotated[int, Meta(ge=1)] | None = None
-    """Attempts with the same text that meet the fate; later ones succeed."""
+    """Attempts with the same text that meet the fate."""
     service_tier: str | None = None
-    """The tier that serves the call; by default the requested one."""
+    """By default the requested tier."""
     stop_reason: str | None = None
     no_usage: bool = False
-    """The answer states no usage: no usage member, metadata event, headers or metrics."""
+    """No usage member, metadata event, headers or metrics."""
 
     def __post_init__(self) -> None:
         if self.fate is not None and self.fate not in BILLED_FATES and self.fate not in REFUSALS:
@@ -73,7 +72,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def script_of(text: str, default: Script) -> Script:
-    """The script of a call with this text."""
+    """The script for a text."""
     if "[[standin" not in text:
         return default
     found = _DIRECTIVE.search(text)

@@ -1,4 +1,4 @@
-"""The stand-in on a loopback port: in a thread of this process, or as its own process."""
+"""The stand-in on a loopback port, in a thread or as its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pricekeeper.standin.script import Script
 
 HOST: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 4_096
-"""uvicorn answers further connections with 503. They are not counted."""
+"""uvicorn answers further connections with 503, uncounted."""
 BACKLOG: Final = 2_048
 START_SECS_MAX: Final = 30
 
@@ -50,7 +50,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with an event for its start and a stop that aborts calls."""
+    """uvicorn's server, with a start event and a stop that aborts calls."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -61,7 +61,7 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Abort all calls: a silent one would keep the server running."""
+        """Abort all calls: a silent one would run on."""
         self.force_exit = True
         for connection in list(self.server_state.connections):
             connection.transport.abort()
@@ -72,10 +72,7 @@ class _Server(uvicorn.Server):
 def running(
     script: Script | None = None, *, port: int = 0, entries_max: int = ENTRIES_MAX
 ) -> Iterator[Running]:
-    """Run a stand-in in a thread of this process until the end of the block.
-
-    ``script`` applies to calls without a directive. Port 0 is any free port.
-    """
+    """Run a stand-in in a thread during the block; ``script`` applies without a directive."""
     app = StandIn(script, Ledger(entries_max))
     with _listener(port) as listener:
         server = _Server(_config(app))

@@ -1,7 +1,6 @@
-"""Server-sent events, and the two APIs that answer with them.
+"""Server-sent events, and the APIs of OpenAI and Anthropic, with their errors.
 
-``/openai/v1/chat/completions`` and ``/anthropic/v1/messages`` use the bodies of their families with
-the model's id inside, and the errors of OpenAI and Anthropic.
+Bodies are their families', with the model's id inside.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _require_model(body: Body) -> None:
 
 
 def _metadata(body: Body) -> dict[str, str]:
-    """The text pairs. Unlike Converse, their number is not limited."""
+    """The text pairs, without Converse's limit."""
     pairs = object_of(body, "metadata")
     return {name: value for name, value in pairs.items() if isinstance(value, str)}
 

@@ -1,7 +1,4 @@
-"""What the model does with a request: tokens read, text written, and why it stops.
-
-It reads no clock: the script says how long a turn takes, so the same call gets the same bytes.
-"""
+"""What the model does with a request. It reads no clock, so the same call gets the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pricekeeper.standin.read_request import ReadRequest
 from pricekeeper.standin.script import Script
 
 OUTPUT_TOKENS: Final = 64
-"""Tokens of an answer without a script, unless the request allows less."""
+"""By default, unless the request allows less."""
 BYTES_PER_TOKEN: Final = 4
 SENTENCE: Final = "This is a stand-in for Amazon Bedrock, and no model has run. "
 
@@ -30,7 +27,6 @@ class Turn:
     service_tier: str
     latency: str
     stop_reason: str
-    """In Converse's words."""
     events: int
     latency_ms: int
     first_byte_ms: int
@@ -38,19 +34,19 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """The answer: four bytes for each token, as in prompts."""
+        """Four bytes for each token, as in prompts."""
         length = self.tokens.output_tokens * BYTES_PER_TOKEN
         return (SENTENCE * (length // len(SENTENCE) + 1))[:length]
 
     @property
     def reported_input_tokens(self) -> int:
-        """The input as the answer states it. OpenAI's models include the cache."""
+        """The stated input; OpenAI's includes the cache."""
         is_included = "openai." in self.model_id
         return self.tokens.prompt_tokens if is_included else self.tokens.input_tokens
 
     @property
     def pieces(self) -> list[str]:
-        """The text in as many pieces as the stream has events. Some may be empty."""
+        """A piece of text for each event; some may be empty."""
         text, count = self.text, self.events
         return [
             text[len(text) * index // count : len(text) * (index + 1) // count]
@@ -70,7 +66,7 @@ class Turn:
 
 
 def input_tokens_of(asked: ReadRequest, script: Script) -> int:
-    """Tokens that are read outside of the cache."""
+    """Tokens read outside of the cache."""
     if script.input_tokens is not None:
         return script.input_tokens
     return max(1, -(-asked.text_bytes // BYTES_PER_TOKEN))

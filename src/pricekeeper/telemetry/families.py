@@ -1,7 +1,7 @@
 """Metric families, declared where they are counted, and histograms.
 
-A meter is a dataclass of plain numbers. A `counted` field names its family and labels. Code counts
-by adding to an attribute or a dict; the export reads meters with `read_samples`.
+A meter is a dataclass of numbers; its `counted` fields name their family. Code counts by addition;
+the export reads with `read_samples`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple
 
 Kind = Enum("Kind", ["COUNTER", "GAUGE", "LEVEL", "SIZES", "DURATIONS"])
-"""A LEVEL is a gauge whose values of all processes are added."""
+"""A LEVEL is a gauge that is added over all processes."""
 _EXPORT: Final = "export"
 
 
 class Family(NamedTuple):
-    """A metric, with one sample for each combination of its labels."""
+    """A metric, with a sample per combination of labels."""
 
     name: str
     help: str
@@ -33,10 +33,10 @@ def counted(
     shown: tuple[str, ...] = (),
     per_unit: int = 1,
 ) -> Any:
-    """Declare a field that counts for a family: a number, or a dict of numbers.
+    """Declare a number, or a dict of numbers, that counts for a family.
 
-    The keys of a dict are labels before ``labels``. Keys in ``shown`` are exported from the start
-    as 0, so that the first count is a change. ``per_unit`` parts make one exported unit.
+    Keys of a dict are labels before ``labels``. Keys in ``shown`` are exported from the start as 0,
+    so that the first count is a change. ``per_unit`` parts make one exported unit.
     """
     return field(default_factory=factory, metadata={_EXPORT: (family, labels, shown, per_unit)})
 
@@ -49,7 +49,7 @@ def families_of(meter: Any) -> Iterator[Family]:
 def read_samples(
     meter: Any, *first: str
 ) -> Iterator[tuple[Family, tuple[str, ...], float | Sizes]]:
-    """Yield each sample of a meter. ``first`` are labels of the whole meter."""
+    """Yield the samples of a meter; ``first`` are labels of all."""
     for one in fields(meter):
         if _EXPORT in one.metadata:
             family, labels, shown, per_unit = one.metadata[_EXPORT]
@@ -63,7 +63,7 @@ def read_samples(
 
 
 BOUNDS: Final = tuple(1 << power for power in range(11))
-"""1, 2, 4 ... 1,024, which is more than any counted size."""
+"""1, 2, 4 ... 1,024."""
 BOUNDS_US: Final = tuple(
     1000 * ms // 10 for ms in (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000)
 )
@@ -76,11 +76,9 @@ class Sizes:
 
     bounds: ClassVar[tuple[int, ...]] = BOUNDS
     counts: list[int] = field(default_factory=list)
-    """Counts by bucket; the last is for sizes above all bounds. A list, which another thread may
-    read meanwhile."""
+    """By bucket; the last is above all bounds. A list, which another thread may read meanwhile."""
 
     total: int = 0
-    """Sum of the sizes."""
 
     def __post_init__(self) -> None:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)

@@ -1,8 +1,4 @@
-"""Logs: one JSON object a line, without secrets.
-
-Finished lines are redacted at the sink, so callers need not remember it. Our tokens and secrets,
-credentials of headers, and texts given to `keep_secret` are replaced.
-"""
+"""Logs: one JSON object a line. The sink redacts secrets, so callers need not."""
 
 from __future__ import annotations
 
@@ -40,11 +36,10 @@ _SECRET: Final = re.compile(
     rb"|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}"  # our secrets and one-time tokens
     rb"|(?i:\b(?:bearer|basic)\s++)[A-Za-z0-9+/=._~-]{8,}"  # what a header carries
 )
-"""No unbounded repetition is followed by a part that can fail, unless it is possessive. So the
-search is linear in a line that a caller may have chosen."""
+"""Linear for any line: after unbounded repetition nothing can fail, unless it is possessive."""
 _OURS: Final = re.compile(rb"eyJ[A-Za-z0-9_.-]{8,}|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}")
 _SIGNS: Final = (b"eyj", b"pk", b"bearer", b"basic")
-"""Every secret contains one of these, in lower case; lines without them are not searched."""
+"""Every secret contains one, in lower case; other lines are not searched."""
 _HIDDEN: Final = b"[redacted]"
 _known: set[bytes] = set()
 
@@ -58,10 +53,7 @@ def redacted(line: bytes) -> bytes:
 
 
 def contains_secret(text: str) -> bool:
-    """Whether the text has a token or secret of ours, or a known secret.
-
-    It ignores words after "basic", because people write of basic authentication.
-    """
+    """Whether the text has a secret. Words after "basic" are ignored, for basic authentication."""
     line = text.encode("utf-8", "replace")
     return _OURS.search(line) is not None or any(secret in line for secret in _known)
 
@@ -72,19 +64,18 @@ def keep_secret(text: str) -> None:
 
 
 def write_lines(lines: Sequence[bytes]) -> None:
-    """Redact finished lines, and write them to standard error at once."""
+    """Redact finished lines, and write them to standard error."""
     sys.stderr.buffer.write(redacted(b"\n".join(lines)) + b"\n")
     sys.stderr.buffer.flush()
 
 
 class GatheredLines:
-    """Collects lines, and writes them once per turn of the event loop."""
+    """Collects lines, and writes them once per turn of the loop."""
 
     def __init__(self) -> None:
         self._gathered: list[bytes] = []
 
     def add(self, line: bytes) -> None:
-        """Write a finished line soon."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self._write)
         self._gathered.append(line)
@@ -95,7 +86,7 @@ class GatheredLines:
 
 
 def timestamp() -> str:
-    """Return the time in the format of log lines."""
+    """The time as log lines write it."""
     epoch, us = divmod(time.time_ns() // 1000, 1_000_000)
     return f"{_second(epoch)}.{us:06}Z"
 
@@ -109,14 +100,13 @@ class RedactingLogger:
     """The sink of structlog."""
 
     def msg(self, line: bytes) -> None:
-        """Write one line."""
         write_lines([line])
 
     debug = info = warning = error = exception = critical = msg
 
 
 def configure_logging(level: str, *, for_good: bool = True) -> None:
-    """Set up logging: our events as JSON lines, those of libraries from warnings up.
+    """Log our events as JSON lines, and libraries' from warnings up.
 
     ``for_good`` lets loggers cache this configuration at first use.
     """
@@ -148,10 +138,10 @@ def _serialise(event: Any, **_: Any) -> bytes:
 
 @contextmanager
 def log_change(action: str, target: str, by: Attribution) -> Iterator[None]:
-    """Log the change that the block makes. The record of it is its entry in the audit trail.
+    """Log the change that the block makes; the record of it is its entry in the audit trail.
 
-    The outcome is ``unknown`` if the store's reply was lost or the caller was cancelled, ``failed``
-    if the store could not do it. A refused change is not logged.
+    Outcome ``unknown``: the store's reply was lost or the caller cancelled; ``failed``: the store
+    could not do it. A refused change is not logged.
     """
     try:
         yield

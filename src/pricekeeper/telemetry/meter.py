@@ -1,7 +1,4 @@
-"""Counts calls of a store. Tests check documented costs by it, and metrics export it.
-
-Capacity is an integer of half units, the smallest that DynamoDB bills.
-"""
+"""Counts calls of a store, in DynamoDB's half units of capacity."""
 
 from __future__ import annotations
 
@@ -33,20 +30,18 @@ class StoreMeter:
     """Counters of one store."""
 
     calls: Counter[str] = counted(_CALLS, factory=Counter)
-    """Calls of the port by name."""
+    """Of the port, by name."""
     attempts: Counter[str] = counted(_ATTEMPTS, factory=Counter)
     """Network requests by action; none on SQLite."""
     faults: Counter[str] = counted(_FAULTS, shown=_KINDS, factory=Counter)
-    """Failed attempts by kind."""
     read_half_units: Counter[str] = counted(_CAPACITY, "read", per_unit=2, factory=Counter)
     """By table."""
     write_half_units: Counter[str] = counted(_CAPACITY, "write", per_unit=2, factory=Counter)
     """By table."""
     commit_sizes: Sizes = counted(_COMMITS, factory=Sizes)
-    """Operations per durable commit; one commit of SQLite carries many."""
+    """Operations per durable commit, which SQLite shares."""
     swept: int = counted(_SWEPT)
-    """Expired items removed in the background."""
+    """Expired items removed."""
 
     def clear(self) -> None:
-        """Reset all counters."""
         self.__init__()  # type: ignore[misc]

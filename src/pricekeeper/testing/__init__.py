@@ -5,8 +5,7 @@
     with pricekeeper.testing.service() as service, pricekeeper.testing.bedrock() as bedrock:
         ...
 
-Both run in this process on loopback ports. The service is the one that is deployed. Its data is
-deleted at the end of the block.
+Both run in this process on loopback ports. Data is deleted at the end of the block.
 """
 
 try:

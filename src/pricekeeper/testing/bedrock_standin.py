@@ -1,4 +1,4 @@
-"""The Bedrock stand-in for tests, and the settings that direct the AWS SDK to it."""
+"""The Bedrock stand-in for tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Bedrock(Running):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that direct AWS SDK clients to the stand-in."""
+        """Environment variables that send AWS SDK clients to it."""
         return {
             "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": self.url,
             "AWS_ACCESS_KEY_ID": "testing",
@@ -30,9 +30,6 @@ class Bedrock(Running):
 
 @contextmanager
 def bedrock(script: Script | None = None) -> Iterator[Bedrock]:
-    """Run a stand-in for Bedrock's runtime until the end of the block.
-
-    ``script`` applies to calls whose prompt has no directive; see `pricekeeper.standin`.
-    """
+    """Run a stand-in; ``script`` applies without a directive (see `pricekeeper.standin`)."""
     with running(script) as standin:
         yield Bedrock(standin.url, standin.ledger)

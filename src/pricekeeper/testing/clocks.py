@@ -9,14 +9,11 @@ from typing import Final
 from pricekeeper.clock import SystemClock
 
 PAUSE_SECS: Final = 0.02
-"""How soon a sleeper notices that the clock was moved."""
+"""How soon a sleeper notices a move."""
 
 
 class MovableClock:
-    """Real time plus what a test adds. Any thread may read and move it.
-
-    It begins at ``start``, by default now.
-    """
+    """Real time from ``start`` (now) plus what a test adds. For any thread."""
 
     def __init__(self, start: datetime | None = None) -> None:
         self._system = SystemClock()
@@ -33,7 +30,7 @@ class MovableClock:
         return self._system.monotonic_ms() + self._moved_ms
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep until that much time has passed on this clock."""
+        """Sleep that long on this clock."""
         until_ms = self.monotonic_ms() + duration_ms
         while (left_ms := until_ms - self.monotonic_ms()) > 0:  # noqa: ASYNC110 - any thread moves it
             await asyncio.sleep(min(PAUSE_SECS, left_ms / 1000))
@@ -41,7 +38,7 @@ class MovableClock:
     def move(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, secs: float = 0
     ) -> None:
-        """Move the clock forward, for wall time and durations."""
+        """Move wall time and durations forward."""
         passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=secs)
         if passed < timedelta():
             raise ValueError("time passes forward")

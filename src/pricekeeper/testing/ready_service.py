@@ -1,7 +1,4 @@
-"""A service with an organisation and an app, for tests.
-
-The service's log goes to `logging` instead of the test process's standard output.
-"""
+"""A service with an organisation and an app, for tests; it logs to `logging`."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ from pricekeeper.testing.serving import running_service
 
 APP_ID: Final = "app"
 LABELS: Final = ("premium", "standard", "economy")
-"""The labels of the default deployment file."""
+"""Of the default deployment file."""
 QUOTA_USD_MICROS: Final = 1_000_000_000
 ANSWER_SECS_MAX: Final = 30
 STOP_SECS: Final = 5
@@ -46,7 +43,7 @@ T = TypeVar("T")
 
 
 class Service:
-    """A running service, and the credentials of its app."""
+    """A running service, and its app's credentials."""
 
     def __init__(
         self, url: str, org_id: str, clock: MovableClock, folder: Path, stopping: ExitStack
@@ -57,7 +54,7 @@ class Service:
         self.client_id = ""
         self.client_secret = ""
         self.clock = clock
-        """The service's clock; keepers of `keeper` use it, too."""
+        """Keepers of `keeper` use it, too."""
         self._folder = folder
         self._stopping = stopping
         self._loop = LoopThread("pricekeeper-testing")
@@ -67,7 +64,7 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables with which the app's clients find the service."""
+        """Environment variables for the app's clients."""
         return {
             URL: self.url,
             CLIENT_ID: self.client_id,
@@ -77,12 +74,11 @@ class Service:
 
     @property
     def spent_usd_micros(self) -> int:
-        """The cost of all calls of the app."""
+        """Of all calls of the app."""
         return sum(one["cost_usd_micros"] for one in self.records())
 
     @property
     def held_usd_micros(self) -> int:
-        """The holds of calls under way."""
         return self._sum_held("open")
 
     @property
@@ -91,7 +87,7 @@ class Service:
         return self._sum_held("unsettled")
 
     def records(self) -> list[dict[str, Any]]:
-        """All counted calls, oldest first, after waiting reports were sent."""
+        """All counted calls, oldest first, after a flush."""
         return list(reversed(self._list("records", self._api.usage_records)))
 
     def keeper(self, **options: Any) -> PriceKeeper:
@@ -99,21 +95,20 @@ class Service:
         return PriceKeeper(self.url, self.client_id, self.client_secret, **self._given(options))
 
     def async_keeper(self, **options: Any) -> AsyncPriceKeeper:
-        """An asyncio keeper of the app on the service's clock."""
+        """An asyncio keeper of the app."""
         return AsyncPriceKeeper(
             self.url, self.client_id, self.client_secret, **self._given(options)
         )
 
     def freeze(self, reason: str = "a test") -> None:
-        """Deny the app further calls, as an administrator would."""
+        """Deny further calls, as an administrator would."""
         self._wait(self._admin.freeze(self.org_id, self.app_id, reason=reason))
 
     def unfreeze(self, reason: str = "a test") -> None:
-        """Allow the app's calls again."""
         self._wait(self._admin.unfreeze(self.org_id, self.app_id, reason=reason))
 
     def stop(self) -> None:
-        """Stop the service before the block ends."""
+        """Stop the service early."""
         self._stopping.close()
 
     async def _register(self, key: str, org: Mapping[str, Any], app: Mapping[str, Any]) -> None:
@@ -162,8 +157,7 @@ def service(
     """Run the real service with an organisation and an app until the end of the block.
 
     The app's settings are those of ``PUT /orgs/{org_id}/apps/{app_id}``. ``quotas`` are strict, in
-    micro-dollars a day by label; other labels have a billion. ``deployment_file`` has your own
-    labels and prices.
+    micro-dollars a day by label (else a billion). ``deployment_file`` has labels and prices.
     """
     clock, key = clock or MovableClock(), secrets.token_hex(16)
     given = {label: (quotas or {}).get(label, QUOTA_USD_MICROS) for label in model_ordering}
@@ -202,10 +196,7 @@ def service(
 
 @contextmanager
 def logs_to_logging() -> Iterator[None]:
-    """Send the service's log to `logging`, unless the program has configured structlog.
-
-    The program's own loggers are not changed.
-    """
+    """Send the service's log to `logging`, unless structlog is configured."""
     before = structlog.get_config()
     if not isinstance(before["logger_factory"], structlog.PrintLoggerFactory):
         yield

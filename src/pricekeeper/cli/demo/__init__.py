@@ -1,7 +1,6 @@
 """``pricekeeper demo``: a company's day in 22 seconds, through the real service.
 
-The service runs in this process, with a real socket and a SQLite file in a temporary folder. Only
-the clock is simulated: it is thousands of times faster, so tokens expire and are renewed often.
+Only the clock is simulated. A real socket and a SQLite file serve this process.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ async def _live(
 
 @contextmanager
 def _folder(keep: str | None) -> Iterator[Path]:
-    """Make the named folder, or a temporary one."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="pricekeeper-demo-") as temporary:
             yield Path(temporary)
@@ -100,7 +98,7 @@ AGGREGATE_EVERY_SECS: Final = 300
 
 
 def demo_settings(folder: Path) -> Settings:
-    """Return the settings of a small company's service, with all files in this folder."""
+    """A small company's service, with all files in this folder."""
     return Settings(
         store=SqliteLocation(str(folder / "demo.db")),
         data_dir=folder / "data",

@@ -1,7 +1,4 @@
-"""A `Clock` on which a day passes in seconds.
-
-It slows down when the machine can't keep up. It never stops, so that sleepers wake up.
-"""
+"""A `Clock` on which a day passes in seconds, slower when the machine can't keep up."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from typing import Final
 SLOWDOWN: Final = 60
 PAUSE_SECS_MIN: Final = 0.005
 PAUSE_SECS_MAX: Final = 0.05
-"""Real time. Other tasks need some of it to make progress."""
+"""Real time, for other tasks."""
 
 
 class FastClock:
-    """Wall time from ``start_ms`` on. Any thread may read it; one sets it."""
+    """Wall time from ``start_ms`` on, set by one thread and read by any."""
 
     def __init__(self, start_ms: int) -> None:
         self._speed = 1
@@ -33,7 +30,6 @@ class FastClock:
         return self.now_ms()  # it is never set back
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep so long on this clock."""
         until_ms = self.now_ms() + duration_ms
         while (left_ms := until_ms - self.now_ms()) > 0:  # the speed may change meanwhile
             left_secs = left_ms / 1000 / self._anchor[2]
@@ -46,7 +42,6 @@ class FastClock:
 
     @contextmanager
     def slowly(self) -> Iterator[None]:
-        """Slow the clock down inside the block."""
         self._slow += 1
         self._set()
         try:

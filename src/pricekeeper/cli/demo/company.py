@@ -1,6 +1,6 @@
 """The company's apps: they select models, wait, call and report through the client and HTTP.
 
-Three events are staged: many long jobs at once, more processes than sessions, and lost replies.
+Staged: many long jobs at once, more processes than sessions, and lost replies.
 """
 
 from __future__ import annotations
@@ -49,12 +49,11 @@ DENIALS_MAX: Final = 20
 AUDIT_LOOKS_MAX: Final = 200
 AUDIT_PAUSE_SECS: Final = 0.05
 MODEL_MS: Final = 2_000
-"""Duration of a model call."""
 PODS: Final = 2
 
 
 class Pods:
-    """The processes of an app, which take turns. Each has its own session."""
+    """The processes of an app, in turn, each with a session."""
 
     def __init__(self, start: Callable[[], Api]) -> None:
         self._start = start
@@ -63,22 +62,18 @@ class Pods:
 
     @property
     def running(self) -> list[Api]:
-        """The newest processes."""
         return self.all[-PODS:]
 
     def next(self) -> Api:
-        """Return the process whose turn it is."""
         return self.running[next(self._turns) % PODS]
 
     def replace_oldest(self) -> tuple[Api, Api]:
-        """Replace the oldest process, and return the old and the new one."""
         oldest = self.running[0]
         self.all.append(self._start())
         return oldest, self.all[-1]
 
     @property
     def renewals(self) -> int:
-        """How often expired tokens were renewed."""
         return sum(pod.tokens.renewals for pod in self.all if pod.tokens is not None)
 
     async def close(self) -> None:
@@ -110,11 +105,10 @@ class Company:
 
     @property
     def renewals(self) -> int:
-        """How often expired tokens were renewed, in all apps."""
         return sum(pods.renewals for pods in self._pods.values())
 
     async def set_up(self, key: str, planned: list[Planned]) -> None:
-        """Register the organisation and its apps, and claim their secrets."""
+        """Register organisation and apps, and claim their secrets."""
         async with Admin(self.url, key, clock=self.clock) as admin:
             org = await admin.put_org(self.org_id, org_settings())
             self._org = (await self._claimed(admin, org))()
@@ -129,13 +123,13 @@ class Company:
                     await pod.select()
 
     async def _claimed(self, admin: Admin, created: OrgAnswer | AppAnswer) -> Callable[[], Api]:
-        """Claim the secret of a new client. Returns a function that starts a process."""
+        """Claim a new client's secret; returns what starts a process."""
         claimed = await admin.claim(created["secret_retrieval"]["token"])
         credentials = claimed["client_id"], claimed["client_secret"]
         return lambda: Api(self.url, *credentials, clock=self.clock)
 
     async def live_through(self, planned: list[Planned]) -> None:
-        """Make each call at its time. The clock slows down if the machine can't keep up."""
+        """Make each call at its time, more slowly if the machine can't keep up."""
         start_ms = self.board.day_starts_at_ms
         async with asyncio.TaskGroup() as calls:
             calls.create_task(self._redeploy(start_ms + REDEPLOYED_AT_MS))
@@ -147,7 +141,7 @@ class Company:
         await self._until(self.board.day_ends_at_ms + AFTER_MIDNIGHT_MS)
 
     async def audit(self) -> list[Mismatch]:
-        """Compare sent and counted usage, until the totals have caught up."""
+        """Compare sent and counted usage, until totals catch up."""
         for _ in range(AUDIT_LOOKS_MAX):
             found = await self._differences()
             if not found:
@@ -156,7 +150,7 @@ class Company:
         return found
 
     async def _make(self, call: Planned) -> None:
-        """Make one call: select a model, take a lease, call, report."""
+        """Select a model, take a lease, call, report."""
         try:
             keeper, app = self._pods[call.app_id].next(), self.board.apps[call.app_id]
             model = await keeper.select()
@@ -171,7 +165,7 @@ class Company:
             self._slots.release()
 
     async def _lease(self, keeper: Api, call: Planned, label: str, reserve: int) -> Lease:
-        """Take the tokens that the call may need. On a denial, wait as long as the answer says."""
+        """Take tokens; on a denial, wait as the answer says."""
         consume = {"tpm": reserve, **({"long_jobs": 1} if call.long_job else {})}
         lease_id = str(uuid.uuid4())
         for attempt in range(DENIALS_MAX):
@@ -195,7 +189,7 @@ class Company:
         raise OverloadedError(f"{call.app_id}: still denied after waiting {DENIALS_MAX} times")
 
     async def _report(self, keeper: Api, call: Planned, label: str) -> None:
-        """Report the usage, twice if the first reply got lost. It is counted once."""
+        """Report usage, twice if the first reply got lost: counted once."""
         now_ms = self.clock.now_ms()
         request_id = new_request_id(now_ms)
         stamp = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -215,7 +209,7 @@ class Company:
         self.board.spend(call.app_id, day, label, self.ledger.add(call, day, label))
 
     async def _redeploy(self, at_ms: int) -> None:
-        """Start one pod more than the session limit: the oldest session and its token end."""
+        """Start one pod more than the session limit: the oldest session ends."""
         await self._until(at_ms)
         with self.clock.slowly():  # so that no token expires meanwhile
             pods = self._pods[SUPPORT.app_id]
@@ -243,7 +237,6 @@ class Company:
         return False
 
     def _note_model(self, app_id: str, model: Selection) -> None:
-        """Note that an app's model changed."""
         app = self.board.apps[app_id]
         before, app.label = app.label, model.label
         if before in ("", model.label):
@@ -260,7 +253,7 @@ class Company:
         await self.clock.sleep_ms(at_ms - self.clock.now_ms())
 
     async def _differences(self) -> list[Mismatch]:
-        """Find the numbers that differ, of the apps and of the whole organisation."""
+        """Differences in apps and the whole organisation."""
         found: list[Mismatch] = []
         for day in sorted({day for _, day, _ in self.ledger.sums}):
             on = datetime.fromisoformat(day).date()
@@ -278,7 +271,6 @@ class Company:
 
 
 def _why(before: str, model: Selection) -> str:
-    """Say why the model changed."""
     left = model.answer["quota_status"]["models_status"][before]
     spent, quota = usd(left["spend_usd_micros"]), usd(left["quota_usd_micros"])
     return f"{spent} of {quota} spent on {before}, until midnight"

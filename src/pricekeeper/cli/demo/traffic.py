@@ -1,8 +1,7 @@
 """The company's traffic and quotas, made from a seed, and the sums that the service must count.
 
-Quotas are derived from the traffic, so that models run out at about the same hours with any number
-of calls. Costs come from the deployment file's prices, not from the service; both must be equal to
-the micro-dollar.
+Quotas follow from the traffic, so models run out at the same hours. Costs come from the deployment
+file and must be equal to the micro-dollar.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _RESENT_EVERY: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """An app: its busy hours, its token counts, and how long each model's quota lasts."""
+    """An app: its busy hours, token counts, and each quota's hours."""
 
     app_id: str
     name: str
     share_pct: int
     hours: Mapping[int, int]
-    """The weight of each hour."""
+    """Weight by hour."""
     input_tokens: tuple[int, int]
     output_tokens: tuple[int, int]
     order: tuple[str, ...]
     lasts_until_hour: tuple[int, ...]
-    """For each model but the last: the hour when its quota runs out."""
+    """When each model's quota runs out, but the last's."""
 
 
 SUPPORT: Final = Persona(
@@ -76,12 +75,12 @@ class Planned:
     output_tokens: int
     cache_read_tokens: int
     resend: bool = False
-    """The reply to its usage record gets lost, so the app sends it again."""
+    """Its usage reply gets lost, so the app resends."""
     long_job: bool = False
 
 
 def plan_day(calls: int, seed: int) -> list[Planned]:
-    """Plan all calls of the day and a few of the next, in order of time."""
+    """Plan the day's calls and a few of the next, by time."""
     dice = random.Random(seed)  # noqa: S311  # repeatable
     planned = [
         _call(dice, persona, _moment_ms(dice, persona), resend=number % _RESENT_EVERY == 0)
@@ -98,7 +97,7 @@ def plan_day(calls: int, seed: int) -> list[Planned]:
 
 
 def cost_usd_picos(call: Planned, rates: Rates) -> int:
-    """Return the cost of a call at these rates."""
+    """The cost of a call at these rates."""
     return (
         call.input_tokens * (rates.input or 0)
         + call.output_tokens * (rates.output or 0)
@@ -107,7 +106,7 @@ def cost_usd_picos(call: Planned, rates: Rates) -> int:
 
 
 def quotas(persona: Persona, planned: Iterable[Planned], catalogue: Catalogue) -> dict[str, int]:
-    """Return micro-dollars a day by label, so that each model runs out at the persona's hour."""
+    """Micro-dollars a day by label, so each model runs out at its hour."""
     mine = [call for call in planned if call.app_id == persona.app_id and call.at_ms < DAY_MS]
     made: dict[str, int] = {}
     from_ms = 0
@@ -123,7 +122,7 @@ def quotas(persona: Persona, planned: Iterable[Planned], catalogue: Catalogue) -
 
 
 def org_settings() -> dict[str, Any]:
-    """Return the organisation's settings. Apps have their own quotas."""
+    """Without apps' quotas."""
     return {
         "org_name": COMPANY,
         "timezone": ZONE,
@@ -136,7 +135,7 @@ def org_settings() -> dict[str, Any]:
 def app_settings(
     persona: Persona, planned: Sequence[Planned], catalogue: Catalogue
 ) -> dict[str, Any]:
-    """Return an app's settings, with limits that only its long jobs reach."""
+    """With limits that only its long jobs reach."""
     return {
         "app_name": persona.name,
         "model_ordering": list(persona.order),
@@ -181,15 +180,14 @@ NUMBERS = ("requests", "input_tokens", "output_tokens", "cache_read_tokens")
 
 
 class Sums(Counter[str]):
-    """Summed usage: `NUMBERS`, and the exact cost."""
+    """Summed `NUMBERS`, and the exact cost."""
 
     @property
     def cost_usd_micros(self) -> int:
-        """The whole micro-dollars of the exact sum, as totals are shown."""
+        """Whole micro-dollars of the exact sum."""
         return split_micros(self["cost_usd_picos"])[0]
 
     def answer(self) -> dict[str, int]:
-        """Return the fields of the REST contract."""
         return {**{name: self[name] for name in NUMBERS}, "cost_usd_micros": self.cost_usd_micros}
 
 
@@ -212,7 +210,7 @@ class DemoLedger:
         self.sums: defaultdict[tuple[str, str, str], Sums] = defaultdict(Sums)
 
     def add(self, call: Planned, day: str, label: str) -> Sums:
-        """Add a reported call, and return its sums."""
+        """Add a call, and return its sums."""
         sums = self.sums[call.app_id, day, label]
         cost = cost_usd_picos(call, self.catalogue.model(label).default_pricing)
         sums["requests"] += 1
@@ -222,7 +220,7 @@ class DemoLedger:
         return sums
 
     def whole(self) -> Sums:
-        """Return the sums of all that was sent."""
+        """The sums of all that was sent."""
         whole = Sums()
         for sums in self.sums.values():
             whole.update(sums)
@@ -231,7 +229,7 @@ class DemoLedger:
     def differences(
         self, app_id: str, day: str, models: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[Mismatch]:
-        """Compare with a day of an app from ``GET /aggregates``."""
+        """Compare with an app's day from ``GET /aggregates``."""
         sent_labels = {label for app, on, label in self.sums if (app, on) == (app_id, day)}
         for label in sorted(sent_labels | models.keys()):
             sent, counted = self.sums.get((app_id, day, label), Sums()), models.get(label, {})

@@ -34,7 +34,7 @@ PLAIN_EVERY_HOURS: Final = 3
 
 
 EXPECTED: Final = ("flip", "denied", "granted", "evicted", "duplicate", "midnight")
-"""Events that a day must have."""
+"""Of every day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,6 @@ class Result:
 
     @property
     def missing(self) -> list[str]:
-        """Expected events that did not happen."""
         used = {label for app_id, _, label in self.ledger.sums if app_id == SUPPORT.app_id}
         unused = [f"{SUPPORT.app_id} on {label}" for label in SUPPORT.order if label not in used]
         return [kind for kind in EXPECTED if not self.board.counts[kind]] + unused
@@ -58,7 +57,6 @@ class Result:
         return not self.differences and not self.missing
 
     def answer(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "calls": self.ledger.whole()["requests"],
             "sent": [
@@ -75,7 +73,7 @@ class Result:
 
 @asynccontextmanager
 async def shown(console: Console | None, board: Board, clock: FastClock) -> AsyncIterator[None]:
-    """Show the board during the block and at its end, if there is a console."""
+    """Show the board during the block, if there is a console."""
     if console is None:
         yield
         return
@@ -88,7 +86,7 @@ async def shown(console: Console | None, board: Board, clock: FastClock) -> Asyn
 
 
 async def _follow(console: Console, board: Board, clock: FastClock) -> None:
-    """Show the board until cancelled; as lines, if the terminal is too narrow."""
+    """Show the board until cancelled; as lines if narrow."""
     on_screen = console.is_terminal and console.width >= PANEL_WIDTH
     events_shown = hours_shown = 0
 
@@ -116,7 +114,7 @@ async def _follow(console: Console, board: Board, clock: FastClock) -> None:
 
 
 def summary(result: Result) -> RenderableType:
-    """Draw sent and counted usage by app, day and model, and the number of events."""
+    """Draw sent and counted usage, and the number of events."""
     ledger, differences, counts = result.ledger, result.differences, result.board.counts
     rows = table(
         "app", "day", "model", "calls", "tokens in", "out", "cost", "counted",
@@ -174,7 +172,6 @@ class AppState:
     """Today, by label."""
 
     def row(self) -> ScreenRow:
-        """Return its row on the screen."""
         uses = {}
         for label, quota in self.quotas_usd_micros.items():
             pct = FULL_PCT * self.spent_usd_micros[label] / quota
@@ -194,16 +191,16 @@ class Board:
     events: list[Event] = field(default_factory=list)
     """A few of each kind."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Events by kind, shown or not."""
+    """By kind, shown or not."""
 
     def note(self, at_ms: int, app_id: str, kind: str, text: str, *, tell: bool = True) -> None:
-        """Count an event, and show it if ``tell``."""
+        """Count an event; show it if ``tell``."""
         self.counts[kind] += 1
         if tell:
             self.events.append(Event(_local(at_ms), app_id, kind, text))
 
     def spend(self, app_id: str, day: str, label: str, sums: Sums) -> None:
-        """Set what an app has spent on a label that day. A new day clears all amounts."""
+        """Set an app's spend on a label; a new day clears all."""
         if day > self.today:
             self.today = day
             for app in self.apps.values():
@@ -212,7 +209,6 @@ class Board:
             self.apps[app_id].spent_usd_micros[label] = sums.cost_usd_micros
 
     def frame(self, now_ms: int) -> Frame:
-        """Return the screen."""
         rows = [app.row() for app in self.apps.values()]
         day_pct = FULL_PCT * (now_ms - self.day_starts_at_ms) / DAY_MS
         spent = sum(row.spent_usd_micros for row in rows)

@@ -1,8 +1,8 @@
 """Streams of aiobotocore, metered to their end even if the caller abandons them.
 
-As in `streams`, but a task of the connection's event loop reads abandoned streams, even after the
-client is closed. A loop that ends, as in ``asyncio.run``, cancels the task. It then reads for at
-most as long as `Keeper.close` waits; after that the hold stays charged.
+A task of the connection's loop reads them, even after the client is closed. A loop that ends
+cancels the task, which reads at most as long as `Keeper.close` waits; after that the hold stays
+charged.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from pricekeeper.client.wrapping.metered_call import MeteredCall
 from pricekeeper.client.wrapping.streams import BYTES_MAX, SECS_MAX, MeteredResponse
 
 TASKS_MAX: Final = 256
-"""Abandoned streams that are read at once. Further ones are not read."""
+"""Abandoned streams read at once; further ones are not read."""
 
 _tasks: set[asyncio.Task[None]] = set()
 _open: dict[MeteredCall, asyncio.AbstractEventLoop] = {}
-"""The event loop of each abandoned call; changed without a lock."""
+"""Each abandoned call's loop; changed without a lock."""
 
 
 class ClientStreams:
-    """The streams of one client. Lives on the client's loop."""
+    """The streams of one client, on its loop."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
-        """Tasks that read abandoned streams."""
         self._open: weakref.WeakSet[MeteredAsyncRaw] = weakref.WeakSet()
         self._is_watching = False
 
     def add(self, raw: MeteredAsyncRaw, client: Any) -> None:
-        """Add a stream, which is read to its end if the client is closed first."""
+        """Add a stream, which outlives its client."""
         self._open.add(raw)
         if self._is_watching or client is None:
             return
@@ -52,7 +51,7 @@ class ClientStreams:
             http._exit_stack.push_async_callback(self._survive, sessions)  # noqa: SLF001
 
     async def _survive(self, sessions: list[aiohttp.ClientSession]) -> None:
-        """Keep the connections of a closing client until all its streams are read."""
+        """Keep a closing client's connections until its streams are read."""
         for raw in list(self._open):
             raw.leave()
         await asyncio.sleep(0)  # the tasks begin
@@ -78,7 +77,7 @@ class ClientStreams:
 
 
 class MeteredAsyncRaw(MeteredResponse):
-    """One response of aiohttp. A cancelled reader abandons it, too."""
+    """A response of aiohttp. A cancelled reader abandons it, too."""
 
     def __init__(
         self, raw: Any, call: MeteredCall, usage: StreamUsage, streams: ClientStreams
@@ -89,10 +88,7 @@ class MeteredAsyncRaw(MeteredResponse):
         super().__init__(raw, call, usage, read_on)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes up to the end, or to where the stream was closed.
-
-        A task reads the rest if the reader is cancelled.
-        """
+        """The bytes; a task reads the rest if the reader is cancelled."""
         try:
             while chunk := await self._bytes.read():
                 yield chunk
@@ -109,7 +105,7 @@ class MeteredAsyncRaw(MeteredResponse):
             raise aiohttp.ClientConnectionError("the client was closed before the stream's end")
 
     def leave(self) -> None:
-        """Abandon the stream because the client is closed. The caller gets an error, not an end."""
+        """Abandon the stream of a closed client: the caller gets an error, not an end."""
         self._is_left = self._abandon.alive
         self._abandon()
 
@@ -117,8 +113,7 @@ class MeteredAsyncRaw(MeteredResponse):
 class _SkimmedBytes:
     """The bytes of a response, copied to `StreamUsage` in order. Tasks may share it.
 
-    A task may close the stream while another one waits for bytes. The lock makes the task that
-    reads the rest wait, because aiohttp allows one reader at a time.
+    The lock lets one task at a time read, as aiohttp requires; another may close the stream.
     """
 
     def __init__(self, raw: Any, usage: StreamUsage) -> None:
@@ -127,7 +122,6 @@ class _SkimmedBytes:
         self._lock = asyncio.Lock()
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end."""
         async with self._lock:
             chunk: bytes = await self._raw.content.readany()
             self._usage.feed(chunk)
@@ -148,15 +142,12 @@ def meter_async_stream(
 
 
 def wait_for_tasks(secs: float) -> None:
-    """Wait until running loops have read all abandoned streams, for at most that long.
-
-    It blocks its thread, so it does not wait for a loop of this thread.
-    """
+    """Wait until running loops have read all abandoned streams. Not on a loop's thread."""
     wait_until(lambda: not _is_reading(), secs)
 
 
 def replay_async(body: Any, data: bytes) -> Any:
-    """A body like this one that can be read from its beginning."""
+    """A copy of the body that can be read from its beginning."""
     from aiobotocore.response import StreamingBody  # noqa: PLC0415 - loaded with the client
 
     return StreamingBody(_Replay(data, body._raw_stream), len(data))  # noqa: SLF001 - no other way
@@ -172,7 +163,6 @@ class _Replay:
 
     @property
     def content(self) -> _Replay:
-        """The reader, as in aiohttp."""
         return self
 
     async def read(self, size: int = -1) -> bytes:
@@ -202,7 +192,7 @@ def _take(
     usage: StreamUsage,
     streams: ClientStreams,
 ) -> None:
-    """Read an abandoned stream. May be called in any thread, by a finalizer."""
+    """Read an abandoned stream. Any thread's finalizer may call it."""
     _open[call] = loop
     try:
         loop.call_soon_threadsafe(_start, raw, call, usage, streams)
@@ -225,7 +215,7 @@ def _start(
 
 
 async def _drain(raw: _SkimmedBytes, call: MeteredCall, usage: StreamUsage) -> None:
-    """Read a stream to its end, within the bounds, and settle the call."""
+    """Read a stream to its end, within the bounds, and settle."""
     try:
         await _read_on(raw, usage, SECS_MAX)
     except asyncio.CancelledError:  # the loop is ending and waits for its tasks

@@ -1,15 +1,15 @@
 """Handlers of botocore's events, for blocking and for awaiting clients.
 
-The order of events: ``before-call``; for each attempt ``request-created`` (before and after
-signing) and ``response-received``; then ``after-call`` or ``after-call-error``. The call is
-authorized in ``before-call``, after its parameters were validated; an error there sends nothing.
+Events: ``before-call``; for each attempt ``request-created`` (before and after signing) and
+``response-received``; then ``after-call`` or ``after-call-error``. The call is authorized in
+``before-call``, where an error sends nothing.
 
-Each handler is a generator that yields what to wait for; the two kinds of hooks differ in how they
+A handler is a generator that yields what to wait for; the two kinds of hooks differ in how they
 wait.
 
-A denial is raised as an exception of the AWS client and as the `ServiceError` it comes from: spent
-budgets are ``ServiceQuotaExceededException``, rate limits ``ThrottlingException``, a freeze
-``AccessDeniedException``. botocore does not retry them: no request was sent.
+A denial is an exception of the AWS client and a `ServiceError`: spent budgets are
+``ServiceQuotaExceededException``, rate limits ``ThrottlingException``, a freeze
+``AccessDeniedException``. botocore does not retry them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SERVICE: Final = "bedrock-runtime"
 _KEY: Final = "pricekeeper"
 _SUCCESS: Final = 300
 _COUNTED_BY_GATEWAY: Final = "x-pricekeeper-authorization-id"
-"""Set on answers that came through our gateway, which has settled the call."""
+"""Set on answers of our gateway, which has settled the call."""
 
 
 Waiting: TypeAlias = Callable[[], Any]
@@ -66,7 +66,7 @@ class Hooks:
         self._options = options
 
     def register(self, events: Any) -> None:
-        """Register the handlers with a client's events; a second time changes nothing."""
+        """Register with a client's events; a second time changes nothing."""
         steps: dict[str, Callable[..., Steps]] = {
             "before-call": self._before,
             "request-created": self._created,
@@ -85,16 +85,13 @@ class Hooks:
         events.register_last(signed, handler, unique_id=f"pricekeeper-{signed}")
 
     @abstractmethod
-    def _handler(self, step: Callable[..., Steps]) -> Callable[..., Any]:
-        """Make a handler for botocore from steps."""
+    def _handler(self, step: Callable[..., Steps]) -> Callable[..., Any]: ...
 
     @abstractmethod
-    def _meter(self, stream: Any, call: MeteredCall, service_tier: str | None) -> None:
-        """Meter a stream."""
+    def _meter(self, stream: Any, call: MeteredCall, service_tier: str | None) -> None: ...
 
     @abstractmethod
-    def _replay(self, body: Any, data: bytes) -> Any:
-        """A body that can be read again."""
+    def _replay(self, body: Any, data: bytes) -> Any: ...
 
     def _before(
         self, operation: Operation, params: dict[str, Any], context: Any, **_: object
@@ -257,7 +254,7 @@ _KINDS_MAX: Final = 256
 
 
 def code_of(error: ServiceError) -> str:
-    """The Bedrock error code that fits best; ``ServiceUnavailableException`` by default."""
+    """The best Bedrock error code; ``ServiceUnavailableException`` by default."""
     if isinstance(error, DeniedError):
         if any(one.kind == "FROZEN" for one in error.denied_by):
             return ACCESS
@@ -266,7 +263,7 @@ def code_of(error: ServiceError) -> str:
 
 
 def as_client_error(error: ServiceError, exceptions: Any, operation_name: str) -> Exception:
-    """The error as an exception of the client that has these ``exceptions``."""
+    """The error as one of the client's ``exceptions``."""
     code = code_of(error)
     theirs = exceptions.from_code(code)
     kind = _kind(code, theirs, type(error))  # type: ignore[arg-type]  # mypy: no class is hashable
@@ -275,7 +272,6 @@ def as_client_error(error: ServiceError, exceptions: Any, operation_name: str) -
 
 @lru_cache(maxsize=_KINDS_MAX)
 def _kind(code: str, theirs: type[Any], ours: type[Any]) -> type[Exception]:
-    """A class that is both kinds of error."""
     return type(code, (theirs, ours), {"__init__": _begin, "__module__": __name__})
 
 

@@ -1,11 +1,8 @@
 """One call of a wrapped client, from its authorization to its settlement.
 
-botocore may make several attempts for a call. An attempt that Bedrock refused is free, and the next
-one uses the same authorization. An attempt whose answer was lost may be billed: its hold stays, and
-the next attempt needs its own authorization.
-
-A call that ends early, by an error of another handler or an interrupt, counts as billed if an
-attempt was sent that is not known to be free.
+An attempt that Bedrock refused is free; the next one uses the same authorization. An attempt whose
+answer was lost may be billed: its hold stays, and the next one needs its own. A call that ends
+early counts as billed if an attempt was sent that is not known to be free.
 """
 
 from __future__ import annotations
@@ -84,20 +81,14 @@ class MeteredCall:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of the client and the call; the call's win."""
         return self._call.bounds.tags
 
     @property
     def deadline_secs(self) -> float:
-        """How long an ending program waits for its calls."""
         return self._engine.configuration.deadline_ms / 1000
 
     def _judged(self, body: dict[str, Any], headers: Mapping[Any, Any]) -> BedrockCall:
-        """Judge the call as the gateway does; unknown members hold the whole window.
-
-        The AWS client may know newer members than this library. A conversation always has an answer
-        here, so that the service refuses a model without text.
-        """
+        """Judge the call as the gateway does; unknown members hold the whole window."""
         family = None
         if not self._operation.is_converse:
             named = family_of_model(self._asked)
@@ -118,11 +109,9 @@ class MeteredCall:
 
     @property
     def needs_authorization(self) -> bool:
-        """Whether the next attempt must be authorized first."""
         return self._authorization is None
 
     def ask(self) -> Ask:
-        """The request to authorize the first attempt."""
         options = self._options
         default = self._engine.configuration.max_output_tokens
         asked = cast("Ask", self._call.terms(self._asked, default=default))
@@ -135,17 +124,14 @@ class MeteredCall:
         return asked
 
     def ask_again(self) -> Ask:
-        """The request to authorize another attempt after a lost answer: the same call exactly."""
+        """Authorize another attempt after a lost answer: the same call exactly."""
         asked = self.ask()
         asked["model"], asked["max_output_tokens"] = self._label, self._max_output
         asked["allow_lower_max_output"] = asked["fallback"] = False
         return asked
 
     def grant(self, authorization: Authorization, request: MutableMapping[str, Any]) -> None:
-        """Put the authorized model and its longest answer into the request.
-
-        A model without text gets no longest answer.
-        """
+        """Put the authorized model and, for text, its longest answer into the request."""
         self._authorization = authorization
         self._label, self._max_output = authorization.label, authorization.max_output_tokens
         has_answer = self._max_output > 0
@@ -167,21 +153,16 @@ class MeteredCall:
         request["body"] = call.encoded(self._max_output)
 
     def grant_again(self, authorization: Authorization) -> None:
-        """Continue with another attempt."""
         self._authorization = authorization
         self._may_be_billed = False
 
     def _is_asked_by_id(self, authorization: Authorization) -> bool:
-        """Whether the model was requested by an id of its own, in any spelling.
-
-        It is called by that spelling: a profile of another region or cost centre has the same
-        price, but is different to AWS.
-        """
+        """Whether the request named a model id. Its spelling is kept: AWS tells profiles apart."""
         by_name = self._asked in (AUTO, authorization.label)
         return not by_name and authorization.reason == AS_ASKED
 
     def _family(self, authorization: Authorization) -> Family:
-        """The family of the body. Raises if the authorized model is of another."""
+        """The body's family; raises if the authorized model is of another."""
         family = family_of_model(authorization.model_id)
         meant = self._call.family or Family.OTHER
         if Family.OTHER in (family, meant):  # an opaque profile, or a body that does not tell
@@ -194,7 +175,7 @@ class MeteredCall:
         return family
 
     def _refuse(self, detail: str) -> RejectedError:
-        """The error for a call that the authorized model can't take. Its hold is voided."""
+        """The error for a call that its model can't take; the hold is voided."""
         self._give_back("the model can't take the call")
         return invalid_request(detail)
 
@@ -205,7 +186,6 @@ class MeteredCall:
     def note_outcome(
         self, response: Mapping[str, Any] | None, exception: BaseException | None
     ) -> None:
-        """Note the result of an attempt, from botocore's event. Another attempt may follow."""
         if exception is not None:
             self._may_be_billed = not was_never_sent(exception)
         elif response is None or response["status_code"] < HTTPStatus.MULTIPLE_CHOICES:
@@ -220,32 +200,30 @@ class MeteredCall:
             self._leave_unknown()
 
     def finish_failed(self, reason: str) -> None:
-        """End a call without an answer: void its hold, unless an attempt may be billed."""
+        """Void the hold, unless an attempt may be billed."""
         if self._may_be_billed:
             self._leave_unknown()
         else:
             self._give_back(reason)
 
     def finish_elsewhere(self) -> None:
-        """Void the hold: the gateway that the call passed has counted it."""
+        """Void the hold: the gateway has counted the call."""
         self._give_back("the gateway has counted it")
 
     def finish_converse(self, parsed: Mapping[str, Any]) -> None:
-        """Settle with the usage in Converse's reply."""
         self.finish(usage_of_converse(parsed))
 
     def finish_invoke(self, body: bytes, headers: Mapping[str, str]) -> None:
-        """Settle with the usage in the model's reply or its headers."""
+        """Settle with the usage in the reply or its headers."""
         lower = {str(name).lower(): str(value) for name, value in headers.items()}
         has_answer = self._call.has_answer
         self.finish(usage_of_invoke(decode_telling(body), lower, has_answer=has_answer))
 
     def stream_usage(self, service_tier: str | None) -> StreamUsage:
-        """Collects the usage of the stream."""
         return StreamUsage(self._operation, service_tier)
 
     def finish_stream(self, usage: StreamUsage) -> None:
-        """Settle with the usage of a stream, unless it is a refusal."""
+        """Settle with a stream's usage, unless it is a refusal."""
         if usage.is_refused:
             self._give_back("Bedrock refused the call")
         else:
@@ -283,10 +261,7 @@ class MeteredCall:
 
 
 def _body_of(request: MutableMapping[str, Any]) -> dict[str, Any]:
-    """The JSON object in a request's body. A file is read and replaced by its content.
-
-    Bedrock may read other encodings such as UTF-16, for which no bound is known.
-    """
+    """The JSON object in a request's body, in UTF-8 only. A file is replaced by its content."""
     body = request["body"]
     if hasattr(body, "read"):
         body = request["body"] = body.read()

@@ -1,8 +1,7 @@
 """Streams of botocore, metered to their end even if the caller abandons them.
 
-The caller keeps botocore's event stream, but its bytes come through `MeteredRaw`, which copies them
-to `StreamUsage`. Bedrock bills a stream to its end, so a background thread reads a stream that is
-closed or dropped early. Beyond the bounds, its hold stays charged.
+`MeteredRaw` copies the bytes to `StreamUsage`. Bedrock bills a stream to its end, so a background
+thread reads the rest. Beyond the bounds, its hold stays charged.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from pricekeeper.client.wrapping.metered_call import MeteredCall
 THREADS_MAX: Final = 16
 """Abandoned streams that are read at once."""
 WAITING_MAX: Final = 256
-"""Streams that wait for that. Further ones are not read."""
+"""Streams that wait for that; further ones are not read."""
 SECS_MAX: Final = 120
 BYTES_MAX: Final = 64 << 20
 
 
 class MeteredResponse:
-    """A metered response. If it is abandoned, it is read to its end."""
+    """A metered response, read to its end even if abandoned."""
 
     def __init__(
         self, raw: Any, call: MeteredCall, usage: StreamUsage, read_on: Callable[[], None]
@@ -42,7 +41,6 @@ class MeteredResponse:
         self._abandon.atexit = False
 
     def close(self) -> None:
-        """Abandon the stream; it is read to its end."""
         self._abandon()
 
     def _finish(self) -> None:
@@ -54,7 +52,7 @@ class MeteredResponse:
 
 
 class MeteredRaw(MeteredResponse):
-    """The bytes of one response, as urllib3 delivers them."""
+    """The bytes of a response, as urllib3 delivers them."""
 
     def __init__(self, raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
         # One generator for caller and background thread: urllib3 closes the connection when a
@@ -63,7 +61,7 @@ class MeteredRaw(MeteredResponse):
         super().__init__(raw, call, usage, partial(_read_on, raw, self._chunks, call, usage))
 
     def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
-        """The bytes up to the end, or to where the stream was closed."""
+        """The bytes up to the end, or to the close."""
         try:
             for chunk in self._chunks:
                 yield chunk
@@ -75,19 +73,18 @@ class MeteredRaw(MeteredResponse):
         self._finish()
 
     def shutdown(self) -> None:
-        """Abandon the stream; urllib3's own `shutdown` would end the connection."""
+        """Abandon the stream; urllib3's `shutdown` would end the connection."""
         self._abandon()
 
     @property
     def connection(self) -> None:
-        """``None``, as after reading: the caller must not close it."""
+        """``None``: the caller must not close it."""
 
 
 class _SkimmedChunks:
     """The chunks of a response, copied to `StreamUsage` in order. Threads may share it.
 
-    A thread may close the stream while another one waits for bytes. The lock makes the thread that
-    reads the rest wait, because one thread at a time may run a generator.
+    The lock lets one thread at a time run the generator; another may close the stream.
     """
 
     def __init__(self, chunks: Iterator[bytes], usage: StreamUsage) -> None:
@@ -106,7 +103,7 @@ class _SkimmedChunks:
 
 
 def wait_for_threads(secs: float) -> None:
-    """Wait until all abandoned streams are read, for at most that long."""
+    """Wait until all abandoned streams are read, at most that long."""
     wait_until(lambda: drainer.is_idle, secs)
 
 
@@ -129,7 +126,7 @@ def _raw_events(raw: MeteredRaw) -> Iterator[Any]:
 
 
 def _read_on(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
-    """Read an abandoned stream. It takes no lock, for finalizers."""
+    """Read an abandoned stream. Without a lock, for finalizers."""
     if drainer.waiting < WAITING_MAX:
         drainer.put(partial(_drain, raw, chunks, call, usage))
     else:
@@ -137,7 +134,7 @@ def _read_on(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: Stream
 
 
 def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUsage) -> None:
-    """Read a stream to its end, within the bounds, and settle the call."""
+    """Read a stream to its end, within the bounds, and settle."""
     ends_at = time.monotonic() + SECS_MAX
     # After any error, the usage known so far is settled.
     with contextlib.suppress(Exception):
@@ -150,7 +147,7 @@ def _drain(raw: Any, chunks: Iterator[bytes], call: MeteredCall, usage: StreamUs
 
 
 def _limit_wait(raw: Any, secs: float) -> None:
-    """Make the next read end in time, even if the client's own timeout is longer."""
+    """Make the next read end in time, despite the client's timeout."""
     with contextlib.suppress(AttributeError, OSError):
         raw._fp.fp.raw._sock.settimeout(secs)  # noqa: SLF001 - as botocore does it
 
@@ -162,5 +159,4 @@ def _end(raw: Any, call: MeteredCall, usage: StreamUsage) -> None:
 
 
 drainer: Final = WorkQueue("pricekeeper-drain", THREADS_MAX)
-"""Reads abandoned streams to their end."""
 os.register_at_fork(after_in_child=drainer.begin_anew)

@@ -20,7 +20,7 @@ from pricekeeper.tags import check_tags
 T = TypeVar("T")
 
 _shared: Final[dict[tuple[type[Keeper], KeeperSettings], Keeper]] = {}
-"""Keepers that read the environment: one per kind and settings for all clients of the process."""
+"""One keeper per kind and settings for all clients of the process."""
 _lock = threading.Lock()
 _log = logging.getLogger("pricekeeper")
 
@@ -35,14 +35,11 @@ def wrap(
     hold_secs: int | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> T:
-    """Meter every model call of a client, or of the clients that a session creates later.
+    """Meter every model call of a client, or of a session's later clients; returns ``target``.
 
-    A client whose endpoint is the service's own gateway is left unchanged, because the gateway
-    authorizes its calls.
-
-    ``target`` is a ``bedrock-runtime`` client of boto3, botocore, aiobotocore or aioboto3, or a
-    session of one of them; it is returned. Without a ``keeper``, the environment names the service
-    and the credentials. The other arguments apply to each call, as in `authorize`.
+    It takes ``bedrock-runtime`` clients and sessions of boto3, botocore, aiobotocore or aioboto3. A
+    client of the service's own gateway is left unchanged. Without a ``keeper``, the environment
+    names the service. Other arguments apply to each call, as in `authorize`.
     """
     check_tags(tags or {})
     options = Options(fallback, allow_lower_max_output, min_output_tokens, hold_secs, tags)
@@ -70,13 +67,13 @@ def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
 
 
 def _is_of_gateway(client: Any, keeper: Keeper) -> bool:
-    """Whether the calls go to the service's gateway, which would count them twice."""
+    """Whether the gateway counts the calls already."""
     service = keeper.configuration.url.rstrip("/")
     return str(client.meta.endpoint_url).startswith(f"{service}/")
 
 
 def _wrap_session(session: Any, keeper: Keeper | None, options: Options) -> None:
-    """Wrap each client for `SERVICE` that the session creates from now on."""
+    """Wrap the `SERVICE` clients that the session will create."""
     inner = getattr(session, "_session", session)  # boto3's holds botocore's
     if not hasattr(inner, "get_component"):
         raise InvalidValueError("target", "must be a client or a session of boto3 or aiobotocore")

@@ -1,4 +1,4 @@
-"""The families of models, whose bodies InvokeModel wraps, found by model id."""
+"""The families of models, found by model id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAMILIES: Final[dict[str, ModelFamily]] = {
 
 
 def require_text(model_id: str) -> None:
-    """Refuse a model that does not support Converse."""
+    """Refuse a model without Converse."""
     if any(marker in model_id for marker in WITHOUT_TEXT):
         raise AwsFault(
             "ValidationException",
@@ -36,7 +36,7 @@ def require_text(model_id: str) -> None:
 
 
 def family_of(model_id: str) -> ModelFamily:
-    """The family of a model id, inference profile or ARN."""
+    """The family of a model id, profile or ARN."""
     for marker, family in FAMILIES.items():
         if marker in model_id:
             return family

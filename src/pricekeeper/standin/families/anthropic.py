@@ -10,18 +10,18 @@ from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 _STOP_REASONS: Final = {"content_filtered": "refusal", "guardrail_intervened": "refusal"}
-"""The others have the same name in Converse."""
+"""Others have Converse's name."""
 
 
 def read(body: Body) -> ReadRequest:
-    """Read an InvokeModel body, which contains the version."""
+    """Read an InvokeModel body, which has the version."""
     if "anthropic_version" not in body:
         raise AwsFault("ValidationException", "anthropic_version: Field required")
     return read_message(body)
 
 
 def read_message(body: Body) -> ReadRequest:
-    """Read a message, for InvokeModel and the Messages API."""
+    """Read a message, of InvokeModel or the Messages API."""
     if "max_tokens" not in body:
         raise AwsFault("ValidationException", "max_tokens: Field required")
     return chat_request(messages_of(body), count_of(body, "max_tokens"), system=body.get("system"))

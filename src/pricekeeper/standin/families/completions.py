@@ -1,7 +1,6 @@
-"""Titan, Llama, Mistral and Cohere: prompt in, text out.
+"""Titan, Llama, Mistral and Cohere: prompt in, text out, or chat.
 
-The bodies of Mistral and Cohere have no token counts; only Bedrock's headers and metrics do. Newer
-models of both also have a chat body.
+Mistral's and Cohere's bodies have no token counts; headers and metrics have.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _llama(turn: Turn) -> dict[str, Any]:
 
 
 def _llama_chunks(turn: Turn) -> list[dict[str, Any]]:
-    """Each chunk counts the output so far; only the first counts the prompt."""
+    """Only the first chunk counts the prompt."""
     pieces, tokens = turn.pieces, turn.tokens
     found: list[dict[str, Any]] = [
         {

@@ -1,4 +1,4 @@
-"""What a family of models has: its requests, its answers and its stream chunks."""
+"""What a family of models has."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class ModelFamily(NamedTuple):
     """The bodies of one family."""
 
     read: Callable[[Body], ReadRequest]
-    """Read a request. Raises `AwsFault` if it is invalid."""
+    """Raises `AwsFault` for an invalid request."""
     reply: Callable[[Turn], dict[str, Any]]
     chunks: Callable[[Turn], list[dict[str, Any]]] = lambda _: []
-    """The bodies of a stream. InvokeModel adds its metrics to the last one."""
+    """InvokeModel adds its metrics to the last."""
     writes_text: bool = True
-    """Whether it supports streams and Converse."""
+    """Whether it has streams and Converse."""
     counts_tokens: bool = True
-    """Whether an answer's headers state the usage."""
+    """Whether headers state the usage."""

@@ -17,7 +17,7 @@ from pricekeeper.standin.turn import Turn
 
 
 def read(body: Body) -> ReadRequest:
-    """Read a request. Its limit is named as in Converse, or as in Nova's first version."""
+    """Read a request, with either name of the limit."""
     config = object_of(body, "inferenceConfig")
     allowed = count_of(config, "maxTokens") or count_of(config, "max_new_tokens")
     return chat_request(messages_of(body), allowed, system=body.get("system"))

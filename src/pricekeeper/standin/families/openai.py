@@ -1,8 +1,4 @@
-"""OpenAI's open models: the Chat Completions API.
-
-``prompt_tokens`` includes cached tokens. A stream states its usage only with
-``stream_options.include_usage``.
-"""
+"""OpenAI's open models: Chat Completions. ``prompt_tokens`` includes cached tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 CREATED: Final = 1_767_225_600
-"""Start of 2026: the stand-in reads no clock."""
+"""Start of 2026, as no clock is read."""
 _FINISH_REASONS: Final = {
     "content_filtered": "content_filter",
     "end_turn": "stop",
@@ -33,7 +29,7 @@ _FINISH_REASONS: Final = {
 
 
 def read(body: Body) -> ReadRequest:
-    """Read a request. The older name of the limit works, too."""
+    """Read a request, with either name of the limit."""
     allowed = count_of(body, "max_completion_tokens") or count_of(body, "max_tokens")
     tier = body.get("service_tier")
     if tier is not None and not isinstance(tier, str):

@@ -1,7 +1,6 @@
-"""Models that write no text: embeddings, rerankers and image models.
+"""Embeddings, rerankers and image models; without streams and Converse.
 
-As on Bedrock, unknown members, streams and Converse are refused. Embeddings and rerankers report
-prompt tokens in a header; image models report nothing.
+The first two report prompt tokens in a header, image models nothing. Unknown members are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _VECTOR: Final = [0.25, -0.5]
 
 
 def _reader(required: str, *others: str) -> Callable[[Body], ReadRequest]:
-    """A reader of bodies with one required member and these optional ones."""
+    """A reader with one required member and optional ones."""
 
     def read(body: Body) -> ReadRequest:
         if required not in body:
@@ -76,4 +75,4 @@ WITHOUT_TEXT: Final[dict[str, ModelFamily]] = {
     "amazon.nova-canvas": _PICTURES,
     "stability.": _family(_reader("prompt", "aspect_ratio", "seed"), _picture, counts_tokens=False),
 }
-"""By a part of the id. These are looked up before the families that write text."""
+"""By a part of the id, looked up first."""
