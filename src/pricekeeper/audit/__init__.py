@@ -1,8 +1,4 @@
-"""The audit trail: each change by a person or key is recorded in the change's own transaction.
-
-A feature describes a change as a `Change` and gives it to `AuditTrail`, with the `Attribution` of
-its author.
-"""
+"""The audit trail: each change by a person or key is recorded in the change's own transaction."""
 
 from pricekeeper.audit.entry import Change, differences
 from pricekeeper.audit.service import AuditTrail

@@ -1,8 +1,8 @@
-"""An entry of the audit trail: who changed what, when, from where and why. No I/O, no clock.
+"""An entry of the audit trail: who changed what, when, from where and why. Pure.
 
-The entries of a chain are numbered, and each has the hash of the one before. The hash is the
-SHA-256 of the entry's canonical bytes, which are stored and exported. So a hash function is enough
-to check a chain: an entry that is changed, removed or moved no longer fits its neighbours.
+The entries of a chain are numbered, and each has the SHA-256 of the one before, over its stored and
+exported canonical bytes. So an entry that is changed, removed or moved no longer fits its
+neighbours.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pricekeeper.values import OrgId
 DEPLOYMENT: Final = "DEPLOYMENT"
 """The chain of changes that concern no single organisation."""
 SIDE_BYTES_MAX: Final = 8 * 1024
-"""The limit of ``before`` and of ``after`` as JSON; two of them fit into an item."""
+"""The limit of ``before`` and of ``after`` as JSON; both fit into an item."""
 _ORG_PREFIX: Final = "ORG#"
 _DEPTH_MAX: Final = 4
-"""The depth to which objects are compared by member, as deep as any setting."""
+"""Objects are compared by member to this depth, that of any setting."""
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -33,7 +33,6 @@ class Change:
     """A change to record. It contains no secret."""
 
     action: str
-    """A noun and a verb, such as ``credentials.revoke``."""
     target: str
     org_id: OrgId | None
     before: Mapping[str, Any] | None = None
@@ -41,7 +40,7 @@ class Change:
 
     @property
     def chain(self) -> str:
-        """The chain of its entry. An organisation's chain outlives the organisation."""
+        """The chain of its entry; an organisation's outlives the organisation."""
         return chain_of(self.org_id)
 
 
@@ -49,11 +48,9 @@ class TrailEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A recorded change."""
 
     id: str
-    """A UUIDv7, made for this entry only."""
     chain: str
     seq: int
     previous: str
-    """The hash of the entry before; empty for the first."""
     previous_expires_at_epoch: int
     """When the entry before may be gone; 0 for the first."""
     at_ms: int
@@ -71,7 +68,7 @@ class TrailEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The end of a chain: the number, hash and expiry of its last entry."""
+    """The number, hash and expiry of a chain's last entry."""
 
     seq: int = 0
     hash: str = ""
@@ -127,7 +124,7 @@ def hash_of(canonical: bytes) -> str:
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The members of each side that the other side lacks or has with another value.
+    """The members of each side that the other lacks or has with another value.
 
     Objects are compared by member, so a single changed quota is seen.
     """
@@ -154,7 +151,7 @@ def _differences(
 def bounded_side(side: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Replace the largest members with their hashes until the rest is small enough.
 
-    So an entry always fits, and a known value can still be compared with its hash.
+    So an entry always fits, and a known value can be compared with its hash.
     """
     if side is None:
         return None

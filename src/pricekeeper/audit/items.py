@@ -3,14 +3,13 @@
 In a table of their own:
 
 - ``CHAIN#{chain}`` / ``{number}``: an entry, as the JSON text that is hashed
-- ``HEADS`` / ``{chain}``: the number and hash of the chain's last entry; it never expires
-- ``TIMELINE`` / ``{id}``: the place of each entry of any chain, in the order of time, for lists
-  over all organisations
+- ``HEADS`` / ``{chain}``: number and hash of the chain's last entry; it never expires
+- ``TIMELINE`` / ``{id}``: the place of each entry in the order of time
 
 In Config:
 
-- ``AUDIT_CHAINS`` / ``{chain}``: how often the chain was begun. It is written with the first entry,
-  so that a chain whose items are all removed is still missed.
+- ``AUDIT_CHAINS`` / ``{chain}``: how often the chain was begun, written with its first entry, so
+  that a chain with all items removed is missed
 
 The trail's table needs no right to update or delete: a head is replaced by a conditional put, and
 everything else is put once.
@@ -88,7 +87,7 @@ def times_begun(item: Item | None) -> int:
 def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
     """Append an entry after that head; the head's write comes first.
 
-    Each write is refused once it was applied, so the transaction can be repeated safely.
+    Each write is refused once applied, so the transaction can be repeated.
     """
     after = head_after(entry)
     expiry = {"expires_at_epoch": entry.expires_at_epoch}
@@ -128,7 +127,7 @@ def append_puts(entry: TrailEntry, head: Head) -> tuple[Put, Put, Put]:
 
 
 def head_from(item: Any) -> Head:
-    """Read a chain's head; the head of an empty chain if there is no item."""
+    """Read a chain's head; without an item, that of an empty chain."""
     if item is None:
         return Head()
     typed = TypedItem(AUDIT_TRAIL, item)

@@ -1,6 +1,6 @@
 """Lists entries of the audit trail, newest first, in pages.
 
-The entries of one organisation are read from its chain, those of several from the timeline. A page
+One organisation's entries are read from its chain, several organisations' from the timeline. A page
 looks at a bounded number of entries, so it may be empty and have a next one.
 """
 
@@ -21,7 +21,6 @@ from pricekeeper.wire.bounds import AUDIT_CURSOR, PAGE_MAX
 
 LOOKED_AT_MAX: Final = 1_000
 END_MS: Final = (1 << 48) - 1
-"""The last moment that an id can contain."""
 
 _CURSOR: Final = re.compile(AUDIT_CURSOR, re.ASCII)
 _NO_ID: Final = "00000000-0000-0000-0000-000000000000"

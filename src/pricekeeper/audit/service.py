@@ -1,6 +1,8 @@
 """Writes changes together with their entries, in one transaction.
 
-If the entry can't be written, the change is not made.
+**Lost replies.** The transaction moves the head by one, so of its copies only one can be applied.
+Then the entry with that number shows by its id whether it was; if that can't be read,
+`OutcomeUnknownError` is raised.
 
 **Lost replies.** The transaction moves the head from one number to the next, so only one copy can
 be applied. The entry with that number shows by its unique id whether it was. If that can't be read,
@@ -40,9 +42,8 @@ from pricekeeper.telemetry.logs import log_change
 from pricekeeper.values import new_request_id
 
 ATTEMPTS_MAX: Final = 24
-"""How often others may move the head of the chain before a change gives up."""
+"""How often others may move the chain's head before a change gives up."""
 SENDINGS_MAX: Final = 3
-"""How often a transaction is sent while its replies are lost."""
 _BACKOFF: Final = Backoff(5, 100)
 _DAY_SECS: Final = 86_400
 
@@ -61,16 +62,15 @@ class AuditTrail:
     async def apply(self, by: Attribution, change: Change, operations: Sequence[Write]) -> None:
         """Apply the operations and write the entry: one read and one transaction.
 
-        Raises `TransactionCancelledError` if a condition of the operations did not hold, with the
-        reasons in their order. Without operations, the entry records a request that needed no
-        change.
+        Raises `TransactionCancelledError`, with reasons in their order, if a condition failed.
+        Without operations, the entry records a request that needed no change.
         """
         async with self._turns.setdefault(change.chain, asyncio.Lock()):
             with log_change(change.action, change.target, by):
                 await self._append(by, change, tuple(operations))
 
     async def write(self, by: Attribution, change: Change, operation: Write) -> None:
-        """Do `apply` for one operation; raises `ConditionFailedError` if its condition failed."""
+        """`apply` for one operation; raises `ConditionFailedError` if its condition failed."""
         try:
             await self.apply(by, change, (operation,))
         except TransactionCancelledError as cancelled:
@@ -118,8 +118,7 @@ class AuditTrail:
     ) -> Head | None:
         """Send the change; returns the new head if another process has moved it.
 
-        While a reply is missing, an earlier copy may still arrive. It can't be applied once the
-        head has moved.
+        While a reply is missing, an earlier copy may still arrive, until the head has moved.
         """
         sent = (*operations, *items.append_puts(entry, head), *beginning)
         lost: OutcomeUnknownError | None = None

@@ -101,8 +101,8 @@ class TrailVerifier:
     async def compare_lines(self, lines: Iterable[bytes]) -> Comparison:
         """Compare the chains with the lines of an earlier export; findings are bounded.
 
-        Entries that have expired may be missing. Raises `InvalidValueError` if the lines are no
-        export, or have gaps.
+        Expired entries may be missing. Raises `InvalidValueError` if the lines are no export, or
+        have gaps.
         """
         findings, count = list[TrailFinding](), 0
         pending = read_lines(lines, self._now_epoch())
@@ -141,7 +141,7 @@ class TrailVerifier:
     async def _verify_chain(self, chain: str, begun: int = 0) -> ChainReport:
         """Read the head before the entries, so that later entries are verified too.
 
-        ``begun`` is how often the chain was begun; 0 if Config does not know it.
+        ``begun``: how often the chain was begun; 0 if Config does not know it.
         """
         report = ChainReport(chain)
         head = await self._read_head(chain, report)
@@ -221,7 +221,7 @@ class TrailVerifier:
                 report.add(entry.seq, "is not in the list of all changes")
 
     async def _verify_timeline(self, reports: dict[str, ChainReport], only: str | None) -> None:
-        """Verify that the entries of the timeline exist, also of a removed chain."""
+        """Verify that the timeline's entries exist, also of a removed chain."""
         query = items.timeline_query(0, END_MS, limit=_QUERY_MAX)
         async for item in query_items(self._store, query):
             listed = readable(items.listed_from, item)
@@ -245,7 +245,6 @@ class TrailVerifier:
 
 
 def _body(item: Item) -> bytes:
-    """The bytes of an entry; empty if it is no text."""
     return readable(items.body_of, item) or b""
 
 
@@ -254,7 +253,6 @@ class ExportedLine:
     """One line of an export."""
 
     number: int
-    """Its number in the file, from 1."""
     body: bytes
     entry: TrailEntry
 

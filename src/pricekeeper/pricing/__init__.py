@@ -1,8 +1,4 @@
-"""The cost of a model call: the deployment's models, their prices, and exact arithmetic.
-
-`load_catalogue` reads the models, a `PriceBook` finds the prices in force, and `charge` turns
-tokens into pico-dollars.
-"""
+"""The cost of a model call: the deployment's models, their prices, and exact arithmetic."""
 
 from pricekeeper.pricing.catalogue import Catalogue, Model
 from pricekeeper.pricing.cost import (

@@ -1,7 +1,7 @@
 """The models of a deployment: label, Bedrock model, prices and limits.
 
-The label decides the price. A client may also report the model that it called; if that contradicts
-the label, a configuration is wrong, and `Model.require` refuses the usage.
+The label decides the price. If the reported model contradicts it, a configuration is wrong, and
+`Model.require` refuses the usage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ CONTEXT_WINDOW_TOKENS: Final = 1_000_000
 MODEL_OUTPUT_TOKENS: Final = 128_000
 """Used for models without a stated longest answer."""
 MATCHING_MAX: Final = 1_024
-"""Size of the cache from model ids to labels."""
 
 
 class VariantPricing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,8 +66,9 @@ class StatedModel(msgspec.Struct, frozen=True, kw_only=True):
     counts_tokens: bool = False
     """Whether the gateway asks Bedrock to count the prompt before it reserves."""
     units: dict[str, int] = {}
-    """Micro-dollars for 1,000 units of features that Bedrock bills beside tokens. The gateway
-    refuses calls that use other features. These amounts are not yet reserved or counted."""
+    """Micro-dollars for 1,000 units of features that Bedrock bills beside tokens; calls with other
+    features are refused. Not yet reserved or counted.
+    """
 
 
 class Model(StatedModel, frozen=True, kw_only=True):
@@ -85,10 +85,7 @@ class Model(StatedModel, frozen=True, kw_only=True):
     price_list_names: frozenset[str] = frozenset()
 
     def table(self, stated: PriceTable | None = None) -> PriceTable:
-        """The file's prices, overlaid with those of a source.
-
-        A multiplier applies to the resulting default prices, so that a tier follows them.
-        """
+        """The file's prices, overlaid with those of a source; multipliers apply to the result."""
         default = self.default_pricing
         if stated is not None:
             default = laid_over(default, stated.default)
@@ -132,7 +129,6 @@ class Model(StatedModel, frozen=True, kw_only=True):
         return not isinstance(ref, OpaqueId) and ref.same_rate(self.ref)
 
     def is_multiple(self, variant: Variant) -> bool:
-        """Whether the file prices the variant as a multiple of the default prices."""
         pricing: VariantPricing | None = getattr(self, variant.value)
         return pricing is not None and pricing.multiplier_permille is not None
 

@@ -1,11 +1,10 @@
 """The exact cost of a usage, in pico-dollars.
 
 ``tokens * micro-dollars per million tokens`` is a whole number of pico-dollars (1e-12 dollar), so
-nothing is divided. Costs are stored and added as pico-dollars and split into micro-dollars only for
-display, so a million tiny requests sum to the same as one big one.
+nothing is divided. Costs are split into micro-dollars only for display.
 
 The price is that of the served tier, which the response states. A tier (or batch) without prices is
-charged at the model's highest prices and marked as estimated, because Bedrock bills it.
+charged at the model's highest prices and marked as estimated: Bedrock bills it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> tuple[int, int, int, int, int]:
-        """The tokens of each kind, in the order of `COMPONENTS`."""
+        """In the order of `COMPONENTS`."""
         return (
             self.input_tokens,
             self.output_tokens,
@@ -69,8 +68,8 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of a usage and the prices applied.
 
-    ``variant`` is how it was served, ``None`` for an unknown tier. ``price_estimated``: it has no
-    prices, so the highest were used.
+    ``variant`` is ``None`` for an unknown tier. ``price_estimated``: it has no prices, so the
+    highest were used.
     """
 
     cost_usd_picos: int

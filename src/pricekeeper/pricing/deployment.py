@@ -1,8 +1,6 @@
 """Reads the deployment file: from YAML to a `Catalogue`, or a list of every mistake.
 
-The file states the deployment's models and their prices. It is read once, at start, and refused as
-a whole if it has a mistake; the error lists every bad field with its path. Without a file, the
-built-in one is used.
+It is read once, at start, and refused as a whole. The built-in one is the default.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Items of PricingCache: a source's statement about one model on one day.
 
-An item holds only the source's statement. The file's prices are laid under it when it is read, so a
-corrected file takes effect at once, and instances with different files do not compete for an item.
-Items in the schema document's form are read, too.
+The file's prices are laid under it when read, so a corrected file takes effect at once, and
+instances with different files do not compete for an item. Items in the schema document's form are
+read, too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from pricekeeper.storage import Item, Key, TypedItem
 from pricekeeper.storage.tables import PRICING_CACHE
 
 RETENTION_DAYS: Final = 3
-"""From the start of the item's day in UTC. The last usage of a local day can arrive 12 hours (the
-westernmost zone) and 24 hours (the oldest accepted usage) after its end."""
+"""From the start of the item's day in UTC: the last usage can arrive 12 hours (the westernmost
+zone) and 24 hours (the oldest accepted usage) after its end.
+"""
 
 _TIERS: Final = ("priority", "flex", "reserved")
 
@@ -41,8 +42,6 @@ class _StoredTiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _StoredPrices(Rates, frozen=True, kw_only=True):
-    """The attributes of an item that state prices."""
-
     long_context: tuple[Step, ...] = ()
     service_tiers: _StoredTiers = _StoredTiers()
     batch: RateCard | None = None

@@ -1,9 +1,8 @@
 """Reads from a Bedrock ``modelId`` what decides the price: the model, and one of two rates.
 
-Bedrock accepts several spellings of one model: its id, an inference profile with a geographic
-prefix, and ARNs of both. A geographic prefix bills the rate of the called region, so it does not
-matter here; ``global.`` has its own rate. Other ids (application profiles, provisioned or custom
-models, prompts, routers) name their model only to callers of AWS, so they are opaque here.
+A model has an id, inference profiles with a geographic prefix, and ARNs of both. A geographic
+prefix bills the called region's rate, so only ``global.`` matters. Other ids (application profiles,
+provisioned or custom models, prompts, routers) are opaque here.
 """
 
 from __future__ import annotations

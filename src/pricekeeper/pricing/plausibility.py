@@ -1,11 +1,8 @@
 """Refuses records with far more tokens than their model can process.
 
-Such a record has the wrong unit, is summed over many calls, or is made up, and it could use up an
-organisation's quota.
-
-The bound is `TIMES_MAX` times the deployment file's limits, because refusing a true record hides
-spend: windows grow under the same model id, calls with server-side tools report the sum of their
-rounds, and files are updated late.
+Such a record (a wrong unit, a sum over calls, made up) could use up a quota. The bound is
+`TIMES_MAX` times the deployment file's limits, because refusing a true record hides spend: windows
+grow under the same model id, and calls with server-side tools report the sum of their rounds.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ TIMES_MAX: Final = 10
 
 
 def check_plausible(model: Model, usage: TokenUsage) -> None:
-    """Raise `InvalidValueError` for the field if no call of that model can use so much.
+    """Raise `InvalidValueError` if no call of that model can use so much.
 
     All tokens of the prompt, cached ones included, count against the context window. The error
     names the largest of these fields.
@@ -61,9 +58,8 @@ def require_text(model: Model) -> None:
 def answer_tokens(model: Model, asked_tokens: int, least_tokens: int | None) -> int:
     """The longest answer to reserve for a call that asks for so many tokens.
 
-    A call that may be lowered, down to ``least_tokens``, gets at most the model's longest answer,
-    and none from a model that writes no text. Raises `InvalidValueError` if the model can't take
-    the call.
+    A call that may be lowered to ``least_tokens`` gets at most the model's longest answer, and none
+    without text. Raises `InvalidValueError` if the model can't take it.
     """
     if not model.writes_text:
         if asked_tokens and least_tokens is None:

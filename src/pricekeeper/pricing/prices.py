@@ -1,9 +1,8 @@
 """Prices as values: integer micro-dollars per million tokens.
 
-One token at one micro-dollar per million costs exactly one pico-dollar (1e-12), so integer prices
-times integer tokens are exact. Only this module rounds a price, when it derives an integer from a
-fraction of another price or from a source's decimal: up to the next integer (`ceil_price`), once,
-before usage is multiplied.
+One token at one micro-dollar per million costs one pico-dollar (1e-12), so prices times tokens are
+exact. Only this module rounds a price, from a fraction or a source's decimal: up to the next
+integer (`ceil_price`), once, before usage is multiplied.
 
 An unknown price is ``None`` and is never read as zero.
 """
@@ -73,7 +72,6 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     )
 
     def of(self, component: Component) -> int | None:
-        """The price of that kind of token, if known."""
         price: int | None = getattr(self, str(component))
         return price
 
@@ -89,7 +87,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Step(Rates, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The rates of a whole request whose prompt has more than ``over_input_tokens`` tokens."""
+    """The rates of a whole request whose prompt has over ``over_input_tokens`` tokens."""
 
     over_input_tokens: int
 
@@ -126,8 +124,8 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """The prices in force for one model on one day.
 
-    ``version`` is a digest of the prices: equal versions are equal prices. ``source`` is ``config``
-    or ``pricing-cache:<source>``.
+    Equal ``version`` digests are equal prices. ``source`` is ``config`` or
+    ``pricing-cache:<source>``.
     """
 
     table: PriceTable
@@ -177,8 +175,7 @@ def scaled(card: RateCard, multiplier_permille: int) -> RateCard:
 def laid_over(below: RateCard, above: RateCard) -> RateCard:
     """The upper card, with its gaps filled from the lower one.
 
-    The steps of a card are one statement: if it has any, only their gaps are filled, from the lower
-    step with the same threshold.
+    If it has steps, only their gaps are filled, from the lower step with the same threshold.
     """
     steps = {step.over_input_tokens: step for step in below.long_context}
     return RateCard(

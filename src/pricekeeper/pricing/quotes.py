@@ -1,8 +1,8 @@
 """The interface of a price source, and its possible answers.
 
-A source is loaded once per refresh, with I/O, and then asked about each model and day without I/O.
-It never guesses: a model without a certain match is `Unmatched`, with the reason. A price that may
-be another region's is a `RegionalQuote`: shown, but never written.
+A source is loaded once per refresh, and then asked about each model and day without I/O. It never
+guesses: a model without a certain match is `Unmatched`, with the reason. A price of perhaps another
+region is a `RegionalQuote`: shown, but never written.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class PriceList(Protocol):
 
     def quote(self, model: Model, day: date) -> Quote: ...
 
-    def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
-        """The source's models that are not among these."""
-        ...
+    def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]: ...
 
 
 class PriceSource(Protocol):

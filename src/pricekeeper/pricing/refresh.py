@@ -62,7 +62,7 @@ async def refresh(
 ) -> RefreshReport:
     """Write the source's prices: one batch read, and one put per changed item.
 
-    Errors of the store are raised. Refreshing again is then always safe.
+    Errors of the store are raised; refreshing again is safe.
     """
     prices = await source.load()
     asked_at_epoch, models = clock.now_ms() // 1000, tuple(catalogue)
@@ -224,7 +224,6 @@ class _Job:
 
 
 async def _read_held(store: Store, models: Sequence[Model], days: Sequence[date]) -> _Held:
-    """Read PricingCache for these models and days."""
     pairs = [(model, day) for model in models for day in days]
     items = await store.batch_get([(PRICING_CACHE, price_key(*pair)) for pair in pairs])
     held: _Held = {}

@@ -1,9 +1,8 @@
 """The region of a price, and what a source without regions may change.
 
-Bedrock bills the rate of the called region, and some regions cost more. A list with one price per
-model has the price of one region, usually in the United States. So such a source never changes a
-price of the deployment file. It may fill gaps, but only for a model whose other prices agree with
-the file; otherwise it describes another region.
+Bedrock bills the called region's rate, and some cost more. A list with one price per model has one
+region's price. So it never changes a price of the deployment file; it may fill gaps of a model
+whose other prices agree with the file.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ WITHOUT_REGIONS: Final = ("genai-prices",)
 """Sources with one price for all regions, by their names in stored prices."""
 
 _LIST_OF_A_REGION: Final = re.compile(r"aws-price-list-(?P<region>[a-z0-9-]{1,32})-\d{4}-\d\d-\d\d")
-"""The source name of prices from AWS's list of one region."""
+"""The source name of AWS's list of one region."""
 _CALLED_FROM: Final = {
     "us": ("us-east-", "us-west-", "ca-"),
     "eu": ("eu-",),
@@ -30,8 +29,7 @@ _CALLED_FROM: Final = {
     "in": ("ap-south-",),
     "us-gov": ("us-gov-",),
 }
-"""The regions, by prefix, from which a geographic profile can be called. Prices of other regions
-are not used."""
+"""The regions, by prefix, from which a geographic profile can be called."""
 
 
 def knows_regions(source: str) -> bool:

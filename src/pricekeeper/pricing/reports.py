@@ -11,7 +11,7 @@ from pricekeeper.values import ModelLabel
 
 
 class PriceChange(msgspec.Struct, frozen=True):
-    """One price before and after, in micro-dollars per million tokens; ``None``: unknown."""
+    """A price before and after, in micro-dollars per million tokens; ``None``: unknown."""
 
     price: str
     old: int | None
@@ -33,7 +33,7 @@ class DayUpdate(OfModel, frozen=True):
 
 
 class RefusedPrices(OfModel, frozen=True):
-    """A model whose prices were not believed, with the suspicious changes."""
+    """A model whose prices were not believed."""
 
     suspicious: tuple[PriceChange, ...]
 
@@ -60,7 +60,7 @@ class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     updated: tuple[DayUpdate, ...]
     unchanged: tuple[ModelLabel, ...]
-    """Nothing was written: items or file already agreed, or another instance asked later."""
+    """Nothing was written: already agreed, or another instance asked later."""
     unmatched: tuple[UnmatchedModel, ...]
     left_alone: tuple[LeftAlone, ...]
     refused: tuple[RefusedPrices, ...]
@@ -68,13 +68,13 @@ class RefreshReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PriceDifference(OfModel, frozen=True):
-    """A model whose prices differ: ``old`` is the file's, ``new`` the source's."""
+    """``old`` is the file's price, ``new`` the source's."""
 
     changes: tuple[PriceChange, ...]
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How the deployment file differs from a source, where the source states a price."""
+    """How the deployment file differs from a source, where that states a price."""
 
     source: str
     agreeing: tuple[ModelLabel, ...]
@@ -85,7 +85,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes_between(old: Mapping[str, int], new: Mapping[str, int]) -> tuple[PriceChange, ...]:
-    """The differences in the order of the new prices; then those that are missing there."""
+    """In the order of the new prices; then those that are missing there."""
     return tuple(
         PriceChange(price, old.get(price), new.get(price))
         for price in {**new, **old}

@@ -1,11 +1,10 @@
 """The price book: the prices in force for a model on a day.
 
-Prices in PricingCache precede those in the deployment file. They are cached for at most a minute,
-so a lookup costs one consistent read or none, and a changed price is in force everywhere within a
-minute.
+Prices in PricingCache precede those in the deployment file. They are cached for at most a minute: a
+lookup costs one consistent read or none.
 
 It fails closed: if PricingCache can't be read, the store's error is raised. The file's prices would
-be a guess, and the priced record is written to the same store anyway.
+be a guess.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class PricingMeter:
 
 STALENESS_MS_MAX: Final = 60_000
 ENTRIES_MAX: Final = 4_096
-"""Labels times days; usage is accepted for three days, so this suffices for a thousand labels."""
+"""Labels times days; usage is accepted for three days: enough for a thousand labels."""
 
 
 class _CachedPrices(NamedTuple):
@@ -76,7 +75,6 @@ class PriceBook:
         return await self._reads.run(key, lambda: self._read(model, day))
 
     def recall_prices(self, model: Model, day: date) -> Prices | None:
-        """The result of `find_prices` if it is cached."""
         entry = self._entries.peek((model.bedrock_model_id, day))
         if entry and self._clock.monotonic_ms() - entry.asked_at_ms < STALENESS_MS_MAX:
             return entry.prices

@@ -1,9 +1,8 @@
 """YAML without its traps, for a file in which a misread number costs money.
 
-PyYAML reads YAML 1.1: ``010`` is eight, ``1:30`` is ninety, ``no`` is false, ``2026-01-23`` is a
-date, and the last of two equal keys wins silently. Here a number is decimal, and a boolean is
-``true`` or ``false``. Equal keys are refused, and so are aliases, with which a small file can
-describe an endless one.
+In YAML 1.1 ``010`` is eight, ``1:30`` is ninety, ``no`` is false, and the last of two equal keys
+wins silently. Here a number is decimal, and a boolean is ``true`` or ``false``. Equal keys are
+refused, and so are aliases: a small file could describe an endless one.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ that could apply:
 - for each token of the prompt, the highest of: uncached, read from the cache, and written to it as
   the call states.
 
-The cost is linear in the length of the answer, so a division gives the longest answer that fits
-into a budget's rest.
+The cost is linear in the answer's length, so a division gives the longest that fits.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class WorstCase(msgspec.Struct, frozen=True):
     output_usd_picos_per_token: int
 
     def cost_usd_picos(self, output_tokens: int) -> int:
-        """The maximum cost with an answer of so many tokens."""
         return self.prompt_usd_picos + output_tokens * self.output_usd_picos_per_token
 
     def output_tokens_within(self, usd_picos: int) -> int:
@@ -54,7 +52,7 @@ class WorstCase(msgspec.Struct, frozen=True):
 
 
 class WorstRates(msgspec.Struct, frozen=True):
-    """The highest prices that could apply to a kind of call, in pico-dollars per token."""
+    """The highest prices for a kind of call, in pico-dollars per token."""
 
     prompt_usd_picos: int
     output_usd_picos: int
@@ -63,7 +61,6 @@ class WorstRates(msgspec.Struct, frozen=True):
     """Valid for prompts longer than the first and up to the second."""
 
     def covers(self, input_tokens: int) -> bool:
-        """Whether these rates are valid for a prompt of that length."""
         return self.from_tokens < input_tokens <= self.until_tokens
 
     def of(self, input_tokens: int) -> WorstCase:
@@ -74,8 +71,8 @@ class WorstRates(msgspec.Struct, frozen=True):
 def check_covered(model: Model, uses: Iterable[str], window_tokens: int) -> None:
     """Raise for costs that the reservation would not cover.
 
-    These are features billed beside tokens that have no price in the deployment file, and a longer
-    window than the file states.
+    These are billed features without a price in the deployment file, and a longer window than the
+    file states.
     """
     for use in uses:
         if not any(unit == use or unit.startswith(f"{use}_") for unit in model.units):
@@ -106,7 +103,7 @@ def worst_rates(
     service_tier: str | None = None,
     batch: bool = False,
 ) -> WorstRates:
-    """The highest prices that could apply to a prompt of that length, with their range.
+    """The highest prices for a prompt of that length, with their range.
 
     Raises `UnpricedUsageError` if a kind of tokens that it may use has no known price.
     """
@@ -130,13 +127,11 @@ def worst_rates(
 
 
 def _edges(table: PriceTable) -> set[int]:
-    """The lengths of a prompt at which the prices of a variant change."""
     cards = (table.card(variant) for variant in Variant)
     return {step.over_input_tokens for card in cards if card for step in card.long_context}
 
 
 def _reachable(card: RateCard, input_tokens: int) -> list[Rates]:
-    """The rates of every prompt up to that length."""
     steps = [step for step in card.long_context if input_tokens > step.over_input_tokens]
     return [card, *steps]
 

@@ -3,8 +3,8 @@
 - ``SUBJECT#{client}`` / ``SLOT#{nnn}``: a session in its slot
 - ``BLOCK#refresh#{sha256}`` / ``BLOCK``: the refresh token of an evicted session
 
-An ended session is marked and not removed. In an empty slot, a delayed copy of the write that
-opened it would bring it back.
+An ended session is marked, not removed: in an empty slot, a delayed copy of the opening write would
+bring it back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def slots_query(subject: str) -> Query:
 
 
 def slots_from(items: Iterable[Item], token_generation: str) -> Slots:
-    """Parse the items of that query. An unreadable slot is reported and never used."""
+    """Parse the query's items. An unreadable slot is reported and never used."""
     held, unreadable = [], set()
     for item in items:
         try:
@@ -121,7 +121,7 @@ def block_item(evicted: Session, now_ms: int) -> Item:
 
 
 def free(left: Session | None) -> Condition:
-    """The condition that the slot is free: empty, expired, or with the same dead session."""
+    """The condition that the slot is empty, expired, or has the same dead session."""
     return ITEM_ABSENT if left is None else ITEM_ABSENT | still(left)
 
 

@@ -13,8 +13,7 @@ class SessionsMeter:
     """The sessions that one instance has ended."""
 
     ended: int = counted(REVOCATIONS, "session")
-    """By their client or an administrator."""
     evicted: int = counted(REVOCATIONS, "evicted")
     """For a newer session, or because the limit was lowered."""
     reused: int = counted(REVOCATIONS, "reused")
-    """Because a replaced refresh token was presented again: it may be stolen."""
+    """A replaced refresh token was presented again: it may be stolen."""

@@ -1,7 +1,7 @@
 """One login: takes a free slot, or the slot of the oldest session.
 
 An attempt reads the subject's slots once and writes once, on condition that the slot is unchanged.
-The condition keeps the limit, not the read. After a lost reply:
+The condition keeps the limit. After a lost reply:
 
 - If the write was applied, the next attempt finds its own session in the slots.
 - If it is applied later, it takes a slot like any other login, and no client has its token.
@@ -147,7 +147,6 @@ class Opening:
         )
 
     def _opened_before(self, slots: Slots) -> Opened | None:
-        """The session of an earlier attempt with a lost reply."""
         for session_id in self._tried:
             session = slots.find(session_id)
             key = None if session is None else self._keys.find_refresh_key(session.key_id)

@@ -1,7 +1,7 @@
 """Opens, refreshes, lists and ends sessions, and keeps their limit.
 
-Each promise depends on the condition of a write, never on a lock. The locks only keep logins of one
-client in one process from losing races to each other. Between instances the loser tries again.
+Each promise depends on the condition of a write. The locks only keep logins of one client in one
+process from losing races to each other; between instances the loser tries again.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class Sessions:
     async def refresh(self, token: RefreshToken, token_generation: str) -> Opened:
         """Replace a refresh token with its successor; a reused one ends the session.
 
-        The successor follows from the session and its rotation. So a caller that presents the same
-        token within the grace, or repeats a call with a lost reply, gets the same one.
+        The successor follows from the session and its rotation, so a repeated call within the grace
+        gets the same one.
         """
         slot: Mapping[str, Any] | None
         slot, block = await self._store.batch_get(
@@ -171,7 +171,6 @@ class Sessions:
         raise OutcomeUnknownError("the refresh token may have been replaced; present it again")
 
     async def find(self, token: RefreshToken, token_generation: str) -> Session | None:
-        """The live session of a current refresh token."""
         session = _session_of(await self._read_slot(token), token_generation)
         return session if self._judge(session, token) is Verdict.ROTATE else None
 
@@ -246,7 +245,6 @@ class Sessions:
         return Opened(rotated, successor)
 
     async def _rotate(self, session: Session, rotated: Session) -> None:
-        """Write the rotated session; a copy of the write is refused."""
         await self._store.update(
             Update(
                 SESSIONS,

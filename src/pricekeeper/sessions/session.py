@@ -1,13 +1,12 @@
 """Sessions, slots and refresh tokens as values with their rules. Pure.
 
 A session lives in one of its subject's numbered slots, so there are never more live sessions than
-slots. It belongs to the *token generation* of its client at its opening, and is dead in any other
-one, so one write to the client ends all its sessions.
+slots. It is dead outside the *token generation* in which it was opened, so one write to the client
+ends all its sessions.
 
 A refresh token is a prefix and, in base64url, an HMAC with the text that it covers:
-``{key}.{rotation}.{session}.{subject}``. A forged one is refused without a read. A token can be
-derived again from its slot, so a repeated call gets the same successor although only hashes are
-stored.
+``{key}.{rotation}.{session}.{subject}``. A forged one is refused without a read. Only hashes are
+stored: a token can be derived again from its slot, so a repeated call gets the same successor.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _SESSION_ID: Final = re.compile(r"([0-9]{3})-([A-Za-z0-9_-]{22})")
 
 
 class SessionId(msgspec.Struct, frozen=True):
-    """A session's name: its slot, to find it without a search, and 128 random bits."""
+    """A session's slot, to find it without a search, and 128 random bits."""
 
     slot: int
     nonce: str
@@ -53,7 +52,7 @@ def parse_session_id(text: str) -> SessionId | None:
 class Lifetimes(msgspec.Struct, frozen=True):
     """The longest idle time and life of a session, and the grace of a replaced refresh token.
 
-    A refresh token lives as long as its session may be idle, because each use gives a new one.
+    A refresh token lives as long as its session may be idle: each use gives a new one.
     """
 
     idle_secs: int = REFRESH_TOKEN_SECS_MAX
@@ -89,18 +88,16 @@ class Session(msgspec.Struct, frozen=True):
     subject: str
     id: SessionId
     token_generation: str
-    """The client's token generation when the session was opened."""
     rotation: int
     key_id: str
     refresh_hash: str
     previous_hash: str
-    """The hash of the replaced refresh token; empty if there was none."""
     opened_at_ms: int
     refreshed_at_ms: int
     ends_at_epoch: int
     labels: Labels
     ended_at_ms: int = 0
-    """Not 0 if it was ended early. It stays in its slot until the slot is reused."""
+    """Not 0 if it was ended early; it stays in its slot until that is reused."""
 
 
 class Slots(msgspec.Struct, frozen=True):
@@ -108,9 +105,9 @@ class Slots(msgspec.Struct, frozen=True):
 
     token_generation: str
     held: tuple[Session, ...]
-    """The sessions in them, live or dead. The store leaves out expired ones."""
+    """The sessions in them, live or dead, without expired ones."""
     unreadable: frozenset[int] = frozenset()
-    """Unreadable slots. They may hold a live session, so they are never used."""
+    """They may hold a live session, so they are never used."""
 
     @property
     def live(self) -> tuple[Session, ...]:
@@ -135,7 +132,6 @@ class Slots(msgspec.Struct, frozen=True):
         return next((session for session in self.live if session.id.slot < limit), None)
 
     def beyond(self, limit: int) -> tuple[Session, ...]:
-        """Live sessions in slots beyond a lowered limit."""
         return tuple(session for session in self.live if session.id.slot >= limit)
 
 

@@ -1,6 +1,6 @@
 """Items in tables, with DynamoDB's meaning, on SQLite and on DynamoDB.
 
-Features use this vocabulary and are given a `Store`; only the composition root calls `open_store`.
+Features are given a `Store`; only the composition root calls `open_store`.
 """
 
 from pricekeeper.storage.expressions import (

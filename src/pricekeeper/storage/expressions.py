@@ -1,13 +1,11 @@
 """Conditions and update actions as frozen values, with DynamoDB's meaning.
 
-Features combine these and never write expression strings. A condition evaluates itself against an
-item (`holds`) for the SQLite adapter; the DynamoDB adapter renders it to text. An absent item is an
-empty one. A condition that no store can evaluate is refused when it is made.
+Features combine these and never write expression strings. The SQLite adapter evaluates a condition
+(`holds`); the DynamoDB adapter renders it. An absent item is an empty one. A condition that no
+store can evaluate is refused when made.
 
-Where DynamoDB surprises, this follows its engine: a missing attribute fails every comparison but
-``<>``, which it passes; values of different types are never equal and never ordered.
-
-    attr("rf").eq(5) & (attr("tk").ge(3) | attr("tk").absent())
+As in DynamoDB, a missing attribute fails every comparison but ``<>``; values of different types are
+never equal and never ordered.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ class Condition(msgspec.Struct, frozen=True, tag=True):
     """A requirement on the current item for a write to happen."""
 
     def holds(self, item: Mapping[str, Value]) -> bool:
-        """Whether this is true of the item; an absent item is an empty mapping."""
         raise NotImplementedError  # pragma: no cover - every subclass defines it
 
     def __and__(self, other: Condition) -> Condition:
@@ -173,7 +170,7 @@ class Set(msgspec.Struct, frozen=True, tag=True):
 
 
 class Add(msgspec.Struct, frozen=True, tag=True):
-    """Add to a number (absent counts as 0), or members to a set (absent counts as empty)."""
+    """Add to a number (absent: 0), or members to a set (absent: empty)."""
 
     attribute: str
     value: int | AbstractSet[str]
@@ -199,7 +196,7 @@ class Add(msgspec.Struct, frozen=True, tag=True):
 
 
 class Remove(msgspec.Struct, frozen=True, tag=True):
-    """Remove the attribute, which may be absent."""
+    """Remove the attribute, if present."""
 
     attribute: str
 

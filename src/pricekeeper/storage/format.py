@@ -1,8 +1,7 @@
 """The version of the store's format: the layout of its items.
 
-Config ``STORE`` / ``FORMAT``: ``version``. The first process that opens an empty store writes it,
-before any other item. A process refuses a store of another version. The check costs one read when a
-store is opened.
+The first process that opens an empty store writes Config ``STORE`` / ``FORMAT`` before any other
+item. A process refuses a store of another version. The check is one read at opening.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _VERSION: Final = "version"
 async def require_format(store: Store, *, may_begin: bool = True) -> None:
     """Refuse a store of another format; give an empty store its version.
 
-    Without ``may_begin`` nothing is written, and an empty store needs no version. Raises
-    `StoreFormatError` with the command or version that helps.
+    Without ``may_begin`` nothing is written. `StoreFormatError` names the command or version that
+    helps.
     """
     version = await _read_version(store)
     if version is None:

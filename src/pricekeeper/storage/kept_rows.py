@@ -1,8 +1,8 @@
 """Keeps expired usage rows until they are exported (SQLite only).
 
-One item of Config states from which expiry on the rows of two tables are kept: reads show them as
-unexpired, and the sweeper spares them. The export writes it. It is in the store, because every
-process that opens a SQLite file sweeps it. DynamoDB deletes by itself.
+An item of Config, written by the export, states from which expiry on the rows of two tables are
+kept: readable and not swept. It is in the store, because every process that opens the file sweeps
+it.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ async def open_store(
 ) -> Store:
     """Open the store at that location. Its tables may be missing.
 
-    ``start_wait_ms`` bounds how long creating tables waits for an unreachable store. Adapters are
-    imported on use, so that SQLite users do not import an AWS client, and the reverse.
+    ``start_wait_ms`` bounds the wait for an unreachable store when tables are created. Adapters are
+    imported on use, so SQLite users import no AWS client.
     """
     meter = meter or StoreMeter()
     match location:
@@ -52,7 +52,7 @@ async def enable_expiry(location: StoreLocation, *, clock: Clock) -> None:
 
 
 async def find_tables_without_expiry(location: StoreLocation, *, clock: Clock) -> list[str]:
-    """Find the tables in which expired items only take up space, because expiry is off."""
+    """The tables whose expired items only take up space, because expiry is off."""
     match location:
         case DynamoDbLocation():
             async with _open_dynamodb(location, clock) as store:
@@ -61,7 +61,7 @@ async def find_tables_without_expiry(location: StoreLocation, *, clock: Clock) -
 
 
 def read_leap_ms(location: StoreLocation) -> int:
-    """How far wall time was ahead when a service last doubted it; 0 if it did not."""
+    """How far wall time was ahead when a service last doubted it, else 0."""
     match location:
         case SqliteLocation(path):
             from pricekeeper.storage.sqlite.moments import load_moments  # noqa: PLC0415

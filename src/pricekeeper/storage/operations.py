@@ -1,7 +1,7 @@
-"""The operations of a store as frozen values, and the rules that all stores apply to them.
+"""The operations of a store as frozen values, and DynamoDB's rules for them.
 
-The rules are DynamoDB's. They are checked here, so that both adapters refuse the same operations
-with the same error before anything is sent or queued.
+They are checked here, so both adapters refuse the same operations with the same error before
+anything is sent or queued.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ class Put(msgspec.Struct, frozen=True, tag=True):
     item: Item
     condition: Condition | None = None
     key: Key = Key("")
-    """Taken from the item."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "key", self.table.key_of(self.item))
 
     def check(self) -> None:
-        """Raise if the store's rules refuse this, for any stored data."""
         _check_expiry(self.table, self.item)
         check_item_size(self.item)
 
@@ -113,8 +111,8 @@ Write: TypeAlias = Put | Update | Delete | Check
 class Query(msgspec.Struct, frozen=True):
     """Items of one partition in the order of their sort keys, at most ``limit`` of them.
 
-    ``prefix`` narrows to sort keys that start with it, ``first`` and ``last`` (both
-    inclusive) to a range. ``after`` continues behind a sort key, in the direction asked.
+    ``prefix`` narrows to sort keys that start with it, ``first`` and ``last`` (inclusive) to a
+    range. ``after`` continues behind a sort key, in the direction asked.
     """
 
     table: Table
@@ -147,7 +145,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def check_transaction(operations: Sequence[Write]) -> None:
-    """Raise if the store's rules refuse this transaction, for any stored data."""
+    """Raise if the store's rules refuse this transaction."""
     if not 1 <= len(operations) <= TRANSACTION_OPERATIONS_MAX:
         raise InvalidOperationError(
             f"a transaction has 1 to {TRANSACTION_OPERATIONS_MAX} operations, not {len(operations)}"

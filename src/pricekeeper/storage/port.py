@@ -1,15 +1,13 @@
 """The storage port: seven calls with DynamoDB's meaning, and reads of whole partitions.
 
-Features are written once against `Store` and get the same results on every adapter. The contract
-suite checks these promises on all of them:
+Every adapter gives the same results; the contract suite checks these promises:
 
-- A write is atomic and durable when its call returns. A failed condition raises
+- A write is atomic, and durable when its call returns. A failed condition raises
   `ConditionFailedError` with the current item and writes nothing.
-- An expired item is absent: for reads, for conditions, and for updates, which then start from
-  nothing.
+- An expired item is absent: for reads, conditions and updates, which then start from nothing.
 - `OutcomeUnknownError` is the only error after which a write may have happened. A store retries
   only what can't be applied twice.
-- Cancelling the caller leaves the operation either applied or not applied, never in part.
+- Cancelling the caller leaves the operation applied or not applied, never in part.
 """
 
 from __future__ import annotations
@@ -38,15 +36,12 @@ class Store(Protocol):
 
     async def put(self, operation: Put) -> None: ...
 
-    async def update(self, operation: Update) -> Item:
-        """Change an item and return its new state."""
-        ...
+    async def update(self, operation: Update) -> Item: ...
 
     async def delete(self, operation: Delete) -> Item | None:
         """Remove an item and return it.
 
-        Of several simultaneous deletes, more than one may return the item. Only with the condition
-        that it exists does exactly one succeed.
+        Of simultaneous deletes, several may return the item, unless conditioned on its existence.
         """
         ...
 
@@ -62,17 +57,15 @@ class Store(Protocol):
 
     async def query(self, query: Query, *, consistent: bool = True) -> Page: ...
 
-    async def create_tables(self) -> None:
-        """Create missing tables and wait until they can be used."""
-        ...
+    async def create_tables(self) -> None: ...
 
     async def close(self) -> None:
-        """Finish the accepted calls, then close everything. Closing twice is fine."""
+        """Finish the accepted calls, then close everything. May be repeated."""
         ...
 
 
 class ListPage(NamedTuple, Generic[T, C]):
-    """A page of a list; the next one begins after ``after``, ``None`` at the end."""
+    """A page of a list; ``after`` is ``None`` at the end."""
 
     entries: list[T]
     after: C | None = None
@@ -84,7 +77,7 @@ def invalid_cursor() -> InvalidValueError:
 
 
 async def query_pages(store: Store, query: Query) -> AsyncIterator[Page]:
-    """The pages of a query. It ends, because every page starts behind the last."""
+    """The pages of a query; each starts behind the last, so this ends."""
     while True:
         page = await store.query(query)
         yield page
@@ -95,10 +88,7 @@ async def query_pages(store: Store, query: Query) -> AsyncIterator[Page]:
 
 
 async def query_items(store: Store, query: Query) -> AsyncIterator[Item]:
-    """The items of a query, over all pages.
-
-    Most have one page, so this avoids the overhead of `query_pages`.
-    """
+    """The items of a query, over all pages; for one page faster than `query_pages`."""
     page = await store.query(query)
     for item in page.items:
         yield item

@@ -1,7 +1,7 @@
 """The tables: the one source for their creation, for deployment templates and for tests.
 
-Every table has a string partition key ``PK``; most have a string sort key ``SK``. With ``expires``,
-an item is gone for readers at its ``expires_at_epoch`` (seconds); the store removes it later.
+A table has a string partition key ``PK``, most have a string sort key ``SK``. With ``expires``,
+readers lose an item at its ``expires_at_epoch`` (seconds); the store removes it later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pricekeeper.storage.values import (
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """The key of one item. ``sk`` is ``None`` in a table without sort key."""
+    """The key of an item. ``sk`` is ``None`` in a table without sort key."""
 
     pk: str
     sk: str | None = None
@@ -43,14 +43,12 @@ class Table(msgspec.Struct, frozen=True):
     expires: bool = True
 
     def key_of(self, item: dict[str, Value]) -> Key:
-        """The key of an item; raises if it does not fit this table."""
         pk, sk = item.get(PARTITION_KEY), item.get(SORT_KEY)
         if type(pk) is not str or (sk is not None and type(sk) is not str):
             raise InvalidOperationError(f"{self.name}: an item's key attributes are strings")
         return self.checked(Key(pk, sk))
 
     def checked(self, key: Key) -> Key:
-        """The key itself; raises if it does not fit this table."""
         pk, sk = key.pk, key.sk
         if (sk is not None) is not self.sorted:
             wants = "PK and SK" if self.sorted else "PK alone"

@@ -1,11 +1,8 @@
 """Reads the attributes of a stored item with their types, and reports malformed items.
 
-A missing or mistyped attribute makes the item unreadable: that is reported, and
-`UnreadableItemError` is raised; the reader decides what to do. A bad attribute never becomes zero
-or empty text, and it never breaks the reader of another item.
-
-Each report is logged with the item's key and counted by its table, because an operator must see it.
-Each open `StrangeItems` has its own counts.
+A missing or mistyped attribute makes the item unreadable: that is logged with the item's key,
+counted by table, and raised as `UnreadableItemError`. A bad attribute never becomes zero or empty,
+and never breaks the reader of another item.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ class StrangeItems:
 
     counts: Counter[str] = counted(_STRANGE, shown=_TABLES, factory=Counter)
     latest: deque[str] = field(default_factory=lambda: deque(maxlen=LATEST_MAX))
-    """The last few in words, for commands that list them."""
 
     def __enter__(self) -> Self:
         _counting.append(self)
@@ -50,7 +46,6 @@ class StrangeItems:
 
 
 _counting: Final[list[StrangeItems]] = []
-"""The open counters."""
 
 
 def report_strange_item(table: str, key: str, reason: str) -> None:
@@ -71,7 +66,7 @@ _Stored = TypeVar("_Stored")
 
 
 class TypedItem:
-    """An item of a table. Each method returns the attribute, or the default if it is absent."""
+    """An item of a table. Methods return the attribute, or the default if absent."""
 
     __slots__ = ("item", "table")
 
@@ -103,7 +98,7 @@ class TypedItem:
         return [self.whole(name, 0, least=0) for name in names]  # which says what is wrong
 
     def moment_ms(self, name: str) -> int:
-        """A time in milliseconds since 1970, before the year 10000, where calendars end."""
+        """A time in milliseconds since 1970, before the year 10000."""
         value = self.whole(name, least=0)
         if value >= MOMENTS_END_MS:
             raise self.report_unreadable(f"{name} must be a moment before the year 10000")
@@ -116,7 +111,6 @@ class TypedItem:
         return self._of_type(name, default, dict, "a map")
 
     def texts(self, name: str, default: _Default = REQUIRED) -> Collection[str] | _Default:
-        """A list or a set of strings."""
         value = self._attribute(name, default)
         if value is default:
             return default

@@ -1,8 +1,7 @@
 """What an item may hold: DynamoDB's types, with integers as the only numbers.
 
-Both adapters enforce these rules: the allowed values, the size of an item in DynamoDB's arithmetic,
-and the equality of values. DynamoDB's equality is stricter than Python's (``True`` is not ``1``),
-hence `same`.
+Both adapters enforce the allowed values, sizes in DynamoDB's arithmetic, and its equality, which is
+stricter than Python's (``True`` is not ``1``).
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _ALL_TEXT: Final = {str}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreign:
-    """A stored value that the port has no type for, such as a fraction of another program.
+    """A stored value that the port has no type for, such as another program's fraction.
 
-    It equals nothing and has no type that a codec expects, so its item is unreadable where the
-    value matters, and other items are not affected. It can't be written.
+    It equals nothing, has no type that a codec expects, and can't be written: so its item is
+    unreadable only where the value matters.
     """
 
     kind: str
@@ -67,7 +66,7 @@ def name_bytes(name: str) -> int:
 
 
 def number_bytes(number: int) -> int:
-    """The size of a number: two digits per byte, one more byte, and one below zero."""
+    """Two digits per byte, one more byte, and one below zero."""
     if -NUMBER_BOUND < number < NUMBER_BOUND:
         digits = len(str(abs(number)).rstrip("0")) if number else 0
         return (digits + 1) // 2 + 1 + (number < 0)
@@ -75,7 +74,7 @@ def number_bytes(number: int) -> int:
 
 
 def value_bytes(value: Value, depth: int = 0) -> int:
-    """The size of a value in DynamoDB's arithmetic; raises for a value that can't be stored."""
+    """The size in DynamoDB's arithmetic; raises for a value that can't be stored."""
     kind = type(value)
     if kind is str:
         return text_bytes(value)  # type: ignore[arg-type]
@@ -101,7 +100,7 @@ def value_bytes(value: Value, depth: int = 0) -> int:
 
 
 def check_value(value: Value) -> None:
-    """Raise if the value can't be stored; fast for integers, the most common."""
+    """Raise if the value can't be stored; fast for integers."""
     if type(value) is not int or not -NUMBER_BOUND < value < NUMBER_BOUND:
         value_bytes(value)
 
@@ -126,7 +125,6 @@ def item_bytes_at_most(item: Mapping[str, Value]) -> int:
 
 
 def _names_bytes(item: Mapping[str, Value]) -> int:
-    """The size of the names, computed at once where they are plain."""
     if "" not in item and set(map(type, item)) == _ALL_TEXT:
         names = "".join(item)
         if names.isascii():

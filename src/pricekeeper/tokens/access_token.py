@@ -1,10 +1,8 @@
 """Access tokens: claims, signature, checks, and the principal of a valid one.
 
 The first part of a token must equal, byte for byte, the header that one of our keys writes. So
-nothing is parsed or negotiated before the signature is known to be ours: no other algorithm or
-type, no ``crit``, no key by address or unknown name.
-
-An organisation may use its apps and read all of them; an app is confined to itself.
+nothing is parsed or negotiated before the signature is ours: no other algorithm or type, no
+``crit``, no unknown key.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ ACCESS_TOKEN_LENGTH_MAX: Final = 2_048
 
 _REGISTRY: Final = JWSRegistry(algorithms=[ALGORITHM])
 _GENERATION: Final = "generation-"
-"""The prefix of ``sid`` outside the session slots; that of a session begins with digits."""
+"""The prefix of ``sid`` outside the session slots; a session's begins with digits."""
 
 
 class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The claims of an access token. Integers are seconds since the epoch."""
+    """The claims of an access token, in seconds since the epoch."""
 
     iss: str
     sub: str
@@ -50,7 +48,7 @@ class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Flaw(StrEnum):
-    """Why a token is invalid, for the log only: callers do not learn the reason."""
+    """Why a token is invalid, for the log only."""
 
     TOO_LONG = "longer than our tokens"
     UNKNOWN_HEADER = "its header is not ours"
@@ -63,7 +61,7 @@ class Flaw(StrEnum):
 
 
 FORGERIES: Final = frozenset({Flaw.TOO_LONG, Flaw.UNKNOWN_HEADER, Flaw.BAD_SIGNATURE})
-"""The flaws of tokens that we never signed. Other flaws are found after our own signature."""
+"""Flaws of tokens that we never signed; others are found after our own signature."""
 
 
 class VerifyingKeys(Protocol):
@@ -75,7 +73,7 @@ class VerifyingKeys(Protocol):
 
 
 def generation_sid(token_generation: str) -> str:
-    """The ``sid`` of a token outside the session slots, which ends with this generation."""
+    """The ``sid`` of a token outside the session slots."""
     return _GENERATION + token_generation
 
 
@@ -153,7 +151,7 @@ class Principal(msgspec.Struct, frozen=True):
         return Client(self.org_id, self.app_id)
 
     def may_use_app(self, org_id: OrgId, app_id: AppId) -> bool:
-        """Whether it may act for that app: as the app itself, or as its organisation."""
+        """Whether it is the app itself, or its organisation."""
         return (
             APP_USE in self.scopes
             and org_id == self.org_id
@@ -161,5 +159,4 @@ class Principal(msgspec.Struct, frozen=True):
         )
 
     def may_read_org(self, org_id: OrgId) -> bool:
-        """Whether it may read data of the whole organisation."""
         return ORG_READ in self.scopes and org_id == self.org_id and self.app_id is None

@@ -1,8 +1,7 @@
 """Derives credentials for AWS SDKs from an access token.
 
-An SDK signs its requests with the secret and sends the token along. The secret follows from the
-token and the key that signed it, so every process with the keyring can derive it again, and nothing
-is stored.
+An SDK signs with the secret and sends the token along. The secret follows from the token and its
+signing key, so any process with the keyring derives it again, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ from pricekeeper.tokens.access_token import VerifyingKeys
 from pricekeeper.tokens.keyring import TokenKey
 
 SECRET_PREFIX: Final = "pkas_"  # noqa: S105 - what every such secret begins with
-"""Logs and people recognise the secret by it."""
 NAME_PREFIX: Final = "PK"
 
 _REMEMBERED_MAX: Final = 4_096
 _KEYS_MAX: Final = 64
 _PURPOSE: Final = b"pricekeeper aws credentials 1"
-"""It can't collide with a refresh token's seal, which covers a text that begins with a key's name.
-"""
+"""Can't collide with a refresh token's seal, whose text begins with a key's name."""
 
 
 class AwsCredentials(msgspec.Struct, frozen=True):
@@ -42,7 +39,7 @@ class AwsCredentials(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def derive_access_key_id(token_id: str) -> str:
-    """The public name of a token's credentials: its ``jti`` in letters that AWS SDKs accept."""
+    """A token's ``jti`` in letters that AWS SDKs accept."""
     return NAME_PREFIX + base64.b32encode(token_id.encode()).rstrip(b"=").decode()
 
 

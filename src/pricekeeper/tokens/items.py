@@ -1,7 +1,6 @@
 """The table ``RevokedTokens``: access tokens that were revoked before their expiry.
 
-The key is the ``jti``, and the item lasts until the token's expiry. Tokens that end with their
-session or client need no item.
+The key is the ``jti``. Tokens that end with their session or client need no item.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The keyring: which key signs, which keys verify, and which are published.
 
-A keyring is a list of keys, each with the second from which it signs, until the next one does.
-Rotation follows from the list and the time: a key verifies until the last access token that it
-signed has expired, and opens refresh tokens until the last one that it derived has. Each key has
-two halves: an EC key for access tokens, with a published public part, and a secret for refresh
-tokens. `aws_credentials` derives its key from that secret.
+Each key has the second from which it signs, until the next one does. A key verifies until the last
+access token that it signed has expired, and opens refresh tokens until the last one that it derived
+has. It has two halves: an EC key for access tokens, with a published public part, and a secret for
+refresh tokens, from which `aws_credentials` derives its key.
 """
 
 from __future__ import annotations
@@ -91,7 +90,6 @@ class TokenKey:
 
     @property
     def header_segment(self) -> str:
-        """The first part of every token that this key signs."""
         encoded = base64.urlsafe_b64encode(msgspec.json.encode(self.header))
         return encoded.rstrip(b"=").decode()
 
@@ -182,7 +180,7 @@ def new_keyring(now_epoch: int) -> Keyring:
 
 
 def parse_keyring(text: str | bytes) -> Keyring:
-    """Parse the text of `dump_keyring`. An error shows no keys."""
+    """Parse the text of `dump_keyring`; an error shows no keys."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,9 +1,8 @@
 """The keyring in force: fixed, in a file, or read from elsewhere at intervals.
 
-A file is checked every second, and when a token has an unknown key, because another process may
-have rotated the keys. Processes that start together agree on a file: the first one to get the lock
-creates it. The file is always replaced as a whole, and a rotation survives a power failure. Only
-its owner can read it.
+A file is checked every second, and when a token has an unknown key: another process may have
+rotated. The first process that gets the lock creates it. It is replaced as a whole, a rotation
+survives a power failure, and only its owner can read it.
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ class KeyFile:
     ) -> Keyring:
         """Add a key that signs after ``ahead_secs``.
 
-        With ``drop_old``, for keys that others may have seen, all old keys and their tokens end at
-        once.
+        With ``drop_old``, all old keys and their tokens end at once.
         """
         with _naming_path(self._path), self._lock():
             if drop_old:
@@ -91,7 +89,7 @@ class KeyFile:
         return keyring
 
     def fingerprint(self) -> tuple[int, int, int] | None:
-        """A value that changes with the file or its mode; ``None`` if there is no file."""
+        """Changes with the file or its mode; ``None`` if there is no file."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -140,7 +138,6 @@ class Keys:
         self._clock = clock
         self._file = file
         self.on_unknown_key: Callable[[], None] | None = None
-        """Called when a token has an unknown key."""
         self.meter = KeysMeter()
         self._fingerprint = file.fingerprint() if file is not None else None
         self._looked_ms = clock.monotonic_ms()
@@ -176,7 +173,6 @@ class Keys:
         return self._refresh_if_due().signing(self._now_epoch())
 
     def verifying_key(self, header_segment: str) -> TokenKey | None:
-        """The key whose tokens have this first part."""
         now_epoch = self._now_epoch()
         key = self._refresh_if_due().verifying(header_segment, now_epoch)
         return key or self._reload_if_changed().verifying(header_segment, now_epoch)
@@ -205,7 +201,7 @@ class Keys:
     def _reload_if_changed(self) -> Keyring:
         """Read the file if it has changed.
 
-        A missing or damaged file must not log out all clients, so the known keys stay in force.
+        A missing or damaged file must not log out all clients, so the known keys stay.
         """
         if self.on_unknown_key is not None:
             self.on_unknown_key()
@@ -225,7 +221,6 @@ class Keys:
 
 
 def _kept_secret(keyring: Keyring) -> Keyring:
-    """Keep the private parts out of all logs."""
     for entry in keyring.entries:
         for text in (entry.refresh, entry.signing["d"]):
             keep_secret(text)
@@ -235,10 +230,9 @@ def _kept_secret(keyring: Keyring) -> Keyring:
 class KeyWatcher:
     """Reads the keyring from its source at intervals, while the service runs.
 
-    A new key is published `PUBLISH_AHEAD_SECS` before it signs, and the interval is shorter, so
-    every instance knows it by then. A token with an unknown key brings the next read forward, to
-    `HURRY_MS` after the last one. After a failed read the known keys stay in force, and the failure
-    is logged and counted.
+    It reads more often than `PUBLISH_AHEAD_SECS`, so every instance knows a key before any signs
+    with it. An unknown key brings the next read forward, to `HURRY_MS` after the last. After a
+    failed read (logged and counted) the known keys stay in force.
     """
 
     def __init__(

@@ -33,21 +33,14 @@ class IdentityMeter:
     """Tokens that one instance has issued, checked and ended."""
 
     issued: int = counted(_TOKENS, "issued")
-    """For a client's secret, with a session."""
     issued_outside: int = counted(_TOKENS, "issued_outside_slots")
-    """For a client's secret, outside the session slots."""
     refreshed: int = counted(_TOKENS, "refreshed")
     logins_refused: int = counted(_TOKENS, "login_refused")
     refreshes_refused: int = counted(_TOKENS, "refresh_refused")
-    """Invalid refresh tokens, including reused ones."""
     checks_from_memory: int = counted(_CHECKS, "memory")
-    """Valid access tokens with a recent check, so without a read."""
+    """Without a read."""
     checks_from_store: int = counted(_CHECKS, "store")
-    """Valid access tokens that were checked in the store."""
     checks_refused: int = counted(_CHECKS, "refused")
-    """Invalid access tokens: forged, expired, revoked, or without a session."""
     tokens_revoked: int = counted(REVOCATIONS, "token")
-    """Access tokens that their client revoked."""
     clients_ended: int = counted(REVOCATIONS, "client")
-    """Times that all tokens of a client were ended."""
     sessions: SessionsMeter = field(default_factory=SessionsMeter)

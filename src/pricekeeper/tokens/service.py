@@ -1,7 +1,6 @@
 """Identity: issues, refreshes, validates, revokes and lists tokens.
 
-The HTTP layer calls this. A caller is an authenticated client and learns only about its own tokens
-and sessions; those of others seem not to exist.
+A caller is an authenticated client and learns only about its own tokens and sessions.
 """
 
 from __future__ import annotations
@@ -125,13 +124,11 @@ class Identity:
             meter=self.meter,
         )
         self.recall_digest: Callable[[bytes], Principal | None] = self._validator.recall
-        """`recall` by the token's `digest_of`."""
         sessions.add_listener(lambda session_id: self._validator.mark_changed(session_id.nonce))
 
     async def authenticate(
         self, client_id: str, client_secret: str, *, doubted: bool = False
     ) -> Authenticated:
-        """Find the client of this secret; see `Credentials.authenticate`."""
         try:
             return await self._credentials.authenticate(client_id, client_secret, doubted=doubted)
         except InvalidClientError:
@@ -143,8 +140,7 @@ class Identity:
     ) -> TokenGrant:
         """Open a session for an authenticated client.
 
-        Raises `SessionLimitRaceError` if other logins of the client kept winning, and
-        `ClockInDoubtError`.
+        Raises `SessionLimitRaceError` if other logins kept winning, and `ClockInDoubtError`.
         """
         require_trusted_time(self._clock)
         policy = authenticated.policy
@@ -162,8 +158,8 @@ class Identity:
     def issue_outside_slots(self, authenticated: Authenticated) -> AwsCredentials:
         """Sign a token of an hour without a session slot, and derive its AWS secret.
 
-        It needs no read and no write. It ends with the client's token generation, or when it is
-        revoked. Raises `ClockInDoubtError`.
+        No read, no write. It ends with the client's token generation, or when revoked. Raises
+        `ClockInDoubtError`.
         """
         require_trusted_time(self._clock)
         policy, now_epoch = authenticated.policy, self._clock.now_ms() // 1000
@@ -181,7 +177,7 @@ class Identity:
         )
 
     def find_aws_secret(self, access_token: str) -> str | None:
-        """Derive the secret that signs AWS requests; ``None`` if we did not sign the token.
+        """The secret that signs AWS requests; ``None`` if we did not sign the token.
 
         The token itself must be validated separately.
         """
@@ -219,16 +215,13 @@ class Identity:
         return self.recall_digest(digest_of(access_token))
 
     async def validate(self, access_token: str, *, fresh: bool = False) -> Principal:
-        """The principal of a token, without a read if a recent result is cached.
-
-        ``fresh`` always reads the store.
-        """
+        """The principal of a token, without a read if cached; ``fresh`` always reads."""
         return await self._validator.validate(access_token, fresh=fresh)
 
     async def revoke(self, client_id: str, token: str) -> None:
         """Revoke one of the client's tokens; any other is ignored without an error.
 
-        A refresh token ends its session, and so all access tokens of the session.
+        A refresh token ends its session with all its access tokens.
         """
         if token.startswith(REFRESH_TOKEN_PREFIX):
             try:
@@ -362,10 +355,7 @@ class Identity:
         )
 
     def _grant(self, policy: Policy, opened: Opened) -> TokenGrant:
-        """Make the tokens of a session; the access token does not outlive it.
-
-        The tokens of a new session begin at the same moment as the session.
-        """
+        """Make the tokens of a session; the access token does not outlive it."""
         now_ms, session = self._clock.now_ms(), opened.session
         if 0 <= now_ms - session.refreshed_at_ms < JUST_NOW_MS:
             now_ms = session.refreshed_at_ms

@@ -103,7 +103,7 @@ class Validator:
     def recall(self, digest: bytes) -> Principal | None:
         """The principal of a token that was valid a moment ago, if nothing has changed here.
 
-        ``None`` means that the token must be validated.
+        ``None``: validate the token.
         """
         verified = self._verified.peek(digest)
         if verified is None or verified.invalid_because:
@@ -119,10 +119,7 @@ class Validator:
         return verified.principal
 
     async def validate(self, token: str, *, fresh: bool = False) -> Principal:
-        """The principal of a token; raises `InvalidTokenError`.
-
-        ``fresh`` ignores earlier results that it is valid.
-        """
+        """The principal; raises `InvalidTokenError`. ``fresh`` ignores earlier results."""
         verified = self._verified_token(token)
         principal = verified.principal
         changes = (self._changes, self._tenants.changes)

@@ -1,9 +1,9 @@
 """Prices from AWS's bulk price list: its offer files for Bedrock, local or downloaded.
 
-They need no credentials; `offer_urls` has their location. The list names models as the invoice
-does, and no rule derives that name from a model id. So the deployment file states the names of a
-model (``price_list_names``), which are compared as a whole. Nothing is made up: an unknown unit,
-two prices for one thing, or long-context prices without a threshold leave the model unmatched.
+They need no credentials. The list names models as the invoice does, so the deployment file states
+the names of a model (``price_list_names``), compared as a whole. Nothing is made up: an unknown
+unit, two prices for one thing, or long-context prices without a threshold leave the model
+unmatched.
 """
 
 from __future__ import annotations
@@ -82,8 +82,7 @@ class Meter(msgspec.Struct, frozen=True):
 def read_usage_type(usage_type: str) -> tuple[str, Meter] | None:
     """The model's name in the usage type (empty if it has none) and the meter, if known.
 
-    Unknown words before the meter are part of the name (``NovaSonic-speech``), so a model is
-    matched by its whole name only.
+    Unknown words before the meter are part of the name (``NovaSonic-speech``).
     """
     if marketplace := _MARKETPLACE.fullmatch(usage_type):
         meter = _meter(_hyphenated(marketplace["meter"]))
@@ -188,8 +187,8 @@ def offer_urls(region: str) -> tuple[str, ...]:
 class AwsPriceList:
     """Offer files of one region, each a path or an https URL.
 
-    A price decides the cost of every call, so a file is downloaded only from the named host and
-    only with TLS. ``tls`` replaces the system's certificate authorities.
+    A file is downloaded only from the named host and only with TLS, because a price decides every
+    cost. ``tls`` replaces the system's certificate authorities.
     """
 
     def __init__(

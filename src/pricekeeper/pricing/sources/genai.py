@@ -1,15 +1,14 @@
 """Prices from the `genai-prices` package (the optional extra ``prices``).
 
-It is imported on use, because the import is slow, and runs in a thread, because it is synchronous.
+It is imported on use, because that is slow, and runs in a thread.
 
-The package finds models by substring and falls back to other providers, which would be guesses
-here. So a listed model is used only if its id, read by our rules, is the configured model at the
-configured rate; a release date that only one of the two states is ignored. It knows no tiers and no
-batch.
+The package finds models by substring and falls back to other providers' APIs, which would be
+guesses here. So a listed model is used only if its id, read by our rules, is the configured model
+at the configured rate. The package knows no tiers and no batch.
 
-It lists prices of the United States. So a model with a geographic prefix, ``global.`` or an ARN's
-region, or one listed under ``regional.``, is a `RegionalQuote`: shown, never written. Other models
-only fill gaps of the deployment file (`pricing.regions`).
+It lists the prices of the United States. So a model with a geographic prefix, ``global.`` or an
+ARN's region, or listed under ``regional.``, is a `RegionalQuote`: shown, but never written. For
+other models only gaps of the deployment file are filled.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ def _ref(listed_id: str) -> ModelRef | None:
 def _same_release(configured: ModelRef, listed: ModelRef | None) -> bool:
     """Whether both are one release of one model at one rate.
 
-    A date that only one id states is ignored, and an id without a version has the first one.
+    A date that only one id states is ignored; an id without a version has the first one.
     """
     if listed is None or configured.scope is not listed.scope:
         return False

@@ -62,17 +62,14 @@ class Limits:
 
     connections_max: int = 64
     connect_timeout_ms: int = 1_000
-    """For a connection. Less than the total, so a request that takes longer was sent."""
+    """Less than the total, so a request that takes longer was sent."""
     total_timeout_ms: int = 3_000
     """Until the reply has been read, connecting included."""
     attempts_max: int = 8
     lost_replies_max: int = 3
-    """Attempts with a lost reply before we give up."""
     patience_ms: int = 15_000
-    """No attempt starts after this."""
     start_wait_ms: int = 0
-    """How long to wait for tables, beyond one request's patience, while the store keeps failing. A
-    service waits; a command reports the failure."""
+    """How long to wait for tables, beyond one request's patience, while the store keeps failing."""
     pause_first_ms: int = 25
     pause_max_ms: int = 1_600
 
@@ -91,7 +88,7 @@ class Repeat(Enum):
 
 
 class RequestRefused(Exception):  # noqa: N818  # an answer, and never seen outside of this package
-    """DynamoDB refused; with ``after_lost_reply`` the lost attempt itself may be the cause."""
+    """DynamoDB refused; with ``after_lost_reply`` the lost attempt may be the cause."""
 
     def __init__(self, fault: Fault, *, after_lost_reply: bool) -> None:
         super().__init__(fault.name)
@@ -140,7 +137,7 @@ class DynamoDbClient:
         await self._session.close()
 
     async def pause(self, failures: int) -> None:
-        """Wait before the next attempt, longer after more failures, with full jitter."""
+        """Wait before the next attempt, with full jitter."""
         await self._clock.sleep_ms(self._pause_ms(failures))
 
     async def call(
@@ -153,8 +150,8 @@ class DynamoDbClient:
     ) -> dict[str, Any]:
         """Send a request; raises `RequestRefused` for a condition or the ``expected`` error name.
 
-        At most ``attempts_max`` attempts, none started after ``patience_ms``. If ``repeat`` is a
-        function, it is called only when a reply is lost.
+        At most ``attempts_max`` attempts, none started after ``patience_ms``. A function ``repeat``
+        is called only when a reply is lost.
         """
         body = _body(request)
         deadline_ms = self._clock.monotonic_ms() + self.limits.patience_ms
@@ -186,7 +183,6 @@ class DynamoDbClient:
         raise _final(action, fault, lost, repeat, expected)
 
     async def _attempt(self, action: str, body: bytes) -> dict[str, Any] | Fault:
-        """Send once; returns the reply or the fault."""
         try:
             credentials = self._credentials.current() or await self._credentials.renew()
         except StoreMisconfiguredError as error:

@@ -1,12 +1,11 @@
 """Finds AWS credentials and DynamoDB's endpoint, and signs requests.
 
-botocore searches like every AWS tool: environment, profiles, containers, instance roles, single
-sign-on. It reads files and may use the network, so it runs in a thread, when the store is opened
-and when credentials expire. In between, a frozen copy is used. botocore is imported only when
-needed: its import takes longer than all others.
+botocore searches like every AWS tool. It may use the network, so it runs in a thread, at opening
+and when credentials expire; in between, a frozen copy is used. It is imported only when needed,
+because the import is slow.
 
-The signer implements as much of Signature Version 4 as one service with one URL needs: every
-request is a POST to ``/`` with the same few headers. A test compares it with botocore's.
+The signer has only what one service with one URL needs of Signature Version 4: every request is a
+POST to ``/`` with the same few headers.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
     from botocore.session import Session
 
 _LOOK_AGAIN_MS: Final = 10_000
-"""How long the frozen copy is used before a look at its expiry. botocore renews fifteen minutes
-early, so seconds do not matter."""
+"""How long the frozen copy is used before a look at its expiry; botocore renews fifteen minutes
+early.
+"""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -93,17 +93,14 @@ class AwsAccess:
 
     @property
     def trust(self) -> ssl.SSLContext | bool:
-        """The certificates to trust: the machine's, or those of the AWS configuration.
-
-        Without TLS none are read, because that is slow.
-        """
+        """The machine's certificates, or the AWS configuration's; none without TLS."""
         if self.ca_bundle is None or not self.endpoint.startswith("https:"):
             return True
         return ssl.create_default_context(cafile=self.ca_bundle)
 
 
 async def find_access(location: DynamoDbLocation, clock: Clock) -> AwsAccess:
-    """Find credentials and, unless the location names it, the endpoint of DynamoDB."""
+    """Find credentials and, unless the location names it, the endpoint."""
     found, url, ca_bundle = await asyncio.to_thread(_find, location)
     parts = urlsplit(url)
     if parts.path not in ("", "/") or parts.query:
@@ -182,13 +179,13 @@ class Signer:
 
     @property
     def constant_headers(self) -> dict[str, str]:
-        """The headers that every request carries; two of them are signed."""
+        """The headers of every request; two of them are signed."""
         return {"Host": self._host, "Accept-Encoding": "identity", "Content-Type": CONTENT_TYPE}
 
     def headers(
         self, credentials: AwsKeys, target: str, body: bytes, now_epoch: int
     ) -> dict[str, str]:
-        """The headers of one request with its signature, in addition to the constant ones."""
+        """The headers of one request with its signature, beside the constant ones."""
         if now_epoch != self._second:
             self._stamp = stamp_of(now_epoch)
             self._second = now_epoch

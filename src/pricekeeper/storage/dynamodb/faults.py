@@ -1,14 +1,13 @@
 """What a failure means, by DynamoDB's error names, and what it cost.
 
-`TREATMENTS` has every error name; a test compares it with botocore's model. Failures that surely
-applied nothing (a throttle, a conflict, no connection) differ from a lost reply, after which a
-write may have happened.
+Failures that surely applied nothing (a throttle, a conflict, no connection) are retried; after a
+lost reply a write may have happened.
 
-A refused write is billed but not reported: write units by the larger of the present and the new
-item, at least one. A cancelled transaction costs two units for each KB of each operation. If an
-update's result is unknown, the present item counts, or else the request's own values. A
-transaction's items are known only where a condition failed. Conflicts and throttles have no
-documented cost.
+A refused write is billed without ``ConsumedCapacity``, by AWS's rules: write units by the larger of
+the present and the new item, at least one; a cancelled transaction two units for each KB of each
+operation. Where an update's result is unknown, the present item counts, or else the request's
+values. Items of a cancelled transaction are known only where a condition failed. Conflicts and
+throttles have no documented cost.
 """
 
 from __future__ import annotations
@@ -45,11 +44,10 @@ class Treatment(Enum):
     """What a failed attempt means; the value is its name in the metrics."""
 
     UNREACHABLE = "unreachable"
-    """No connection: the request was never sent."""
+    """Never sent."""
     THROTTLED = "throttled"
-    """Refused for now: too many requests."""
     CONFLICT = "conflict"
-    """Refused for now: another transaction holds an item."""
+    """Another transaction holds an item."""
     LOST = "ambiguous"
     """The reply is lost or unreadable; the write may have been applied."""
     RENEW = "credentials"
@@ -57,7 +55,6 @@ class Treatment(Enum):
     REFUSED = "refused"
     """A condition did not hold: an answer, not a failure."""
     MISCONFIGURED = "misconfigured"
-    """An operator must act."""
     INVALID = "invalid"
     """A bug in the caller."""
     UNAVAILABLE = "unavailable"
@@ -127,7 +124,6 @@ REASONS: Final[dict[str, ReasonCode]] = {
     "ValidationError": ReasonCode.INVALID,
     "ItemCollectionSizeLimitExceeded": ReasonCode.INVALID,
 }
-"""The reason of one operation in a cancelled transaction."""
 
 _CANCELLED_BY: Final = (
     (ReasonCode.INVALID, _T.INVALID),
@@ -141,7 +137,6 @@ SKEWED: Final = frozenset({"InvalidSignatureException", "RequestExpired", "Reque
 """The store disagrees with the time of the signature, among other causes."""
 
 PASSING: Final = frozenset({_T.UNREACHABLE, _T.THROTTLED, _T.CONFLICT, _T.LOST})
-"""A retry may succeed."""
 
 _ERRORS: Final[dict[Treatment, type[StoreError]]] = {
     _T.THROTTLED: ThrottledError,
@@ -162,7 +157,7 @@ class Fault:
     reply: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def error(self, action: str) -> StoreError:
-        """The error for the caller, if this is the last attempt and nothing was applied."""
+        """The caller's error, if this is the last attempt and nothing was applied."""
         return _ERRORS.get(self.treatment, StoreUnavailableError)(self.text(action))
 
     def text(self, action: str) -> str:
@@ -224,7 +219,6 @@ def _item_bytes(attributes: Attributes) -> int:
 
 
 def _bytes(attribute: Attribute) -> int:
-    """The size of a value in DynamoDB's arithmetic."""
     for kind, content in attribute.items():
         match kind:
             case "S":

@@ -1,11 +1,10 @@
 """Creates the tables; any number of processes may run it at once.
 
-A table is described before it is created, so that a deployment whose tables come from a template
-needs no permission to create any. Expiry is checked for new tables, and by command: it can't change
-by itself, and without it expired items only take up space.
+A table is described first, so that a deployment with tables from a template needs no permission to
+create any. Expiry is checked for new tables, and by command.
 
-If the store keeps failing, this waits as long as the client's limits say, and logs each failure. It
-does not wait for what an operator must correct.
+If the store keeps failing, this waits within the client's limits and logs each failure. It does not
+wait for what an operator must correct.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Provisioner:
                 await self._enable_expiry(table)
 
     async def find_without_expiry(self) -> list[Table]:
-        """The tables whose items should expire but don't. Nothing is changed."""
+        """The tables whose items should expire but don't; only reads."""
         self._begin_to_wait()
         return [one for one in ALL_TABLES if one.expires and not await self._is_expiry_enabled(one)]
 

@@ -1,7 +1,7 @@
 """Reads several items: joins batches, follows pages, drops expired items.
 
 DynamoDB answers in portions: a hundred keys or 16 MB of a batch, 1 MB of a partition, or less when
-it is busy. Callers see whole results.
+busy.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Reader:
     async def batch_get(self, keys: Sequence[TableKey], *, consistent: bool) -> list[Item | None]:
         """The items at these keys, in that order.
 
-        Unprocessed keys go to the back of the queue. The loop ends because every request either
-        finishes a key or counts as stalled, and stalls are limited.
+        Unprocessed keys go to the back of the queue. The loop ends: every request finishes a key or
+        counts as one of a limited number of stalls.
         """
         pending = list(dict.fromkeys(keys))
         found: dict[TableKey, Item] = {}
@@ -104,9 +104,8 @@ class Reader:
 def _start(query: Query) -> tuple[Attributes | None, bool]:
     """The key to start behind, if any, and whether the result is certainly empty.
 
-    DynamoDB refuses a range with reversed ends and a start outside of the range. Here the first is
-    an empty range, and the second has no effect or ends the query. Comparing strings by code points
-    equals comparing their UTF-8, as DynamoDB does.
+    DynamoDB refuses reversed ends (here an empty range) and a start outside of the range (here
+    without effect, or the end). Code points sort like their UTF-8, as in DynamoDB.
     """
     if query.first and query.last and query.first > query.last:
         return None, True

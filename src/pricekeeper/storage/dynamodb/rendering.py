@@ -1,11 +1,9 @@
 """Renders operations and conditions as DynamoDB requests: plain dicts, ready to be encoded.
 
-Names and values are always placeholders, so that no attribute name can be a reserved word and no
-value can be read as syntax. Parentheses stand only around a compound part of another condition,
-because DynamoDB refuses redundant ones.
+Names and values are always placeholders, so none can be a reserved word or syntax. Parentheses
+stand only around a compound part of a condition, because DynamoDB refuses redundant ones.
 
-Every write asks for the item that failed its condition, and every request for its consumed
-capacity.
+Every write asks for the item that failed its condition, every request for its capacity.
 """
 
 from __future__ import annotations
@@ -51,7 +49,6 @@ class Placeholders:
         self._shared: dict[tuple[type, Value], str] = {}
 
     def name(self, attribute: str) -> str:
-        """The attribute's placeholder; the same for the same attribute."""
         placeholder = self._names.get(attribute)
         if placeholder is None:
             placeholder = self._names[attribute] = f"#{len(self._names)}"
@@ -192,7 +189,6 @@ class Renderer:
     def transaction(
         self, writes: Sequence[tuple[Write, Condition | None]], client_token: str
     ) -> RequestBody:
-        """Several writes with their conditions, all or nothing."""
         return {
             "TransactItems": [
                 {_KINDS_IN_TRANSACTION[type(operation)]: self.write(operation, condition)}
@@ -211,7 +207,6 @@ class Renderer:
         }
 
     def batch_get(self, keys: Sequence[tuple[Table, Key]], *, consistent: bool) -> RequestBody:
-        """Up to a hundred items by key, across tables."""
         by_table: dict[str, list[Attributes]] = {}
         for table, key in keys:
             by_table.setdefault(self.table_name(table), []).append(encode_key(key))
@@ -226,7 +221,6 @@ class Renderer:
     def query(
         self, query: Query, limit: int, start: Attributes | None, *, consistent: bool
     ) -> RequestBody:
-        """One page of a partition, behind the key ``start``."""
         into = Placeholders()
         text = f"{into.name(PARTITION_KEY)} = {into.value(query.pk)}"
         if query.prefix or query.first or query.last:

@@ -1,8 +1,7 @@
 """The port's seven calls on DynamoDB.
 
-`rendering` makes requests, `client` sends them, `conditions` treats expired items as absent,
-`transactions` and `reading` handle several requests. Reads and transactions are retried after a
-lost reply. A single write is retried only if it guards itself (`conditions`), a bare ``ADD`` never.
+Reads and transactions are retried after a lost reply. A single write is retried only if it guards
+itself (`conditions`), a bare ``ADD`` never.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ from pricekeeper.telemetry import StoreMeter
 
 _LIMITS: Final = Limits()
 _ATTEMPTS_MAX: Final = 4
-"""How often an expired item may change before the update fails as contended."""
 
 
 class _CallTracker:
@@ -83,7 +81,6 @@ class _CallTracker:
             self._drained.set()
 
     async def close_and_drain(self) -> None:
-        """Refuse further calls and wait for those in flight."""
         self._open = False
         if self._inside:
             await self._drained.wait()
@@ -216,9 +213,9 @@ class DynamoDbStore:
             raise _refused(refusal, operation.table, now_epoch) from None
 
     async def _replace(self, operation: Update, held: Item) -> Item | None:
-        """Replace the expired item by the update's result for an absent item.
+        """Replace the expired item by the update's result for an absent one.
 
-        ``None`` if the expired item is gone, so that the update must start again.
+        ``None`` if it is gone, so that the update must start again.
         """
         fresh = operation.apply(None)
         check_item_size(fresh)
@@ -247,7 +244,6 @@ def _held(refusal: RequestRefused) -> Item | None:
 
 
 def _refused(refusal: RequestRefused, table: Table, now_epoch: int) -> StoreError:
-    """The caller's error for a failed condition."""
     item = visible(table, _held(refusal), now_epoch)
     if refusal.after_lost_reply:
         return OutcomeUnknownError(

@@ -81,7 +81,7 @@ def _judge(
 ) -> tuple[list[CancellationReason], list[Delete]]:
     """The reasons as callers see them, for whom expired items are absent.
 
-    Also returns the deletes of expired items that were the only reason for an update to fail.
+    And the deletes of expired items that alone made an update fail.
     """
     reasons: list[CancellationReason] = []
     expired: list[Delete] = []

@@ -1,9 +1,8 @@
 """Converts items to DynamoDB's attribute JSON and back.
 
-On the wire a value is an object whose one entry names its type: ``{"N": "5"}``. Dispatch is by
-exact type first, which fits nearly every value. Fractions and types that the port lacks can only
-come from another program. They are never rounded, but become `Foreign`, which the item's codec
-reports. An error here would also lose the other items of the reply.
+A value is an object whose one entry names its type: ``{"N": "5"}``. Dispatch is by exact type
+first, which fits nearly every value. Another program's fractions and types become `Foreign`: an
+error here would lose the other items of the reply.
 """
 
 from __future__ import annotations

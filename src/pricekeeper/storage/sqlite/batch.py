@@ -1,12 +1,11 @@
 """Many operations in one SQLite transaction, each of them atomic.
 
-A batch keeps the items that it touches in memory. An operation reads through that view, decides,
-packs its rows, and changes the view only when it is sure to succeed. Rows are written once, at the
-end. So a failed operation leaves no trace and needs no savepoint, and ten updates of one item cost
-one row.
+A batch keeps the items that it touches in memory. An operation reads through that view and changes
+it only when sure to succeed; rows are written once, at the end. So a failed operation needs no
+savepoint, and ten updates of one item cost one row.
 
-`Recent` carries packed items from one batch to the next, so that hot items are not read again. It
-is valid only while this connection is the file's only writer; see the writer.
+`Recent` carries packed items to the next batch, while this connection is the file's only writer;
+see the writer.
 """
 
 from __future__ import annotations
@@ -143,7 +142,6 @@ class Batch:
         return self._find((table.name, key), table)
 
     def _find(self, row_key: _RowKey, table: Table) -> Item | None:
-        """Read the item from this batch, or else from the file."""
         if row_key in self._seen:
             item = self._seen[row_key]
         else:

@@ -1,7 +1,6 @@
 """Packs items as msgpack, with two extension types.
 
-Most items hold only plain values and go straight through msgspec's encoder. Sets (msgpack would
-turn them into lists) and integers beyond 64 bits take a slower path.
+Sets and integers beyond 64 bits take a slower path than plain values.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ def pack(item: Item) -> bytes:
 
 
 def unpack(data: bytes, key: Key) -> Item:
-    """The item of these bytes at that key.
-
-    If the bytes can't be decoded, the item has only its key and a mark.
-    """
+    """The item of these bytes at that key; undecodable ones give its key and a mark."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, ValueError):  # ValueError: an extension that is not ours

@@ -1,7 +1,7 @@
 """The SQLite file: opening, schema, statements, errors, and a check for damage.
 
-Each of our tables is an SQLite table of key, expiry and packed item. An index over the expiry
-covers only rows that have one; the sweeper uses it.
+Each of our tables is an SQLite table of key, expiry and packed item, with an index over present
+expiries for the sweeper.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def read_range(connection: apsw.Connection, query: Query, horizon: Horizon) -> l
 def translated(error: apsw.Error, *, committing: bool = False) -> StoreError:
     """The store's error for an error of SQLite.
 
-    Until COMMIT nothing is applied. A COMMIT that ran out of space wrote no commit record. After
-    any other I/O error the record may or may not have reached the disk.
+    Until COMMIT nothing is applied. A COMMIT out of space wrote no commit record; after any other
+    I/O error the record may have reached the disk.
     """
     text = f"SQLite: {error}"
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):

@@ -39,14 +39,13 @@ _Identity: TypeAlias = tuple[int, int]
 
 
 class _Written(NamedTuple):
-    """The state of the file and its log at one moment, as one connection sees them."""
+    """The state of the file and its log, as one connection sees them."""
 
     modified_ns: int
     bytes: int
     log_frames: int
     frames_written_back: int
     own_frames: int
-    """All frames written by this connection."""
     others_version: int
     """Changes when another connection commits."""
 
@@ -110,8 +109,8 @@ class FileWatch:
     def verify(self, others_version: int) -> int:
         """Look, and check that only SQLite has changed the file since the last time.
 
-        ``others_version`` is the data version that the commit has seen. Returns the length of the
-        log in frames.
+        ``others_version`` is the data version that the commit has seen. Returns the log's length in
+        frames.
         """
         found = self.look()
         if found is None:
@@ -125,14 +124,13 @@ class FileWatch:
         return self._written.log_frames
 
     def accept(self) -> None:
-        """Accept the present state of the file, because SQLite has just written it."""
+        """Accept the file's present state, which SQLite has just written."""
         found = _stat(self._path)
         if found is not None:  # else the next look says so
             others_version: int = self._connection.execute("PRAGMA data_version").get
             self._written = self._read_written(found, others_version)
 
     def _wait_for_checkpoint(self, known: _Written) -> None:
-        """Wait until a checkpoint explains the change; fail if none does."""
         patience_ms = self._checkpoint_ms_max
         while self.look() is not None and not _is_explained(known, self._written):
             if patience_ms <= 0:
@@ -148,7 +146,6 @@ class FileWatch:
             self.accept()
 
     def note_damage(self, error: apsw.Error) -> None:
-        """Refuse everything from now on, because the file is damaged."""
         self._fail(
             StoreDamagedError(
                 f"{self._path} is damaged ({error}); stop the service, look at it with "
@@ -191,7 +188,6 @@ class FileWatch:
 
 
 def _is_explained(known: _Written, now: _Written) -> bool:
-    """Whether a checkpoint of another process explains the change."""
     if now.others_version != known.others_version:
         return True
     begun_anew = now.log_frames < known.log_frames + now.own_frames - known.own_frames

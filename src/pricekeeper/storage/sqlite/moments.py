@@ -37,7 +37,7 @@ class Moments(msgspec.Struct, frozen=True):
     leap_ms: int = 0
     """How far wall time was ahead of the time in use; 0 if it was believed."""
     swept_until_ms: int = 0
-    """Rows that expired until then were due for deletion; a new sweep starts here."""
+    """Rows that expired until then were due; a new sweep starts here."""
     deleted_until_ms: int = 0
     """Rows that expired until then were deleted."""
 
@@ -56,7 +56,7 @@ def sweep_until_ms(now_ms: int, swept_until_ms: int | None, elapsed_ms: int) -> 
     """Up to which expiry rows may be deleted now.
 
     ``swept_until_ms`` is the last result, if any, and ``elapsed_ms`` the monotonic time since then,
-    or since the start if that was later.
+    or since a later start.
     """
     due_ms = now_ms - SWEEP_AFTER_MS
     if swept_until_ms is None:

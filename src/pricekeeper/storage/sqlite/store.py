@@ -1,8 +1,8 @@
 """The port on SQLite.
 
 Writes go through the writer thread and are durable when they return. Reads of a file run on the
-event loop, on their own connection: a point read takes a few microseconds, less than a handover to
-a thread. A memory database has one connection, so its reads queue with the writes.
+event loop, on their own connection: a few microseconds, less than a handover to a thread. A memory
+database has one connection, so its reads queue with the writes.
 """
 
 from __future__ import annotations
@@ -145,10 +145,9 @@ class SqliteStore:
         await self._writer.submit(Batch.create_tables, None)
 
     async def sweep(self) -> int:
-        """Remove rows that expired at least a day ago, in small steps between other writes.
+        """Remove rows that expired a day ago, in small steps between other writes.
 
-        Nothing is removed while time is in doubt. Rows that wait for an export stay
-        (`storage.kept_rows`). The time that the clock trusts is stored.
+        Nothing is removed in doubt of the time. Rows that wait for an export stay (`kept_rows`).
         """
         self._writer.kept_from_epoch = await self._writer.submit(Batch.find_kept_from, None)
         now_ms, began_ms = self._clock.now_ms(), self._clock.monotonic_ms()

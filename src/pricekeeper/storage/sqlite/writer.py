@@ -48,8 +48,6 @@ _WRITES: Final = frozenset({Batch.put, Batch.update, Batch.delete, Batch.transac
 
 
 class _Begun(NamedTuple):
-    """Jobs in an open transaction, and their answers."""
-
     jobs: list[_Job]
     answers: list[_Answer]
 
@@ -71,7 +69,6 @@ class Writer:
             connection.wal_autocheckpoint(0)  # the writer does it, between two looks at the file
         self._clock = clock
         self.kept_from_epoch: int | None = None
-        """From which expiry on rows are kept, as far as known here."""
         self._meter = meter
         self._loop = asyncio.get_running_loop()
         self._gathered: list[_Job] = []
@@ -171,7 +168,6 @@ class Writer:
             self._loop.call_soon_threadsafe(callback, argument)
 
     def _begin(self, jobs: list[_Job]) -> list[_Answer]:
-        """Run the jobs in an open transaction; returns their answers."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._forget_if_stale()
         horizon = Horizon(self._clock.now_ms() // 1000, self.kept_from_epoch)
@@ -181,7 +177,7 @@ class Writer:
         return answers
 
     def _commit(self, jobs: list[_Job], begun: list[_Answer] | None = None) -> list[_Answer]:
-        """Commit the jobs in one transaction, or fail all of them; ``begun`` if that was begun."""
+        """Commit the jobs in one transaction, or fail all of them."""
         committing = False
         try:
             answers = self._begin(jobs) if begun is None else begun
@@ -239,7 +235,6 @@ class Writer:
 
 
 def _are_few(jobs: list[_Job]) -> bool:
-    """Whether these are few enough for the event loop."""
     count = 0
     for function, argument, _ in jobs:
         if function not in _WRITES:
