@@ -72,7 +72,7 @@ class GrantTerms(msgspec.Struct, frozen=True):
     buckets: tuple[HeldBucket, ...]
     keys: tuple[Key, ...]
     by_gateway: bool = False
-    """Whether the gateway makes the calls, so that only the gateway settles them."""
+    """Only the gateway settles them."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Grant(msgspec.Struct, frozen=True):
     considered: tuple[Considered, ...] = ()
     tags: dict[str, str] = {}
     asked_as: str = ""
-    """The id that the caller gave it, if any."""
+    """The caller's own id, if any."""
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ class Authorization(msgspec.Struct, frozen=True):
     expires_at_ms: int
     settlement: Settlement | None = None
     outcome: str = ""
-    """The outcome as the log states it; empty if there is none."""
+    """As the log states it; empty if there is none."""
 
     @property
     def shown_id(self) -> str:
@@ -165,7 +165,7 @@ class Void(msgspec.Struct, frozen=True):
 
     reason: str
     by_admin: bool = False
-    """Whether an administrator voids it, which is possible as long as it exists."""
+    """An administrator can void it as long as it exists."""
 
 
 class Expire(msgspec.Struct, frozen=True):

@@ -91,7 +91,7 @@ class Call:
             self.settler.give_up(answer.authorization)
 
     def _begin(self) -> Wants | None:
-        """The candidate to take tokens for: the first that fits the balances in memory.
+        """The first candidate that fits the balances in memory.
 
         ``None`` if the first candidate has no limits.
         """
@@ -123,7 +123,7 @@ class Call:
         return command.future
 
     def _leave(self) -> None:
-        """Give back what the caller no longer waits for, now or once it is decided."""
+        """Give back the tokens of a caller that has left, now or once it is decided."""
         self._has_left = True
         if self._is_submitted:
             return  # it may still be granted, and then it needs its tokens

@@ -1,9 +1,9 @@
 """Decides a call, given the balances of its accounts and the tokens that were taken. No I/O.
 
 A call gets its first candidate that fits every account and whose tokens every bucket has given, all
-or nothing; tokens are taken once its accounts fit. If no candidate fits, the denial names the
-obstacles of one: one that only needs time, if there is one, then the one with the fewest. Removing
-these obstacles admits the call.
+or nothing; tokens are taken once its accounts fit. Otherwise the denial names the obstacles of one
+candidate: one that only needs time, if there is one, then the one with the fewest. Removing these
+obstacles admits the call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pricekeeper.storage import Key
 from pricekeeper.tenants import Policy
 
 RETRY_AFTER_HELD_MS: Final = 1_000
-"""When to retry if other calls hold the rest: they settle when they end."""
+"""If other calls hold the rest: they settle when they end."""
 
 
 class BucketLimits(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class CallChain(NamedTuple):
     accounts: tuple[BudgetAccount, ...]
     buckets: tuple[BucketLimits, ...]
     terms: GrantTerms
-    """The common terms of their grants with the default limits."""
+    """Common to their grants with the default limits."""
     stored_terms: StoredTerms
     alone: tuple[Considered, ...]
 
@@ -64,7 +64,7 @@ class Candidate(msgspec.Struct, frozen=True):
     input_tokens: int
     max_output_tokens: int
     min_output_tokens: int | None
-    """The shortest answer that the call accepts; ``None`` if its answer may not be shortened."""
+    """``None`` if its answer may not be shortened."""
     worst: WorstCase
     chain: CallChain
     passed_over: tuple[Considered, ...] = ()
@@ -157,13 +157,13 @@ class Balances(Protocol):
     """The balances of accounts after all earlier decisions."""
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
-        """The balance; ``None`` if the account is not open."""
+        """``None`` if the account is not open."""
         ...
 
 
 Speed: TypeAlias = Taken | Room | Lacking
 Speeds: TypeAlias = Mapping[int, Speed]
-"""What is known of the tokens of candidates, by rank."""
+"""The tokens of candidates, by rank."""
 
 
 class ChosenCandidate(msgspec.Struct, frozen=True):

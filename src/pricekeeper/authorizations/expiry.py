@@ -42,8 +42,7 @@ EXPIRED_AT_ONCE: Final = 100
 LEFT_MAX: Final = 1_000
 VISITS_AT_ONCE: Final = 20
 REVISIT_AFTER_MS: Final = 5_000
-"""How long after the next expiry a region is visited again, so that a live process charges
-first."""
+"""How long after the next expiry a region is visited again: a live process charges first."""
 SELDOM_MS: Final = 600_000
 """The interval of sweeps in an instance whose totals another process aggregates."""
 
@@ -95,7 +94,7 @@ class Expiry:
     async def visit_left(self) -> int:
         """Visit due regions of those that were marked at the start; returns how many have expired.
 
-        If a region fails, it is tried again after `SWEEP_INTERVAL_MS`, and the others are visited.
+        A region that fails is tried again after `SWEEP_INTERVAL_MS`.
         """
         regions, clock = self._settler.regions, self._settler.clock
         if self._left is None:

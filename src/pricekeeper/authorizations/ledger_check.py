@@ -2,13 +2,11 @@
 
 The accounts of an organisation are read, then its journal and authorizations, then the accounts
 again. An account that did not change meanwhile must equal its records, open holds and unsettled
-charges; a changed one is checked again.
+charges; a changed one is checked again, up to `ROUNDS_MAX` times.
 
 A difference is reported, and corrected on request if the account has not changed since. It comes
 from instances that did not know of a new budget yet (see `ledger.recounting`), or from changes by
 hand.
-
-Bounds: `ROUNDS_MAX` rounds for accounts that keep changing.
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ class LedgerCheck:
     async def check(
         self, policies: Sequence[Policy], *, mend: bool = False
     ) -> list[AccountFinding]:
-        """Check every open account of the current windows of one organisation.
-
-        ``policies`` are those of the organisation and of its apps.
-        """
+        """Check every open account of the current windows of one organisation and its apps."""
         found: dict[AccountKey, AccountFinding] = {}
         for _ in range(ROUNDS_MAX):
             if not await self._round(policies, found):

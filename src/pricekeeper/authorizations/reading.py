@@ -67,7 +67,7 @@ READINGS_MAX: Final = 4
 CLAIM_SHEETS: Final = 256
 """How many sheets behind its claim an authorization is at most."""
 CLAIM_PAGE: Final = 16
-"""How many of them are read at once: it is nearly always on one of the first."""
+"""Read at once: it is nearly always on one of the first."""
 UNKNOWN: Final = -1
 """The generation of an authorization that must be read again before it is changed."""
 
@@ -218,7 +218,7 @@ class Regions:
     async def read_unfinished(
         self, org_id: str, states: Collection[State], before: str = ""
     ) -> AsyncIterator[Authorization]:
-        """The authorizations of an organisation in these states, newest first, region by region.
+        """The organisation's authorizations in these states, newest first, region by region.
 
         ``before`` is the id of the last one on the page before.
         """

@@ -1,8 +1,8 @@
 """Counts what calls have used: captures, and usage records whose ids the log knows.
 
-A usage record under the id of an authorization is its capture. A record under an id that was
-claimed for a call which was not granted is put on a sheet of the log. The sheet names the id, so
-no call can be granted under it any more.
+A usage record under the id of an authorization is its capture. A record whose id was claimed for a
+call that was not granted is put on a sheet of the log. The sheet names the id, so no call can be
+granted under it any more.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Recording:
     ) -> int | None:
         """Begin to capture a grant of this process; returns its cost in pico-dollars.
 
-        ``on_failure`` is called if `capture` must be tried instead. ``None`` if nothing was begun,
-        because something must be read first or is wrong: `capture` reads it, or raises.
+        ``on_failure`` is called if `capture` must be tried instead. ``None`` if nothing was begun:
+        `capture` then reads what is missing, or raises.
         """
         seen, grant = self._settler.recall(authorization.id), authorization.grant
         if seen is None:

@@ -85,8 +85,8 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     def longest_answer(self, cap: int | None) -> int:
         """The longest answer to reserve for, lowered to ``cap`` if the caller allows it.
 
-        Raises `InvalidValueError` if it may not be lowered: a caller that makes the call itself
-        would get a longer answer than the reserved one. The gateway has lowered it already.
+        Raises `InvalidValueError` if not: a caller that makes the call itself would get a longer
+        answer than the reserved one. The gateway has lowered it already.
         """
         asked, least = self.max_output_tokens, self.least_output_tokens
         if cap is None or asked <= cap or self.by_gateway:
@@ -105,7 +105,7 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     @property
     def least_output_tokens(self) -> int | None:
-        """The shortest answer that the caller accepts; ``None`` if it may not be shortened."""
+        """``None`` if it may not be shortened."""
         if not self.allow_lower_max_output:
             return None
         return min(self.min_output_tokens, self.max_output_tokens)
@@ -252,8 +252,8 @@ def _unfit(
 ) -> Mapping[str, str]:
     """Why labels can't take a call of `auto`, for reasons other than quotas.
 
-    A model whose stated answers are too short is skipped if another model's are long enough. If
-    none are, it may be called: the deployment file may be older than the model.
+    A model whose stated answers are too short is skipped, unless all are: the deployment file may
+    be older than the model.
     """
     asked, least = request.max_output_tokens, request.least_output_tokens
     models = [catalogue.model(one) for one in policy.model_ordering if one in catalogue]

@@ -1,9 +1,9 @@
 """Authorizations: one decision before a call, one settlement after it.
 
 `authorize` takes the call's tokens from every bucket, then holds its maximum cost against every
-budget of its chain; one sheet of the organisation's log has the holds and the authorization.
-`capture` counts the usage record and releases the hold on one sheet. `void` gives everything back.
-An authorization that is not settled in time is charged at its hold.
+budget of its chain, on one sheet of the organisation's log. `capture` counts the usage record and
+releases the hold on one sheet. `void` gives everything back. An authorization that is not settled
+in time is charged at its hold.
 
 Every step can be repeated from any instance, and takes effect once.
 """
@@ -127,8 +127,7 @@ class Authorizations:
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
         """Authorize a call, or raise `AuthorizationDeniedError` with everything that denies it.
 
-        The same request with the same id gets the same grant; another request with that id is a
-        `ConflictError`.
+        The same request with the same id gets the same grant; another one raises `ConflictError`.
         """
         watch = None if request.dry_run else self._watch
         try:
@@ -182,8 +181,8 @@ class Authorizations:
     ) -> CaptureAnswer:
         """Count what the call used, and release its hold, in one step.
 
-        See `Recording.capture`. A call through the gateway is settled by the gateway alone, from
-        Bedrock's reply: a capture by its app raises `ConflictError`.
+        A call through the gateway is settled by the gateway alone, from Bedrock's reply: a capture
+        by its app raises `ConflictError`.
         """
         seen = await self._find_open(policy, authorization_id)
         check_may_settle(seen.authorization.grant, by_gateway=by_gateway)
@@ -269,7 +268,7 @@ class Authorizations:
     async def list_unfinished(
         self, policy: Policy, states: Collection[State], before: str = "", limit: int = 100
     ) -> list[Authorization]:
-        """The client's open or unsettled authorizations, newest first, up to ``limit``.
+        """The client's open or unsettled authorizations, newest first.
 
         ``before`` is our id of the last one on the page before.
         """
@@ -297,7 +296,6 @@ class Authorizations:
         await self._settler.close()
 
     def _note_changed(self, org_id: str, changed: list[Authorization]) -> None:
-        """Report what a sheet of ours has granted or settled, and what it charges."""
         self._on_change(org_id, changed)
         watch, spent = self._watch, 0
         if watch is None:

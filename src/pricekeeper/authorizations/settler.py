@@ -43,7 +43,7 @@ from pricekeeper.storage import Store
 from pricekeeper.ticks import tick_of
 
 REMEMBERED_MAX: Final = 100_000
-"""Open authorizations that this process remembers; a sweep finds the others."""
+"""A sweep finds the others."""
 SETTLED_MAX: Final = 1_000
 """Settled ones in the heap, beside as many as are open, before the heap is made again."""
 
@@ -54,7 +54,6 @@ class Settled(msgspec.Struct, frozen=True):
     authorization: Authorization
     changed: bool
     book: Book
-    """The log that it was settled on."""
     nonce: bytes = b""
     sent_at_ms: int = 0
 
@@ -65,8 +64,7 @@ class Due(NamedTuple):
     org_id: str
     authorization: Authorization
     book: Book
-    """The log that it was granted on. While this process follows that log, it learns what others
-    do with the authorization."""
+    """While this process follows that log, it learns what others do with the authorization."""
 
 
 class OpenList:

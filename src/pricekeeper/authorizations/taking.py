@@ -1,7 +1,7 @@
 """The tokens of a candidate: taken from its buckets, or looked for, by the limiter's engine.
 
-A call takes its tokens before it is decided whether there is money for it. A call that may be
-fitted takes them for as long an answer as the buckets have tokens for.
+A call takes its tokens before it is decided whether there is money for it. If its answer may be
+shortened, it takes them for as long an answer as the buckets have tokens for.
 """
 
 from __future__ import annotations

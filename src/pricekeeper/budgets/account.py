@@ -85,7 +85,7 @@ class BudgetAccount(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
     """The labels that count; all if empty."""
     tag: tuple[str, str] | None = None
-    """The tag and the value that count; a call without the tag has the value ``""``."""
+    """A call without the tag has the value ``""``."""
 
     def __hash__(self) -> int:
         return hash((self.key.pk, self.key.sk, self.id))

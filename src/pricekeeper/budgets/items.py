@@ -49,7 +49,7 @@ KEPT_MS: Final = 27 * 3_600_000
 """How long an account is kept after its window: an authorization may be held for an hour and be
 captured up to a day later."""
 REMOVED_MAX: Final = 32
-"""Past accounts that one write removes."""
+"""By one write."""
 
 
 class Balance(msgspec.Struct, frozen=True, gc=False):

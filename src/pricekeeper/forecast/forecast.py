@@ -4,8 +4,8 @@
 line is used, without bounds. A window that has only just begun, without history, has no forecast.
 
 The bounds are the model's own relative errors on earlier days, recent ones counting more, without a
-tenth at either end. So they hold in four of five cases if errors stay alike, for any distribution
-(split conformal prediction).
+tenth at either end. So they hold in four of five cases if errors stay alike (split conformal
+prediction).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pricekeeper.forecast.profile import (
 )
 
 LINE_ELAPSED_MIN: Final = 0.02
-"""The part of a window that must have passed before a straight line means anything."""
+"""The part of a window that must have passed before a straight line is used."""
 
 HISTORY_HOURS_MAX: Final = 91 * HOURS_PER_DAY
 HISTORY_HOURS_MIN: Final = 2 * HOURS_PER_DAY
@@ -43,7 +43,7 @@ _TAIL: Final = 0.9
 _BEYOND: Final = 1.3
 """A bound beyond the worst error, where there are too few to leave any out."""
 _FLOOR: Final = 0.1
-"""An error is relative to the expectation, or to this part of an average stretch of that length."""
+"""An error is relative to the expectation, or to this part of an average stretch."""
 
 
 class Method(StrEnum):
@@ -220,8 +220,8 @@ def look_ahead(history: History) -> Outlook | None:
     ]
     if len(trials) < TRIALS_MIN:
         return Outlook(path, None, None)
-    # A level drifts: over a longer stretch than could be tried, by the root of its length. And
-    # trials of every day that are weeks long are nearly the same one: few of them prove little.
+    # A level drifts: over a longer stretch than could be tried, by the root of its length. Daily
+    # trials that are weeks long are nearly the same one: few of them prove little.
     apart = min(len(trials), 1 + (len(trials) - 1) * HOURS_PER_DAY / trial_hours)
     wider = math.sqrt(max(1.0, hours / trial_hours)) * (1 + 1 / apart + 2 / apart**2)
     average = sum(profile) / len(profile) * sum(history.ahead)

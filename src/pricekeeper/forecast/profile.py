@@ -1,9 +1,8 @@
-"""The usual spend of each hour of the organisation's week, and its current level.
+"""The usual spend of each hour of the organisation's week, and its current level. No I/O, no clock.
 
-Both are learnt in one pass over the hours. An hour of the week is compared with the same hour of
-earlier weeks, each counting three quarters of the next. With few weeks, all working days (or
-weekend days) share their hours. The level is the recent spend in proportion to the profile. No I/O,
-no clock.
+An hour of the week is compared with the same hour of earlier weeks, each counting three quarters of
+the next. With few weeks, all working days (or weekend days) share their hours. The level is the
+recent spend in proportion to the profile.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Reads the recorded hours that forecasts are made from, and caches them.
 
-A client's hours, three months at most, are read for the first forecast of an hour, and kept until
-the totals of another hour are complete. Concurrent callers share the read.
+A client's hours are read for the first forecast of an hour, and kept until the totals of another
+hour are complete. Concurrent callers share the read.
 
-Bounds: `CLIENTS_MAX` clients are cached, with `HISTORY_HOURS_MAX` hours by label each.
+Bounds: `CLIENTS_MAX` clients are cached, with `HISTORY_HOURS_MAX` hours (three months) by label
+each.
 """
 
 from __future__ import annotations

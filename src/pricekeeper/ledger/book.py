@@ -1,8 +1,7 @@
 """The sum of an organisation's log, as far as one process has read it. No I/O, no clock.
 
-Items of accounts contain the sheets of whole chapters; an item names the last chapter in it. The
-sums of later chapters are kept here until they are **filed**: added to the items of accounts, and
-noted beside their authorizations.
+Items of accounts contain the sheets of whole chapters. The sums of later chapters are kept here
+until they are **filed**: added to the items, and noted beside their authorizations.
 
 Bounds: `ITEMS_MAX` remembered items; a forgotten one costs a read. The writer of chapters bounds
 them (`log`).
@@ -39,7 +38,7 @@ class OpenAccounts:
         self.mends, self.through = 0, ""
         """How often the item was mended, and the last chapter in it."""
         self._damage: UnreadableItemError | None = None
-        """The error of the whole item, if all of it is unreadable."""
+        """Set if all of the item is unreadable."""
         try:
             if item is not None:
                 self.mends, self.through = mends_of(item), filed_through(item)
@@ -99,15 +98,15 @@ class Book:
     def __init__(self, org_id: str, first: Chapter) -> None:
         self.org_id = org_id
         self.chapters = [ChapterSums(first)]
-        """The chapters that are not known to be filed; the last is not sealed."""
+        """The chapters not known to be filed; the last is not sealed."""
         self.next = Position(first, 0)
         self.generation = next(_generations)
-        """Changes when filed outcomes are forgotten: an authorization that was read before may
-        be old."""
+        """Changes when filed outcomes are forgotten: an authorization that was read before may be
+        old."""
         self._items: BoundedCache[Key, OpenAccounts] = BoundedCache(ITEMS_MAX)
 
     def fold(self, sheet: Sheet, now_ms: int) -> None:
-        """Add the next sheet. ``now_ms`` is monotonic."""
+        """``now_ms`` is monotonic."""
         last = self.chapters[-1]
         last.add(sheet, self.next)
         for key, change in sheet.changes.items():
@@ -121,7 +120,6 @@ class Book:
             self.next = Position(sheet.next, 0)
 
     def with_unfiled(self, key: Key, item: Mapping[str, Any] | None) -> OpenAccounts:
-        """Add the unfiled changes to the accounts of an item."""
         known = OpenAccounts(item)
         for sums in self.chapters:
             if sums.chapter.name > known.through and key in sums.changes:
@@ -133,7 +131,6 @@ class Book:
         self._items.put(key, known)
 
     def accounts(self, key: Key) -> OpenAccounts | None:
-        """Return the accounts of an item, if it is remembered."""
         return self._items.get(key)
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
@@ -152,7 +149,6 @@ class Book:
             yield from sums.changes
 
     def outcome(self, authorization_id: str) -> str | None:
-        """Return the unfiled outcome of an authorization, if there is one."""
         for sums in reversed(self.chapters):
             text = sums.outcomes.get(authorization_id)
             if text is not None:

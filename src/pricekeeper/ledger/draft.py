@@ -29,7 +29,6 @@ NONCE_BYTES: Final = 6
 _T = TypeVar("_T")
 Errand: TypeAlias = Callable[[], Awaitable[None]]
 Fail: TypeAlias = Callable[[BaseException], None]
-"""Gets the error of a requested errand."""
 Tell: TypeAlias = Callable[[str, list[_T]], None]
 """Gets what the commands of one sheet have gathered. Must not raise."""
 
@@ -43,7 +42,7 @@ class Draft:
         self.prefix = book.next.prefix
         self.sort_key = self.prefix + book.next.chapter.salt
         self.now_ms = now_ms
-        """The one reading of the clock for all commands of the draft."""
+        """The one reading of the clock for all commands."""
         self.nonce = nonce
         self.outcomes: dict[str, str] = {}
         self.names: dict[str, int] = {}
@@ -63,7 +62,6 @@ class Draft:
 
     @property
     def is_full(self) -> bool:
-        """Whether other commands should wait for the next sheet."""
         return self._bytes > SHEET_BYTES_MAX or self._numbers >= ON_SHEET_MAX
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
@@ -79,7 +77,6 @@ class Draft:
         return self._mends.get(key, 0) + (0 if known is None else known.mends)
 
     def add(self, key: Key, account_id: str, change: Balance) -> Balance:
-        """Add to an account; return its new balance."""
         account = (key, account_id)
         before = self._running.get(account)
         if before is None:
@@ -122,7 +119,6 @@ class Draft:
         return number
 
     def put(self, name: str, value: Value) -> None:
-        """Put an attribute on the sheet, once."""
         if name not in self.attributes:
             self._bytes += len(name) + (len(value) if isinstance(value, (bytes, str)) else 8)
         self.revision += 1
@@ -177,7 +173,7 @@ class Command(Generic[_T]):
     """Something to decide on an organisation's log, and to write to it."""
 
     keys: Collection[Key] = ()
-    """The items of accounts needed for the decision."""
+    """Items of accounts needed for the decision."""
     name: str = ""
     """At most one command of a sheet has this name, unless it is empty."""
     operations: Sequence[Write] = ()
@@ -185,24 +181,23 @@ class Command(Generic[_T]):
     send: Send | None = None
     """Applies its operations instead of the store; it then has a sheet of its own."""
     lingers: bool = False
-    """Whether no caller waits, so that it may wait for a shared sheet."""
+    """No caller waits, so it may wait for a shared sheet."""
     result: _T
-    """Its answer once it is written; set by the decision."""
+    """Set by the decision; the answer once it is written."""
 
     _future: asyncio.Future[_T] | None = None
     is_answered = False
-    """Whether it has an answer or error; its caller may have left before."""
+    """Its caller may have left before."""
 
     @property
     def future(self) -> asyncio.Future[_T]:
-        """The answer. Request it before the answer is set."""
+        """Request it before the answer is set."""
         if self._future is None:
             self._future = asyncio.get_running_loop().create_future()
         return self._future
 
     @property
     def is_over(self) -> bool:
-        """Whether it needs nothing more: it has an answer, or its caller has left."""
         return self.is_answered or self.is_abandoned
 
     @property
@@ -231,7 +226,6 @@ class Command(Generic[_T]):
             self._future.set_result(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """Set the error, unless it has an answer."""
         if self.is_over:
             return
         self.is_answered = True

@@ -71,8 +71,8 @@ class Filer:
     async def _file_item(self, key: Key, sums: ChapterSums) -> None:
         """File into the accounts of one item; a damaged account does not stop the others.
 
-        A damaged one was reported, and can't be spent from. `pricekeeper ledger check` finds what
-        it lacks once it is mended.
+        It was reported, and can't be spent from. `pricekeeper ledger check` finds what it lacks
+        once it is mended.
         """
         with contextlib.suppress(UnreadableItemError):
             await self._file_accounts(key, sums)

@@ -143,10 +143,9 @@ def outcomes_update(
     *,
     in_place_of: Value | None = None,
 ) -> Update:
-    """File outcomes of a chapter, unless a later one was filed there.
+    """File outcomes, by attribute, of a chapter, unless a later one was filed there.
 
-    ``outcomes`` are by attribute. Repeatable. ``in_place_of`` is the damaged value of the last
-    filed chapter.
+    Repeatable. ``in_place_of`` is the damaged value of the last filed chapter.
     """
     actions: list[Action] = [Set(name, text) for name, text in outcomes.items()]
     actions += (Set(_FILED, chapter), Set(EXPIRY, expires_at_epoch))
@@ -158,7 +157,7 @@ def outcomes_update(
 
 
 def find_damage(item: Mapping[str, Any] | None) -> Value | None:
-    """Return the damaged value of the last filed chapter, if it is damaged."""
+    """Return the value of the last filed chapter, if it is damaged."""
     filed: Value | None = None if item is None else item.get(_FILED)
     if item is None or filed is None or (isinstance(filed, str) and _CHAPTER.fullmatch(filed)):
         return None

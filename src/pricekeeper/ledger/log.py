@@ -106,7 +106,7 @@ class OrgLog:
         self.org_id = org_id
         self._book: Book | None = None
         self._synced_ms = 0
-        """When it was last known to be read to its end, on the monotonic clock."""
+        """When it was last read to its end, on the monotonic clock."""
         self._losses = 0
         self.others = 0
         self._lock = asyncio.Lock()
@@ -125,7 +125,6 @@ class OrgLog:
         return None if self._book is None else self._book.next
 
     def is_at(self, book: Book) -> bool:
-        """Whether the book is still the current one."""
         return self._book is book
 
     async def read(self) -> Book:
@@ -245,7 +244,6 @@ class OrgLog:
         return first_chapter(item)
 
     async def _catch_up(self, book: Book) -> None:
-        """Add sheets that other writers have written since."""
         began_ms = self._clock.monotonic_ms()
         chapter: Chapter | None = None
         while chapter != book.next.chapter:  # a seal leads on to the next one
@@ -260,8 +258,8 @@ class OrgLog:
     async def _fold_passed_by(self, book: Book, until: int) -> None:
         """Add the sheets before one that was found.
 
-        A query is no snapshot: it may find a sheet and miss an earlier one that was written while
-        it ran. If a read by key misses it, too, it has expired.
+        A query is no snapshot: it may miss a sheet written while it ran. A sheet that a read by key
+        misses, too, has expired.
         """
         chapter = book.next.chapter
         passed_by = [Position(chapter, number) for number in range(book.next.number, until)]
@@ -271,7 +269,7 @@ class OrgLog:
                 self._fold_found(book, item)
 
     def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
-        """Add a sheet that was read. Raises for a damaged one."""
+        """Raises for a damaged sheet."""
         book.next = Position(book.next.chapter, number_of(item))
         sheet = sheet_from(self.org_id, item)
         book.fold(sheet, self._clock.monotonic_ms())
@@ -354,7 +352,6 @@ class OrgLog:
             return None
 
     async def _seal_if_long(self) -> None:
-        """End a chapter that has enough sheets, or began long ago."""
         book, now_ms = self.book, self._clock.now_ms()
         chapter, number = book.next
         age_ms = now_ms - chapter.began_ms

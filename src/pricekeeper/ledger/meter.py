@@ -14,7 +14,7 @@ _WORK: Final = Family(
 
 @dataclass(slots=True)
 class LedgerMeter:
-    """Passed to the ledger when it is made; read by tests and the metrics endpoint."""
+    """Counts of the logs' work."""
 
     sheets_written: int = counted(_WORK, "sheet_written")
     sheets_read: int = counted(_WORK, "sheet_read")

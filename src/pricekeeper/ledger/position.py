@@ -21,7 +21,7 @@ SALT_BITS: Final = 52
 NUMBERS_MAX: Final = 1 << 20
 """Sheets of a chapter."""
 ON_SHEET_MAX: Final = 1 << 12
-"""Numbered authorizations and records of a sheet."""
+"""Numbered authorizations and records."""
 AUTHORIZATION_VERSION: Final = "8"
 SHEET, OUTCOMES = "s", "o"
 """First characters of the sort keys of sheets and of filed outcomes: no digits."""
@@ -80,12 +80,11 @@ class Position(NamedTuple):
 
     @property
     def sort_key(self) -> str:
-        """The sheet's sort key; keys are in the order of the numbers."""
+        """Keys are in the order of the numbers."""
         return self.prefix + self.chapter.salt
 
     @property
     def prefix(self) -> str:
-        """The sort key without the salt."""
         high, low = self.number >> 8, self.number & 0xFF
         return f"{SHEET}{self.chapter.name}{high:03x}{_VARIANT}{low:02x}"
 

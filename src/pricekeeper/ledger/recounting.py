@@ -52,7 +52,7 @@ CLAIM_MS: Final = 300_000
 """How long other instances leave a claimed recount alone."""
 PAUSE_MS_FIRST: Final = 60_000
 TRIES_MAX: Final = 10
-"""Ten tries with doubling pauses are a day."""
+"""With doubling pauses, a day."""
 RECOUNTS_AT_ONCE: Final = 20
 ROUNDS_MAX: Final = 3
 
@@ -120,7 +120,6 @@ class Recounts:
         self._ledger = ledger
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
-        """Run due recounts at intervals; a failure waits for the next time."""
         while True:
             await self._clock.sleep_ms(interval_ms)
             try:
@@ -129,10 +128,7 @@ class Recounts:
                 _log.warning("recounts_failed", error=error.code)
 
     async def run_due(self) -> int:
-        """Run the recounts that are due; return how many.
-
-        A failed client is tried again later; the others are recounted.
-        """
+        """Run the due recounts; return how many. A failed client is tried again later."""
         now_ms, due = self._clock.now_ms(), list[Recount]()
         async for item in query_items(self._store, recounts_query()):
             found = recount_of(item)
@@ -171,7 +167,7 @@ class Recounts:
         return True
 
     async def recount(self, policies: Sequence[Policy]) -> bool:
-        """Recount these clients of one organisation; return whether all accounts are correct."""
+        """Recount clients of one organisation; return whether all accounts are correct."""
         wanted: set[AccountKey] | None = None
         for _ in range(ROUNDS_MAX):
             wanted = await self._round(policies, wanted)

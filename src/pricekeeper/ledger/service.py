@@ -103,10 +103,7 @@ class Ledger:
         return {account: found.get(account, Balance()) for account in accounts}
 
     async def read_open(self, accounts: Collection[BudgetAccount]) -> dict[BudgetAccount, Balance]:
-        """Return the balances of those that are open.
-
-        Raises `UnreadableItemError`.
-        """
+        """Return the balances of the open ones. Raises `UnreadableItemError`."""
         found: dict[BudgetAccount, Balance] = {}
         for org_id in dict.fromkeys(account.org_id for account in accounts):
             mine = [account for account in accounts if account.org_id == org_id]
@@ -221,7 +218,7 @@ class Ledger:
 
 
 Debits: TypeAlias = Sequence[tuple[Collection[BudgetAccount], int]]
-"""Accounts, and the pico-dollars to spend from each of them."""
+"""Accounts, and the pico-dollars to spend from each."""
 
 
 class AccountNotOpenError(Exception):
@@ -239,7 +236,7 @@ class OpenAccount(Command[None]):
         self._spent_usd_picos = spent_usd_picos
 
     def decide(self, draft: Draft) -> Decision:
-        """Open it with the measured spend: before that, no command spends from it."""
+        """Before this, no command spends from the account."""
         account = self._account
         if draft.balance(account.key, account.id) is not None:
             self.answer(None)

@@ -41,7 +41,7 @@ class ItemChange(msgspec.Struct, frozen=True):
 
     accounts: dict[str, Balance]
     opened: tuple[str, ...] = ()
-    """The accounts that it opens; the change is their first balance."""
+    """Accounts that it opens; the change is their first balance."""
     mends: int = 0
 
 
@@ -151,7 +151,7 @@ def is_written_by(item: Mapping[str, Any] | None, nonce: bytes) -> bool:
 
 
 def _id_bytes(canonical: str) -> bytes:
-    """Return the bytes of a canonical id; `uuid.UUID` takes ten times as long."""
+    """`uuid.UUID` takes ten times as long."""
     return bytes.fromhex(canonical.replace("-", ""))
 
 

@@ -193,7 +193,6 @@ class Worker:
             left = [command for command in left if not command.is_over]
 
     async def _prepare(self, commands: Sequence[AnyCommand]) -> None:
-        """Read what these commands are decided on into the book."""
         if self._pace.must_look:
             await self._log.read()
         await self._log.prepare()
@@ -230,7 +229,7 @@ class Worker:
         return writing, denied, True
 
     async def _write(self, draft: Draft, writing: Sequence[AnyCommand], attempts: int) -> bool:
-        """Write the draft and answer its commands; return whether it was written."""
+        """Return whether the draft was written."""
         if attempts > _AT_ONCE:
             losses = attempts - _AT_ONCE
             await self._clock.sleep_ms(BACKOFF.pause_ms(losses, self._random.randrange))
@@ -265,7 +264,7 @@ class Worker:
 
 
 async def _run_errands(draft: Draft) -> None:
-    """Run the requested errands; an error fails the commands that requested it."""
+    """An error of an errand fails the commands that requested it."""
     done = await asyncio.gather(
         *(errand() for errand, _ in draft.errands.values()), return_exceptions=True
     )
@@ -306,7 +305,6 @@ class Pace:
         return self._others > 0 and not self._is_at_once
 
     def note_sent(self, took_ms: int, others: int) -> None:
-        """Note a written sheet, its duration, and others' sheets since the one before."""
         fastest_ms = took_ms if self._fastest_ms is None else self._fastest_ms
         self._others = max(others, self._others - 1)
         self._fastest_ms = min(took_ms, fastest_ms + 1)  # it may have become slower for good

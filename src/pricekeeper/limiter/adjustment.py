@@ -29,7 +29,7 @@ class Adjustment(NamedTuple):
 
     operation: Put | Update | None
     after: Bucket | None
-    """The bucket after a put; an update returns it."""
+    """After a put; an update returns it."""
     taken: dict[str, int]
 
 
@@ -60,7 +60,7 @@ def _blind(debit: Debit) -> Adjustment:
 
 
 def _of_absent(debit: Debit, now_ms: int) -> Adjustment:
-    """An absent bucket is a full one: nothing can be given back to it, but it can be charged."""
+    """An absent bucket is full: nothing can be given back to it, but it can be charged."""
     used = debit.with_tokens({name: count for name, count in debit.tokens.items() if count > 0})
     used = used.with_tokens(_cut(used, bearable(None, used, now_ms)))
     taken = debit.tokens | used.tokens
@@ -88,7 +88,6 @@ def _needs_refill(bucket: Bucket, debit: Debit, now_ms: int) -> bool:
 
 
 def _settled(bucket: Bucket, debit: Debit, now_ms: int) -> Refill:
-    """Settle the refill with the debit, which may leave a debt within its bound."""
     step = settle(bucket, now_ms, debit)
     changes = dict(step.changes)
     for name, count in debit.tokens.items():

@@ -29,11 +29,11 @@ from pricekeeper.storage import Key
 IDLE_SECS: Final = 36 * 3600
 """How long a bucket is kept after it is surely full: longer than a lease lives."""
 UNSETTLED_MS_MAX: Final = 12 * 3600 * 1000
-"""For how long tokens are taken without settling the bucket's refill and putting its expiry off."""
+"""For how long tokens are taken without settling the bucket's refill and extending its expiry."""
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """One limit's part of a bucket. ``units`` may be below zero: a debt from an adjustment."""
+    """One limit's part of a bucket. ``units`` below zero are a debt from an adjustment."""
 
     limit: Limit
     units: int
@@ -41,7 +41,6 @@ class Holding(msgspec.Struct, frozen=True):
     """Tokens taken and not given back, over the life of the bucket."""
 
     def less(self, tokens: int) -> Holding:
-        """What is left of it after so many tokens were taken, which may be a debt."""
         units = self.units - tokens * self.limit.units_per_token
         return Holding(self.limit, units, self.consumed + tokens)
 
@@ -54,7 +53,6 @@ class Bucket(msgspec.Struct, frozen=True):
     holdings: dict[str, Holding]
 
     def less(self, tokens: Mapping[str, int]) -> Bucket:
-        """The bucket after these were taken from what is stored."""
         taken = {name: self.holdings[name].less(count) for name, count in tokens.items()}
         return Bucket(self.refilled_at_ms, self.expires_at_epoch, self.holdings | taken)
 
@@ -66,20 +64,18 @@ class Debit(msgspec.Struct, frozen=True):
     resource: str
     limits: dict[str, Limit]
     tokens: dict[str, int]
-    """By limit, each one of the limits above. 0 takes nothing but is denied if there is a debt."""
+    """0 takes nothing but is denied if there is a debt."""
 
     @property
     def key(self) -> Key:
-        """The bucket's key in the table."""
         return Key(self.entity, self.resource)
 
     def with_tokens(self, tokens: dict[str, int]) -> Debit:
-        """The same bucket and limits, and other tokens."""
         return Debit(self.entity, self.resource, self.limits, tokens)
 
 
 class Create(msgspec.Struct, frozen=True):
-    """The bucket is not there, which is the same as full: make it, less what is taken."""
+    """Make an absent bucket, which is a full one, less the debit."""
 
     after: Bucket
 
@@ -117,12 +113,10 @@ class Denial(msgspec.Struct, frozen=True):
 
     violations: tuple[Violation, ...]
     settle: Refill | None = None
-    """To be written first, if the bucket's limits have changed, or if it owes more than a bucket
-    may: that counts from now on."""
+    """To be written first if the bucket's limits have changed, or its debt is too deep."""
 
     @property
     def granted(self) -> bool:
-        """``False``; a lease says ``True``."""
         return False
 
     @property
@@ -131,7 +125,7 @@ class Denial(msgspec.Struct, frozen=True):
         return longest_wait_ms(self.violations)
 
     def after_waiting(self, waited_ms: int) -> Denial:
-        """The same denial for a caller that has waited ``waited_ms`` for the decision."""
+        """The same denial for a caller that has waited for the decision."""
         return Denial(
             tuple(
                 one
@@ -152,7 +146,7 @@ class LimitStatus(msgspec.Struct, frozen=True):
     remaining: int
     """Whole tokens that could be taken; below zero in debt."""
     full_at_ms: int
-    """When it is full again if no request takes any; the time of reading if it is full."""
+    """If no request takes any; the time of reading if it is full."""
     consumed: int
 
 
@@ -181,7 +175,7 @@ def settle(bucket: Bucket, now_ms: int, debit: Debit | None = None) -> Refill:
 
 
 def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]:
-    """How many tokens of each limit can be taken before its debt is as deep as it may be."""
+    """How many tokens of each limit can be taken within the bound of its debt."""
     borne: dict[str, int] = {}
     for name in debit.tokens:
         limit = debit.limits[name]
@@ -193,7 +187,7 @@ def bearable(bucket: Bucket | None, debit: Debit, now_ms: int) -> dict[str, int]
 
 
 def guess(debit: Debit, now_ms: int) -> TakeOnly:
-    """The first write to a bucket never seen before; it supposes that about half is used."""
+    """The first write to an unknown bucket; it supposes that about half is used."""
     halves = [
         (limit.capacity_units - tokens * limit.units_per_token) // (2 * limit.units_per_ms)
         for limit, tokens in ((debit.limits[name], tokens) for name, tokens in debit.tokens.items())
@@ -212,7 +206,7 @@ def probe(bucket: Bucket, as_of_ms: int) -> TakeOnly:
 
 
 def overdue(bucket: Bucket, as_of_ms: int) -> bool:
-    """Whether nothing may be taken before its refill is settled, and its expiry put off."""
+    """Whether the refill must be settled, and the expiry extended, before tokens are taken."""
     return as_of_ms - bucket.refilled_at_ms > UNSETTLED_MS_MAX
 
 
@@ -280,7 +274,6 @@ def available_units(bucket: Bucket | None, limit: Limit, now_ms: int) -> int:
 def rescaled(units: int, old: Limit, new: Limit) -> int:
     """A balance under new terms: credit keeps its share of the capacity, debt its tokens.
 
-    So a full bucket stays full, an empty one empty, and tokens really used stay owed.
     Rounded down: going back and forth between two limits never gains anything.
     """
     if old is new or old == new:
@@ -323,7 +316,6 @@ def _covered(bucket: Bucket, debit: Debit, as_of_ms: int) -> bool:
 
 
 def _up_to_date(bucket: Bucket, limits: Mapping[str, Limit]) -> bool:
-    """Whether the bucket has all of these limits, on these terms."""
     for name, limit in limits.items():
         held = bucket.holdings.get(name)
         if held is None or (held.limit is not limit and held.limit != limit):
@@ -332,7 +324,6 @@ def _up_to_date(bucket: Bucket, limits: Mapping[str, Limit]) -> bool:
 
 
 def _owes_too_much(bucket: Bucket, now_ms: int) -> bool:
-    """Whether the debt of a limit is deeper than a debt may be."""
     return any(
         effective(bucket, holding, now_ms) < -holding.limit.debt_units_max
         for holding in bucket.holdings.values()

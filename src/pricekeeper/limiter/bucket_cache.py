@@ -24,11 +24,10 @@ from pricekeeper.storage import Key, Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 ATTEMPTS_MAX: Final = 32
-"""After so many writes that were refused because others came first, the caller gets an error."""
+"""Writes refused because others came first, until the caller gets an error."""
 REPLIES_LOST_MAX: Final = 3
-"""After so many lost replies to a charge or to the record of a lease, the caller gets an error."""
+"""Lost replies to a charge or to the record of a lease, until the caller gets an error."""
 SEEN_MAX: Final = 20_000
-"""Buckets that a process remembers."""
 
 _AT_ONCE: Final = 3
 """Attempts without a pause before them: most races are over after the second."""
@@ -62,7 +61,6 @@ class BucketCache:
         """Whether any bucket was ever seen ahead; if not, no bucket has to be looked up."""
 
     def recall(self, key: Key) -> Bucket | None:
-        """The cached bucket, if there is one."""
         seen = self._seen.get(key)
         return None if seen is None else seen.bucket
 
@@ -125,5 +123,4 @@ class BucketCache:
         return True
 
     def contended(self, key: Key) -> ContendedError:
-        """What to raise when the attempts are used up."""
         return ContendedError(f"{key.pk} {key.sk}: others changed the bucket {ATTEMPTS_MAX} times")

@@ -27,7 +27,7 @@ class BucketStep(NamedTuple):
     debit: Debit
     """The tokens taken, less those given back with them."""
     given_back: Mapping[str, int]
-    """The tokens given back, as numbers below zero."""
+    """As numbers below zero."""
 
 
 class BucketLine:
@@ -51,7 +51,6 @@ class BucketLine:
         """Computed once for all requests that are answered together."""
 
     def take(self, tokens: Mapping[str, int]) -> None:
-        """Take tokens, for which there is room."""
         taken = self.taken
         for name, count in tokens.items():
             taken[name] = taken.get(name, 0) + count
@@ -81,7 +80,6 @@ class BucketLine:
         return beside
 
     def deny(self, debit: Debit) -> Denial:
-        """The denial of a debit that the bucket has no room for."""
         tokens = {name: self.beside(name, debit.tokens.get(name, 0)) for name in self.taken}
         for name, count in debit.tokens.items():
             tokens[name] = self.beside(name, count) + count
@@ -101,7 +99,7 @@ class BucketLine:
         return ahead
 
     def status(self, name: str, now_ms: int) -> LimitStatus:
-        """The state of a limit after this batch; ``now_ms`` is the same at each call."""
+        """``now_ms`` is the same at each call."""
         status = self._statuses.get(name)
         if status is None:
             status = self._statuses[name] = self._status(name, now_ms)
@@ -156,7 +154,6 @@ class Block:
         return all(name in left and left[name] >= count for name, count in debit.tokens.items())
 
     def spend(self, debit: Debit) -> None:
-        """Take tokens that it has."""
         for name, count in debit.tokens.items():
             self._left[name] -= count
 
@@ -168,7 +165,7 @@ class Block:
 
 
 def _due(bucket: Bucket | None, limits: Mapping[str, Limit], owed: Debit | None) -> dict[str, int]:
-    """The tokens owed to the bucket that a debit can give back, as numbers below zero.
+    """The tokens owed that a debit can give back, as numbers below zero.
 
     They must count in the same unit, then and now.
     """

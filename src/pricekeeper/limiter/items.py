@@ -134,7 +134,7 @@ class LeaseRecord(msgspec.Struct, frozen=True):
 
 
 def lease_key(entity: str, lease_id: str) -> Key:
-    """The key of the lease of that name; a name is unique only within its entity."""
+    """The key of a lease, whose name is unique only within its entity."""
     return Key(f"{entity}#{_LEASE}#{lease_id}", _LEASE)
 
 

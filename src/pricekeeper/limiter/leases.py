@@ -78,7 +78,7 @@ class Lease:
         self._record = record
         self._limits = limits
         self.granted_at_ms = granted_at_ms
-        """The reading of this instance's clock by which it was granted."""
+        """By this instance's clock."""
 
     @property
     def id(self) -> str:
@@ -90,7 +90,6 @@ class Lease:
 
     @property
     def granted(self) -> bool:
-        """``True``; a denial says ``False``."""
         return True
 
     @property
@@ -100,7 +99,6 @@ class Lease:
 
     @property
     def held(self) -> Mapping[str, int]:
-        """The tokens it holds, by limit."""
         return {} if self._record.released else self._record.held
 
     async def adjust(
@@ -123,8 +121,6 @@ class Lease:
 
 
 class _Sent(NamedTuple):
-    """The outcome of a write of a record."""
-
     record: LeaseRecord | None
     """The present record, if the write was refused; ``None`` if it was written."""
 
@@ -169,7 +165,6 @@ class Leases:
         return await self._changes.run((record.key, ""), lambda: self._release(record))
 
     async def drain(self) -> None:
-        """Wait for the steps in flight."""
         await self._grants.drain()
         await self._changes.drain()
 
@@ -202,7 +197,6 @@ class Leases:
         return denial
 
     def _repeated(self, request: CheckedRequest, record: LeaseRecord) -> Lease:
-        """The answer to a request whose lease was granted before."""
         if record.released:
             raise released_already()
         asked = (record.resource, record.parents, record.consume)
@@ -260,7 +254,7 @@ class Leases:
     async def _charge(
         self, record: LeaseRecord, used: Mapping[str, int]
     ) -> tuple[list[Debit], dict[str, int]]:
-        """Charge the buckets of a lease: the debits charged, and the tokens taken of each limit."""
+        """Charge the buckets: the debits charged, and the tokens taken of each limit."""
         taken = await self._taker.returns.charge(debits_of(record, used))
         return debits_of(record, taken), taken
 
@@ -323,7 +317,6 @@ def debits_of(record: LeaseRecord, tokens: Mapping[str, int]) -> list[Debit]:
 
 
 def _check(record: LeaseRecord, delta: Mapping[str, int]) -> None:
-    """Raise if this lease can't be adjusted by that."""
     check_change(record, delta)
     check_held(delta, record.held, capacities_of(record.debits({})))
 

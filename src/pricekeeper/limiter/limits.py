@@ -21,16 +21,16 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 AMOUNT_MAX: Final = 10**12
-"""The most tokens in a bucket, in a refill, in one request."""
+"""In a bucket, in a refill, in one request."""
 PERIOD_MS_MAX: Final = 366 * DAY_MS
 FILLING_MS_MAX: Final = 10 * 366 * DAY_MS
 """A bucket that takes longer than ten years from empty to full is a mistake."""
 DEBT_CAPACITIES_MAX: Final = 4
-"""How far below zero a balance may go, in capacities: it bounds every wait."""
+"""How far below zero a balance may go: it bounds every wait."""
 HELD_CAPACITIES_MAX: Final = 1_000
-"""What a lease may be adjusted to, in capacities; more than that is a mistake or an attack."""
+"""What a lease may be adjusted to; more than that is a mistake or an attack."""
 LIMITS_MAX: Final = 32
-"""Limits in one bucket: each is part of a condition, and DynamoDB bounds those."""
+"""In one bucket: each is part of a condition, and DynamoDB bounds those."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
@@ -51,7 +51,7 @@ class Limit:
     units_per_ms: int = field(init=False, repr=False, compare=False)
     capacity_units: int = field(init=False, repr=False, compare=False)
     terms: str = field(init=False, repr=False, compare=False)
-    """The three numbers as they are kept in an item, to see whether it was made with these."""
+    """The three numbers as kept in an item, to see whether it was made with these."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -74,22 +74,19 @@ class Limit:
 
     @classmethod
     def per_second(cls, name: str, amount: int, *, burst: int | None = None) -> Self:
-        """``amount`` a second; ``burst`` is the capacity, if it is not the amount."""
+        """``burst`` is the capacity, if it is not the amount."""
         return cls._per(name, amount, SECOND_MS, burst)
 
     @classmethod
     def per_minute(cls, name: str, amount: int, *, burst: int | None = None) -> Self:
-        """``amount`` a minute; ``burst`` is the capacity, if it is not the amount."""
         return cls._per(name, amount, MINUTE_MS, burst)
 
     @classmethod
     def per_hour(cls, name: str, amount: int, *, burst: int | None = None) -> Self:
-        """``amount`` an hour; ``burst`` is the capacity, if it is not the amount."""
         return cls._per(name, amount, HOUR_MS, burst)
 
     @classmethod
     def per_day(cls, name: str, amount: int, *, burst: int | None = None) -> Self:
-        """``amount`` a day; ``burst`` is the capacity, if it is not the amount."""
         return cls._per(name, amount, DAY_MS, burst)
 
     @classmethod
@@ -98,7 +95,6 @@ class Limit:
 
     @property
     def debt_units_max(self) -> int:
-        """How far below zero its balance may go."""
         return DEBT_CAPACITIES_MAX * self.capacity_units
 
     def filling_ms(self, units: int) -> int:

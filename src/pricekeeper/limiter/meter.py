@@ -19,16 +19,16 @@ class LimiterMeter:
     granted: int = 0
     denied: int = 0
     prefetched: int = counted(_WORK, "prefetched")
-    """Requests served from memory, without a store call."""
+    """Served from memory, without a store call."""
     unlimited: int = counted(_WORK, "unlimited")
-    """Requests admitted without a limit, because the store did not answer."""
+    """Admitted because the store did not answer."""
     lost_races: int = counted(_WORK, "lost_race")
     """Writes planned again because another writer came first."""
     rolled_back: int = counted(_WORK, "rolled_back")
-    """Leases given back because their caller was cancelled."""
+    """Leases of cancelled callers."""
     debits_lost: int = counted(_WORK, "debit_lost")
     """Tokens taken again after a lost reply; if they were taken twice, they refill."""
     refunds_lost: int = counted(_WORK, "refund_lost")
     """Tokens that could not be given back; they refill instead."""
     debts_cut: int = counted(_WORK, "debt_cut")
-    """Adjustments that took less than they asked for, because a debt has a bound."""
+    """Adjustments that took less than they asked for."""

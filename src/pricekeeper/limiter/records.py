@@ -2,7 +2,7 @@
 
 Each step can be repeated, at any instance, until it gets an answer: the record is written, marked
 or closed on condition that this has not happened yet. A record that is never closed expires, and
-the tokens that it holds are not given back.
+its tokens are not given back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pricekeeper.storage.tables import RATE_BUCKETS
 LEASE_TTL_SECS: Final = 24 * 3600
 """How long a lease can be adjusted and released, and its name can't be granted again."""
 ADJUSTMENTS_MAX: Final = 100
-"""Adjustments with an id of the caller's that one lease may have."""
+"""With an id of the caller's, of one lease."""
 
 
 def mark_of(change_id: str, delta: Mapping[str, int], nonce: str) -> str:
@@ -79,7 +79,7 @@ def released_record(record: LeaseRecord, nonce: str) -> LeaseRecord:
 
 
 def newer_record(one: LeaseRecord, other: LeaseRecord) -> LeaseRecord:
-    """Which of two views of one lease is the later one: adjustments are never removed."""
+    """The later of two views of one lease: adjustments are never removed."""
     if one.released or other.released:
         return one if one.released else other
     return one if len(one.adjustments) >= len(other.adjustments) else other
@@ -110,7 +110,7 @@ def _unchanged(record: LeaseRecord) -> Condition:
 
 
 def capacities_of(debits: Sequence[Debit]) -> dict[str, int]:
-    """By limit, the capacity of the largest bucket among these."""
+    """By limit, the capacity of the largest of these buckets."""
     capacities: dict[str, int] = {}
     for debit in debits:
         for name, limit in debit.limits.items():

@@ -27,8 +27,8 @@ class AcquireOptions(TypedDict, total=False):
     """Debited too, all or nothing; each only for the limits it has."""
     limits: Limits | None
     lease_id: uuid.UUID | str | None
-    """Makes it repeatable: the same one again is the same grant. ``None`` makes one up, and the
-    lease is released if the caller is cancelled before it gets the answer."""
+    """Makes it repeatable: the same one again is the same grant. With ``None``, the lease is
+    released if the caller is cancelled before it gets the answer."""
 
 
 class CheckedRequest(msgspec.Struct, frozen=True):

@@ -39,8 +39,6 @@ WRITES_AT_ONCE_MAX: Final = 16
 
 
 class _Charge:
-    """Tokens of one bucket that wait to be charged."""
-
     __slots__ = ("debit", "error", "taken")
 
     def __init__(self, debit: Debit) -> None:
@@ -61,10 +59,10 @@ class Returns:
         self._writing: set[Key] = set()
         self._returning: asyncio.Task[None] | None = None
         self._refusals = 0
-        """How many writes in a row the store has refused."""
+        """Writes in a row that the store has refused."""
 
     def owed(self, key: Key) -> Debit | None:
-        """The tokens owed to a bucket, as numbers below zero."""
+        """As numbers below zero."""
         return self._owed.get(key)
 
     def give_back(self, debits: Iterable[Debit]) -> None:
@@ -90,7 +88,7 @@ class Returns:
         self.give_back([] if before is None else [before.rest])
 
     async def flush(self, keys: Iterable[Key], *, blocks: bool = False) -> set[Key]:
-        """Write the tokens owed to these buckets, with ``blocks`` also those left in blocks.
+        """Write the tokens owed, with ``blocks`` also those left in blocks.
 
         Returns the buckets that were owed any.
         """
@@ -153,7 +151,6 @@ class Returns:
         await self._flights.run(key, lambda: self._write(key))
 
     async def _write(self, key: Key) -> None:
-        """Write all that waits for this bucket."""
         self._writing.add(key)
         try:
             charges = self._charges.pop(key, None)

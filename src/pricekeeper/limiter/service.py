@@ -117,7 +117,7 @@ class Limiter:
         consume: Mapping[str, int],
         **options: Unpack[AcquireOptions],
     ) -> Lease | Denial:
-        """As `acquire`, but a denial is returned and not raised: look at ``granted``."""
+        """As `acquire`, but a denial is returned: look at ``granted``."""
         request = check_request(self._limits, entity, resource, consume, **options)
         try:
             return await self._leases.grant(request)
@@ -137,7 +137,7 @@ class Limiter:
         limits: Limits | None = None,
         ahead: int = 0,
     ) -> PreparedRequest:
-        """Check a request now that will be made many times, so that each time is quick.
+        """Check a request now that will be made many times.
 
         ``ahead`` asks for a block of so many times its tokens whenever the bucket is busy.
         """
@@ -177,8 +177,8 @@ class Limiter:
     ) -> Mapping[str, int]:
         """Adjust a lease, from any instance. The same adjustment applies once.
 
-        Returns the tokens that the lease holds now. They are fewer than asked for if one of its
-        buckets could not bear all of them.
+        Returns the tokens that the lease holds now: fewer than asked for if one of its buckets
+        could not bear all of them.
         """
         record = await self._leases.find(*_lease_name(entity, lease_id))
         change_id = parse_id(adjustment_id, "adjustment_id")
@@ -208,8 +208,8 @@ class Limiter:
         """Bring buckets that were refilled in the future back to now; returns them.
 
         A clock that leapt ahead leaves such buckets. Their balances stay, but debts are removed,
-        since they may only be refill that was not settled. Nothing is refilled. Call it only
-        where the clock is right; with ``dry_run`` it only reports.
+        since they may only be refill that was not settled. Nothing is refilled. Call it only where
+        the clock is right; with ``dry_run`` it only reports.
         """
         return await upkeep.repair(self._cache, check_key_part("entity", entity), dry_run=dry_run)
 

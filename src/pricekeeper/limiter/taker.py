@@ -48,14 +48,12 @@ HOLD_MS: Final = 100
 """How long a token stays in a block."""
 BLOCK_TIMES: Final = 8
 WAITS_MAX: Final = 3
-"""After so many attempts a request is denied for the tokens that requests before it take."""
+"""Attempts until a request is denied for the tokens that requests before it take."""
 BUSY_MS: Final = 1_000
 """For how long after another process was met, or a block was asked for, blocks are taken."""
 
 
 class _Request:
-    """A caller that waits for its tokens."""
-
     __slots__ = ("ahead", "attempts", "debits", "future", "keys", "missing")
 
     def __init__(self, debits: tuple[Debit, ...], ahead: int) -> None:
@@ -137,13 +135,11 @@ class Answer:
 
 
 class _Planned(NamedTuple):
-    """The write to one bucket."""
-
     key: Key
     line: BucketLine
     step: BucketStep
     ahead: dict[str, int]
-    """The tokens of it that are for a block."""
+    """The part of it that is for a block."""
     now_ms: int
     """On the monotonic clock."""
 
@@ -184,7 +180,7 @@ class Taker:
             raise
 
     def take_at_once(self, debit: Debit) -> bool:
-        """Take the tokens from a block, if there is one with enough; returns whether it was."""
+        """Take the tokens from a block; returns whether one had enough."""
         block = self.returns.blocks.get(debit.key)
         if block is None or not block.has(debit, self.cache.clock.monotonic_ms()):
             return False
@@ -193,7 +189,7 @@ class Taker:
         return True
 
     async def look(self, debits: Sequence[Debit]) -> tuple[Answer, Sequence[BucketLine]]:
-        """Read these buckets: the answer if the tokens were taken now. Takes nothing."""
+        """Read these buckets: the answer if the tokens were taken now."""
         keys = list(dict.fromkeys(debit.key for debit in debits))
         await self.returns.flush(keys, blocks=True)
         for error in (await self.cache.read(keys)).values():
@@ -203,7 +199,6 @@ class Taker:
         return Answer(denied_debits(debits, lines), lines, now_ms), lines
 
     def give_back(self, debits: Iterable[Debit]) -> None:
-        """Give tokens back soon, see `Returns.give_back`."""
         self.returns.give_back(debits)
 
     async def give_back_now(self, debits: Iterable[Debit]) -> None:
@@ -353,8 +348,8 @@ class Taker:
     ) -> tuple[set[Key], set[Key]]:
         """Write the admitted debits and answer the requests that have all their tokens.
 
-        Returns the buckets that were written, and those that a refusal has returned. A request
-        that one bucket has refused keeps the tokens of the others for its next attempt.
+        Returns the buckets that were written, and those that a refusal has returned. A request that
+        one bucket has refused keeps the tokens of the others for its next attempt.
         """
         ahead = {key: one.ahead for one in admitted if one.ahead for key in one.missing}
         keys = [key for key, line in lines.items() if line.taken]
@@ -396,7 +391,7 @@ class Taker:
         return _Planned(key, line, one, extra, now_ms)
 
     async def _write(self, planned: _Planned) -> bool | StoreError:
-        """Take from one bucket: whether it was written, or why the request fails."""
+        """Whether it was written, or why the request fails."""
         key, line, one, ahead, now_ms = planned
         try:
             await self._apply(key, one)

@@ -21,12 +21,11 @@ from pricekeeper.storage.tables import RATE_BUCKETS
 from pricekeeper.storage.values import SORT_KEY
 
 CLOCKS_APART_MS_MAX: Final = 60_000
-"""How far the clocks of two instances may differ. A bucket that was refilled further in the future
-than that was refilled by a clock that had leapt."""
+"""A bucket refilled further in the future was refilled by a clock that had leapt."""
 
 
 RESET_AT_ONCE: Final = 90
-"""Buckets that are removed in one transaction; there is room for what is written with them."""
+"""Buckets in one transaction, which has room for more writes."""
 
 
 Commit: TypeAlias = Callable[[list[str], Sequence[Write]], Awaitable[None]]
@@ -102,7 +101,6 @@ async def _bring_back(cache: BucketCache, debit: Debit, bucket: Bucket | None) -
 
 
 def _items(cache: BucketCache, entity: str) -> AsyncIterator[Item]:
-    """Every item of the entity."""
     return query_items(cache.store, Query(RATE_BUCKETS, entity))
 
 
@@ -114,8 +112,8 @@ def is_ahead(bucket: Bucket, now_ms: int) -> bool:
 def brought_back(bucket: Bucket, now_ms: int) -> Refill:
     """The write that lets a bucket which was refilled in the future refill from now on.
 
-    It keeps what is stored, and adds no refill. A balance below zero becomes zero: it may be a
-    debt, or refill by the clock that had leapt, not settled yet.
+    It adds no refill. A balance below zero becomes zero: it may be a debt, or refill by the clock
+    that had leapt, not settled yet.
     """
     holdings = {
         name: Holding(held.limit, min(max(0, held.units), held.limit.capacity_units), held.consumed)

@@ -1,7 +1,4 @@
-"""Metering: usage counted exactly once, and its totals by day.
-
-`Metering` counts records and reads spend. `Aggregator` keeps the daily totals up to date.
-"""
+"""Metering: counts usage exactly once, and totals it by day."""
 
 from pricekeeper.days import day_start_ms, next_midnight_ms, org_day
 from pricekeeper.metering.admission import GROUP_RECORDS, BatchPlaces

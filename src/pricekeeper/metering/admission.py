@@ -26,11 +26,10 @@ from pricekeeper.wire.bounds import BATCH_MAX
 
 WAIT_MS_MAX: Final = 1_000
 REFUSE_EVERY_MS: Final = 10
-"""At most one round of refusals in this time."""
 WAITING_MAX: Final = 2_000
 AT_WORK_MAX: Final = 4
 GROUP_RECORDS: Final = 10
-"""Records read or priced in one turn of the loop: under a millisecond."""
+"""Read or priced in one turn of the loop: under a millisecond."""
 
 
 class PlaceRequest:
@@ -46,7 +45,6 @@ class PlaceRequest:
         self.deadline_ms = deadline_ms
         """On the monotonic clock."""
         self.is_admitted: bool | None = None
-        """``None`` while it waits."""
         self.tell = tell
 
 
@@ -84,9 +82,9 @@ class Admission:
         return org_id not in self._queues and self.shares.take(org_id, count)
 
     def wait(self, org_id: str, count: int, tell: Callable[[bool], None]) -> PlaceRequest | None:
-        """Queue a request for places. ``tell`` is called with whether it got them in time.
+        """Queue a request for places; ``None`` if too many of the organisation wait already.
 
-        Returns ``None`` if too many requests of the organisation wait already.
+        ``tell`` is called with whether it got them in time.
         """
         if not self._waiting_shares.take(org_id):
             return None
@@ -116,8 +114,7 @@ class Admission:
     def queue_batch(self, org_id: str, go_on: Callable[[BatchPlaces | None], None]) -> bool:
         """Let a batch wait for places without a task; return ``False`` if it need not wait.
 
-        ``go_on`` is called with its places, or with ``None`` if it got none in time or too many
-        wait.
+        ``go_on`` gets its places, or ``None`` if it got none in time or too many wait.
         """
         if org_id not in self._queues and self.shares.room(org_id) >= BATCH_MAX:
             return False
@@ -131,7 +128,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit_batch(self, org_id: str) -> AsyncIterator[BatchPlaces]:
-        """Hold places for a whole batch until the end of the block or `BatchPlaces.end_work`."""
+        """Hold places for a batch until the end of the block or `BatchPlaces.end_work`."""
         await self.take(org_id, BATCH_MAX)
         places = BatchPlaces(org_id, self)
         try:
@@ -146,7 +143,6 @@ class Admission:
             await asyncio.wait([self._refusing])
 
     def _admit(self) -> None:
-        """Admit waiting requests for which there is room, oldest first in each organisation."""
         self._admitting = False
         for org_id, queue in tuple(self._queues.items()):
             while queue and self.shares.take(org_id, queue[0].count):
@@ -167,7 +163,6 @@ class Admission:
                     request.tell(False)  # noqa: FBT003
 
     def _decide(self, request: PlaceRequest, *, admitted: bool) -> None:
-        """End the waiting of a request, and drop decided requests at the head of its queue."""
         request.is_admitted, org_id = admitted, request.org_id
         self._waiting_shares.give_back(org_id)
         queue = self._queues[org_id]
@@ -178,7 +173,7 @@ class Admission:
 
 
 class BatchPlaces:
-    """The places that a batch holds for its records, and its slot while it is read."""
+    """The places of a batch, and its slot while it is read."""
 
     __slots__ = ("_admission", "_at_work", "_left", "_org_id")
 
@@ -189,7 +184,6 @@ class BatchPlaces:
         self._at_work = False
 
     async def begin_work(self) -> None:
-        """Wait for a slot in which the batch may be read and priced."""
         await self._admission.slots.acquire(self._org_id)
         self._at_work = True
 

@@ -1,14 +1,13 @@
 """Adopts usage that another service counted in the schema document's tables.
 
-The document has one item of counters for each shard of an account, and a total of each account:
+The other service shards the counters of an account, and keeps a total of each account:
 
 - UsageAggSharded ``{scope}#LABEL#{label}#SH#{n}`` / ``DAY#{day}``
 - DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``
 
-The adopted amount of an account and day is the sum of its shards or, counter by counter, its total
-if that is larger. It becomes the ``adopted`` part of our total, which only grows. So adopting again
-adds only what the other service has counted since, and a run that stopped half-way is completed by
-the next one.
+The adopted amount is, counter by counter, the larger of the sum of shards and the total. It becomes
+the ``adopted`` part of our total, which only grows. So a repeated run adds only the difference, and
+completes a run that stopped half-way.
 """
 
 from __future__ import annotations
@@ -33,14 +32,12 @@ _DAY: Final = "DAY#"
 
 
 class Adopted(NamedTuple):
-    """The usage found in the other store."""
+    """Usage found in the other store."""
 
     accounts: int
-    """Scope, label and day."""
     changed: int
-    """Accounts whose total grew in this run."""
     cost_usd_picos: int
-    """The adopted cost, also of earlier runs."""
+    """Also of earlier runs."""
 
 
 class UsageAdopter:
@@ -70,7 +67,6 @@ class UsageAdopter:
         return Adopted(accounts, changed, cost_usd_picos)
 
     async def _read(self, scope_key: str, label: str, shard_count: int) -> dict[str, Counters]:
-        """Read the other service's counters by day."""
         partition = f"{scope_key}#LABEL#{label}"
         found: dict[str, Counters] = defaultdict(Counters)
         for shard in range(shard_count):
@@ -89,7 +85,7 @@ class UsageAdopter:
                 TypedItem(table, item).report_unreadable("its sort key names no day")
 
     async def _add(self, account: Account, counters: Counters) -> bool:
-        """Bring the adopted part of our total to at least this; return whether it grew."""
+        """Raise the adopted part of our total to at least this; return whether it grew."""
         facet = facet_of(account)
         for _ in range(ATTEMPTS_MAX):
             stored = (await self._totals.read([facet]))[facet]

@@ -17,9 +17,8 @@ class AggregationReport:
 
     began_at_ms: int
     accounts: int = 0
-    """Accounts with new records: scope, label and day."""
     written: int = 0
-    """Accounts whose total was written; their totals by hour and tag are not counted."""
+    """Totals of days only."""
     failed: int = 0
     unreadable: int = 0
     errors: tuple[str, ...] = ()
@@ -29,12 +28,11 @@ class AggregationReport:
     ``None`` if there was no complete run before.
     """
     since_last_ms: int | None = None
-    """Time since the last complete run of any instance began."""
+    """Since the last complete run of any instance began."""
     skipped: bool = False
     expired: int = 0
-    """Expired authorizations of dead processes, charged at their holds."""
+    """Authorizations of dead processes, charged at their holds."""
     unswept: int = 0
-    """Regions that could not be swept completely."""
 
 
 class TotalChange(NamedTuple):

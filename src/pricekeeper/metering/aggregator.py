@@ -51,7 +51,6 @@ _HOUR_MS: Final = 3_600_000
 _ZONE_WESTERNMOST_MS: Final = 12 * _HOUR_MS
 _ZONE_EASTERNMOST_MS: Final = 14 * _HOUR_MS
 _MARGIN_MS: Final = _HOUR_MS
-"""For clocks that differ, and for slow commits."""
 
 
 def closable_tick(now_ms: int) -> int:
@@ -97,8 +96,7 @@ class Aggregator:
     ) -> None:
         """Run at every interval, plus or minus a tenth, until cancelled.
 
-        One run in an interval is enough for any number of instances: a run is skipped if another
-        one began less than half an interval ago.
+        A run is skipped if any instance began one less than half an interval ago.
         """
         while True:
             spread_ms = interval_ms * JITTER_PCT // 100
@@ -167,8 +165,7 @@ class Aggregator:
     async def read_caught_up_at_ms(self) -> int:
         """Return the moment up to which all records are in the totals, in at most two calls.
 
-        If no run was ever complete, that is the first call of this method on this store, whose time
-        is stored.
+        Before any complete run, it is the time of this method's first call on this store.
         """
         last_ms = checkpoint_from(await self._store.get(*CHECKPOINT))
         if last_ms is not None:
@@ -180,7 +177,6 @@ class Aggregator:
         return awaited_from(waiting)
 
     async def _fold(self, began_ms: int, closed: int, tally: Tally) -> int:
-        """Fold every open tick; return the last closed one."""
         closable = max(closed, closable_tick(began_ms))
         ticks = await self._fold_runner.read_ticks(closed + 1, tick_of(began_ms) + 1)
         failed: set[str] = set()
@@ -204,7 +200,7 @@ class Aggregator:
         return closable
 
     async def _advance_checkpoint(self, began_ms: int, closed: int, last_ms: int | None) -> None:
-        """Store the checkpoint. ``last_ms`` is the one that was read when the run began."""
+        """``last_ms`` is the checkpoint read when the run began."""
         try:
             await self._store.update(checkpoint_update(began_ms, closed))
         except ConditionFailedError as refusal:
@@ -218,5 +214,4 @@ class Aggregator:
 
 
 def _is_ahead(last_ms: int | None, began_ms: int) -> bool:
-    """Whether a clock far ahead made the last run."""
     return last_ms is not None and last_ms > began_ms + LEAP_MS_MAX

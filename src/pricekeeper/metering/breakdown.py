@@ -1,6 +1,6 @@
 """Groups spend by organisation, app, label, day, hour and the value of a tag.
 
-No I/O, no clock. Sums are exact, in pico-dollars; the total is the sum of all rows.
+No I/O, no clock. Sums are exact, in pico-dollars.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ ROWS_MAX: Final = 10_000
 
 _FIELD: Final = "group_by"
 _FROM_DAYS: Final = frozenset({ORG, LABEL, DAY})
-"""The groups that totals of days have."""
 
 
 class Cell(NamedTuple):
-    """Where something was spent. An unknown app or hour is empty."""
+    """Where money was spent. An unknown app or hour is empty."""
 
     org_id: str
     app_id: str
@@ -38,7 +37,6 @@ class Grouping(NamedTuple):
 
     @property
     def fits_days(self) -> bool:
-        """Whether totals of days are detailed enough."""
         return _FROM_DAYS.issuperset(self.names) and self.tag_key is None
 
     @property
@@ -46,7 +44,6 @@ class Grouping(NamedTuple):
         return HOUR in self.names
 
     def group_of(self, cell: Cell, value: str) -> tuple[str, ...]:
-        """Return the group of a cell with that value of the tag."""
         parts = {
             ORG: cell.org_id,
             APP: cell.app_id,
@@ -87,19 +84,17 @@ class Breakdown:
     def __init__(self, grouping: Grouping, tag_value: str | None) -> None:
         self.grouping = grouping
         self._tag_value = tag_value
-        """The only value of the grouping's tag to count; empty for spend without the tag."""
+        """The only value of the tag to count; empty for spend without the tag."""
         self._sums: dict[tuple[str, ...], Counters] = {}
         self._tagged: dict[tuple[str, ...], Counters] = {}
         """The part of each sum that was counted under a value."""
 
     def add(self, cell: Cell, counters: Counters) -> None:
-        """Add the spend of a cell, with or without a tag."""
         if self._tag_value:
             return  # `add_tagged` adds what has the value
         self._count(self._group(cell, ""), counters)
 
     def add_tagged(self, cell: Cell, value: str, counters: Counters) -> None:
-        """Add the part of a cell's spend that had this value of the tag."""
         if not value:
             return  # as good as no tag
         if self._tag_value in {None, value}:

@@ -31,15 +31,13 @@ from pricekeeper.storage.operations import TRANSACTION_OPERATIONS_MAX
 PENDING_MAX: Final = 10_000
 WRITES_MAX: Final = 32
 RECEIPTS_MAX: Final = TRANSACTION_OPERATIONS_MAX - 2
-"""Records with receipts in one transaction, beside their page and a sheet of the log."""
+"""In one transaction, beside their page and a sheet of the log."""
 GroupKey: TypeAlias = tuple[str, str]
 
 _log = structlog.get_logger(__name__)
 
 
 class _Group:
-    """Records that can share a write."""
-
     __slots__ = ("key", "waiting")
 
     def __init__(self, key: GroupKey) -> None:
@@ -82,10 +80,7 @@ class Committer:
         self._idle.set()
 
     def submit(self, submission: Submission, waiter: Waiter) -> None:
-        """Queue a record; ``waiter`` gets its outcome.
-
-        The record holds a place in the queue, which is returned with its answer.
-        """
+        """Queue a record that holds a place; ``waiter`` gets its outcome."""
         if self._closed:
             raise StoreClosedError("metering is closed")
         if not self._pending:
@@ -110,12 +105,11 @@ class Committer:
         return self._closed
 
     async def close(self) -> None:
-        """Write the accepted records, and accept no more. Closing twice is fine."""
+        """Write the accepted records, and accept no more."""
         self._closed = True
         await self._idle.wait()
 
     def _enqueue(self, group: _Group) -> None:
-        """Queue a group, and start at the end of this turn."""
         self._queue.append(group.key[0], group)
         if not self._starting:
             self._starting = True
@@ -158,7 +152,6 @@ class Committer:
                 del self._groups[group.key]
 
     def _settle(self, settled: Sequence[Settled]) -> int:
-        """Answer these records; return how many of them were counted."""
         counted = [one for one, posted in settled if isinstance(posted, Posted) and posted.accepted]
         if counted:
             self.meter.accepted += len(counted)
@@ -167,7 +160,7 @@ class Committer:
         return len(counted)
 
     def _tell_all(self, settled: Sequence[tuple[Submission, Posted | BaseException]]) -> None:
-        """Tell the waiting callers: the first submitted the record, others a duplicate."""
+        """The first waiter submitted the record, others a duplicate."""
         told = [(self._take_waiting(one), outcome) for one, outcome in settled]
         if not told:
             return
@@ -187,7 +180,7 @@ class Committer:
                     _tell(waiter, error_copy(outcome))
 
     def _take_waiting(self, submission: Submission) -> list[Waiter]:
-        """Return the waiting callers; the request id may be submitted again from now on."""
+        """Return the waiting callers; the id may be submitted again from now on."""
         key = (submission.org_id, submission.request_id)
         if self._unanswered.get(key) is submission:
             del self._unanswered[key]

@@ -1,11 +1,11 @@
 """Accounts and their counters.
 
-An `Account` is a scope's spend on one label on one day. `Counters` are only added, never averaged
-or rounded. The cost is exact, in pico-dollars, and becomes micro-dollars only where it is shown.
+Counters are only added, never rounded. The cost is exact, in pico-dollars, and becomes
+micro-dollars only where it is shown.
 
-A correction subtracts a record from the amounts and adds it to ``voided``. So two things only grow:
-``voided``, and the amounts plus ``voided``. This allows to tell whether one sum contains another
-(`dominates`), so totals can move forward only.
+A correction subtracts a record from the amounts and adds it to ``voided``. So ``voided``, and the
+amounts plus ``voided``, only grow. `dominates` can tell whether one sum contains another, so totals
+move forward only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pricekeeper.pricing import split_micros
 
 
 class Account(NamedTuple):
-    """Whose spend (``ORG#...``), on which model, on which of its days."""
+    """A scope (``ORG#...``), a model label, and one of the scope's days."""
 
     scope_key: str
     label: str
@@ -47,7 +47,6 @@ class Counters(msgspec.Struct, frozen=True):
     requests: int = 0
     errors: int = 0
     voided: Counters | UnsetType = UNSET
-    """The sum of voided records."""
 
     @classmethod
     def of_amounts(cls, amounts: Iterable[int]) -> Counters:
@@ -95,7 +94,6 @@ class Counters(msgspec.Struct, frozen=True):
 
     @property
     def with_voided(self) -> Counters:
-        """The amounts plus the voided ones."""
         return self.alone if self.voided is UNSET else self.alone + self.voided
 
     @property
@@ -132,7 +130,7 @@ class Counters(msgspec.Struct, frozen=True):
 class Total(Counters, frozen=True):
     """A sum, and the moment up to which it has everything that was acknowledged.
 
-    It may have later records, too. The moment is by the summing process's clock; 0 without a sum.
+    The moment is by the summing process's clock; 0 without a sum.
     """
 
     as_of_ms: int = 0

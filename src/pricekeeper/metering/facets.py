@@ -6,8 +6,8 @@ All are items of DailyTotal, and move forward in the same way (`metering.fold`):
 - ``ORG#{org}#APP#{app}#LABEL#{label}`` / ``HOUR#{day}#{hour}``: an app's spend in an hour
 - the same / ``TAG#{key}#{day}#{hour}#{value}``: the part with this value of a declared tag
 
-Hours are of UTC, so they mean the same in every zone. A day of the organisation may begin within
-one, so the day is part of the key, and its hours add up to it exactly.
+Hours are of UTC, so they mean the same in every zone. An organisation's day may begin within one,
+so the day is part of the key, and its hours add up to it exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pricekeeper.metering.journal import Record, Terms
 from pricekeeper.storage import Key
 
 NO_APP: Final = "-"
-"""The app of usage that an organisation reports with its own token; no app has this id."""
+"""Usage that an organisation reports with its own token; no app has this id."""
 MS_PER_HOUR: Final = 3_600_000
 DAY, HOUR, TAG = "DAY#", "HOUR#", "TAG#"
 
@@ -47,7 +47,7 @@ class Facet(NamedTuple):
 
     @property
     def account(self) -> Account | None:
-        """The account whose total it is, if it is one of a day."""
+        """The account, if this is a total of a day."""
         if not self.sk.startswith(DAY):
             return None
         scope_key, _, label = self.pk.partition("#LABEL#")
@@ -59,7 +59,7 @@ class Facet(NamedTuple):
 
 
 SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
-"""The posted counters, by total and tick."""
+"""Posted counters, by total and tick."""
 
 
 def facet_of(account: Account) -> Facet:

@@ -17,7 +17,7 @@ import msgspec
 from pricekeeper.metering.counters import NOTHING, Counters
 
 Sums = Mapping[int, Counters]
-"""The counters posted in each tick."""
+"""Counters by the tick in which they were posted."""
 
 
 class Behind(Exception):  # noqa: N818 - no error: the caller reads again
@@ -29,7 +29,7 @@ class Fold(msgspec.Struct, frozen=True):
 
     total: Counters = NOTHING
     adopted: Counters = NOTHING
-    """Counted by another service before, see `metering.adopting`."""
+    """Counted by another service (`metering.adopting`)."""
     closed: int = -1
     parts: dict[int, Counters] = {}
     rev: int = 0
@@ -56,7 +56,7 @@ class Fold(msgspec.Struct, frozen=True):
         return Fold(total, self.adopted, closed, parts, self.rev + 1)
 
     def with_adopted(self, adopted: Counters) -> Fold | None:
-        """Return the total with at least that much adopted; ``None`` if that changes nothing."""
+        """Return the total with at least that much adopted; ``None`` if nothing changes."""
         joined = self.adopted.joined(adopted)
         if joined == self.adopted:
             return None
@@ -64,7 +64,6 @@ class Fold(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, total=total, adopted=joined, rev=self.rev + 1)
 
     def counters_with(self, found: Sums) -> Counters:
-        """Return the counters of the total with these sums."""
         fresh = add_up(sums for tick, sums in found.items() if tick > self.closed)
         return self.total.joined(self.total - add_up(self.parts.values()) + fresh)
 

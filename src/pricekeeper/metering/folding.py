@@ -1,9 +1,8 @@
 """Folding: adds the records of some ticks to the totals that they count in.
 
-For each organisation, a fold reads the records and sums them by total and tick. It then reads each
-total, moves it forward, and writes it on condition that the stored total is still the one it read.
-If another run was faster, or the reading is older than the stored total, it reads the records
-again.
+A fold sums an organisation's records by total and tick, moves each total forward, and writes it
+only if the stored total is still the one it read. If another run was faster, or the reading is
+older than the stored total, it reads the records again.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ REPAIR_PAUSE_TIMES: Final = 20
 repeats old records requests it again and again."""
 PAUSES_MAX: Final = 50_000
 Look: TypeAlias = Callable[[str, Mapping[Facet, Counters]], Awaitable[None]]
-"""Looks at all totals of an organisation after a run brought them up to date. If it raises, a later
-run shows them again."""
+"""Looks at an organisation's totals after a run. If it raises, a later run shows them again."""
 
 
 async def look_at_nothing(org_id: str, totals: Mapping[Facet, Counters]) -> None:
@@ -68,8 +66,6 @@ async def look_at_nothing(org_id: str, totals: Mapping[Facet, Counters]) -> None
 
 
 class _Reading(NamedTuple):
-    """Which ticks were read, and when."""
-
     first: int
     last: int
     closable: int
@@ -103,8 +99,8 @@ class FoldRunner:
         """Bring the totals of every organisation that posted in these ticks up to date.
 
         ``closable`` is the last tick that could be closed before this began. Returns the
-        organisations whose fold failed. The caller must exclude them (``without``) from later ticks
-        until their fold succeeds, because a total can't go back to an earlier tick.
+        organisations that failed. The caller excludes them (``without``) from later ticks until
+        they succeed, because a total can't go back to an earlier tick.
         """
         postings: dict[str, list[PostedRegion]] = defaultdict(list)
         for posting in await self._reader.read_postings(ticks):
@@ -134,7 +130,7 @@ class FoldRunner:
     async def rebuild_day(self, day: str, org_id: str, closable: int, tally: Tally) -> int:
         """Rebuild the totals of a day, of one organisation or, without an id, of all.
 
-        Returns how many organisations posted something while records of that day could be posted.
+        Returns how many organisations posted while records of that day could be posted.
         """
         postings = await self._read_postings(day, org_id)
         return await self._rebuild_all(postings, [day], closable, tally)
@@ -142,7 +138,6 @@ class FoldRunner:
     async def rebuild_all(
         self, ticks: Sequence[int], days: Iterable[str], closable: int, tally: Tally
     ) -> None:
-        """Rebuild the totals of these days, of all organisations that posted in these ticks."""
         postings = await self._reader.read_postings(ticks)
         await self._rebuild_all(postings, days, closable, tally)
 
@@ -158,7 +153,7 @@ class FoldRunner:
         return len(orgs)
 
     async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
-        """Rebuild every total of that day of an organisation from all of its records.
+        """Rebuild every total of an organisation's day from all of its records.
 
         The totals are read first, so the records read later contain everything in them.
         """
@@ -185,10 +180,7 @@ class FoldRunner:
     async def _fold_org(
         self, ticks: Sequence[int], closable: int, tally: Tally, postings: Sequence[PostedRegion]
     ) -> bool:
-        """Bring the totals of one organisation up to date.
-
-        Returns ``True`` if no later run has to repeat these ticks.
-        """
+        """Bring an organisation's totals up to date; ``True`` if no later run must repeat it."""
         org_id, wanted_ticks = postings[0].org_id, set(ticks)
         left: Collection[Facet] | None = None
         totals: dict[Facet, Counters] = {}
@@ -224,7 +216,7 @@ class FoldRunner:
     async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: SumsByFacet) -> None:
         """Mark an organisation's totals as lacking a page, and have every run try to mend them.
 
-        The page may be of any day to which records of its ticks can belong, and of any account.
+        The page may be of any account, and any day to which records of its ticks can belong.
         """
         first_ms, last_ms = ticks[0] * TICK_MS - 2 * MS_PER_DAY, ticks[-1] * TICK_MS + MS_PER_DAY
         for at_ms in (*range(first_ms, last_ms, MS_PER_DAY), last_ms):
@@ -240,7 +232,6 @@ class FoldRunner:
         tally: Tally,
         skipped: list[UnreadableItemError] | None = None,
     ) -> SumsByFacet:
-        """Sum the wanted records of these regions by total and tick."""
         facets, found = Facets(org_id), SumsByFacet()
         async for record in self._reader.read_records(postings, skipped):
             if is_wanted(record):
@@ -261,10 +252,7 @@ class FoldRunner:
     async def _bring_forward(
         self, found: SumsByFacet, reading: _Reading, tally: Tally, totals: dict[Facet, Counters]
     ) -> list[Facet]:
-        """Move these totals forward; return those for which the records must be read again.
-
-        The others are added to ``totals``.
-        """
+        """Move totals forward into ``totals``; return those whose records must be read again."""
         left = list[Facet]()
         for some in in_groups(list(found), TOTALS_AT_ONCE):
             moves = [

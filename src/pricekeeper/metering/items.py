@@ -52,7 +52,6 @@ RETENTION_DAYS: Final = RETENTION_DAYS_DEFAULT
 CHECKPOINT: Final = (USAGE_AGG_SHARDED, Key("AGGREGATOR", "CHECKPOINT"))
 
 Holds: TypeAlias = Literal["has_days", "has_hours", "has_adopted"]
-"""The kinds of totals in a partition."""
 _EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _ENDED_EVERYWHERE_DAYS: Final = 2
@@ -66,7 +65,7 @@ _NO_PARTS: Final = msgspec.json.encode({})
 _VOIDED: Final = "voided"
 _Amounts = tuple[int, int, int, int, int, int, int]
 _Part = Annotated[list[int], msgspec.Meta(min_length=7, max_length=14)]
-"""The amounts of a tick, followed by the voided ones, if there are any."""
+"""The amounts of a tick, followed by any voided ones."""
 _decode_parts: Final = msgspec.json.Decoder(dict[str, _Part]).decode
 _decode_amounts: Final = msgspec.json.Decoder(_Amounts).decode
 _CLOSED_TICK: Final = "closed_tick"
@@ -96,18 +95,17 @@ def account_update(org_id: str, partition: str, holds: Holds, expires_at_epoch: 
 
 
 def spent_query(day: str, prefix: str = "") -> Query:
-    """Query the accounts with a total of that day whose key starts with the prefix."""
+    """Query the accounts with a total of that day, by prefix of their key."""
     return Query(USAGE_AGG_SHARDED, f"SPENT#{day}", prefix=prefix)
 
 
 def account_from(day: str, item: Item) -> Account | None:
-    """Return the account that an item of `spent_query` names; report any other item."""
+    """Return the account of an item of `spent_query`; report any other item."""
     named = _named_in(item)
     return None if named is None else Account(*named, day)
 
 
 def _named_in(item: Item) -> tuple[str, str] | None:
-    """Parse the scope and label of the sort key."""
     named = _ACCOUNT.fullmatch(str(item["SK"]))
     if named is None:
         TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no account")
@@ -116,7 +114,7 @@ def _named_in(item: Item) -> tuple[str, str] | None:
 
 
 def partitions_query(org_id: str, prefix: str = "") -> Query:
-    """Query the partitions with totals of the organisation."""
+    """Query the organisation's partitions of totals."""
     return Query(USAGE_AGG_SHARDED, f"ACCOUNTS#{org_id}", prefix=prefix)
 
 
@@ -135,7 +133,7 @@ class Partition(NamedTuple):
 
 
 def partition_from(item: Item) -> Partition | None:
-    """Return the partition that an item of `partitions_query` names; report any other item."""
+    """Return the partition of an item of `partitions_query`; report any other item."""
     named = _named_in(item)
     if named is None:
         return None
@@ -237,7 +235,7 @@ def total_from(item: Mapping[str, Any] | None) -> Total:
 
 
 def total_so_far(item: Mapping[str, Any] | None) -> Total:
-    """Decode a total, even if it lacks records: at least this much was counted."""
+    """Decode a total, even if it lacks records: a lower bound."""
     if item is None:
         return Total()
     typed = TypedItem(DAILY_TOTAL, item)
@@ -254,7 +252,7 @@ def lacks_records(item: Mapping[str, Any] | None) -> bool:
 
 
 def lacking_update(account: Account, now_ms: int) -> Update:
-    """Mark an account's total as lacking records. A rebuilt total has no mark."""
+    """Mark an account's total as lacking records, until it is rebuilt."""
     is_unmarked = attr(_REV).exists() & attr(_LACKING).absent()
     return Update(*total_key(account), (Set(_LACKING, now_ms),), is_unmarked)
 

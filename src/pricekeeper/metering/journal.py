@@ -37,13 +37,11 @@ from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.ticks import REGION_DIGITS, tick_of
 
 FULL_WEIGHT: Final = 64
-"""A page with this weight accepts no more records."""
 WRITE_WEIGHT_MAX: Final = 100
-"""The most weight that one write adds, so no page comes near the largest item."""
+"""Of one write, so no page comes near the largest item."""
 WEIGHT_BYTES: Final = 512
 """A record weighs 1, plus 1 for each so many bytes of its terms."""
 SHARDS_PER_LANE: Final = 8
-"""Shards of an organisation for one lane of pages."""
 
 PAGE_DIGITS: Final = 11
 ID_DIGITS: Final = 31
@@ -59,7 +57,6 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 encode_entry: Final[Callable[[JournalEntry], bytes]] = _encode
-"""Encode the value of a record's attribute."""
 
 
 def lanes_of(shard_count: int) -> int:
@@ -74,7 +71,7 @@ def ticks_of_day(day: str) -> tuple[int, int]:
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
-    """Where the record of a request id is: its digits without dashes and version."""
+    """The place of a request id's record: its digits without dashes and version."""
 
     digits: str
 
@@ -87,7 +84,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
         return self.digits[:REGION_DIGITS]
 
     def lane(self, lanes: int) -> int:
-        """Return the lane of the record; consecutive pages take turns."""
+        """Return the lane; consecutive pages take turns."""
         return int(self.digits[PAGE_DIGITS - 1], 16) % lanes
 
     @property
@@ -97,7 +94,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 def address_of(request_id: str) -> Address | None:
-    """Return where the record of that id is; ``None`` if the id has no time in it.
+    """Return the place of that id's record; ``None`` if the id has no time in it.
 
     The id is in canonical form: lower case, with dashes.
     """
@@ -129,7 +126,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     calling_region: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     tag_keys: tuple[str, ...] = ()
-    """The declared tags: totals are made by their values."""
+    """Declared tags: totals are made by their values."""
 
 
 class StoredTerms(NamedTuple):
@@ -148,7 +145,7 @@ def encode_terms(terms: Terms) -> StoredTerms:
 
 
 def _terms_name(ref: bytes) -> str:
-    """Return the attribute of terms. It needs no padding: its length is divisible by 3."""
+    """Needs no padding: its length is divisible by 3."""
     return "t" + binascii.b2a_base64(ref, newline=False).translate(_URL_SAFE).decode()
 
 
@@ -272,7 +269,7 @@ def taken_for(page: Mapping[str, Any], name: str) -> str | None:
 
 
 def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
-    """Yield every record on the page. Raises `UnreadableItemError` for anything else."""
+    """Yield every record on the page; raise `UnreadableItemError` for anything else."""
     weight_on(page)  # raises if it is no page at all
     known: dict[bytes, Terms] = {}
     for name, data in page.items():

@@ -128,7 +128,6 @@ def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> 
 
 
 def _has_room() -> Condition:
-    """The condition that the page is not full."""
     return attr(_WEIGHT).absent() | attr(_WEIGHT).lt(FULL_WEIGHT)
 
 
@@ -137,8 +136,7 @@ def take_places_update(
 ) -> Update:
     """Claim the places of records on a page, all or none.
 
-    For each name: the expected content, ``None`` for nothing, and the new content. A new place is
-    taken as a record would take it.
+    For each name: the expected content, ``None`` for nothing, and the new content.
     """
     conditions: list[Condition] = []
     for name, (before, _) in claims.items():
@@ -165,7 +163,7 @@ def private_page_put(
 
 
 def void_note_put(org_id: str, region: str, note: VoidNote, expires_at_epoch: int) -> Put:
-    """Note beside a region's records that one of them is voided, for readers of the region."""
+    """Note beside a region's records that one is voided, for readers of the region."""
     key = page_key(org_id, region, 0, void_note_sort_key(note.request_id))
     return Put(USAGE_AGG_SHARDED, _void_item(key, note, expires_at_epoch))
 
@@ -216,7 +214,7 @@ def tick_put(tick: int, expires_at_epoch: int) -> Put:
 
 
 def ticks_query(first: int, last: int) -> Query:
-    """Query the marked ticks from the first to the last."""
+    """Query the marked ticks in this range."""
     return Query(USAGE_AGG_SHARDED, TICKS, first=f"{first:08x}", last=f"{last:08x}")
 
 

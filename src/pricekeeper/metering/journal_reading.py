@@ -43,7 +43,7 @@ from pricekeeper.storage.tables import USAGE_AGG_SHARDED
 from pricekeeper.ticks import tick_of
 
 CONCURRENCY: Final = 8
-"""Queries of one reader under way."""
+"""Queries of one reader."""
 
 
 class JournalReader:
@@ -56,7 +56,7 @@ class JournalReader:
         return list(ticks_from(await read_items(self._store, ticks_query(first, last))))
 
     async def read_newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
-        """Return the newest of these marked ticks first, so many at most."""
+        """Return the newest marked ticks first, so many at most."""
         found: list[int] = []
         if first <= last:
             async for page in query_pages(self._store, newest_ticks_query(first, last, limit)):
@@ -68,12 +68,12 @@ class JournalReader:
     async def read_postings_by_tick(
         self, ticks: Collection[int], org_id: str
     ) -> list[list[PostedRegion]]:
-        """Return the regions into which the organisation posted, for each of these few ticks."""
+        """Return where the organisation posted, for each of these few ticks."""
         markers = await asyncio.gather(*(self._read_markers(org_id, tick) for tick in ticks))
         return [sorted(postings_from(items)) for items in markers]
 
     async def read_postings(self, ticks: Collection[int], org_id: str = "") -> list[PostedRegion]:
-        """Return the regions posted into in these ticks, of all organisations or one."""
+        """Return the regions posted into, by all organisations or one."""
         read = partial(self._read_markers, org_id)
         markers = await gather_in_groups(read, sorted(ticks), CONCURRENCY)
         return sorted({posting for items in markers for posting in postings_from(items)})
@@ -86,9 +86,9 @@ class JournalReader:
     ) -> AsyncIterator[Record]:
         """Yield the records of these regions, whenever they were posted.
 
-        An organisation that was recreated with another number of shards has posted into one region
-        under two numbers of lanes; each lane is read once. The errors of unreadable pages are added
-        to ``skipped``, else raised. At the end, ``voided`` has the notes of voided records.
+        An organisation recreated with another number of shards has posted into one region under two
+        numbers of lanes; each lane is read once. Errors of unreadable pages are added to
+        ``skipped``, else raised. At the end, ``voided`` has the notes of voided records.
         """
         lanes = {
             (posting._replace(lanes=1), lane)
@@ -135,9 +135,9 @@ class JournalReader:
 
 PAGE_MAX: Final = 100
 TICKS_MAX: Final = 128
-"""Ticks in one page of a listing: two hours of constant posting."""
+"""In one page of a listing: two hours of constant posting."""
 RECORDS_MAX: Final = 20_000
-"""A page of a listing ends with the tick in which it has looked at so many records."""
+"""A page of a listing ends with the tick in which it has read so many records."""
 
 _CURSOR: Final = re.compile(r"([0-9a-f]{8})(?:-([0-9a-f]{12})-([0-9a-f-]{36}))?")
 
@@ -171,7 +171,7 @@ class RecordFilter(NamedTuple):
     app_id: str | None = None
     label: str | None = None
     tag: tuple[str, str] | None = None
-    """A tag and its value. An empty value selects records without the tag, as in the totals."""
+    """A tag and its value. An empty value selects records without the tag."""
 
     def has(self, record: Record) -> bool:
         terms = record.terms
@@ -195,7 +195,7 @@ class RecordPage(NamedTuple):
     records: list[Record]
     after: Cursor | None
     voided: Mapping[str, VoidNote]
-    """Notes of voided records, maybe of other records of their regions, too."""
+    """Also of other records of their regions."""
 
 
 class JournalListing:
@@ -207,7 +207,6 @@ class JournalListing:
     async def read_page(
         self, org_id: str, ticks: tuple[int, int], wanted: RecordFilter, after: Cursor | None
     ) -> RecordPage:
-        """Return the next records that were posted in these ticks, both ends included."""
         first, last = ticks
         if after is not None:
             last = min(last, after.tick if after.request_id else after.tick - 1)
@@ -259,8 +258,8 @@ def _is_behind(record: Record, after: Cursor | None) -> bool:
 class WindowSpend:
     """Sums the spend in budget windows from records, when accounts are opened.
 
-    That is nothing if the budget existed when its window began. One pass over the journal sums any
-    number of accounts.
+    A budget that existed when its window began needs no sum. One pass serves any number of
+    accounts.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:

@@ -25,9 +25,9 @@ from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
 from pricekeeper.metering.totals import TotalsReader
 
 REFRESH_MS: Final = 30_000
-"""Age at which a newer total is read beside the answer."""
+"""Age at which a newer total is read."""
 WAIT_MS: Final = 1_000
-"""How long an answer waits for a total, at each of two attempts."""
+"""For a total, at each of two attempts."""
 
 
 class KnownTotals:
@@ -115,7 +115,6 @@ class _Running:
         self.own = NOTHING
         self.slices: list[_Slice] = []
         self.total: Total | None = None
-        """The sum of both, once it was needed."""
 
     def add(self, counters: Counters, now_ms: int) -> None:
         self.own += counters

@@ -40,7 +40,7 @@ from pricekeeper.ticks import tick_of
 
 REUSE_MS: Final = 1_000
 PAGE_US: Final = 12
-"""Time to check a page that has not changed, on a slow machine."""
+"""Time to check an unchanged page, on a slow machine."""
 RECORD_US: Final = 12
 """Time to count a record."""
 READINGS_MAX: Final = 256
@@ -60,7 +60,7 @@ class LiveReading(NamedTuple):
     as_of_ms: int
     """Everything acknowledged before is in it, except for the ``lacking`` organisations."""
     lacking: Mapping[str, StoreError] = {}
-    """The organisations with an unreadable item, and the error."""
+    """Organisations with an unreadable item."""
 
     def sums_of(self, account: Account) -> Sums:
         """Return the account's counters by tick; raise if its organisation is lacking."""
@@ -70,12 +70,10 @@ class LiveReading(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """A page at its last reading."""
-
     state: tuple[int, int]
     """Its weight and its bytes: a place that was taken gets its record later."""
     sums: dict[tuple[tuple[Facet, ...], int], Counters]
-    """The counters of its records, by their totals and tick."""
+    """By totals and tick."""
 
 
 class _Tail:
@@ -116,7 +114,6 @@ class _Tail:
         }
 
     def begin_lane(self, region: str, lane: int) -> None:
-        """Note that a lane is read from now on."""
         self._lanes.setdefault((region, lane), {})
 
     def take(self, region: str, lane: int, item: Item, closed: int) -> None:
@@ -181,7 +178,6 @@ class LiveSums:
     async def _register_values(
         self, reading: LiveReading, org_ids: Collection[str], tag_key: str
     ) -> LiveReading:
-        """Give values of the tag the headings that a fold would give them."""
         found, lacking = dict[str, SumsByFacet](), dict(reading.lacking)
         for org_id in reading.found.keys() & set(org_ids):
             tally, sums = Tally(), reading.found[org_id]
@@ -214,7 +210,6 @@ class LiveSums:
         return Read(LiveReading(found, now_ms, lacking), work_us)
 
     async def _find_tails(self, key: str, closed: int, now_ms: int) -> list[_Tail]:
-        """Find the organisations that have posted in open ticks, and their regions."""
         ticks = await self._journal.read_ticks(closed + 1, tick_of(now_ms) + 1)
         by_tick = await gather_in_groups(
             lambda tick: self._journal.read_postings([tick], key), ticks, CONCURRENCY
@@ -229,7 +224,7 @@ class LiveSums:
         return [self._tails[key]] if key in self._tails else []
 
     async def _read_tail(self, tail: _Tail, closed: int, now_ms: int) -> SumsByFacet:
-        """Read what may be new of an organisation; return all open ticks."""
+        """Read possible changes of an organisation; return all open ticks."""
         async with tail.lock:
             since_tick = tick_of(max(0, tail.began_ms - self._in_flight_ms))
             tail.close(closed)

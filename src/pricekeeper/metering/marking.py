@@ -1,8 +1,8 @@
 """Marks the ticks and regions that a process posts into, and requests repairs of late records.
 
-The tick of a write is marked before it. A tick is closed two ticks after its end. A record that is
-answered more than `ANSWER_MS_MAX` after the end of its tick may have missed the tick's last sum, so
-a repair of its day is requested before the record is acknowledged.
+The tick of a write is marked before it, and closed two ticks after its end. A record answered more
+than `ANSWER_MS_MAX` after the end of its tick may have missed the tick's last sum. So a repair of
+its day is requested before the record is acknowledged.
 
 Bounds: `TICKS_MAX` and `MARKED_MAX` remembered marks, `REPAIRED_MAX` remembered requests, and
 `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF`.
@@ -38,7 +38,7 @@ BACKOFF: Final = Backoff(40, 500)
 TICKS_MAX: Final = 16
 MARKED_MAX: Final = 10_000
 REPAIRED_MAX: Final = 50_000
-"""Records with a requested repair; for a forgotten one it is requested again."""
+"""A forgotten repair is requested again."""
 NONCE_BYTES: Final = 6
 
 
@@ -95,7 +95,6 @@ class Marks:
         return Sendings(self._clock, self._random, doubt=doubt)
 
     def is_marked(self, posting: PostedRegion, sent_at_ms: int) -> bool:
-        """Whether this process has marked the tick of that moment and the region in it."""
         tick = tick_of(sent_at_ms)
         return (tick, posting) in self._marked and tick in self._ticks
 
@@ -113,8 +112,7 @@ class Marks:
     async def request_repair_if_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
         """Request repairs of days whose totals may lack these records.
 
-        A duplicate may have arrived late and unacknowledged. This process requests it once for each
-        record: a repair that begins later contains it.
+        Once for each record: a duplicate may have arrived late and unacknowledged.
         """
         now_ms = self._clock.now_ms()
         late = {

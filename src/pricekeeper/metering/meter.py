@@ -42,9 +42,8 @@ class MeteringMeter:
 
     accepted: int = counted(_RECORDS, "accepted")
     duplicates: int = counted(_RECORDS, "duplicate")
-    """Records that were counted before, with the same body or another."""
     failed: int = counted(_RECORDS, "failed")
-    """Records that failed, or whose outcome is unknown."""
+    """Also of unknown outcome."""
     estimated: Counter[str] = counted(_ESTIMATED, factory=Counter)
     commit_sizes: Sizes = counted(_COMMITS, factory=Sizes)
 

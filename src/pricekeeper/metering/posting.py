@@ -81,8 +81,8 @@ class TakenPlace(NamedTuple):
 class Poster:
     """Writes records that wait together: those of a page, or those that need receipts.
 
-    ``settle`` is called with the records of one write whose outcome is known. An exception concerns
-    the others.
+    ``settle`` gets the records of one write whose outcome is known. An exception concerns the
+    others.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Poster:
     ) -> dict[str, Receipt | TakenPlace | StoreError]:
         """Return the receipts of counted request ids, and the places taken by authorizations.
 
-        An unreadable one has its error instead. This is one read, and one more for each level of
-        full pages; and a write for a day whose totals may lack a record.
+        An unreadable one has its error instead. One read, one more for each level of full pages,
+        and a write for a day whose totals may lack a record.
         """
         found: dict[str, Receipt | TakenPlace | StoreError] = {}
         wanted = dict(addresses)
@@ -233,8 +233,7 @@ class Poster:
     ) -> None:
         """Send the halves apart: one record that the store refuses must not fail the others.
 
-        Without a ``depth`` they need receipts, and each half gets a page of its own. Records that a
-        half leaves unanswered get its error.
+        Without a ``depth`` they need receipts, and each half gets a page of its own.
         """
         middle = len(left) // 2
         for number, half in enumerate((left[:middle], left[middle:])):
@@ -285,10 +284,7 @@ class Poster:
         nonce: bytes,
         settle: Settle,
     ) -> list[Submission]:
-        """Answer records that are counted, by the page or receipt of each; return the others.
-
-        They are answered once no total can lack them.
-        """
+        """Answer records that are counted, once no total can lack them; return the others."""
         missing: list[Submission] = []
         counted: list[tuple[Submission, Posted]] = []
         root = nonce[:NONCE_BYTES].hex()  # of the whole, if this is a part of it
@@ -355,7 +351,6 @@ class Poster:
     def _transaction(
         self, left: Sequence[Submission], posting: PostedRegion, nonce: bytes, sent_at_ms: int
     ) -> list[Write]:
-        """Make the receipts, and the page with all records."""
         expires = self.marks.expires_at_epoch(posting.region)
         written = [one.written(nonce, sent_at_ms) for one in left]
         page = private_page_put(posting.org_id, posting.region, nonce, written, expires)
@@ -372,7 +367,6 @@ def _address(submission: Submission) -> Address:
 
 
 def _look_in(item: Mapping[str, Any], address: Address | None) -> Receipt | TakenPlace | None:
-    """Find a record in its page or receipt."""
     taken = receipt_taken_for(item) if address is None else taken_for(item, address.name)
     if taken is not None:
         return TakenPlace(taken)

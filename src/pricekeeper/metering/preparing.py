@@ -1,9 +1,7 @@
 """Prepares a usage record for the journal: checks it, prices it, finds its place and budgets.
 
-The common part of records of one client, label and day is cached while the policy and the prices
-stay the same.
-
-Bound: `COMMON_MAX` clients and labels.
+The common part of records of one client, label and day is cached while the policy and prices stay
+the same, for `COMMON_MAX` clients and labels.
 """
 
 from __future__ import annotations
@@ -99,11 +97,7 @@ class Preparer:
     async def prepare_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission:
-        """Return the record that a capture counts as.
-
-        It counts on the day and in the windows in which its call was authorized, not at its own
-        time.
-        """
+        """Return the record of a capture, on the day and in the windows of its authorization."""
         self._check_captured(usage)
         return await self._price(policy, usage, None, authorized_at_ms, ())
 
@@ -117,7 +111,7 @@ class Preparer:
         return self._charge(policy, usage, None, authorized_at_ms, (), common)
 
     def _check_captured(self, usage: Usage) -> None:
-        """Raise an error for an invalid record; its id is the authorization's."""
+        """Its id is the authorization's."""
         if usage.timestamp_ms is not None:  # a time that can't be true is refused, too
             happened_at_ms(usage, self._clock.now_ms())
         check_details(usage)
@@ -125,7 +119,6 @@ class Preparer:
     def _check(
         self, policy: Policy, usage: Usage
     ) -> tuple[Usage, Address | None, int, tuple[BudgetAccount, ...]]:
-        """Return the record in canonical form, its place, its moment, and its budgets."""
         usage, now_ms = checked(usage), self._clock.now_ms()
         address = self._check_id(usage, now_ms)
         at_ms = happened_at_ms(usage, now_ms)
@@ -205,7 +198,6 @@ class Preparer:
         )
 
     def _recall_common(self, policy: Policy, usage: Usage, at_ms: int) -> _Common | None:
-        """Return the cached common part, if policy, day and prices are the same."""
         common = self._common.peek(_common_key(policy, usage))
         if (
             common is None
@@ -254,7 +246,7 @@ def _common_key(policy: Policy, usage: Usage) -> _CommonKey:
 
 
 def _check_tokens(model: Model, usage: Usage) -> TokenUsage:
-    """Return the record's tokens; raise if no call of that model can have used them."""
+    """Raise if no call of that model can have used these tokens."""
     tokens = usage.tokens
     if usage.bedrock_model_id is not None:
         model.require(usage.bedrock_model_id)
@@ -268,17 +260,13 @@ _log = structlog.get_logger(__name__)
 
 
 class EstimateWarnings:
-    """Warns of estimated prices, at most once a minute for each label.
-
-    The metric counts the records. The number of labels is bounded by the deployment.
-    """
+    """Warns of estimated prices, at most once a minute for each label."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._warned_at_ms: dict[str, int] = {}
 
     def warn(self, policy: Policy, usage: Usage) -> None:
-        """Warn that this usage has no price of its own, unless its label was warned of recently."""
         now_ms = self._clock.monotonic_ms()
         warned_at_ms = self._warned_at_ms.get(usage.model_label)
         if warned_at_ms is not None and now_ms - warned_at_ms < QUIET_MS:

@@ -27,7 +27,7 @@ from pricekeeper.storage import Item, Query, Store, query_items
 from pricekeeper.storage.tables import DAILY_TOTAL
 
 CONCURRENCY: Final = 8
-"""Queries of one reader under way."""
+"""Queries of one reader."""
 _BEHIND: Final = "$"
 """Sorts right behind ``#``, which follows a day in a sort key."""
 _APP: Final = "#APP#"
@@ -62,7 +62,6 @@ class RangeReader:
         self._totals = TotalsReader(store, clock)
 
     async def read_partitions(self, org_id: str, prefix: str = "") -> list[Partition]:
-        """Return the organisation's partitions of totals whose key starts with the prefix."""
         items = query_items(self._store, partitions_query(org_id, prefix))
         return [one async for item in items if (one := partition_from(item)) is not None]
 
@@ -78,10 +77,9 @@ class RangeReader:
         complete_ms: int,
         unfolded: Unfolded | None = None,
     ) -> dict[Account, Total]:
-        """Return the totals of accounts on the days of the range.
+        """Return the totals of accounts in the range, with ``unfolded``.
 
-        ``complete_ms`` is the moment up to which all of them are complete at least. The totals
-        include ``unfolded``.
+        ``complete_ms`` is the moment up to which all of them are complete at least.
         """
         now_ms = self._clock.now_ms()
         totals: dict[Account, Total] = {}
@@ -142,8 +140,8 @@ class RangeReader:
     ) -> SpendTable:
         """Return the spend of these organisations, or of one app of the only one.
 
-        ``label`` selects one label, ``tag_value`` one value of the grouping's tag. ``live`` has the
-        records posted since; it must have been read before.
+        ``label`` selects one label, ``tag_value`` one value of the grouping's tag. ``live``, the
+        records posted since, must have been read before.
         """
         if live is None or not live.lacking.keys().isdisjoint(org_ids):
             as_of_ms = await self.read_complete_ms()
@@ -173,10 +171,7 @@ class RangeReader:
     async def read_hourly_costs(
         self, org_id: str, app_id: str | None, first_day: str, last_day: str
     ) -> dict[str, dict[int, int]]:
-        """Return the spend of an organisation or app by label and hour since the epoch.
-
-        In pico-dollars; hours without spend are omitted.
-        """
+        """Return pico-dollars by label and hour since the epoch; hours without spend are absent."""
         prefix = "" if app_id is None else f"ORG#{org_id}{_APP}{app_id}#LABEL#"
         partitions = await self.read_partitions(org_id, prefix)
         costs: dict[str, dict[int, int]] = {}
@@ -236,14 +231,11 @@ class RangeReader:
 
 
 class _Hours:
-    """Adds totals of hours and tags to a breakdown."""
-
     def __init__(self, org_id: str, span: DayRange, breakdown: Breakdown) -> None:
         self._org_id = org_id
         self._span = span
         self._breakdown = breakdown
         self.are_told = span.hours is not None or breakdown.grouping.has_hours
-        """Whether the request distinguishes hours."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -274,7 +266,7 @@ def _bounds(prefix: str, span: DayRange) -> tuple[str, str]:
 
 
 def _app_of(partition: Partition) -> str:
-    """Return the app of a partition; empty for the organisation's own."""
+    """Empty for the organisation's own."""
     app_id = partition.scope_key.partition(_APP)[2]
     return "" if app_id == NO_APP else app_id
 
@@ -288,7 +280,7 @@ class Left(NamedTuple):
 
 
 class Unfolded:
-    """The posted counters of some totals of one organisation; each total gets them once."""
+    """Posted counters of one organisation's totals; each total gets them once."""
 
     def __init__(
         self, org_id: str, posted: Mapping[Facet, Sums], prefix: str = "", label: str | None = None

@@ -1,8 +1,8 @@
 """The receipt of a counted record, and the answer to it.
 
-A receipt is written in the transaction that counts the record, on condition that there is none. A
-duplicate meets it and gets the original answer. Its commit id tells a committer whose reply was
-lost whether the receipt is its own.
+A receipt is written in the transaction that counts the record, if there is none. A duplicate meets
+it and gets the original answer. Its commit id tells a committer whose reply was lost whether the
+receipt is its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pricekeeper.storage.tables import REQUEST_DEDUP
 
 _TAKEN_FOR: Final = "authorization_id"
 SOURCE_LENGTH_MAX: Final = 100
-"""A longer name of a price source is cut, so that a receipt without tags is under 1 KB: one write
-unit. Tags add up to 8 KiB."""
+"""A longer price source is cut, so that a receipt without tags is under 1 KB: one write unit. Tags
+add up to 8 KiB."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,7 +47,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_write_5m_tokens: int = 0
     cache_write_1h_tokens: int = 0
     price_estimated: bool = False
-    """Whether the model's highest prices were used, because its tier has none."""
     calling_region: str | None = None
     tags: dict[str, str] = {}
 
@@ -117,8 +116,7 @@ class Outcome(StrEnum):
 class Recorded(msgspec.Struct, frozen=True):
     """A counted record and its receipt.
 
-    ``daily_total`` is the spend of its scope, label and day, as far as this process knows; ``None``
-    if no total could be read.
+    ``daily_total`` is its account's spend, as far as this process knows; ``None`` if unreadable.
     """
 
     request_id: str
@@ -133,7 +131,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A record of a batch that was refused; after `OutcomeUnknownError` it may be counted."""
+    """A refused record of a batch; after `OutcomeUnknownError` it may be counted."""
 
     request_id: str
     error: PriceKeeperError

@@ -92,7 +92,6 @@ class Metering:
         self._reader = TotalsReader(store, clock)
         self._totals = KnownTotals(self._reader, clock)
         self.live = LiveSums(store, clock, retention_days=retention_days, in_flight_ms=in_flight_ms)
-        """Reads the records posted since the totals were made."""
         self.quota_uses = QuotaUses()
         self._admission = Admission(clock, PENDING_MAX)
         self._preparer = Preparer(clock, prices, ledger)
@@ -116,8 +115,8 @@ class Metering:
         """Count the record; a duplicate gets the original answer.
 
         Raises `RequestIdReusedError` if the id was used for another body, `InvalidValueError` for
-        an invalid field, `OverloadedError` if its organisation's share of the queue is used up, and
-        errors of pricing.
+        an invalid field, `OverloadedError` if its organisation's share is used up, and errors of
+        pricing.
         """
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
@@ -137,8 +136,8 @@ class Metering:
     ) -> bool:
         """Count the record like `record`, but without a waiting task; return whether it began.
 
-        It does not begin, and has no effect, if it would have to wait or be refused; then call
-        `record`. After ``on_settled``, `find_answer` or `answer` returns the answer.
+        If it would have to wait or be refused, nothing happens; then call `record`. After
+        ``on_settled``, `find_answer` or `answer` returns the answer.
         """
         submission = self._prepare_at_once(policy, usage)
         if (
@@ -164,7 +163,7 @@ class Metering:
         return await self._make_answer(settled.policy, settled.submission, outcome)
 
     def admit_batch(self, org_id: OrgId) -> AbstractAsyncContextManager[BatchPlaces]:
-        """Hold places for a batch, which is read and parsed inside the block, after `begin_work`.
+        """Hold places for a batch, which is parsed inside the block, after `begin_work`.
 
         Raises `OverloadedError` if none come free.
         """
@@ -173,14 +172,14 @@ class Metering:
     def queue_batch(self, org_id: OrgId, go_on: Callable[[BatchPlaces | None], None]) -> bool:
         """Let a batch wait for places without a task; return ``False`` if it need not wait.
 
-        ``go_on`` is called with its places, or with ``None`` if none came free in time.
+        ``go_on`` gets its places, or ``None`` if none came free in time.
         """
         return self._admission.queue_batch(org_id, go_on)
 
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
     ) -> list[Recorded | Refused]:
-        """Count up to 100 records independently; answers are in the order of the records.
+        """Count up to 100 records independently; answers are in their order.
 
         Without ``places`` of `admit_batch` they are taken here; `OverloadedError` then refuses the
         whole batch.
@@ -233,7 +232,7 @@ class Metering:
         return {ModelLabel(account.label): totals[account] for account in accounts}
 
     def known_spend_usd_micros(self, account: Account) -> int | None:
-        """Return the least that an account has spent, if this process knows it."""
+        """Return a lower bound of the account's spend, if this process knows one."""
         total = self._totals.total(account)
         return None if total is None else total.cost_usd_micros
 
@@ -251,14 +250,12 @@ class Metering:
         return await self._reader.read_org(org_id, labels, day)
 
     async def read_labels_used(self, scope_key: str, day: str) -> frozenset[ModelLabel]:
-        """Return the labels that a scope has used, in or outside of its ordering."""
         accounts = await self._reader.read_accounts(day, f"{scope_key}#LABEL#")
         return frozenset(ModelLabel(account.label) for account in accounts)
 
     async def price_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission:
-        """Return the checked and priced record of a capture."""
         return await self._preparer.prepare_captured(policy, usage, authorized_at_ms)
 
     def price_captured_at_once(
@@ -292,7 +289,6 @@ class Metering:
         return await self._answer_counted(policy, request_id, outcome, receipt)
 
     def note_voided(self, sums: Mapping[Account, Counters]) -> None:
-        """Subtract a correction from this process's totals."""
         for account, counters in sums.items():
             self.live.note_counted(account.org_id)
             self._totals.count(account, counters)
@@ -310,7 +306,7 @@ class Metering:
             return error
 
     def _prepare_at_once(self, policy: Policy, usage: Usage) -> Submission | None:
-        """Return the prepared record; ``None`` if it has to wait for something or is invalid."""
+        """``None`` if it has to wait for something or is invalid."""
         try:
             return self._preparer.prepare_at_once(policy, usage)
         except PriceKeeperError:
@@ -319,10 +315,7 @@ class Metering:
     def _submit(
         self, submission: Submission, waiter: Waiter, places: BatchPlaces | None = None
     ) -> None:
-        """Submit the record with its waiter.
-
-        It uses one of ``places``, or the place that the caller took for it.
-        """
+        """Submit the record in one of ``places``, or the place that the caller took for it."""
         try:
             self._committer.submit(submission, waiter)
         except StoreError as error:
@@ -336,7 +329,7 @@ class Metering:
     def _answer_at_once(
         self, policy: Policy, submission: Submission, posted: Posted | BaseException
     ) -> Recorded | None:
-        """Return the answer to a counted record, if its total is known."""
+        """``None`` if its total is unknown."""
         if not isinstance(posted, Posted) or not posted.accepted:
             return None
         total = self._totals.total(submission.account)
@@ -366,7 +359,6 @@ class Metering:
     def _note_answer(
         self, policy: Policy, submission: Submission, posted: Posted, total: Total | None
     ) -> Recorded:
-        """Make the answer to a counted record, and note it for the metrics."""
         receipt = posted.receipt
         if posted.accepted and receipt.price_estimated:
             self.meter.estimated[receipt.model_label] += 1
@@ -425,7 +417,6 @@ class Metering:
         return Refused(body.request_id, RequestIdReusedError(body.request_id))
 
     def _note_quota_use(self, policy: Policy, account: Account, total: Total | None) -> None:
-        """Note for the metrics how much of its quota a scope has used."""
         if total is None or total is self._noted_total:  # all records of one commit have the same
             return
         self._noted_total = total
@@ -442,14 +433,12 @@ class Metering:
 
 
 class _Body(NamedTuple):
-    """What is compared with a receipt."""
-
     request_id: str
     fingerprint: bytes
 
 
 def _body(policy: Policy, usage: Usage, error: PriceKeeperError) -> _Body | None:
-    """Return the body of a refused record; ``None`` if it can't have been counted."""
+    """``None`` if it can't have been counted."""
     if isinstance(error, (StoreError, RequestIdReusedError)):
         return None
     try:

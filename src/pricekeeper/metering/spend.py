@@ -1,10 +1,9 @@
 """The spend of all accounts since the first of their month, from daily totals.
 
 The result depends on the store and the time alone, so it is the same in every process. Only recent
-days can change; the other days of the month are read once and kept as one sum.
+days can change; the month's other days are read once and kept as one sum.
 
-Bounds: `SPENDERS_MAX` scopes and labels for each of two months; further ones share one sum,
-`OTHERS`.
+Bounds: `SPENDERS_MAX` scopes and labels for each of two months; the rest share `OTHERS`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class Spender(NamedTuple):
 
 
 OTHERS: Final = Spender("", "")
-"""All spenders beyond `SPENDERS_MAX`."""
 
 PicosBySpender = dict[Spender, int]
 
@@ -67,10 +65,7 @@ class MonthSpend:
         self._closed_days: set[str] = set()
 
     async def read(self) -> Mapping[str, PicosBySpender]:
-        """Return the sums of each month that is the present one in some zone.
-
-        Reads the days that may have changed, and at first all days of these months.
-        """
+        """Return the sums of each month that is the present one in some zone."""
         now_ms = self._clock.now_ms()
         open_days = set(days_open(now_ms, now_ms))
         first_month = month_of(org_day(_ZONE_WESTERNMOST, now_ms))
@@ -122,7 +117,7 @@ class MonthSpend:
 
 
 def _cost_picos(item: Mapping[str, Any] | None) -> int | None:
-    """Return the cost of a total: 0 without an item, ``None`` if it is unreadable."""
+    """0 without an item, ``None`` if it is unreadable."""
     if item is None:
         return 0
     picos = item.get("cost_usd_picos")

@@ -29,7 +29,7 @@ from pricekeeper.storage import Item, Store
 from pricekeeper.storage.tables import DAILY_TOTAL
 
 PARTITIONS_MAX: Final = 50_000
-"""Remembered partitions; a forgotten one is entered again."""
+"""A forgotten partition is entered again."""
 
 
 class StoredTotals:
@@ -69,7 +69,6 @@ class StoredTotals:
         )
 
     async def enter_in_lists(self, facet: Facet) -> None:
-        """Make a total that is about to be written known to readers."""
         account = facet.account
         if account is not None:
             expires = day_expires_at_epoch(facet.day, self._retention_days)

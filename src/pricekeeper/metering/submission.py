@@ -36,7 +36,7 @@ class Posted(NamedTuple):
 
 
 Waiter: TypeAlias = Callable[[Posted | BaseException], None]
-"""Called once with the record's outcome or the error that prevented it. Must not raise."""
+"""Called once with the record's outcome or error. Must not raise."""
 
 
 class Submission:
@@ -67,7 +67,7 @@ class Submission:
         self.org_id = org_id
         self.request_id = request_id
         self.address = address
-        """Its place; ``None`` if the id has no time, so that it needs a receipt."""
+        """``None`` if the id has no time, so that it needs a receipt."""
         self.name = "" if address is None else address.name
         self.lanes = lanes
         self.fingerprint = fingerprint
@@ -82,7 +82,7 @@ class Submission:
         self.budget_accounts = budget_accounts
         """The budgets that it is spent from, in the write that counts it."""
         self._entry: JournalEntry | None = None
-        """The entry of the last sending."""
+        """Of the last sending."""
         self.waiting: list[Waiter] = []
         """The first submitted it; the others sent a duplicate meanwhile."""
 
@@ -92,7 +92,6 @@ class Submission:
 
     @property
     def price_estimated(self) -> bool:
-        """Whether the model's highest prices were used, because its tier has none."""
         return is_estimated(self.flags)
 
     def receipt(self, nonce: bytes, sent_at_ms: int) -> Receipt:

@@ -1,9 +1,8 @@
 """Limits the values of a tag that have totals of their own: the first ones of each day.
 
 An item for each key and day has their short hashes (``TAGVALUES#{org}#{day}`` / tag key, in
-UsageAggSharded). It is changed before a total of a new value is written, and only grows until it is
-full. So every aggregator and every later fold of the same records counts a value under the same
-heading: its own, or `OTHER`.
+UsageAggSharded). It is changed before a total of a new value is written, and only grows. So every
+aggregator and every later fold counts a value under the same heading: its own, or `OTHER`.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ OTHER: Final = "(other)"
 """All values beyond the first `VALUES_MAX`."""
 ATTEMPTS_MAX: Final = 10
 REMEMBERED_MAX: Final = 256
-"""Remembered keys and days, up to a tenth of a megabyte each."""
+"""Keys and days, up to a tenth of a megabyte each."""
 OVER_MAX: Final = 10_000
 """Reported keys and days; a forgotten one is reported again."""
 
 _HASHES, _REV = "hashes", "rev"
 _ALWAYS: Final = frozenset({"", OTHER})
-"""Values without a hash: no tag, and all further values."""
+"""Values without a hash."""
 _log = structlog.get_logger(__name__)
 
 
@@ -99,7 +98,7 @@ class TagValues:
         return limited
 
     def _choose_facet(self, facet: Facet, apart: Mapping[TagDay, frozenset[bytes]]) -> Facet | None:
-        """Return the facet to count in; ``None`` if its values can't be read."""
+        """``None`` if its values can't be read."""
         tag = facet.tag
         if tag is None or tag.value in _ALWAYS:
             return facet
@@ -149,7 +148,6 @@ def tag_values_key(org_id: str, key: str, day: str) -> Key:
 
 
 def _values_from(item: Mapping[str, Any] | None) -> list[bytes]:
-    """Decode the hashes in order of registration."""
     if item is None:
         return []
     hashes = item.get(_HASHES)

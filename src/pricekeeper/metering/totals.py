@@ -50,7 +50,6 @@ class Readings:
     unreadable: Mapping[Account, UnreadableItemError]
 
     def require_all(self) -> Mapping[Account, Total]:
-        """Return the totals; raise if one of them can't be read."""
         for error in self.unreadable.values():
             raise error
         return self.totals
@@ -116,7 +115,7 @@ class TotalsReader:
     ) -> Readings:
         """Read the totals of these accounts in one call; unreadable ones are summed from records.
 
-        With ``live``, which must have been read before, they contain everything that is in it.
+        With ``live``, which must have been read before, the totals are live.
         """
         now_ms = self._clock.now_ms()
         checkpoint, *found = await self._store.batch_get(
@@ -134,7 +133,6 @@ class TotalsReader:
         return Readings({**totals, **instead.totals}, instead.unreadable)
 
     async def sum_unreadable(self, unreadable: Mapping[Account, UnreadableItemError]) -> Readings:
-        """Sum the records of accounts whose totals can't be read, each by itself."""
         totals: dict[Account, Total] = {}
         errors: dict[Account, UnreadableItemError] = {}
         for account, error in unreadable.items():
@@ -158,8 +156,8 @@ class TotalsReader:
     async def read_org(self, org_id: OrgId, labels: Iterable[str], day: str) -> OrgTotals:
         """Read everything the organisation spent on that day, in any scope.
 
-        A record counts in one scope, so the sum of all is right also for a day on which the
-        organisation changed its quota scope.
+        A record counts in one scope, so the sum is right also for a day on which the organisation
+        changed its quota scope.
         """
         org_scope = f"ORG#{org_id}"
         wanted = [Account(org_scope, label, day) for label in labels]
@@ -168,7 +166,7 @@ class TotalsReader:
         return org_totals_of(org_scope, totals)
 
     async def _sum_records(self, account: Account) -> Counters | None:
-        """Sum all records of the account; ``None`` if there are none."""
+        """``None`` if there are none."""
         ticks = await self._journal.read_ticks(*ticks_of_day(account.day))
         postings = await self._journal.read_postings(ticks, account.org_id)
         found: Counters | None = None

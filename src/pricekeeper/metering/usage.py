@@ -27,8 +27,8 @@ RECEIPT_LIFE_SECS: Final = 48 * 3_600
 """How long a request id is remembered after it was accepted.
 
 A record is accepted until its timestamp is 24 h old, and the timestamp may be 5 min ahead. So it
-can be sent again, as new, for 24 h and 5 min. The other 23 h 55 min are margin for clocks that
-differ and slow commits. A record without a timestamp is recognised for these 48 h.
+can be sent again, as new, for 24 h and 5 min; the rest is margin for clocks that differ and slow
+commits.
 """
 TEXT_LENGTH_MAX: Final = 2048
 

@@ -67,7 +67,7 @@ from pricekeeper.ticks import region_at
 from pricekeeper.values import AppId, OrgId, new_request_id
 
 VOIDABLE_DAYS: Final = 3
-"""Days from the beginning of the record's day in UTC until the day is final."""
+"""From the beginning of the record's day in UTC until the day is final."""
 ATTEMPTS_MAX: Final = 3
 _ACTION: Final = "usage.void"
 
@@ -85,8 +85,6 @@ class Voided(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A record and its region."""
-
     record: Record
     region: str
 
@@ -152,7 +150,7 @@ class Voider:
     async def _post(
         self, org: Policy, found: _Found, by: Attribution
     ) -> tuple[Voided, Mapping[Account, Counters]]:
-        """Write the correction, the refund and the audit entry, all or nothing."""
+        """All or nothing."""
         record = found.record
         accounts = await self._open_accounts(org, record)
         now_ms, nonce = self._clock.now_ms(), self._marks.new_nonce()
@@ -208,7 +206,7 @@ class Voider:
         return Voided(record, note.correction_id, note.at_ms)
 
     async def _find(self, org: Policy, request_id: str, about_ms: int | None) -> _Found | None:
-        """Find the record of that id; a captured one is on its authorization's sheet."""
+        """A captured record is on its authorization's sheet."""
         if about_ms is not None:
             return await self._scan(org.org_id, request_id, about_ms)
         address = address_of(request_id)
@@ -244,7 +242,6 @@ def _require_refusal(cancelled: TransactionCancelledError) -> None:
 
 
 def _correction(voided: Voided, nonce: bytes) -> Record:
-    """Make the correction of a record."""
     first = voided.record.entry
     entry = msgspec.structs.replace(
         first,

@@ -1,8 +1,4 @@
-"""Model selection: which model to use now, and why (quotas, sticky fallback, override).
-
-`Selector.select` returns a `Decision` that explains itself. `pricekeeper.selection.fallback`
-decides, as pure arithmetic.
-"""
+"""Model selection: which model to use now, and why (quotas, sticky fallback, override)."""
 
 from pricekeeper.selection.decision import Decision
 from pricekeeper.selection.fallback import (

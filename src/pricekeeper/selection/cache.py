@@ -2,8 +2,7 @@
 
 A cached decision is used, counted from when its reads began,
 
-- for five seconds while the chosen quota is NORMAL: totals change once a minute, so this adds a
-  twelfth to their delay;
+- for five seconds while the chosen quota is NORMAL: totals change once a minute;
 - for one second once the quota is TIGHT or exhausted.
 
 It ends with the organisation's day, with its policy, and with an override command on this instance.
@@ -55,7 +54,7 @@ class DecisionCache:
         return decision
 
     def last(self, client: Client) -> Decision | None:
-        """The last decision, of any age, to see whether something changed."""
+        """Of any age, to see whether something changed."""
         entry = self._entries.peek(client)
         return None if entry is None else entry.decision
 

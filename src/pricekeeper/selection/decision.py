@@ -1,7 +1,6 @@
 """A decision: the choice, the model and its prices, and how long it holds.
 
-The answer to an app is made from it alone. It explains itself in words: which quota was spent, how
-much of it, and until when.
+The answer to an app is made from it alone.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class Guidance:
 
     @property
     def check_frequency(self) -> str:
-        """``PERIODIC_300S``, for an interval of 300 seconds."""
         return f"PERIODIC_{self.check_interval_secs}S"
 
 
@@ -69,7 +67,7 @@ class Decision:
         return explain(self.choice, self.resets_at)
 
     def guidance(self, now_ms: int) -> Guidance:
-        """When to ask again; no answer is kept beyond the organisation's day."""
+        """No answer is kept beyond the organisation's day."""
         calm = self.mode is QuotaStatus.NORMAL
         interval_secs = (
             self.policy.refresh_interval_normal_secs

@@ -28,13 +28,11 @@ class Reason(StrEnum):
     """Why the label is recommended."""
 
     NORMAL = "NORMAL"
-    """It is the first usable label, and has quota left."""
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
     """One before it was just found exceeded."""
     STICKY_FALLBACK = "STICKY_FALLBACK"
     """One before it was given up earlier today."""
     MANUAL_OVERRIDE = "MANUAL_OVERRIDE"
-    """An operator set it for the rest of the day."""
 
 
 class QuotaStatus(StrEnum):
@@ -52,7 +50,6 @@ class LabelRole(StrEnum):
     EXCEEDED = "EXCEEDED"
     """Its quota is spent, which was not recorded before."""
     GIVEN_UP = "GIVEN_UP"
-    """Recorded as exceeded earlier today."""
     DISABLED = "DISABLED"
     UNDEFINED = "UNDEFINED"
     NO_TEXT = "NO_TEXT"
@@ -88,7 +85,7 @@ class Comeback:
     label: ModelLabel
     quota_usd_micros: int
     is_back: bool
-    """Whether its quota was raised above that; false if it was lowered again."""
+    """False if its quota was lowered again."""
     policy_epoch: int
     """When these settings were changed. An instance with older settings records nothing, so two
     instances do not contradict each other."""
@@ -104,9 +101,9 @@ class StickyState:
     previous_label: ModelLabel
     activated_at_epoch: int
     given_up: frozenset[ModelLabel]
-    """The labels that were given up today, also those not in the order."""
+    """Also those not in the order."""
     given_up_at_usd_micros: Mapping[ModelLabel, int] = field(default_factory=dict)
-    """The quota that each of them had spent; unknown for those that `pricekeeper adopt` copied."""
+    """The quota that each had spent; unknown for those that `pricekeeper adopt` copied."""
     comebacks: Mapping[ModelLabel, Comeback] = field(default_factory=dict)
     comeback_version: int = 0
 
@@ -272,8 +269,8 @@ def _new_flip(
     exceeded = [label for label, role in role_of if role is LabelRole.EXCEEDED]
     if not exceeded:
         return None
-    # The record's index only ever grows. With one order it is the position itself. Apps with
-    # different orders count on from each other, so that no new flip is refused as an old one.
+    # The record's index only ever grows, so no new flip is refused as an old one. With one order it
+    # is the position itself. Apps with different orders count on from each other.
     index = position if state is None else max(position, state.active_index + 1)
     previous = exceeded[0] if state is None else _in_force(exceeded, state)
     given_up = frozenset[ModelLabel]() if state is None else state.given_up

@@ -50,7 +50,7 @@ from pricekeeper.values import ModelLabel
 KEPT_DAYS: Final = 35
 """How long an item outlives its day, for its history."""
 HISTORY_KEPT: Final = 50
-"""Override commands, and comebacks, in the history of one day."""
+"""Override commands, and comebacks, of one day."""
 _SECS_PER_DAY: Final = 86_400
 
 _LABEL: Final = "active_model_label"
@@ -160,8 +160,7 @@ def adopted_put(item: Mapping[str, Any], policy: Policy, ends_at_ms: int) -> Put
 def flip_update(key: Key, flip: StickyFlip, entry: activity.Flip) -> Update:
     """Record a flip, unless another instance has recorded it or a later one.
 
-    Once applied, its condition is false, so it may be sent again. A label that is given up before
-    it was used is not in the history.
+    It may be sent again. A label that is given up before it was used is not in the history.
     """
     noted = (Set(f"{_HISTORY}flip_{flip.index}", encode_event(entry)),) if is_change(entry) else ()
     return Update(

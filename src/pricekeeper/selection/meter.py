@@ -27,9 +27,9 @@ class SelectionMeter:
     flips: int = counted(_FLIPS, "made")
     flips_lost: int = counted(_FLIPS, "lost")
     flips_unknown: int = counted(_FLIPS, "unknown")
-    """Flips whose reply was lost; they were sent again."""
+    """They were sent again."""
     flips_failed: int = counted(_FLIPS, "failed")
-    """Flips that the store could not take; the decision still held."""
+    """The decision still held."""
 
     def count_decision(self, decision: Decision) -> None:
         choice = decision.choice

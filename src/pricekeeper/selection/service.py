@@ -149,8 +149,8 @@ class Selector:
         """Recommend that label until the organisation's day ends, for any quotas.
 
         On an organisation, it applies to all apps without one of their own. A label that is not in
-        the ordering raises `UnknownModelLabelError`. After a lost reply (`OutcomeUnknownError`) it
-        may be set again.
+        the ordering raises `UnknownModelLabelError`. After `OutcomeUnknownError` it may be set
+        again.
         """
         if label not in policy.model_ordering:
             raise UnknownModelLabelError(label, policy.model_ordering)
