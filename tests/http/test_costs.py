@@ -4,6 +4,7 @@ A real service counts the units that the engine reports, including those of refu
 clock does not move, so that caches stay warm on a slow machine.
 """
 
+import asyncio
 import base64
 import re
 import uuid
@@ -36,8 +37,16 @@ UP_TO = ("model selection with `force_check`", "fallback to the next model")
 """Sums read a unit for each tick that is open, and other tests have posted in some."""
 
 
+ROUND_MS = 1_000
+"""The shortest pause between two rounds of a task in the background."""
+
+
 class StillClock(SystemClock):
-    """A clock whose hands move when they are moved; who sleeps, sleeps as ever."""
+    """A clock whose hands move when they are moved.
+
+    Short sleeps are real. Long ones do not end: no round of a task in the background, which reads
+    sums or recounts, falls into a measurement on a busy machine.
+    """
 
     __slots__ = ("moved_ms",)
 
@@ -49,6 +58,11 @@ class StillClock(SystemClock):
 
     def monotonic_ms(self) -> int:
         return self.moved_ms
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        if duration_ms >= ROUND_MS:
+            await asyncio.Event().wait()
+        await super().sleep_ms(duration_ms)
 
 
 class World(NamedTuple):
