@@ -14,6 +14,7 @@ from pricekeeper.errors import (
     ContendedError,
     InvalidValueError,
     OutcomeUnknownError,
+    StoreMisconfiguredError,
     StoreUnavailableError,
 )
 from pricekeeper.limiter import Limit, Limiter
@@ -53,6 +54,27 @@ async def test_cancelling_an_acquire_under_way_gives_back_what_it_was_granted(
 
     assert daily.meter.granted == 2
     assert await left(daily, "e") == 99
+
+
+@pytest.mark.parametrize("tokens", [10, 60])
+async def test_a_caller_that_leaves_at_any_turn_leaves_no_tokens_taken(
+    hooked: Hooked, clock: ManualClock, tokens: int
+) -> None:
+    """Also if the buckets have too little for the same request once more."""
+    for turns in range(100):
+        entity, limiter = f"e{turns}", Limiter(hooked, clock=clock, limits=[DAILY])
+        task = asyncio.create_task(
+            limiter.acquire(entity, "r", {"n": tokens}, parents=[f"{entity}-org"])
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if task.done():
+            break
+        task.cancel()
+        await asyncio.wait([task])
+        await limiter.close()
+        assert await left(limiter, entity) == await left(limiter, f"{entity}-org") == 100, turns
+    assert turns > 10
 
 
 async def test_an_adjustment_may_leave_a_debt_that_is_paid_before_the_next_grant(
@@ -173,6 +195,28 @@ async def test_a_charge_whose_reply_is_lost_is_not_held(daily: Limiter, hooked: 
     assert lease.held == {"n": 10}
     await lease.release()
 
+    assert await left(daily, "e") == 100
+
+
+async def test_a_change_that_may_be_written_keeps_its_tokens_whatever_fails_next(
+    daily: Limiter, hooked: Hooked
+) -> None:
+    """Else the release would give them back once more."""
+    lease, updates = await daily.acquire("e", "r", {"n": 10}), list[str]()
+
+    async def fail_third(name: str) -> None:
+        updates.extend([name] if name == "update" else [])
+        if len(updates) == 2:  # the mark, after the charge
+            hooked.replies_to_lose = 1
+        if len(updates) == 3:
+            raise StoreMisconfiguredError("the permission was withdrawn")
+
+    hooked.before = fail_third
+    with pytest.raises(OutcomeUnknownError):
+        await lease.adjust({"n": 20})
+    hooked.before = None
+    assert await left(daily, "e") == 70
+    await daily.release("e", lease.id)
     assert await left(daily, "e") == 100
 
 

@@ -10,7 +10,12 @@ from limiter.balances import left
 from limiter.hooked import Hooked
 from limiter.simulation import InstanceClock, Weather, Wire, World, store_in
 from pricekeeper.clock import ManualClock
-from pricekeeper.errors import OverloadedError, StoreUnavailableError, UnreadableItemError
+from pricekeeper.errors import (
+    ContendedError,
+    OverloadedError,
+    StoreUnavailableError,
+    UnreadableItemError,
+)
 from pricekeeper.limiter import Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.taker import HOLD_MS, WAITING_MAX
 from pricekeeper.storage import Key, Set, Store, Update
@@ -45,6 +50,21 @@ async def test_requests_with_other_limits_are_served_on_their_own_terms(
         )
     )
     assert all(one.granted for one in outcomes)
+
+
+@pytest.mark.parametrize("tokens", [{"m": 1}, {"m": 9}, {"m": 1, "n": 1}, {"n": 1, "m": 1}])
+async def test_a_denied_request_does_not_fail_one_with_more_limits(
+    make: Callable[..., Limiter], entity: str, tokens: dict[str, int]
+) -> None:
+    """While limits change, callers that wait for a bucket have different ones."""
+    limiter = make([DAILY])
+    await limiter.acquire(entity, "r", {"n": 100})
+    denied, other = await asyncio.gather(
+        limiter.try_acquire(entity, "r", {"n": 1}),
+        limiter.try_acquire(entity, "r", tokens, limits=[DAILY, Limit.per_day("m", 5)]),
+    )
+    assert not denied.granted
+    assert other.granted == (tokens == {"m": 1})
 
 
 async def test_if_one_bucket_refuses_the_others_keep_their_tokens(
@@ -116,6 +136,27 @@ async def test_a_full_queue_refuses_one_more_and_no_other_bucket(
     hooked.before = None
     outcomes = await asyncio.gather(first, other, *waiting)
     assert not any(isinstance(one, Denial) for one in outcomes)
+
+
+async def test_the_queue_is_bounded_also_while_others_keep_winning(
+    hooked: Hooked, clock: ManualClock
+) -> None:
+    options = {"limits": [Limit.per_day("n", 10**6)], "jitter": lambda _: 0}
+    limiter = Limiter(hooked, clock=clock, **options)  # type: ignore[arg-type]
+    request, waiting = limiter.prepare("e", "r", {"n": 1}), list[asyncio.Task[object]]()
+
+    async def lose(name: str) -> None:
+        if name == "put":
+            if len(waiting) < 3 * WAITING_MAX:
+                waiting.extend(asyncio.create_task(request.take()) for _ in range(WAITING_MAX))
+            await asyncio.sleep(0)
+            raise ContendedError("others were quicker")
+
+    hooked.before = lose
+    with pytest.raises(ContendedError):
+        await request.take()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert sum(isinstance(one, OverloadedError) for one in outcomes) >= WAITING_MAX
 
 
 async def test_a_caller_that_leaves_the_queue_leaves_no_tokens_taken(

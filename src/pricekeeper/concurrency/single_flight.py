@@ -34,6 +34,11 @@ class SingleFlight(Generic[K, T]):
             flight.add_done_callback(lambda done: self._end(key, done))
         return await asyncio.shield(flight)
 
+    async def join(self, key: K) -> T | None:
+        """The result of the execution under way, ``None`` if there is none."""
+        flight = self._flights.get(key)
+        return None if flight is None else await asyncio.shield(flight)
+
     def detach(self, key: K) -> None:
         """Let the next caller start a new execution; present callers keep the old one."""
         self._flights.pop(key, None)

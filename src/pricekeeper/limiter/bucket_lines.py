@@ -50,6 +50,10 @@ class BucketLine:
         self._statuses: dict[str, LimitStatus] = {}
         """Computed once for all requests that are answered together."""
 
+    def is_under(self, limits: dict[str, Limit]) -> bool:
+        """Whether these are its limits."""
+        return self.limits is limits or self.limits == limits
+
     def take(self, tokens: Mapping[str, int]) -> None:
         taken = self.taken
         for name, count in tokens.items():

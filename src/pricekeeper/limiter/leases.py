@@ -33,6 +33,7 @@ from pricekeeper.errors import (
     NotFoundError,
     OutcomeUnknownError,
     PriceKeeperError,
+    StoreError,
     StoreUnavailableError,
     UnreadableItemError,
 )
@@ -146,11 +147,17 @@ class Leases:
         return await self._grants.run(request.identity, lambda: self._grant(request))
 
     async def undo(self, request: CheckedRequest) -> None:
-        """Release the lease of a caller that has left and does not know its id."""
-        lease = await self.grant(request)  # the one in flight, or a repetition of it
-        if isinstance(lease, Lease):
+        """Release the lease of a caller that has left and does not know its id.
+
+        It is not asked for again: its bucket may have too little for that by now.
+        """
+        outcome = await self._grants.join(request.identity)
+        if isinstance(outcome, Denial):
+            return
+        record = await self._read(request.entity, request.lease_id)
+        if record is not None:
             self._cache.meter.rolled_back += 1
-            await lease.release()
+            await self.release(record)
 
     async def adjust(
         self, record: LeaseRecord, delta: dict[str, int], change_id: str
@@ -298,7 +305,7 @@ class Leases:
                 return _Sent(found)
             except OutcomeUnknownError:
                 is_lost = True
-            except StoreUnavailableError as error:
+            except StoreError as error:
                 if not is_lost:
                     raise
                 raise OutcomeUnknownError("the lease may or may not have been written") from error

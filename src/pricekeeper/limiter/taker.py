@@ -12,8 +12,8 @@ If another process also writes to a bucket, a batch takes a **block**: up to `BL
 tokens more, at most half of those left. It serves the next requests for ``hold_ms``; the rest goes
 back.
 
-Bounds: `WAITING_MAX` requests wait for a bucket, each has `ATTEMPTS_MAX` attempts; one block of a
-bucket.
+Bounds: `WAITING_MAX` requests wait for a bucket, and as many are served, each with `ATTEMPTS_MAX`
+attempts; one block of a bucket.
 """
 
 from __future__ import annotations
@@ -220,11 +220,12 @@ class Taker:
         try:
             while left or waiting:
                 await asyncio.sleep(0)  # requests of this turn of the loop are in the same batch
-                left += waiting
-                waiting.clear()
+                while waiting and len(left) < WAITING_MAX:
+                    left.append(waiting.popleft())
                 try:
                     refused = await self._take_once(left, refused)
                 except StoreError as failure:
+                    refused = set()
                     self._fail_all(left, failure)
                 races = races + 1 if refused else 0
                 left = self._unanswered(left)
@@ -297,8 +298,19 @@ class Taker:
         errors = await self.cache.read([key for key in keys if key not in fresh or key in returned])
         now_ms, lines = self.cache.clock.now_ms(), dict[Key, BucketLine]()
         for request in self._without(lacking, errors):
-            if not self._has_room(request, lines):
-                await self._deny(request, now_ms, lines)
+            mine = self._lines_of(request, lines)
+            if not self._has_room(request, mine):
+                await self._deny(request, now_ms, mine)
+
+    def _lines_of(self, request: _Request, lines: dict[Key, BucketLine]) -> dict[Key, BucketLine]:
+        """The lines that requests before it have taken from, where they are under its limits."""
+        mine = {}
+        for key, debit in request.missing.items():
+            line = lines.get(key)
+            if line is None:
+                line = lines[key] = self._line(debit)
+            mine[key] = line if line.is_under(debit.limits) else self._line(debit)
+        return mine
 
     def _admit(self, request: _Request, lines: dict[Key, BucketLine]) -> bool:
         """Take its tokens from blocks and on the lines, if all of them have room."""
@@ -312,7 +324,7 @@ class Taker:
             line = lines.get(key)
             if line is None:
                 line = lines[key] = self._line(debit)
-            if line.limits is not debit.limits and line.limits != debit.limits:
+            if not line.is_under(debit.limits):
                 return False  # settings have changed in between: it comes next
             if not line.has_room(debit.tokens):
                 return False
@@ -325,16 +337,13 @@ class Taker:
             line.take(debit.tokens)
         return True
 
-    def _has_room(self, request: _Request, lines: dict[Key, BucketLine]) -> bool:
+    def _has_room(self, request: _Request, lines: Mapping[Key, BucketLine]) -> bool:
         """Whether the buckets have the tokens it still needs, beside the requests before it."""
-        mine = [
-            (lines.setdefault(key, self._line(debit)), debit)
-            for key, debit in request.missing.items()
-        ]
-        if not all(line.has_room(debit.tokens) for line, debit in mine):
+        missing = request.missing
+        if not all(lines[key].has_room(debit.tokens) for key, debit in missing.items()):
             return False
-        for line, debit in mine:
-            line.take(debit.tokens)
+        for key, debit in missing.items():
+            lines[key].take(debit.tokens)
         return True
 
     def _line(self, debit: Debit) -> BucketLine:
