@@ -40,7 +40,7 @@ from pricekeeper.tenants import Tenants
 from pricekeeper.tokens import Identity, KeysMeter, KeyWatcher
 
 CLOCKS_APART_MS: Final = 5_000
-"""Tolerated difference between instances."""
+"""Tolerated clock difference of instances."""
 STORE_WAIT_MS: Final = 60_000
 """How long to wait for the store."""
 

@@ -44,7 +44,6 @@ class NewsTeller:
             )
 
     def note_changed(self, org_id: str, changed: list[Authorization]) -> None:
-        """Note granted or settled authorizations."""
         news = self._feed.news_of(org_id)
         if news is None:
             return
@@ -54,7 +53,6 @@ class NewsTeller:
             news.note_authorization(pair, one.state.value, held, partial(_line, one))
 
     def note_alert(self, alert: alerts.Alert) -> None:
-        """Note a decided alert and its body."""
         if not self._feed.is_on:
             return
         finding = alert.finding

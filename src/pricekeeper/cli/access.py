@@ -299,7 +299,6 @@ async def _end_as_client(keeper: Api, session: str | None) -> None:
 
 
 def _one_client(org: str | None, app: str | None, client: str | None) -> Client:
-    """The client of ORG and APP, or --client."""
     if (org is None) == (client is None):
         raise MisusedError("give either ORG and APP or --client ID")
     if client is None:

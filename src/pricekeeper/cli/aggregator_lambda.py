@@ -1,9 +1,7 @@
 """The aggregator outside the service: for ``pricekeeper aggregate``, and as an AWS Lambda function.
 
-The handler is ``pricekeeper.cli.aggregator_lambda.handler``, with the service's settings and any
-schedule; two at once do no harm. It decides alerts, which the service delivers, and charges expired
-authorizations of dead instances at what they hold. The store stays open between events; it repeats
-a read whose connection broke while frozen.
+The handler is ``pricekeeper.cli.aggregator_lambda.handler``. Two at once do no harm. It decides
+alerts, which the service delivers, and charges expired authorizations of dead instances.
 """
 
 from __future__ import annotations
@@ -77,10 +75,7 @@ def warm_aggregator() -> WarmAggregator:
 
 
 def handler(event: object, context: object) -> dict[str, Any]:
-    """Run one aggregation, and return its report.
-
-    An incomplete run raises, for Lambda's error count; the next run tries again.
-    """
+    """Run one aggregation. An incomplete one raises for Lambda's count; the next tries again."""
     del event, context
     report = warm_aggregator().run_once()
     answer: dict[str, Any] = msgspec.to_builtins(report)

@@ -61,7 +61,6 @@ class ApplyPlan:
 
     @property
     def undeclared_names(self) -> list[str]:
-        """Undeclared clients, as on a command line."""
         return [" ".join(one.values()) for one in self.undeclared]
 
     def answer(self, status: str, outcomes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
@@ -342,7 +341,6 @@ def _comparable(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge_patch(stated: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The patch from stated to wanted settings."""
     patch: dict[str, Any] = dict.fromkeys(name for name in stated if name not in wanted)
     for name, value in wanted.items():
         there = stated.get(name)

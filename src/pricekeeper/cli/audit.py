@@ -33,7 +33,6 @@ ENTRIES_MAX: Final = 10_000
 NAMED_MAX: Final = 5
 """Organisations without entries on the screen; the JSON has all."""
 PAGES_MAX: Final = 1_000
-"""Of one list."""
 
 
 @backend_command(audit, "list")

@@ -113,7 +113,6 @@ class RemoteBackend:
         return self.admin.reader(client)
 
     def keeper(self, client: Client, *, itself: bool = False) -> Api:
-        """With the client's or its organisation's credentials."""
         from pricekeeper.client import Api  # noqa: PLC0415
 
         credentials = self._target.client

@@ -130,7 +130,6 @@ def _metrics(settings: Settings) -> Checked:
 
 
 def _disk(settings: Settings) -> Iterator[Checked]:
-    """Check the free space of each disk in use."""
     folders = {settings.data_dir}
     match settings.store:
         case SqliteLocation(path) if path != MEMORY:
@@ -272,7 +271,6 @@ def secrets_check(ages: Ages) -> Checked:
 
 
 def _stored_items(strange: StrangeItems) -> Checked:
-    """Check that all items could be read."""
     if not strange.counts:
         return Checked("stored items", "OK", "all items of clients can be read")
     text = f"{strange.counts.total()} can't be read: {'; '.join(strange.latest)}"

@@ -175,6 +175,5 @@ async def read_served_secrets(admin: Admin, orgs: list[dict[str, Any]], clock: C
 
 
 def _created_at_epoch(answer: Mapping[str, Any]) -> int | None:
-    """``None`` for a client without a secret."""
     created_at = answer.get("client_secret_created_at")
     return None if created_at is None else int(datetime.fromisoformat(created_at).timestamp())

@@ -214,7 +214,6 @@ def client_of(org: str, app: str | None) -> Client:
 
 
 def _frozen_columns(found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The column of freezes, if there are any."""
     return (FROZEN,) if any("frozen" in one for one in found) else ()
 
 
@@ -318,10 +317,7 @@ async def _change(
     read: Callable[[], Awaitable[Any]],
     patch: Callable[[Json, str], Awaitable[Any]],
 ) -> tuple[Json, Json]:
-    """Patch the settings; read again if another change came first. Returns old and new.
-
-    Budgets are replaced as a list, so another's new budget must be in it.
-    """
+    """Patch the settings; read again if another change came first: budgets are one list."""
     before, attempts = plain(await read()), 1
     while True:
         tag = settings_tag(before)

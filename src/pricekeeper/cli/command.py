@@ -1,7 +1,7 @@
 """Make a command of an async function: shared options, an event loop, and printed output.
 
 Its first parameter is a backend or a store's settings; it returns an `Output`. A dataclass
-parameter declares one option per field. A function that prints itself takes ``as_json``.
+parameter declares one option per field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def _where(spelling: str, text: str, variable: str, **more: Any) -> Any:
 
 
 def _secret_where(spelling: str, text: str, variable: str) -> Any:
-    """For a secret, also from stdin or a file."""
     return _where(spelling, f"{text}; {HOW_TO_HIDE}", variable, parser=read_secret)
 
 
@@ -82,7 +81,6 @@ class Proposal:
     picture: RenderableType
     question: str
     carry_out: Callable[[Any], Awaitable[Output]]
-    """Makes the change."""
 
 
 Command: TypeAlias = Callable[..., Awaitable[Output | Proposal]]
@@ -103,10 +101,7 @@ def backend_command(
 
 
 def proposing_command(group: typer.Typer, name: str) -> Callable[[_Command], _Command]:
-    """Register a `backend_command` that may return a `Proposal`.
-
-    ``--yes`` skips the question, and so does a stdin that is no terminal.
-    """
+    """Register a `backend_command` with a `Proposal`; ``--yes`` or a pipe confirms it."""
     return _register(group, name, _KEY_OPTIONS, open_backend, has_yes=True)
 
 
@@ -118,7 +113,10 @@ def either_command(group: typer.Typer, name: str) -> Callable[[_Command], _Comma
 def store_command(
     group: typer.Typer, name: str, *, must_name_store: bool = False
 ) -> Callable[[_Command], _Command]:
-    """Register a command on the store; ``must_name_store``: if the environment names no other."""
+    """Register a command on the store.
+
+    ``must_name_store`` refuses the default store if the environment names a service.
+    """
 
     def opening(target: Where) -> AbstractAsyncContextManager[Settings]:
         if must_name_store:
@@ -147,8 +145,6 @@ def _register(
     asks: Question | None = None,
     has_yes: bool = False,
 ) -> Callable[[_Command], _Command]:
-    """Registers a function that prints its result."""
-
     def decorate(function: _Command) -> _Command:
         own = _own_parameters(function)
         groups = {one.name: one.annotation for one in own if _grouped_options(one.annotation)}
@@ -221,10 +217,7 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 
 def show(output: Output, *, as_json: bool) -> None:
-    """Print the answer, and exit with its code.
-
-    If stdout fails, it goes to stderr, because it may be a one-time secret.
-    """
+    """Print the answer and exit; if stdout fails, on stderr: it may be a one-time secret."""
     try:
         _print(output, as_json=as_json)
     except OSError as error:
@@ -237,7 +230,6 @@ def show(output: Output, *, as_json: bool) -> None:
 
 
 def _print(output: Output, *, as_json: bool) -> None:
-    """Print on stdout and flush. Raises `OSError`."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "it is closed")
     if as_json:
@@ -262,14 +254,12 @@ def print_json(answer: Any) -> None:
 
 
 def _own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """All parameters but the first, which is no option."""
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
     return [one.replace(annotation=hints[one.name]) for one in own]
 
 
 def _grouped_options(kind: Any) -> list[inspect.Parameter]:
-    """One parameter per field of a dataclass."""
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return []
     hints = get_type_hints(kind, include_extras=True)
@@ -283,7 +273,6 @@ def _declare(
     *,
     has_yes: bool,
 ) -> None:
-    """Give Typer the signature, with the shared options."""
     parameters = [part for one in own for part in _grouped_options(one.annotation) or [one]]
     if has_yes:
         parameters += [_keyword("yes", YesOption, default=False)]

@@ -1,7 +1,7 @@
 """Read files that declare organisations and their apps.
 
-A YAML or JSON file has the fields of ``PUT /orgs/{org}``, ``org_id``, and ``apps`` by id with
-theirs. All mistakes are listed before any request; the service checks labels.
+A file has the fields of ``PUT /orgs/{org}``, ``org_id``, and ``apps`` by id. All mistakes are
+listed before any request; the service checks labels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # --help needs none of it
 FILES_MAX: Final = 10_000
 FILE_BYTES_MAX: Final = 1024 * 1024
 MISTAKES_MAX: Final = 100
-"""That are listed."""
 YAML: Final = (".yaml", ".yml")
 JSON: Final = ".json"
 

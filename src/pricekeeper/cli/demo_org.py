@@ -1,7 +1,4 @@
-"""The demo organisation of ``serve --demo``.
-
-Its secret is kept in the data folder, for its owner only: pasted commands outlive a restart.
-"""
+"""The demo organisation of ``serve --demo``, with its secret in the data folder."""
 
 from __future__ import annotations
 
@@ -38,7 +35,6 @@ DEMO_ORG: Final = OrgId("11111111-1111-4111-8111-111111111111")
 DEMO_APP: Final = AppId("assistant")
 DEMO_CLIENT: Final = Client(DEMO_ORG, DEMO_APP)
 DEMO: Final = Attribution("serve/demo", "local", "local", authority=DEPLOYMENT)
-"""In the audit trail."""
 SECRET_FILE: Final = "demo-secret"  # noqa: S105  # its name
 GRACE_HOURS: Final = 24
 
@@ -87,7 +83,7 @@ _ONE_MORE_LINE: Final = (
         f"AWS_BEARER_TOKEN_BEDROCK={_PAIR}",
     ),
 )
-"""Separate: a bearer token breaks boto3, and others redirect programs without Bedrock."""
+"""Separate lines: a bearer token breaks boto3, others redirect programs without Bedrock."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -125,7 +121,7 @@ async def prepare_demo(services: Services, url: str, console: Console) -> None:
 
 
 def _gateway_variables(settings: Settings, url: str, secret: str) -> list[tuple[str, str]]:
-    """Variables that send Bedrock clients to the gateway; docs/gateway.md lists their readers."""
+    """Variables that send Bedrock clients to the gateway, as in docs/gateway.md."""
     if settings.bedrock is None or not settings.serves_gateway:
         return []
     pair = base64.b64encode(f"{DEMO_CLIENT.client_id}:{secret}".encode()).decode()

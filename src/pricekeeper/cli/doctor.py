@@ -19,7 +19,7 @@ top = typer.Typer()
 Level: TypeAlias = Literal["OK", "WARN", "FAIL"]
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-"""Mode bits for others."""
+"""Mode bits that give others access."""
 
 _STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 

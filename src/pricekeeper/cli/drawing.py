@@ -209,7 +209,7 @@ class Column:
     heading: str
     is_number: bool
     wraps: bool
-    """Between words."""
+    """Whether its text may wrap between words."""
     least_width: int = 0
 
 
@@ -228,7 +228,6 @@ class Listing:
         self._rows.append([Text(harmless(one)) if isinstance(one, str) else one for one in cells])
 
     def add_section(self) -> None:
-        """Draw a line here."""
         self._rows.append(None)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -240,7 +239,6 @@ class Listing:
         yield from self.without_bars().stack()
 
     def without_bars(self) -> Listing:
-        """Without columns that have no text."""
         rows = [row for row in self._rows if row is not None]
         kept = [
             number

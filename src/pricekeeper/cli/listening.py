@@ -1,7 +1,4 @@
-"""Where the service listens, and whether it sees the addresses of its callers.
-
-Callers behind an unnamed proxy share its rate limits. A note tells ``doctor``.
-"""
+"""Where the service listens. Callers behind an unnamed proxy share its rate limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Operations straight on the store: the same clients, over another transport.
 
-The transport runs each use case in this process, with the deployment's authority. A service on the
-store sees a change within 30 seconds.
+Each use case runs in this process, with the deployment's authority. A service on the store sees
+changes within 30 seconds.
 """
 
 from __future__ import annotations

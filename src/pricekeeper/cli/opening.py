@@ -24,8 +24,7 @@ async def open_local_services(
 ) -> AsyncIterator[Services]:
     """Open everything that the service opens, without leaving new keys in the data folder.
 
-    A new store gets new keys and a pepper. An existing one has a service's, so keys made here go to
-    a temporary folder.
+    An existing store has a service's keys, so keys made here go to a temporary folder.
     """
     from pricekeeper.bootstrap import open_services  # noqa: PLC0415
 

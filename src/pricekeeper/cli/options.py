@@ -1,8 +1,4 @@
-"""Options and arguments of commands, and secrets that they take.
-
-Other users can read command lines, so a secret may come from stdin (``-``), a file (``@FILE``) or
-the environment.
-"""
+"""Options and arguments of commands, and secrets, which command lines show to other users."""
 
 from __future__ import annotations
 

@@ -169,7 +169,6 @@ def _price(micros: int | None) -> str:
 
 
 def _passed_over(report: RefreshReport | CheckReport) -> Iterator[Text]:
-    """Each model that was not compared, with the reason."""
     for unmatched in report.unmatched:
         yield Text(f"{unmatched.label}: {unmatched.reason}", "yellow")
     for one in report.left_alone:

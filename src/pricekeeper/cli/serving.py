@@ -149,7 +149,6 @@ def _url_of(host: str, listening: socket.socket) -> str:
 
 
 def _places(settings: Settings, url: str, watching: socket.socket | None) -> Iterator[Text]:
-    """Print each part's URL, and who may read it."""
     if settings.serves_api and is_built():
         yield Text.assemble("the dashboard: ", (f"{url}/", "bold"))
     elif settings.serves_api:
@@ -195,7 +194,6 @@ def _tell_exposure(settings: Settings, host: str, port: int, console: Console) -
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(most, FILES_MAX)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -234,7 +232,6 @@ def _run_several(
     *,
     workers: int,
 ) -> None:
-    """Run workers, which share counters in a folder."""
     folder = Path(tempfile.mkdtemp(prefix="pricekeeper-metrics-"))
     os.environ[MULTIPROCESS] = str(folder)
     listening.set_inheritable(True)
@@ -257,7 +254,6 @@ def _run_several(
 def _serve_metrics(
     settings: Settings, watched: Watched, listening: socket.socket, watching: socket.socket | None
 ) -> Iterator[None]:
-    """Serve metrics and health in a thread."""
     if watching is None:
         yield
         return

@@ -1,7 +1,7 @@
 """Settings of organisations and apps from a YAML file, flags, or both.
 
-The file has REST's fields and micro-dollars, flags have dollars. A flag replaces its field; of
-quotas, limits and budgets only the named entries; of a budget only stated fields.
+Files have micro-dollars, flags dollars. A flag replaces its field; of quotas, limits and budgets
+only the named entries, and of a budget only the stated fields.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ class AppFlags:
     ] = None
 
     def fields(self) -> dict[str, Any]:
-        """REST's fields; ``None`` without a flag."""
         return {
             "app_name": self.name,
             "model_ordering": parse_order(self.order),
@@ -142,7 +141,6 @@ class OrgFlags(AppFlags):
     )
 
     def fields(self) -> dict[str, Any]:
-        """REST's fields; ``None`` without a flag."""
         shared = super().fields()
         return {
             "org_name": shared.pop("app_name"),
@@ -180,10 +178,7 @@ class Removals:
 def settings_patch(
     before: Mapping[str, Any], given: Mapping[str, Any], removals: Removals
 ) -> dict[str, Any]:
-    """The merge patch of the flags for these settings.
-
-    If a flag changes an inherited quota or limit, the others are copied: an app's list is its own.
-    """
+    """The merge patch of the flags. A changed inherited quota or limit copies the others."""
     patch: dict[str, Any] = {name.replace("-", "_"): None for name in removals.settings or ()}
     changes = {name: value for name, value in given.items() if value is not None}
     named = {name for name in ("quotas", "rate_limits", "budgets") if getattr(removals, name)}

@@ -1,7 +1,6 @@
 """Consoles, and escapes for text from outside.
 
-Such text is never read as markup, and its control characters are escaped, so that it can't move the
-cursor or change earlier lines. Text is never cut or broken: a terminal wraps.
+Such text is never read as markup, its control characters are escaped, and it is never cut.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 PIPE_WIDTH: Final = 10_000
-"""In a pipe."""
 
 INDENT: Final = "  "
 _CONTROLS: Final = (*range(0x20), 0x7F, *range(0x80, 0xA0))

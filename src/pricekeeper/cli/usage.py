@@ -42,7 +42,7 @@ ORGS_MAX: Final = 1_000
 ORGS_DEFAULT: Final = 100
 _PAGE_MAX: Final = 100
 _EMPTY_PAGES_MAX: Final = 1_000
-"""Deleted organisations leave them."""
+"""Deleted organisations leave empty pages."""
 _DAY = ["%Y-%m-%d"]
 
 
@@ -168,7 +168,6 @@ def _day(answer: Mapping[str, Any], used: Mapping[str, float]) -> RenderableType
 
 
 def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
-    """Spend by app, if apps have their own quotas."""
     if not answer.get("apps"):
         return []
     rows = table("app", "spent", "", numbers=["spent"])
@@ -179,7 +178,6 @@ def _apps(answer: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _footer(answer: Mapping[str, Any]) -> Text:
-    """The model in use, and the numbers' age."""
     line = Text(style="dim")
     if answer["current_active_model"] is not None:
         line.append(f"now in use: {answer['current_active_model']}")
@@ -215,10 +213,7 @@ def _days(answer: Mapping[str, Any], first: date, last: date) -> RenderableType:
 
 
 async def read_overview(backend: Backend, limit: int, after: str | None) -> dict[str, Any]:
-    """Read organisations with their apps; ``next`` begins the next page.
-
-    It costs a request per organisation, and one per app with its own quotas.
-    """
+    """Read organisations with their apps; a request each, and one per app with own quotas."""
     listed, behind = await _read_orgs(backend.admin, limit, after)
     orgs = [entry for org in listed if (entry := await _read_org(backend, org)) is not None]
     return {"orgs": orgs, "next": behind}

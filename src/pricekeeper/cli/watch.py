@@ -1,7 +1,6 @@
-"""``pricekeeper watch``: an organisation's spend on a live screen.
+"""``pricekeeper watch``: an organisation's spend on a live screen, in its zone.
 
-A frame costs one request, and two per app with quotas of its own and spend today. Events are
-differences of frames. Times are in the organisation's zone.
+A frame costs one request, and two per app with quotas of its own and spend today.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ async def frames(backend: Backend, org: str, clock: Clock, every_ms: int) -> Asy
 
 
 async def _read(keeper: Api) -> dict[str, Any]:
-    """The organisation's day, and its apps' days and limits."""
     day, apps = plain(await keeper.usage(waits_for_limit=True)), {}
     for app_id in sorted(day.get("apps", ())):
         app = await exits.unless_missing(_read_app(keeper.of_app(app_id)))
@@ -170,7 +168,6 @@ EVENTS_SHOWN: Final = 8
 _BAR_WIDTHS: Final = (5, 10)
 """Narrower than `WIDE`, and wider."""
 _FRAME: Final = 6
-"""Columns around a title."""
 _MARKS: Final = {
     "flip": ("↓", "yellow"),
     "denied": ("✗", "red"),

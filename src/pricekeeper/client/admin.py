@@ -97,7 +97,7 @@ class Admin(Asking):
     async def page_orgs(
         self, *, after: str | None = None, limit: int = PAGE_MAX
     ) -> tuple[list[OrgAnswer], str | None]:
-        """Some organisations in the order of their ids, and the next ``after``, if any."""
+        """Some organisations in the order of their ids, and the next ``after``."""
         start = parse_org_id(after) if after else None
         page = await self._ask(ops.LIST_ORGS, {}, query={"limit": str(limit), "after": start})
         return page.orgs, page.get("next")

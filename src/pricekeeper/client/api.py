@@ -1,6 +1,6 @@
 """The operations of an app or organisation, on the caller's event loop.
 
-An app's request whose reply is lost is sent again: ids keep it from counting twice.
+A request whose reply is lost is sent again: ids keep it from counting twice.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
 class Api(Asking):
     """One client of the service: an app, or an organisation, which may act for its apps.
 
-    ``app_id`` names the app that an organisation acts for. ``outside_slots`` takes tokens without a
-    session, so any number of processes can share the credentials. `close` ends the session.
+    ``app_id`` names that app. ``outside_slots`` takes tokens without a session, so any number of
+    processes can share the credentials. `close` ends the session.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Api(Asking):
         request_id: str | None = None,
         **more: Unpack[UsageFields],
     ) -> UsageAnswer:
-        """Count what one call used, once: the same ``request_id`` again gets the same answer."""
+        """Count one call's usage, once: the same ``request_id`` again gets the same answer."""
         body = {
             "request_id": request_id or self.new_request_id(),
             "model_label": model_label,
@@ -129,7 +129,7 @@ class Api(Asking):
         return recorded
 
     async def record_many(self, records: Sequence[Mapping[str, Any]]) -> BatchAnswer:
-        """Count up to 100 records, each with its ``request_id``; each is judged by itself."""
+        """Count up to 100 records, each judged by itself."""
         answer = await self._report(ops.RECORD_BATCH, {"requests": list(records)})
         self._selected = None  # the answer does not contain the state of the quotas
         return answer
@@ -205,7 +205,7 @@ class Api(Asking):
         return captured
 
     async def capture_many(self, captures: Sequence[Mapping[str, Any]]) -> CapturesAnswer:
-        """Capture up to 100 calls, each with its ``authorization_id``; each is judged by itself."""
+        """Capture up to 100 calls, each judged by itself."""
         answer = await self._report(ops.CAPTURE_MANY, {"captures": list(captures)})
         self._selected = None  # the answer does not contain the state of the quotas
         return answer
@@ -236,7 +236,7 @@ class Api(Asking):
         return await self._of_client(ops.LIST_BUDGETS)
 
     async def forecast(self) -> ForecastList:
-        """Where every budget that applies will end, and when it will be spent."""
+        """Where each budget will end, and when it will be spent."""
         return await self._of_client(ops.GET_FORECAST)
 
     async def limits(self) -> LimitList:
@@ -294,7 +294,7 @@ class Api(Asking):
         return Api.over(self._transport, Client(self._client.org_id, parse_app_id(app_id)))
 
     def _note_quota(self, label: str | None, recorded: UsageAnswer) -> None:
-        """Forget the selection when a quota that it was made by becomes tight or is spent."""
+        """Forget the selection when one of its quotas becomes tight or is spent."""
         selected = self._selected
         if selected is None or label not in (None, selected.label):
             return

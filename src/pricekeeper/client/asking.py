@@ -33,7 +33,7 @@ class Asking:
         headers: Mapping[str, str] | None = None,
         waits_for_limit: bool = False,
     ) -> A:
-        """Ask for an operation. `UnavailableError` for an answer that is not the service's."""
+        """Ask for an operation. Raises `UnavailableError` if another server answered."""
         given = {name: text for name, text in (query or {}).items() if text is not None}
         request = Request(
             operation.method,

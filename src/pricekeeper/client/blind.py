@@ -1,7 +1,7 @@
 """Calls that are allowed while the service can't be reached, if the app chose that.
 
-- ``allow`` requires a known model; ``auto`` and labels are known once the service was reached.
-- ``allow-within`` also requires that the call fits into an allowance and the budgets' rest.
+- ``allow`` requires a known model.
+- ``allow-within`` also requires that the call fits into an allowance and what the budgets had left.
 
 Usage is recorded with a tag later. A call that the service itself last refused is denied.
 """
@@ -32,7 +32,7 @@ OPEN_MAX: Final = 10_000
 MODELS_MAX: Final = 256
 """Known spellings of models; then the oldest is forgotten."""
 PROMPT_TOKENS_MAX: Final = 1_000_000
-"""Most models' window, for longer or unknown prompts. The service refuses ten times a window."""
+"""Most models' window, for longer or unknown prompts."""
 LOCK_TRIES: Final = 50
 LOCK_PAUSE_MS: Final = 2
 

@@ -29,7 +29,7 @@ from pricekeeper.errors import InvalidValueError
 
 
 class ModelCall:
-    """A model call from authorization to settlement: for ``with`` and for ``async with``."""
+    """A model call from authorization to settlement."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ModelCall:
         *,
         awaits: bool,
     ) -> None:
-        """``authorize`` returns an authorization or, if it ``awaits``, an awaitable of one."""
+        """``authorize`` returns an authorization, or an awaitable if it ``awaits``."""
         self._engine = engine
         self._authorize = authorize
         self._awaits = awaits
@@ -72,7 +72,7 @@ class ModelCall:
         return self.authorization.max_output_tokens
 
     def used(self, reply: Mapping[str, Any]) -> None:
-        """Report the usage with Converse's reply, or an event of its stream; others are ignored."""
+        """Report the usage with Converse's reply or an event of its stream."""
         event = reply.get("metadata", reply)
         usage = usage_of_converse(event) if isinstance(event, Mapping) else None
         if usage is not None:
@@ -137,7 +137,6 @@ class ModelCall:
             self._report_unknown(error)
 
     def _report_unknown(self, error: BaseException | None) -> None:
-        """Note it on the caller's error, or raise ours."""
         if error is None:
             raise InvalidValueError("call", "has ended without usage: report it with call.used()")
         error.add_note(

@@ -58,7 +58,7 @@ class KeeperSettings:
     max_output_tokens: int = MAX_OUTPUT_TOKENS
     """The longest answer of a call that states none."""
     unavailable_models: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    """For ``allow``: model ids for ``auto`` and labels until the service has been reached."""
+    """For ``allow``: model ids for ``auto`` and labels before the first answer."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)

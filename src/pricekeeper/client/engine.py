@@ -1,10 +1,9 @@
 """The work of a keeper in one process, for callers on any thread or event loop.
 
 Requests run on one thread with its own event loop, and every wait has a deadline. Usage goes into
-the spool on the caller's thread, and to the service in the background.
+the spool first.
 
-If the service does not answer, the breaker opens and the chosen mode applies: ``deny``, ``allow``,
-or ``allow-within`` an allowance.
+If the service does not answer, the breaker opens and the chosen mode applies.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ class Engine:
         return self._failures > 0
 
     async def _begin(self) -> None:
-        """Create what belongs to the event loop."""
         given = self.configuration
         self.api = Api(
             given.url,
@@ -202,10 +200,7 @@ class Engine:
         input_tokens: int,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Leave a call of unknown usage charged at its maximum.
-
-        The hold stays until it expires. A blind call has no hold, so its upper bound is recorded.
-        """
+        """Charge a call of unknown usage at its maximum: by its hold, or a blind call's record."""
         if authorization.is_blind:
             most = {
                 "input_tokens": min(input_tokens, PROMPT_TOKENS_MAX),
@@ -246,7 +241,7 @@ class Engine:
         request_id: str | None = None,
         **more: Unpack[UsageFields],
     ) -> Settled | None:
-        """Count what one call used, once: the same ``request_id`` again changes nothing.
+        """Count one call's usage, once: the same ``request_id`` again changes nothing.
 
         It is spooled first. ``None`` if no answer came within the deadline: it is reported later.
         """
@@ -336,7 +331,6 @@ class Engine:
             self._teller.resume()
 
     def _fail(self) -> None:
-        """Open the breaker; probe in the background."""
         if not self.is_cut_off:
             _log.warning("the price keeper at %s does not answer", self.configuration.url)
         self._failures += 1
@@ -372,7 +366,6 @@ class Engine:
             self._note_answer()
 
     async def _keep_snapshot(self) -> None:
-        """Keep what the service allows, for an outage."""
         while True:
             try:
                 await self._learn()

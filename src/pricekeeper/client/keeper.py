@@ -1,7 +1,6 @@
 """The client of an app, for programs with and without an event loop.
 
-`PriceKeeper` may be shared by any number of threads, and used after a fork. `AsyncPriceKeeper` has
-the same methods to await. Each method is declared where it is implemented, in the engine.
+Each method is declared where it is implemented, in the engine.
 """
 
 from __future__ import annotations
@@ -245,7 +244,7 @@ async def _void(engine: Engine, authorization_id: str, *, reason: str = "") -> N
 
 
 class PriceKeeper(Keeper):
-    """The service for any thread, also after a fork. Settings: ``PRICEKEEPER_...`` variables."""
+    """The service for any thread, also after a fork. By default the environment names it."""
 
     _awaits = False
     authorize = _blocking(Engine.authorize)
@@ -316,7 +315,7 @@ _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
 def flush_keepers(url: str) -> None:
-    """Report waiting entries and read streams of all keepers of a service, within the deadline."""
+    """Report all keepers' entries to a service, after abandoned streams, within the deadline."""
     for keeper in _keepers_of(url):
         engine = keeper._engine  # noqa: SLF001 - of this module
         if engine is not None and not keeper.is_closed:

@@ -1,7 +1,7 @@
 """What is known of the service while it can't be reached, shared by an app's processes.
 
-A small file beside the spool, replaced whole, so readers need no lock; writers of the allowance
-lock another file. Without a folder, each process remembers for itself.
+The file beside the spool is replaced whole, so readers need no lock. Writers of the allowance lock
+another file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the service last said, to price and bound calls while it can't be reached.
 
-All processes of an app on one machine share the hourly `Allowance`, so a restart does not renew it.
+An app's processes share the hourly `Allowance`, so a restart does not renew it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INPUT_PRICES: Final = (
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The selected model, the labels and the budgets of an app at one time."""
+    """The model, labels and budgets of an app at one time."""
 
     label: str
     model_id: str

@@ -1,11 +1,9 @@
 """Reports that the service must still get, in a file that outlives the process.
 
-Entries are appended here first, so a killed process loses none. Each process locks its own file;
-another takes over the entries of a file without a lock. Reporting twice is harmless: the service
-counts once.
+Each process locks its own file; another takes over the entries of a file without a lock. Reporting
+twice is harmless: the service counts once.
 
-Entries that the service refuses for good go into a second file. No entry contains a secret or
-prompt text.
+Entries refused for good go into a second file. No entry contains a secret or prompt text.
 """
 
 from __future__ import annotations

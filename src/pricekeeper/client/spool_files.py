@@ -1,7 +1,6 @@
 """The files of the spool: their folder, their lines and their locks.
 
-A line is a checksum, then one entry or the numbers of reported entries. A damaged line is skipped
-and logged.
+A line is a checksum, then one entry or the numbers of reported entries. A damaged line is skipped.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ def framed(line: Line) -> bytes:
 def find_folder(configured: str | None, url: str, client_id: str) -> Path | None:
     """The folder of a client's files, created if necessary; ``None`` if there is none.
 
-    By default below the user's state folder, else the temporary folder. A folder that another user
-    could write to or replace is not used.
+    A folder that another user could write to or replace is not used.
     """
     if configured == MEMORY:
         return None

@@ -1,7 +1,7 @@
 """Reports the spool's entries to the service, in batches, in the background.
 
-A service that does not answer is asked again after pauses that double. Entries refused for good are
-set aside, and one that spoils its batch is isolated. No answer stops the reporting.
+Pauses double while the service does not answer. Entries refused for good are set aside, and one
+that spoils its batch is isolated.
 """
 
 from __future__ import annotations
@@ -104,13 +104,11 @@ class Teller:
         return self._wake.is_set()
 
     def hurry(self) -> None:
-        """Report at once, because a caller waits."""
         self._hurried = self._spool.last_number
         self._wake.set()
         self._hurry.set()
 
     def resume(self) -> None:
-        """End the pause after a failure."""
         self._resume.set()
 
     @property
@@ -128,10 +126,7 @@ class Teller:
         return expected
 
     async def flush(self) -> None:
-        """Wait until no entry is left, also of ended processes.
-
-        It does not wait for entries that the service puts off, or if it refuses our credentials.
-        """
+        """Wait until no entry is left that the service takes now, also of ended processes."""
         async with self._told:
             self._adopt_at_ms, self._is_through = 0, False
             self.hurry()
@@ -161,7 +156,6 @@ class Teller:
                 await self._pause(self._wake, LATER_MS)
 
     async def _gather(self) -> None:
-        """Gather more entries, unless a caller waits."""
         self._hurry.clear()
         waiting = self._spool.pending(BATCH_MAX)
         if 0 < len(waiting) < BATCH_MAX and all(one.number > self._hurried for one in waiting):
@@ -325,7 +319,7 @@ def _model_of(entry: SpoolEntry) -> str:
 
 
 def _is_of_the_service(error: ServiceError) -> bool:
-    """Whether the service answered, not a proxy. Too large is final from either."""
+    """Whether the service answered, not a proxy. "Too large" is final from either."""
     is_foreign = error.code.startswith("HTTP_")
     return not is_foreign or error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 

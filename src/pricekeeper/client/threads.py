@@ -27,11 +27,10 @@ class _ProcessLoop(asyncio.SelectorEventLoop):
     """An event loop that belongs to one process and works until its very end.
 
     A forked child shares the epoll instance. In the child the loop counts as closed: freeing the
-    parent's connections there would remove them from that instance, and the parent would wait
-    forever.
+    parent's connections there would remove them, and the parent would wait forever.
 
-    After Python has closed all thread pools, ``atexit`` handlers still report a program's last
-    usage. So blocking work then runs on the loop's own thread.
+    After Python has closed all thread pools, ``atexit`` handlers still report usage. So blocking
+    work then runs on the loop's own thread.
     """
 
     def __init__(self) -> None:

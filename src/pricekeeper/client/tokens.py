@@ -1,8 +1,7 @@
 """An app's access tokens: fetched by the first request, renewed before they expire.
 
-Simultaneous requests share one login and its failure. A refused login is not repeated at once; one
-that the service puts off waits as long as it says. The session ends with the client, so restarts do
-not push out siblings.
+Simultaneous requests share one login and its failure. The session ends with the client, so restarts
+do not push out siblings.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ PUT_OFF_MAX: Final = 10
 REFUSED_MS: Final = 1_000
 """How long a refused login's error is repeated."""
 UNPROVEN_MS: Final = 10_000
-"""A 429 makes a token doubtful that was last accepted longer ago."""
+"""A 429 makes a token doubtful if it was last accepted longer ago than this."""
 DOUBT_EVERY_MS: Final = 60_000
 
 
@@ -90,7 +89,7 @@ class Tokens(Authorisation):
     async def doubt(self, limited: Mapping[str, str]) -> bool:
         """Forget the token if a 429 may hide that it is refused; at most once a minute.
 
-        A service that has refused too many tokens of an address may answer 429 instead of 401.
+        After too many refused tokens of an address, the service may answer 429 instead of 401.
         """
         now_ms = self._clock.monotonic_ms()
         if not self._is_current(limited) or now_ms - self._accepted_at_ms < UNPROVEN_MS:

@@ -1,7 +1,4 @@
-"""How requests reach the service: the port, and its implementation over HTTP.
-
-A request is repeated only if that is harmless (``repeatable``), or if it was surely not applied.
-"""
+"""How requests reach the service. One is repeated only if harmless or surely not applied."""
 
 from __future__ import annotations
 
@@ -157,7 +154,6 @@ class Wire:
             self._session = None
 
     def _pool(self) -> aiohttp.ClientSession:
-        """The pool, opened on the first request's loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=self._timeout,

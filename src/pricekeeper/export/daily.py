@@ -1,10 +1,8 @@
 """Exports every day once it can no longer change, while the service runs.
 
-One instance holds a lease; two that overlap write the same bytes. One item of Config has the last
-exported day, and what to keep until it is exported.
-
-A row expires `RETENTION_RANGE` days after its day or later; `metering.items` adds two days. So rows
-of unexported days are kept by keeping all that expire after a moment.
+One instance holds a lease; two that overlap write the same bytes. A row expires `RETENTION_RANGE`
+days after its day or later, so unexported days are kept by keeping all rows that expire after a
+moment.
 """
 
 from __future__ import annotations
@@ -110,7 +108,6 @@ class DailyExports:
         return day_after(last)
 
     async def _find_oldest_day(self, now_ms: int) -> str:
-        """The first day with usage in the store."""
         oldest_ms = now_ms - self._settings.retention_days * MS_PER_DAY
         first = msgspec.structs.replace(ticks_query(0, tick_of(now_ms)), limit=1)
         for tick in ticks_from((await self._store.query(first)).items):

@@ -1,8 +1,7 @@
 """Sorts rows and writes them to a file of the scratch folder, in one of two formats.
 
-Runs of `RUN_LINES` lines are sorted in memory and `RUNS_MAX` files merged, so memory and open files
-are bounded. gzip headers have no name and time, so equal rows give equal bytes. Parquet needs the
-extra pyarrow.
+Runs of `RUN_LINES` lines are sorted in memory and `RUNS_MAX` files merged, so both are bounded.
+gzip headers have no name and time, so equal rows give equal bytes.
 """
 
 from __future__ import annotations
@@ -137,7 +136,6 @@ class SortedLines:
 
     @property
     def is_full(self) -> bool:
-        """Whether `spill` is due."""
         return len(self._run) >= self._run_lines
 
     def spill(self) -> None:

@@ -1,7 +1,6 @@
 """Exports to a folder: files are written aside, synced, and renamed into place.
 
-Unfinished files are in a locked scratch folder inside the destination. A dead process's lock ends,
-and the next export removes its folder.
+Unfinished files are in a locked scratch folder; the next export removes a dead process's.
 """
 
 from __future__ import annotations

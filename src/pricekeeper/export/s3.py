@@ -66,7 +66,6 @@ class S3Destination:
         await self._put(path, content, sha256(content).hexdigest())
 
     async def read(self, path: str) -> bytes | None:
-        """``None`` if it does not exist."""
         return await self._call("get_object", path, lambda reply: bytes(reply["Body"].read()))
 
     async def has(self, file: FileEntry) -> bool:

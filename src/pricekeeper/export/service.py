@@ -1,10 +1,8 @@
 """Exports a day: the records and totals of each organisation, then the manifest.
 
 One organisation at a time, with at most `files.RUN_LINES` records in memory. A note marks each
-finished one: after a crash its files are kept if their hashes fit. The manifest replaces the notes.
-
-First, one pass over the ticks' markers finds where to read: eight bytes for each region of each
-organisation.
+finished one: after a crash its files are kept if their hashes fit. First, one pass over the ticks'
+markers finds where to read.
 """
 
 from __future__ import annotations
@@ -83,7 +81,6 @@ class ExportPlan:
 
     @property
     def org_ids(self) -> list[str]:
-        """Organisations that may have usage that day."""
         return sorted({*self.regions, *self.accounts})
 
 

@@ -105,10 +105,9 @@ API_LIMITS_PER_MINUTE: Final[Mapping[str, int]] = {
 }
 """Requests a minute for each client or key; ``failures`` counts wrong credentials by address.
 
-A client may have a hundred sessions, which log in, refresh or end at one moment. From ``usage`` on
-each process counts, and no honest client meets the limit. ``usage`` is a fifth more than the
-promised 5,000 a second for one organisation; ``batch`` is 10,000 records a second. A record that
-meets its limit is sent again by its client.
+A client's hundred sessions may log in or end at one moment. From ``usage`` on each process counts:
+``usage`` is a fifth more than the promised 5,000 a second for one organisation, ``batch`` 10,000
+records a second. A record over its limit is sent again by its client.
 """
 
 
@@ -145,7 +144,6 @@ class Settings:
     retention_days: int = RETENTION_DAYS_DEFAULT
     audit_retention_days: int = AUDIT_RETENTION_DAYS_DEFAULT
     export_to: ExportLocation | None = None
-    """Of the daily export."""
     exports_before_delete: bool = False
     s3_endpoint: str | None = None
     bedrock: BedrockLocation | None = None
@@ -252,7 +250,6 @@ def _metrics_token(text: str | None) -> str | None:
 
 
 def _settings_file(path: str | None) -> dict[str, str]:
-    """Parse ``NAME=value`` lines, blank lines and ``#`` comments."""
     if not path:
         return {}
     try:
@@ -309,7 +306,6 @@ def _networks(setting: str, text: str) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def _topics(text: str) -> frozenset[str]:
-    """Parse comma-separated ARNs; SNS checks the rest."""
     topics = frozenset(one.strip() for one in text.split(",") if one.strip())
     for one in sorted(topics):
         if not one.startswith("arn:aws") or ":sns:" not in one:

@@ -1,7 +1,6 @@
 """The stand-in's ASGI application: it finds the operation, bills the call and answers.
 
-Plain ASGI is cheap enough for benches. A call runs to its end even if its caller leaves. Signatures
-are not checked, and bodies are not logged.
+A call runs to its end even if its caller leaves. Signatures are not checked.
 """
 
 from __future__ import annotations

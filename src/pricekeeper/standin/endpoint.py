@@ -63,8 +63,7 @@ class ModelApi(ABC):
     is_free = False
 
     @abstractmethod
-    def read(self, request: ModelRequest) -> ReadRequest:
-        """Raises `AwsFault` for an invalid request."""
+    def read(self, request: ModelRequest) -> ReadRequest: ...
 
     @abstractmethod
     def reply(self, turn: Turn) -> ModelReply: ...
@@ -73,7 +72,6 @@ class ModelApi(ABC):
         raise NotImplementedError(f"{self.name} is no stream: {turn}")
 
     def failure(self) -> bytes:
-        """The frame that breaks off a stream."""
         body = exception_body("ModelStreamErrorException", BROKE_OFF)
         return exception_frame("modelStreamErrorException", body)
 

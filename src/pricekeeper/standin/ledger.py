@@ -1,7 +1,7 @@
 """The bill: one entry for each attempt that ran the model.
 
-An entry is made with the full cost when the model starts: Bedrock bills even if the caller leaves.
-A refusal is an attempt only. Sums stay exact when entries are dropped.
+An entry has the full cost when the model starts: Bedrock bills even if the caller leaves. Sums stay
+exact when entries are dropped.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ class Ledger:
 
     @property
     def attempts(self) -> dict[str, int]:
-        """Calls by operation, refused or not."""
         with self._changed:
             return dict(self._attempts)
 
@@ -117,7 +116,6 @@ class Ledger:
             self._changed.notify_all()
 
     def note_hang_up(self, entry_id: str) -> None:
-        """Note that a billed caller left early."""
         with self._changed:
             entry = self._entries.get(entry_id)
             if entry is not None:

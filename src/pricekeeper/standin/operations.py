@@ -96,7 +96,6 @@ def _delta(text: str) -> dict[str, Any]:
 
 
 def _turn_metadata(turn: Turn) -> dict[str, Any]:
-    """The end of an answer or stream."""
     known = {"usage": _usage(turn)} if turn.reports_usage else {}
     return {
         **known,
@@ -200,7 +199,6 @@ def _text(header: bytes | None) -> str | None:
 
 
 def _metadata_in(header: bytes | None) -> dict[str, str]:
-    """The pairs in a header, as JSON."""
     if header is None:
         return {}
     try:

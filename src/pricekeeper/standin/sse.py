@@ -1,7 +1,4 @@
-"""Server-sent events, and the APIs of OpenAI and Anthropic, with their errors.
-
-Bodies are their families', with the model's id inside.
-"""
+"""Server-sent events, and the APIs of OpenAI and Anthropic, with their errors."""
 
 from __future__ import annotations
 

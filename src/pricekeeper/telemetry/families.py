@@ -1,7 +1,6 @@
 """Metric families, declared where they are counted, and histograms.
 
-A meter is a dataclass of numbers; its `counted` fields name their family. Code counts by addition;
-the export reads with `read_samples`.
+A meter is a dataclass of numbers; its `counted` fields name their family.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _SECRET: Final = re.compile(
     rb"|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}"  # our secrets and one-time tokens
     rb"|(?i:\b(?:bearer|basic)\s++)[A-Za-z0-9+/=._~-]{8,}"  # what a header carries
 )
-"""Linear for any line: after unbounded repetition nothing can fail, unless it is possessive."""
+"""The search is linear: nothing after unbounded repetition can fail, unless it is possessive."""
 _OURS: Final = re.compile(rb"eyJ[A-Za-z0-9_.-]{8,}|\bpk[a-z]{1,3}_[A-Za-z0-9_-]{16,}")
 _SIGNS: Final = (b"eyj", b"pk", b"bearer", b"basic")
 """Every secret contains one, in lower case; other lines are not searched."""
@@ -138,7 +138,7 @@ def _serialise(event: Any, **_: Any) -> bytes:
 
 @contextmanager
 def log_change(action: str, target: str, by: Attribution) -> Iterator[None]:
-    """Log the change that the block makes; the record of it is its entry in the audit trail.
+    """Log the change that the block makes; the audit trail is the record of it.
 
     Outcome ``unknown``: the store's reply was lost or the caller cancelled; ``failed``: the store
     could not do it. A refused change is not logged.

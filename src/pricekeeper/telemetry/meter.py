@@ -41,7 +41,6 @@ class StoreMeter:
     commit_sizes: Sizes = counted(_COMMITS, factory=Sizes)
     """Operations per durable commit, which SQLite shares."""
     swept: int = counted(_SWEPT)
-    """Expired items removed."""
 
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]

@@ -30,7 +30,6 @@ class MovableClock:
         return self._system.monotonic_ms() + self._moved_ms
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep that long on this clock."""
         until_ms = self.monotonic_ms() + duration_ms
         while (left_ms := until_ms - self.monotonic_ms()) > 0:  # noqa: ASYNC110 - any thread moves it
             await asyncio.sleep(min(PAUSE_SECS, left_ms / 1000))

@@ -1,7 +1,4 @@
-"""``pricekeeper demo``: a company's day in 22 seconds, through the real service.
-
-Only the clock is simulated. A real socket and a SQLite file serve this process.
-"""
+"""``pricekeeper demo``: a company's day in 22 seconds, through the real service."""
 
 from __future__ import annotations
 

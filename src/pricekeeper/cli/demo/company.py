@@ -1,7 +1,4 @@
-"""The company's apps: they select models, wait, call and report through the client and HTTP.
-
-Staged: many long jobs at once, more processes than sessions, and lost replies.
-"""
+"""The company's apps: they select models, wait, call and report through the client and HTTP."""
 
 from __future__ import annotations
 
@@ -150,7 +147,6 @@ class Company:
         return found
 
     async def _make(self, call: Planned) -> None:
-        """Select a model, take a lease, call, report."""
         try:
             keeper, app = self._pods[call.app_id].next(), self.board.apps[call.app_id]
             model = await keeper.select()
@@ -253,7 +249,6 @@ class Company:
         await self.clock.sleep_ms(at_ms - self.clock.now_ms())
 
     async def _differences(self) -> list[Mismatch]:
-        """Differences in apps and the whole organisation."""
         found: list[Mismatch] = []
         for day in sorted({day for _, day, _ in self.ledger.sums}):
             on = datetime.fromisoformat(day).date()

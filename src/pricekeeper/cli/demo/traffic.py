@@ -1,7 +1,6 @@
 """The company's traffic and quotas, made from a seed, and the sums that the service must count.
 
-Quotas follow from the traffic, so models run out at the same hours. Costs come from the deployment
-file and must be equal to the micro-dollar.
+Quotas follow from the traffic, costs from the deployment file, equal to the micro-dollar.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Persona:
     name: str
     share_pct: int
     hours: Mapping[int, int]
-    """Weight by hour."""
     input_tokens: tuple[int, int]
     output_tokens: tuple[int, int]
     order: tuple[str, ...]
@@ -184,7 +182,6 @@ class Sums(Counter[str]):
 
     @property
     def cost_usd_micros(self) -> int:
-        """Whole micro-dollars of the exact sum."""
         return split_micros(self["cost_usd_picos"])[0]
 
     def answer(self) -> dict[str, int]:
@@ -210,7 +207,6 @@ class DemoLedger:
         self.sums: defaultdict[tuple[str, str, str], Sums] = defaultdict(Sums)
 
     def add(self, call: Planned, day: str, label: str) -> Sums:
-        """Add a call, and return its sums."""
         sums = self.sums[call.app_id, day, label]
         cost = cost_usd_picos(call, self.catalogue.model(label).default_pricing)
         sums["requests"] += 1
@@ -220,7 +216,6 @@ class DemoLedger:
         return sums
 
     def whole(self) -> Sums:
-        """The sums of all that was sent."""
         whole = Sums()
         for sums in self.sums.values():
             whole.update(sums)

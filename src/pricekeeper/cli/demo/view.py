@@ -34,7 +34,6 @@ PLAIN_EVERY_HOURS: Final = 3
 
 
 EXPECTED: Final = ("flip", "denied", "granted", "evicted", "duplicate", "midnight")
-"""Of every day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,6 @@ async def shown(console: Console | None, board: Board, clock: FastClock) -> Asyn
 
 
 async def _follow(console: Console, board: Board, clock: FastClock) -> None:
-    """Show the board until cancelled; as lines if narrow."""
     on_screen = console.is_terminal and console.width >= PANEL_WIDTH
     events_shown = hours_shown = 0
 
@@ -194,7 +192,6 @@ class Board:
     """By kind, shown or not."""
 
     def note(self, at_ms: int, app_id: str, kind: str, text: str, *, tell: bool = True) -> None:
-        """Count an event; show it if ``tell``."""
         self.counts[kind] += 1
         if tell:
             self.events.append(Event(_local(at_ms), app_id, kind, text))

@@ -1,8 +1,7 @@
 """Streams of aiobotocore, metered to their end even if the caller abandons them.
 
 A task of the connection's loop reads them, even after the client is closed. A loop that ends
-cancels the task, which reads at most as long as `Keeper.close` waits; after that the hold stays
-charged.
+cancels it; what `Keeper.close` can't wait for stays charged.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class ClientStreams:
         self._is_watching = False
 
     def add(self, raw: MeteredAsyncRaw, client: Any) -> None:
-        """Add a stream, which outlives its client."""
         self._open.add(raw)
         if self._is_watching or client is None:
             return
@@ -105,7 +103,7 @@ class MeteredAsyncRaw(MeteredResponse):
             raise aiohttp.ClientConnectionError("the client was closed before the stream's end")
 
     def leave(self) -> None:
-        """Abandon the stream of a closed client: the caller gets an error, not an end."""
+        """Abandon a closed client's stream: the caller gets an error, not an end."""
         self._is_left = self._abandon.alive
         self._abandon()
 
@@ -142,7 +140,7 @@ def meter_async_stream(
 
 
 def wait_for_tasks(secs: float) -> None:
-    """Wait until running loops have read all abandoned streams. Not on a loop's thread."""
+    """Wait until running loops have read all abandoned streams; it blocks its thread."""
     wait_until(lambda: not _is_reading(), secs)
 
 

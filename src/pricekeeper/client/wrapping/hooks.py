@@ -1,11 +1,8 @@
 """Handlers of botocore's events, for blocking and for awaiting clients.
 
-Events: ``before-call``; for each attempt ``request-created`` (before and after signing) and
-``response-received``; then ``after-call`` or ``after-call-error``. The call is authorized in
-``before-call``, where an error sends nothing.
-
-A handler is a generator that yields what to wait for; the two kinds of hooks differ in how they
-wait.
+``before-call`` authorizes: an error there sends nothing. Each attempt has ``request-created``
+(before and after signing) and ``response-received``; then ``after-call`` or ``after-call-error``. A
+handler is a generator that yields what to wait for.
 
 A denial is an exception of the AWS client and a `ServiceError`: spent budgets are
 ``ServiceQuotaExceededException``, rate limits ``ThrottlingException``, a freeze

@@ -1,8 +1,7 @@
 """One call of a wrapped client, from its authorization to its settlement.
 
-An attempt that Bedrock refused is free; the next one uses the same authorization. An attempt whose
-answer was lost may be billed: its hold stays, and the next one needs its own. A call that ends
-early counts as billed if an attempt was sent that is not known to be free.
+An attempt that Bedrock refused is free; the next one uses the same authorization. An attempt
+without an answer may be billed: its hold stays, and the next one needs its own.
 """
 
 from __future__ import annotations

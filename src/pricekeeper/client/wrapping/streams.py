@@ -1,7 +1,7 @@
 """Streams of botocore, metered to their end even if the caller abandons them.
 
-`MeteredRaw` copies the bytes to `StreamUsage`. Bedrock bills a stream to its end, so a background
-thread reads the rest. Beyond the bounds, its hold stays charged.
+Bedrock bills a stream to its end, so a background thread reads the rest, within bounds. Beyond
+them, the hold stays charged.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ def wrap(
 ) -> T:
     """Meter every model call of a client, or of a session's later clients; returns ``target``.
 
-    It takes ``bedrock-runtime`` clients and sessions of boto3, botocore, aiobotocore or aioboto3. A
-    client of the service's own gateway is left unchanged. Without a ``keeper``, the environment
-    names the service. Other arguments apply to each call, as in `authorize`.
+    It takes ``bedrock-runtime`` clients and sessions of boto3, botocore, aiobotocore or aioboto3,
+    but leaves a client of our gateway unchanged. Without a ``keeper``, the environment names the
+    service. Other arguments are as in `authorize`.
     """
     check_tags(tags or {})
     options = Options(fallback, allow_lower_max_output, min_output_tokens, hold_secs, tags)
@@ -67,13 +67,12 @@ def _wrap_client(client: Any, keeper: Keeper | None, options: Options) -> None:
 
 
 def _is_of_gateway(client: Any, keeper: Keeper) -> bool:
-    """Whether the gateway counts the calls already."""
+    """Whether the service's gateway already counts the calls."""
     service = keeper.configuration.url.rstrip("/")
     return str(client.meta.endpoint_url).startswith(f"{service}/")
 
 
 def _wrap_session(session: Any, keeper: Keeper | None, options: Options) -> None:
-    """Wrap the `SERVICE` clients that the session will create."""
     inner = getattr(session, "_session", session)  # boto3's holds botocore's
     if not hasattr(inner, "get_component"):
         raise InvalidValueError("target", "must be a client or a session of boto3 or aiobotocore")

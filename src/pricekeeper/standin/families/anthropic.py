@@ -10,7 +10,7 @@ from pricekeeper.standin.refusals import AwsFault
 from pricekeeper.standin.turn import Turn
 
 _STOP_REASONS: Final = {"content_filtered": "refusal", "guardrail_intervened": "refusal"}
-"""Others have Converse's name."""
+"""Stop reasons whose name differs from Converse's."""
 
 
 def read(body: Body) -> ReadRequest:

@@ -17,8 +17,6 @@ _VECTOR: Final = [0.25, -0.5]
 
 
 def _reader(required: str, *others: str) -> Callable[[Body], ReadRequest]:
-    """A reader with one required member and optional ones."""
-
     def read(body: Body) -> ReadRequest:
         if required not in body:
             raise AwsFault("ValidationException", f"required key [{required}] not found")
