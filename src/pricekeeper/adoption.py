@@ -70,7 +70,6 @@ class Adopter:
         retention_days: int,
         labels: Sequence[str],
     ) -> None:
-        """``labels`` are those of the deployment; other usage is not copied."""
         self._source = source
         self._store = store
         self._clock = clock

@@ -19,7 +19,6 @@ class Role(StrEnum):
     OPERATOR = "OPERATOR"
     """Also overrides, freezes, revokes, rotates, resets and voids."""
     ADMIN = "ADMIN"
-    """Also provisions, and manages keys."""
 
     def includes(self, needed: Role) -> bool:
         return _ORDER.index(self) >= _ORDER.index(needed)
@@ -48,7 +47,6 @@ class Coverage:
         return self.org_ids is None or org_id in self.org_ids
 
     def includes(self, other: Coverage) -> bool:
-        """Whether this covers the other, now and later."""
         if self.org_ids is None:
             return True
         return other.org_ids is not None and other.org_ids <= self.org_ids

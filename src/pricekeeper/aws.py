@@ -75,7 +75,6 @@ class AwsClient:
         endpoint: str | None = None,
         s3: Any = None,
     ) -> None:
-        """``s3`` holds botocore's options for S3."""
         self._service = service
         self._clock = clock
         self._attempts_max = attempts_max

@@ -31,9 +31,7 @@ ANCHOR_MS: Final = 60 * 60_000
 class Clock(Protocol):
     """The time, as components see it."""
 
-    def now_ms(self) -> int:
-        """Wall time, milliseconds since the epoch."""
-        ...
+    def now_ms(self) -> int: ...
 
     def monotonic_ms(self) -> int: ...
 
@@ -171,14 +169,12 @@ class TrustedClock:
         self._read_steady = clock.monotonic_ms
         self._read_ns = _readers_ns(clock)
         self.monotonic_ms: Callable[[], int] = clock.monotonic_ms
-        """Not wrapped, because every request reads it."""
         self._uses_store_date = uses_store_date
         self._on_change = on_change
         self._lock = threading.RLock()
         self._window_ns = _NO_WINDOW
         """The range of differences that needs no second look, and until when."""
         self._believed_ms: int | None = None
-        """The difference to use in doubt."""
         self._evidence = Evidence()
         self._store_agreed = False
         self._deleted_until_ms = 0
@@ -212,7 +208,6 @@ class TrustedClock:
         return 0 if self._doubt is None else self._read_wall() - now_ms
 
     def note_store_date(self, date_ms: int) -> None:
-        """Record the present time of the store's own clock."""
         if not self._uses_store_date:
             return
         with self._lock:

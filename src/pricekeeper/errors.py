@@ -237,7 +237,6 @@ class Violation:
     available: int
     retry_after_ms: int | None
     scope: str | None = None
-    """The bucket's owner: ``APP`` or ``ORG`` in the service."""
 
     @property
     def never(self) -> bool:

@@ -75,7 +75,6 @@ async def _read_file(setting: str, path: Path) -> str:
 
 
 async def _read_from_aws(setting: str, secret: AwsSecret, client: AwsClient) -> str:
-    """Read the version AWSCURRENT."""
     try:
         async with asyncio.timeout(AWS_READ_SECS):
             return await client.call("get_secret_value", _text_of, SecretId=secret.secret_id)

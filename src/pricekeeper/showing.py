@@ -9,7 +9,6 @@ from typing import Final
 MICROS_PER_CENT: Final = 10_000
 MICROS_PER_USD: Final = 1_000_000
 LAST_EPOCH: Final = 253_402_300_799
-"""The end of 9999, the last moment in RFC 3339."""
 
 
 def usd(micros: int) -> str:

@@ -29,7 +29,6 @@ _NEEDS_ESCAPE: Final = re.compile(r"[^A-Za-z0-9_.~/-]")
 _TERMINATOR: Final = "aws4_request"
 _REMEMBERED_MAX: Final = 1_024
 _REMEMBERED_LENGTH_MAX: Final = 1_024
-"""Longer texts are not cached: a bound in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

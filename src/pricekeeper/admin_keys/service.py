@@ -212,7 +212,6 @@ class AdminKeys:
         return PresentedKey(stored.key, is_valid=True)
 
     def _match(self, stored: StoredKey | None, key_id: str, text: str) -> str | None:
-        """The attribute whose hash matches. Always compares two, so that timing shows nothing."""
         matched = None
         hashes = (None, None) if stored is None else (stored.previous_hash, stored.hash)
         for attribute, hashed in zip((items.PREVIOUS_HASH, items.HASH), hashes, strict=True):

@@ -18,7 +18,6 @@ from pricekeeper.authority import Attribution
 from pricekeeper.values import OrgId
 
 DEPLOYMENT: Final = "DEPLOYMENT"
-"""The chain of changes that concern no single organisation."""
 SIDE_BYTES_MAX: Final = 8 * 1024
 """The limit of ``before`` and of ``after`` as JSON; both fit into an item."""
 _ORG_PREFIX: Final = "ORG#"
@@ -52,7 +51,6 @@ class TrailEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seq: int
     previous: str
     previous_expires_at_epoch: int
-    """When the entry before may be gone; 0 for the first."""
     at_ms: int
     actor: str
     address: str

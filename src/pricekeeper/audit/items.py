@@ -185,7 +185,6 @@ def timeline_query(
 
 
 def _ids_from(at_ms: int) -> str:
-    """A text between the ids of that moment and all earlier ones."""
     digits = f"{at_ms:012x}"
     return f"{digits[:8]}-{digits[8:]}"
 

@@ -99,7 +99,6 @@ class TrailReader:
         *,
         covered: Collection[OrgId] | None = None,
     ) -> EntryPage:
-        """List the entries of all chains, or of those of the covered organisations."""
         chains = None if covered is None else {chain_of(org_id) for org_id in covered}
         behind = "" if after is None else after.id
         found, looked_at = list[ListedEntry](), 0

@@ -182,7 +182,6 @@ class TrailVerifier:
             yield some
 
     def _verify_entry(self, item: Item, head: Head, report: ChainReport) -> None:
-        """Verify one entry, and its link to the one before."""
         seq, digest = items.seq_of(item), hash_of(_body(item))
         entry = readable(items.entry_from, item)
         if seq is None:
@@ -221,7 +220,6 @@ class TrailVerifier:
                 report.add(entry.seq, "is not in the list of all changes")
 
     async def _verify_timeline(self, reports: dict[str, ChainReport], only: str | None) -> None:
-        """Verify that the timeline's entries exist, also of a removed chain."""
         query = items.timeline_query(0, END_MS, limit=_QUERY_MAX)
         async for item in query_items(self._store, query):
             listed = readable(items.listed_from, item)

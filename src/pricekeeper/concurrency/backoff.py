@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _DOUBLINGS_MAX = 62
-"""Keeps the number small."""
 
 
 class Backoff(NamedTuple):

@@ -44,7 +44,6 @@ class BoundedCache(Generic[K, V]):
         return key in self._entries
 
     def __iter__(self) -> Iterator[K]:
-        """The keys, least recently used first."""
         return iter(self._entries)
 
     def __len__(self) -> int:
@@ -82,7 +81,6 @@ class ReadCache(Generic[K, V]):
         return self.changes, self._monotonic_ms() + self._age_ms_max
 
     def keep(self, key: K, value: V, reading: Reading) -> None:
-        """Cache the value, unless something was changed here since its read began."""
         changes, expires_ms = reading
         if changes == self.changes:
             self._entries.put(key, (expires_ms, value))

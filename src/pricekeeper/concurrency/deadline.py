@@ -19,7 +19,6 @@ from pricekeeper.errors import DeadlineExceededError
 
 DEADLINES: Final = "deadlines"
 TICK_SECS: Final = 0.05
-"""The most by which a deadline can be late."""
 
 
 class Expiring(Protocol):
@@ -61,7 +60,6 @@ class Deadlines:
         return due, tick
 
     def remove(self, deadline: Expiring, due: float, tick: int) -> float:
-        """Remove a deadline; returns the seconds left."""
         noted = self._due.get(tick)
         if noted is not None:
             noted.discard(deadline)

@@ -115,7 +115,6 @@ class FairSlots:
             raise
 
     def release(self) -> None:
-        """Give the slot to the next in line, or free it."""
         while self._waiting:
             admitted = self._waiting.pop()
             if not admitted.done():  # else it was cancelled while it waited
@@ -131,7 +130,6 @@ class FairLine:
         self._slots = FairSlots(slots_max)
         self._shares = Shares(places_max)
         self.length = 0
-        """Callers that wait or run."""
 
     @asynccontextmanager
     async def turn(self, org_id: str) -> AsyncIterator[None]:
@@ -202,7 +200,6 @@ class Places:
             self._waiting_shares.give_back(org_id, 1, client_id)
 
     def give_back(self, org_id: str, client_id: str, count: int = 1) -> None:
-        """Give places back, and admit waiting requests that now fit."""
         self.shares.give_back(org_id, count, client_id)
         if self._queues:
             self._let_in()

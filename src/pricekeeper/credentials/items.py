@@ -63,7 +63,6 @@ class Claimable:
     client: Client
     grace_period_hours: int
     replaces: str | None
-    """The hash when the token was issued."""
 
 
 def held(item: Item, now_epoch: int) -> Held:

@@ -64,7 +64,6 @@ class Peppers:
 
     @property
     def all(self) -> tuple[Pepper, ...]:
-        """All peppers, the present one first."""
         older = (pepper for pepper in self._known.values() if pepper is not self._current)
         return (self._current, *older)
 
@@ -80,7 +79,6 @@ class Peppers:
         return hmac.compare_digest(found, expected) and known
 
     def knows(self, stored: str) -> bool:
-        """Whether one of these peppers made the hash."""
         return self._parsed(stored)[0] is not None
 
     def is_outdated(self, stored: str) -> bool:

@@ -41,7 +41,6 @@ class Sealer:
         return jwe.encrypt_compact({**_HEADER, "kid": self._version}, plain, key)
 
     def unseal(self, owner: str, sealed: str) -> str | None:
-        """The text; ``None`` if it belongs to another owner, or no pepper opens it."""
         from joserfc import jwe  # noqa: PLC0415
         from joserfc.errors import JoseError  # noqa: PLC0415
         from joserfc.jwk import OctKey  # noqa: PLC0415

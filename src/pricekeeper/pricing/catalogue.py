@@ -31,9 +31,7 @@ from pricekeeper.pricing.prices import (
 from pricekeeper.values import ModelLabel
 
 CONTEXT_WINDOW_TOKENS: Final = 1_000_000
-"""Used for models without a stated context window."""
 MODEL_OUTPUT_TOKENS: Final = 128_000
-"""Used for models without a stated longest answer."""
 MATCHING_MAX: Final = 1_024
 
 
@@ -44,7 +42,6 @@ class VariantPricing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pricing: RateCard | None = None
 
     def card(self, default: RateCard) -> RateCard | None:
-        """Its card, given the default prices."""
         if self.multiplier_permille is not None:
             return scaled(default, self.multiplier_permille)
         return self.pricing
@@ -122,7 +119,6 @@ class Model(StatedModel, frozen=True, kw_only=True):
             )
 
     def is_meant_by(self, text: str) -> bool:
-        """Whether the id means this model at its own rate."""
         if text == self.bedrock_model_id or text in self.aliases:
             return True
         ref = normalise_model_id(text)
@@ -165,7 +161,6 @@ class Catalogue:
         return model
 
     def labels_of(self, model_id: str) -> tuple[ModelLabel, ...]:
-        """The labels whose model and rate an id or ARN means."""
         found = self._matching.get(model_id)
         if found is None:
             found = tuple(one.label for one in self if one.is_meant_by(model_id))

@@ -47,7 +47,6 @@ class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> tuple[int, int, int, int, int]:
-        """In the order of `COMPONENTS`."""
         return (
             self.input_tokens,
             self.output_tokens,

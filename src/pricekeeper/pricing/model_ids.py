@@ -43,7 +43,6 @@ class ModelRef(msgspec.Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """The prefix before the model's id, without its dot, or empty."""
         return _GLOBAL if self.scope is RateScope.GLOBAL else self.geography
 
     def same_rate(self, other: ModelRef) -> bool:

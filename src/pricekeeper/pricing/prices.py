@@ -37,9 +37,7 @@ class Component(StrEnum):
 
     def __init__(self, name: str) -> None:
         self.tokens_field = f"{name}_tokens"
-        """The field of their count in usage records."""
         self.price_field = f"{name}_price_usd_micros_per_1m"
-        """The field of their price in the file, the stored item and the API."""
 
 
 COMPONENTS: Final = tuple(Component)
@@ -134,7 +132,6 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, table: PriceTable, source: str) -> Prices:
-        """These prices with their version."""
         return cls(table=table, source=source, version=digest(table))
 
 

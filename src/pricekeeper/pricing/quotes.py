@@ -49,6 +49,4 @@ class PriceList(Protocol):
 class PriceSource(Protocol):
     """A source that can be loaded."""
 
-    async def load(self) -> PriceList:
-        """Load it; raises `PriceSourceError` if it can't be read or understood."""
-        ...
+    async def load(self) -> PriceList: ...

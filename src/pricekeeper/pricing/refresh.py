@@ -209,7 +209,6 @@ class _Job:
         return True
 
     def _log_changes(self, updates: Sequence[DayUpdate]) -> None:
-        """Log each change once, although it is written for several days."""
         logged: set[tuple[PriceChange, ...]] = {()}
         for update in updates:
             if update.changes not in logged:
@@ -255,7 +254,6 @@ def _is_suspicious(change: PriceChange) -> bool:
 
 
 def _usable(model: Model, source: str, quote: Quote) -> PriceTable | UnmatchedModel | LeftAlone:
-    """The prices to use from a source's answer, or why there are none."""
     if isinstance(quote, Unmatched):
         return UnmatchedModel(model.label, model.bedrock_model_id, quote.reason)
     if isinstance(quote, RegionalQuote):

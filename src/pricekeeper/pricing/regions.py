@@ -19,7 +19,6 @@ WITHOUT_REGIONS: Final = ("genai-prices",)
 """Sources with one price for all regions, by their names in stored prices."""
 
 _LIST_OF_A_REGION: Final = re.compile(r"aws-price-list-(?P<region>[a-z0-9-]{1,32})-\d{4}-\d\d-\d\d")
-"""The source name of AWS's list of one region."""
 _CALLED_FROM: Final = {
     "us": ("us-east-", "us-west-", "ca-"),
     "eu": ("eu-",),

@@ -91,7 +91,6 @@ class PriceBook:
         return report
 
     async def check(self, source: PriceSource) -> CheckReport:
-        """Compare the deployment file with the source; the store is not used."""
         return await check(self._clock, self.catalogue, source)
 
     def forget(self) -> None:

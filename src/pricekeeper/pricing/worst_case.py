@@ -64,7 +64,6 @@ class WorstRates(msgspec.Struct, frozen=True):
         return self.from_tokens < input_tokens <= self.until_tokens
 
     def of(self, input_tokens: int) -> WorstCase:
-        """The maximum cost of a call with such a prompt."""
         return WorstCase(input_tokens * self.prompt_usd_picos, self.output_usd_picos)
 
 

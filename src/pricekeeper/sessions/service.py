@@ -113,7 +113,6 @@ class Sessions:
             attempt += 1
 
     def opening(self, login: Login) -> Opening:
-        """One login whose attempts the caller makes."""
         return Opening(
             login,
             self._store,
@@ -126,7 +125,6 @@ class Sessions:
         )
 
     def open_refresh_token(self, text: str) -> RefreshToken:
-        """Parse a refresh token without a read; raises `InvalidTokenError` if it is not ours."""
         token = open_token(text, self._keys)
         if token is None:
             raise _refusal("not a refresh token of ours")
@@ -291,7 +289,6 @@ def _ended(subject: str, session_id: SessionId) -> Change:
 
 
 def _refusal(reason: str, token: RefreshToken | None = None) -> InvalidTokenError:
-    """Log the reason; the caller does not learn it."""
     _log.info(
         "refresh_token_refused",
         reason=reason,

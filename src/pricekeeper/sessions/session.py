@@ -105,7 +105,6 @@ class Slots(msgspec.Struct, frozen=True):
 
     token_generation: str
     held: tuple[Session, ...]
-    """The sessions in them, live or dead, without expired ones."""
     unreadable: frozenset[int] = frozenset()
     """They may hold a live session, so they are never used."""
 
@@ -190,13 +189,9 @@ class RefreshKey(msgspec.Struct, frozen=True):
 class RefreshKeys(Protocol):
     """A source of keys that derive refresh tokens."""
 
-    def current_refresh_key(self) -> RefreshKey:
-        """The key for new tokens."""
-        ...
+    def current_refresh_key(self) -> RefreshKey: ...
 
-    def find_refresh_key(self, key_id: str) -> RefreshKey | None:
-        """The key of that id, while its tokens may be valid."""
-        ...
+    def find_refresh_key(self, key_id: str) -> RefreshKey | None: ...
 
 
 class RefreshToken(msgspec.Struct, frozen=True):

@@ -24,7 +24,6 @@ class Horizon(NamedTuple):
     kept_from_epoch: int | None = None
 
     def of(self, table: str) -> int:
-        """Up to which expiry the rows of that table count as expired."""
         if self.kept_from_epoch is None or table not in KEPT_TABLES:
             return self.now_epoch
         return min(self.now_epoch, self.kept_from_epoch - 1)

@@ -58,7 +58,6 @@ class Update(msgspec.Struct, frozen=True, tag=True):
     condition: Condition | None = None
 
     def check(self) -> None:
-        """Raise if the store's rules refuse this, for any stored data."""
         self.table.checked(self.key)
         if not self.actions:
             raise InvalidOperationError("an update needs at least one action")
@@ -76,7 +75,6 @@ class Update(msgspec.Struct, frozen=True, tag=True):
             raise InvalidOperationError("an update can't change the key, nor a nameless attribute")
 
     def apply(self, item: Item | None) -> Item:
-        """A copy of the item with this update applied."""
         fresh = dict(item) if item is not None else self.key.attributes
         for action in self.actions:
             action.apply(fresh)

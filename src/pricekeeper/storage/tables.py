@@ -29,7 +29,6 @@ class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """The key's attributes of an item."""
         if self.sk is None:
             return {PARTITION_KEY: self.pk}
         return {PARTITION_KEY: self.pk, SORT_KEY: self.sk}

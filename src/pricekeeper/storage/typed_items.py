@@ -79,7 +79,6 @@ class TypedItem:
     def whole(
         self, name: str, default: _Default = REQUIRED, *, least: int | None = None
     ) -> int | _Default:
-        """An integer, at least ``least``."""
         value = self.item.get(name, default)
         if value is default:
             self._attribute(name, default)  # which raises if there must be one
@@ -91,7 +90,6 @@ class TypedItem:
         return value
 
     def wholes(self, names: Sequence[str]) -> list[int]:
-        """Integers from 0, one for each name; an absent attribute is 0."""
         values = [self.item.get(name, 0) for name in names]
         if set(map(type, values)) == _ALL_INTEGERS and min(values) >= 0:
             return values
@@ -130,7 +128,6 @@ class TypedItem:
             raise self.report_unreadable(f"{wrong.field}: {reason}") from error
 
     def report_unreadable(self, reason: str) -> UnreadableItemError:
-        """Report that the item is unreadable, and return the error to raise."""
         key = str(self.item.get(PARTITION_KEY, "?"))
         if SORT_KEY in self.item:
             key += f" / {self.item[SORT_KEY]}"

@@ -69,7 +69,6 @@ class Budget(Struct, frozen=True):
     window: Window
     limit_usd_micros: Annotated[int, Meta(ge=0)]
     labels: tuple[ModelLabel, ...] = ()
-    """Empty means all."""
     per_tag: str | None = None
     """Each value of this tag has a budget of its own."""
     enforcement: Enforcement = Enforcement.HARD
@@ -144,7 +143,6 @@ _OutputCap: TypeAlias = Annotated[int, Meta(ge=OUTPUT_CAP_RANGE[0], le=OUTPUT_CA
 ShardCount: TypeAlias = Annotated[int, Meta(ge=1, le=SHARD_COUNT_MAX)]
 Quotas: TypeAlias = Mapping[ModelLabel, Annotated[int, Meta(ge=0)]]
 RateLimits: TypeAlias = Mapping[str, Mapping[str, RateLimit]]
-"""By label, or `ANY_LABEL`, then by the limit's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +166,6 @@ class OrgSettings:
     quota_enforcement: QuotaEnforcement = QuotaEnforcement.ADVISORY
     alerts: AlertSettings = ALERTS_DEFAULT
     max_output_tokens_cap: _OutputCap | None = None
-    """``None`` means no cap."""
 
 
 @dataclass(frozen=True, slots=True)

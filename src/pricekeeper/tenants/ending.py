@@ -144,7 +144,6 @@ async def end_app(
 
 
 async def _require_gone(read: ReadItem, client: Client, life: Life) -> None:
-    """Raise if the client still exists: then its freeze has changed."""
     try:
         item = await read(client)
     except NotFoundError:

@@ -96,7 +96,6 @@ class Policy(OrgSettings):
     incarnation: str
     org_incarnation: str
     client_secret_created_at_epoch: int | None = None
-    """``None`` if there is no secret, or its time is unknown."""
     is_registered: bool = True
     freeze: Freeze | None = None
     """The client's own freeze, else its organisation's."""
@@ -134,7 +133,6 @@ class Policy(OrgSettings):
 
     @property
     def org_bucket_entity(self) -> str:
-        """The same for the client's organisation."""
         return _in_life(self.client.org.client_id, self.org_incarnation)
 
     def require_unfrozen(self) -> None:

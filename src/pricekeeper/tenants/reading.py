@@ -111,7 +111,6 @@ class ClientReader:
         return await self._reads.run(key, lambda: self.read_policy(client))
 
     async def find_registered_policy(self, org_id: OrgId, app_id: AppId | None = None) -> Policy:
-        """Do the same for a registered client, which has credentials."""
         client = Client(org_id, app_id)
         cached = self._cache.get(client)
         if cached is not None and cached.is_registered:
@@ -120,7 +119,6 @@ class ClientReader:
         return await self._reads.run(key, lambda: self.read_registered_policy(client))
 
     async def read_policy(self, client: Client) -> Policy:
-        """Read the client's policy, registered or not, with one store call."""
         reading = self._cache.reading()
         org, app = await self._read(client)
         policy = _policy_of(client, org, app)

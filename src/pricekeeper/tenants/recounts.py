@@ -33,7 +33,6 @@ class Recount(NamedTuple):
     due_ms: int
     visit: int = 0
     tries: int = 0
-    """How often this visit was begun."""
 
 
 def is_wanted(

@@ -37,7 +37,6 @@ class TokenClaims(msgspec.Struct, frozen=True, omit_defaults=True):
     iat: int
     jti: str
     sid: str
-    """The session; outside the session slots, the client's token generation."""
     org_id: str
     scope: str
     client_id: str
@@ -67,9 +66,7 @@ FORGERIES: Final = frozenset({Flaw.TOO_LONG, Flaw.UNKNOWN_HEADER, Flaw.BAD_SIGNA
 class VerifyingKeys(Protocol):
     """A source of keys that verify tokens."""
 
-    def verifying_key(self, header_segment: str) -> TokenKey | None:
-        """The key whose tokens have this first part."""
-        ...
+    def verifying_key(self, header_segment: str) -> TokenKey | None: ...
 
 
 def generation_sid(token_generation: str) -> str:
@@ -151,7 +148,6 @@ class Principal(msgspec.Struct, frozen=True):
         return Client(self.org_id, self.app_id)
 
     def may_use_app(self, org_id: OrgId, app_id: AppId) -> bool:
-        """Whether it is the app itself, or its organisation."""
         return (
             APP_USE in self.scopes
             and org_id == self.org_id

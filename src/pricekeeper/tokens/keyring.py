@@ -153,7 +153,6 @@ class Keyring:
         return Keyring((*kept, new_entry(max(now_epoch + ahead_secs, last + 1))))
 
     def _retired_epoch(self, key: TokenKey) -> int:
-        """When the next key begins to sign; never, for the last one."""
         index = self._keys.index(key) + 1
         return self._keys[index].active_from_epoch if index < len(self._keys) else _NEVER
 

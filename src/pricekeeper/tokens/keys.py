@@ -154,7 +154,6 @@ class Keys:
 
     @property
     def revision(self) -> int:
-        """Increases with each new keyring; results from before may be wrong."""
         self._refresh_if_due()
         return self._revision
 

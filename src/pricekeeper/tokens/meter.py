@@ -38,7 +38,6 @@ class IdentityMeter:
     logins_refused: int = counted(_TOKENS, "login_refused")
     refreshes_refused: int = counted(_TOKENS, "refresh_refused")
     checks_from_memory: int = counted(_CHECKS, "memory")
-    """Without a read."""
     checks_from_store: int = counted(_CHECKS, "store")
     checks_refused: int = counted(_CHECKS, "refused")
     tokens_revoked: int = counted(REVOCATIONS, "token")

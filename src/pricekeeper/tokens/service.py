@@ -82,7 +82,6 @@ class Introspection(msgspec.Struct, frozen=True):
     issued_at_epoch: int
     expires_at_epoch: int
     token_id: str | None = None
-    """The ``jti``; refresh tokens have none."""
 
 
 class Identity:
@@ -239,7 +238,6 @@ class Identity:
             await self._revoke_access(principal)
 
     async def introspect(self, client_id: str, token: str) -> Introspection | None:
-        """The content of one of the client's valid tokens; ``None`` for any other."""
         try:
             if token.startswith(REFRESH_TOKEN_PREFIX):
                 return await self._introspect_refresh(client_id, token)
@@ -355,7 +353,6 @@ class Identity:
         )
 
     def _grant(self, policy: Policy, opened: Opened) -> TokenGrant:
-        """Make the tokens of a session; the access token does not outlive it."""
         now_ms, session = self._clock.now_ms(), opened.session
         if 0 <= now_ms - session.refreshed_at_ms < JUST_NOW_MS:
             now_ms = session.refreshed_at_ms

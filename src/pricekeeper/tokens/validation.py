@@ -179,7 +179,6 @@ class Validator:
         return _Verified(principal, session_id, token_generation or "")
 
     def _is_fresh(self, verified: _Verified) -> bool:
-        """Whether its last check is recent, and nothing has ended here since."""
         checked, session_id = verified.checked, verified.session_id
         return (
             checked >= self._all_changed_at
@@ -243,7 +242,6 @@ def digest_of(token: str) -> bytes:
 
 
 def _principal(claims: TokenClaims) -> Principal | None:
-    """The principal in the claims; ``None`` if they contradict each other."""
     try:
         client = parse_client_id(claims.sub)
     except InvalidValueError:

@@ -247,7 +247,6 @@ class AwsOffers:
         self.source = f"{SOURCE}-{region}-{published}"
 
     def quote(self, model: Model, day: date) -> Quote:
-        """The prices under the model's names, if they agree."""
         levels: dict[_Level, _Rates] = defaultdict(dict)
         for meter, price in self._in_force(model, day).items():
             if len(price) > 1:
@@ -266,7 +265,6 @@ class AwsOffers:
         return RegionalQuote(table, mismatch)
 
     def unused_names(self, models: tuple[Model, ...]) -> tuple[str, ...]:
-        """The names in the list that belong to no configured model."""
         used = {name for model in models for name in _names(model)}
         return tuple(sorted(self._rows.keys() - used))
 
@@ -333,7 +331,6 @@ def _read(location: str) -> bytes:
 
 
 def _check_target(target: str, url: str) -> None:
-    """Refuse another host than the named one, and URLs without TLS."""
     parts, named = urlsplit(target), urlsplit(url)
     if parts.scheme != "https":
         raise PriceSourceError(url, f"{parts.scheme}:// can be changed on its way; use https://")

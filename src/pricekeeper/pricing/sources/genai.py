@@ -96,7 +96,6 @@ class GenaiPriceList:
         self.source = f"{SOURCE}-{version}"
 
     def quote(self, model: Model, day: date) -> Quote:
-        """The prices of that day, with their steps."""
         if model.ref.geography == _GOVCLOUD:
             return Unmatched("the source knows commercial regions only")
         found = [listed for ref, listed in self._models if _same_release(model.ref, ref)]
@@ -175,7 +174,6 @@ def _table(prices: Any) -> PriceTable | Unmatched:
 
 
 def _micros(price: Any, start: int) -> int:
-    """The price from that step on; a price without steps is constant."""
     usd: Decimal = getattr(price, "base", price)
     for tier in getattr(price, "tiers", ()):
         if tier.start <= start:

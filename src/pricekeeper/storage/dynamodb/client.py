@@ -64,7 +64,6 @@ class Limits:
     connect_timeout_ms: int = 1_000
     """Less than the total, so a request that takes longer was sent."""
     total_timeout_ms: int = 3_000
-    """Until the reply has been read, connecting included."""
     attempts_max: int = 8
     lost_replies_max: int = 3
     patience_ms: int = 15_000
@@ -137,7 +136,6 @@ class DynamoDbClient:
         await self._session.close()
 
     async def pause(self, failures: int) -> None:
-        """Wait before the next attempt, with full jitter."""
         await self._clock.sleep_ms(self._pause_ms(failures))
 
     async def call(
@@ -250,7 +248,6 @@ def _body(request: Mapping[str, Any]) -> bytes:
 
 
 def _read(status: int, checksum: str | None, content: bytes) -> dict[str, Any] | Fault:
-    """The reply or the fault; an unreadable reply counts as lost."""
     if checksum is not None and checksum != str(zlib.crc32(content)):
         return Fault(Treatment.LOST, "Checksum", "the reply does not match its checksum")
     try:
@@ -263,7 +260,6 @@ def _read(status: int, checksum: str | None, content: bytes) -> dict[str, Any] |
 def _final(
     action: str, fault: Fault, lost: int, repeat: object, expected: str
 ) -> RequestRefused | StoreError:
-    """The error for the last failure, after this number of ``lost`` replies."""
     if fault.treatment is Treatment.REFUSED or fault.name == expected:
         return RequestRefused(fault, after_lost_reply=lost > 0)
     # A cancellation under a token is certain: DynamoDB would have known the token if the first copy

@@ -38,7 +38,6 @@ class CredentialSource:
     """The current credentials, renewed off the event loop before they expire."""
 
     def __init__(self, found: Any, clock: Clock) -> None:
-        """``found`` comes from botocore's credential chain."""
         self._found = found
         self._clock = clock
         self._frozen: AwsKeys | None = None
@@ -46,7 +45,6 @@ class CredentialSource:
         self._renewing = asyncio.Lock()
 
     def current(self) -> AwsKeys | None:
-        """The keys to sign with, or ``None`` if they must be renewed first."""
         if self._frozen is not None and self._clock.monotonic_ms() >= self._look_again_ms:
             refresh_needed = getattr(self._found, "refresh_needed", None)  # not if they never end
             if refresh_needed is not None and refresh_needed():
@@ -179,13 +177,11 @@ class Signer:
 
     @property
     def constant_headers(self) -> dict[str, str]:
-        """The headers of every request; two of them are signed."""
         return {"Host": self._host, "Accept-Encoding": "identity", "Content-Type": CONTENT_TYPE}
 
     def headers(
         self, credentials: AwsKeys, target: str, body: bytes, now_epoch: int
     ) -> dict[str, str]:
-        """The headers of one request with its signature, beside the constant ones."""
         if now_epoch != self._second:
             self._stamp = stamp_of(now_epoch)
             self._second = now_epoch

@@ -44,10 +44,8 @@ class Treatment(Enum):
     """What a failed attempt means; the value is its name in the metrics."""
 
     UNREACHABLE = "unreachable"
-    """Never sent."""
     THROTTLED = "throttled"
     CONFLICT = "conflict"
-    """Another transaction holds an item."""
     LOST = "ambiguous"
     """The reply is lost or unreadable; the write may have been applied."""
     RENEW = "credentials"
@@ -56,7 +54,6 @@ class Treatment(Enum):
     """A condition did not hold: an answer, not a failure."""
     MISCONFIGURED = "misconfigured"
     INVALID = "invalid"
-    """A bug in the caller."""
     UNAVAILABLE = "unavailable"
     """Not applied, for an unknown reason."""
 
@@ -157,7 +154,6 @@ class Fault:
     reply: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def error(self, action: str) -> StoreError:
-        """The caller's error, if this is the last attempt and nothing was applied."""
         return _ERRORS.get(self.treatment, StoreUnavailableError)(self.text(action))
 
     def text(self, action: str) -> str:

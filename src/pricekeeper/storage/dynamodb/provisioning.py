@@ -73,7 +73,6 @@ class Provisioner:
     async def _call(
         self, action: str, table: Table, expected: str = "", **request: Any
     ) -> dict[str, Any]:
-        """Send until the store answers or the waiting time is over."""
         wait_ms, name = self._client.limits.start_wait_ms, self._renderer.table_name(table)
         body, waiting_for = {"TableName": name, **request}, f"{action} of {name}"
         while True:

@@ -86,7 +86,6 @@ class Reader:
     async def _ask(
         self, keys: Sequence[TableKey], found: dict[TableKey, Item], *, consistent: bool
     ) -> list[TableKey]:
-        """Send one request, add its items to ``found``, and return the unprocessed keys."""
         request = self._renderer.batch_get(keys, consistent=consistent)
         reply = await self._client.call("BatchGetItem", request, Repeat.HARMLESS)
         tables = {self._renderer.table_name(table): table for table, _ in keys}

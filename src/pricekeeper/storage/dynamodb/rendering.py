@@ -55,7 +55,6 @@ class Placeholders:
         return placeholder
 
     def value(self, value: Value) -> str:
-        """The value's placeholder; the same for equal strings, numbers and bytes."""
         kind = type(value)
         if kind not in _SHARED_TYPES:
             placeholder = f":{len(self._values)}"
@@ -160,7 +159,6 @@ class Renderer:
         return self._prefix + table.name
 
     def write(self, operation: Write, condition: Condition | None) -> RequestBody:
-        """One write; ``condition`` replaces the operation's own."""
         request: RequestBody = {
             "TableName": self.table_name(operation.table),
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -180,7 +178,6 @@ class Renderer:
     def single_write(
         self, operation: Put | Update | Delete, condition: Condition | None, returned: str = "NONE"
     ) -> RequestBody:
-        """One write as its own request; ``returned`` selects the item to return."""
         request = self.write(operation, condition)
         request["ReturnValues"] = returned
         request["ReturnConsumedCapacity"] = "TOTAL"

@@ -238,7 +238,6 @@ def _repeat(operation: Put | Update | Delete) -> Repeat:
 
 
 def _held(refusal: RequestRefused) -> Item | None:
-    """The item that failed the condition, expired or not."""
     attributes = refusal.reply.get("Item")
     return decode_item(attributes) if attributes else None
 

@@ -37,7 +37,6 @@ from pricekeeper.storage.operations import Delete, Update, Write
 from pricekeeper.storage.values import EXPIRY
 
 _ATTEMPTS_MAX: Final = 4
-"""How often expired items may reappear before the transaction fails as contended."""
 
 _PASSED: Final = CancellationReason(ReasonCode.NONE)
 
@@ -70,7 +69,6 @@ class Transactions:
         raise ContendedError("TransactWriteItems: expired items kept coming back")
 
     async def _remove(self, delete: Delete) -> None:
-        """Delete an expired item, unless it has been replaced."""
         request = self._renderer.single_write(delete, delete.condition)
         with contextlib.suppress(RequestRefused):
             await self._client.call("DeleteItem", request, Repeat.HARMLESS)

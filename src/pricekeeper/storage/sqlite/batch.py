@@ -91,7 +91,6 @@ class Batch:
                 self._write(operation.table, operation.key, item, row)
 
     def read(self, request: tuple[Callable[..., _Result], tuple[Any, ...]]) -> _Result:
-        """Read within this transaction, including its own writes."""
         function, arguments = request
         self.flush()
         return function(self._connection, *arguments, self._horizon)
@@ -100,14 +99,12 @@ class Batch:
         create_schema(self._connection)
 
     def note_moments(self, noted: Moments) -> Moments:
-        """Merge a service's view of the time into the stored one; returns the result."""
         current = read_moments(self._connection)
         moments = noted if current is None else current.followed_by(noted)
         write_moments(self._connection, moments)
         return moments
 
     def sweep(self, request: tuple[str, int, int]) -> int:
-        """Remove some rows that expired until then; returns their number."""
         name, until_epoch, rows_max = request
         until_epoch = Horizon(until_epoch, self.find_kept_from(None)).of(name)
         self._connection.execute(STATEMENTS[name].sweep, (until_epoch, rows_max))
@@ -119,7 +116,6 @@ class Batch:
         return swept
 
     def find_kept_from(self, _: None) -> int | None:
-        """From which expiry on rows are kept, by the file's present content."""
         return kept_from_epoch(self._current(*EXPORT_STATE))
 
     def flush(self) -> None:

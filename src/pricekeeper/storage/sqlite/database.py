@@ -41,7 +41,6 @@ MOMENTS: Final = "ClockMoments"
 
 _STATEMENT_CACHE: Final = 200
 DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
-"""SQLite's errors for a file that it can't trust."""
 _UNUSABLE: Final = (*DAMAGED, apsw.CantOpenError, apsw.PermissionsError)
 _BEYOND_ALL: Final = "\U0010ffff" * (SORT_KEY_BYTES_MAX // 4 + 1)
 """Sorts behind every possible sort key, also when appended to a prefix."""

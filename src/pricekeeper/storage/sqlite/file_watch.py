@@ -28,14 +28,12 @@ from pricekeeper.errors import StoreDamagedError, StoreMisconfiguredError, Store
 from pricekeeper.telemetry import StoreMeter
 
 CHECKPOINT_MS_MAX: Final = 10_000
-"""How long to wait for a checkpoint of another process that explains a change."""
 LOOK_AGAIN_MS: Final = 20
 
 _log = structlog.get_logger(__name__)
 
 
 _Identity: TypeAlias = tuple[int, int]
-"""Device and inode."""
 
 
 class _Written(NamedTuple):
@@ -47,7 +45,6 @@ class _Written(NamedTuple):
     frames_written_back: int
     own_frames: int
     others_version: int
-    """Changes when another connection commits."""
 
 
 class FileWatch:
@@ -69,7 +66,6 @@ class FileWatch:
         self._checkpoint_ms_max = checkpoint_ms_max
         self._finding = threading.Lock()
         self.failure: StoreMisconfiguredError | None = None
-        """Why reads and writes are refused."""
         self.overwritten = False
         """Whether another program wrote to the file, so that the log does not fit it."""
         self._opened = _identity_of(self._path)
@@ -124,7 +120,6 @@ class FileWatch:
         return self._written.log_frames
 
     def accept(self) -> None:
-        """Accept the file's present state, which SQLite has just written."""
         found = _stat(self._path)
         if found is not None:  # else the next look says so
             others_version: int = self._connection.execute("PRAGMA data_version").get
@@ -220,7 +215,6 @@ def _has_moved(connection: apsw.Connection) -> bool:
 
 
 def _move_aside(path: str, opened: _Identity) -> str | None:
-    """Rename the file, if it is still ours; returns the new name."""
     if _identity_of(path) != opened:
         return None
     moved = f"{path}.of-replaced-{opened[1]}"

@@ -33,13 +33,11 @@ class Moments(msgspec.Struct, frozen=True):
     """What services have recorded of the time, in milliseconds since the epoch."""
 
     newest_ms: int
-    """The last time that a service believed."""
     leap_ms: int = 0
     """How far wall time was ahead of the time in use; 0 if it was believed."""
     swept_until_ms: int = 0
     """Rows that expired until then were due; a new sweep starts here."""
     deleted_until_ms: int = 0
-    """Rows that expired until then were deleted."""
 
     @property
     def latest_ms(self) -> int:

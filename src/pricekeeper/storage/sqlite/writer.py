@@ -33,7 +33,6 @@ PENDING_MAX: Final = 10_000
 BATCH_MAX: Final = 1_000
 IN_LOOP_MAX: Final = 8
 BUSY_TIMEOUT_MS: Final = 5_000
-"""How long the thread waits for another writing process."""
 RECENT_MAX: Final = 10_000
 CHECKPOINT_FRAMES: Final = 1_000
 """The length of the log at which it is written back into the file."""
@@ -99,7 +98,6 @@ class Writer:
         return future
 
     async def close(self) -> None:
-        """Finish accepted jobs, then end the thread and close the connection."""
         if not self._closed:
             self._closed = True
             self._loop.call_soon(self._inbox.put, None)
@@ -192,7 +190,6 @@ class Writer:
         return answers
 
     def _verify_file(self) -> None:
-        """Raise if the commit went into a file that was removed or replaced."""
         watch = self._watch
         if watch is None:
             return
