@@ -55,7 +55,7 @@ async def end_with(
     with pytest.raises(kind) as caught:
         await block()
     told = getattr(caught.value, "__notes__", [""])[0]
-    assert ("not known" in told) is call.usage_unknown
+    assert ("is unknown" in told) is call.usage_unknown
     assert await keeper.flush() == 0
     return call, await money_of(keeper)
 
@@ -186,7 +186,7 @@ async def test_a_cancelled_call_is_unknown(keeper: AsyncPriceKeeper) -> None:
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
 
-    assert "not known" in caught.value.__notes__[0]
+    assert "is unknown" in caught.value.__notes__[0]
     assert (call.usage_unknown, await money_of(keeper)) == (True, MOST)
 
 
