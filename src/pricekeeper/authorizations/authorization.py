@@ -28,7 +28,6 @@ HOLD_MS_MAX: Final = 26 * 3_600_000
 """The latest expiry of an extended authorization, from when it was granted."""
 
 REQUESTS, TOKENS = "rpm", "tpm"
-"""The limits that a call takes from by default."""
 
 
 class State(StrEnum):
@@ -52,7 +51,6 @@ class HeldBucket(msgspec.Struct, frozen=True):
 
     entity: str
     terms: dict[str, str]
-    """The limits it took from, with their values at that time."""
 
 
 class Considered(msgspec.Struct, frozen=True, array_like=True):
@@ -127,10 +125,7 @@ class Authorization(msgspec.Struct, frozen=True):
         return self.grant.asked_as or self.id
 
     def at(self, now_ms: int) -> Authorization:
-        """The authorization at that time: unsettled once it has expired.
-
-        The log says so a little later, when a process has charged it.
-        """
+        """Unsettled once it has expired; the log says so a little later."""
         if self.state is State.OPEN and self.expires_at_ms <= now_ms:
             return msgspec.structs.replace(self, state=State.UNSETTLED)
         return self

@@ -45,7 +45,6 @@ class Call:
     """A call that waits for its authorization."""
 
     def __init__(self, settler: Settler, wanted: Wanted, place: Place | None) -> None:
-        """``place`` is that of the id that the caller gave, if any."""
         self.settler = settler
         self.wanted = wanted
         self.claim = None if place is None else Claim(place)

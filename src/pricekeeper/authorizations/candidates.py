@@ -125,8 +125,7 @@ class Candidates:
     ) -> tuple[list[Candidate], list[Considered]]:
         """The candidates, and the labels after the last of them.
 
-        A label without a price or window for the call is skipped, unless the call names it or all
-        labels are skipped.
+        A label without a price or window is skipped, unless the call names it or all labels are.
         """
         candidates: list[Candidate] = []
         skipped: list[Considered] = []
@@ -215,7 +214,6 @@ class Candidates:
         *,
         by_gateway: bool,
     ) -> CallChain:
-        """What calls of a policy and label have in common, made once for the same accounts."""
         key = (id(policy), label, by_gateway)
         chain = self._chains.peek(key)
         if chain is None or chain.policy is not policy or chain.accounts is not accounts:

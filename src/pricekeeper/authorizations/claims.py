@@ -84,7 +84,6 @@ class Claim:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.text: str | None = None
-        """What is stored at the place, once it is claimed."""
         self.wanted = ""
         self.existing: str | None = None
         self.failure: PriceKeeperError | None = None
@@ -114,10 +113,7 @@ class Claims:
         return await self._reader.find_named(org_id, place.request_id, taken.authorization_id)
 
     def must_wait(self, draft: Draft, org_id: str, claim: Claim, command: AnyCommand) -> bool:
-        """Whether the id must be claimed first; then the draft is asked to claim it.
-
-        Commands that wait for the same sheet are claimed together.
-        """
+        """Whether the id must be claimed first; the draft then claims it together with others."""
         if claim.reaches(draft.position):
             return False
         claim.wanted = authorization_id_of(draft.sort_key, 0)
@@ -200,7 +196,7 @@ class Claims:
     async def _may_move(self, org_id: str, claim: Claim, text: str) -> bool:
         """Whether the claim has no authorization, and would move forward.
 
-        A process that would move it back has read less of the log than others. It has read it now.
+        A process that would move it back had read less of the log than others.
         """
         claim.existing = await self._reader.find_named(org_id, claim.place.request_id, text)
         return claim.existing is None and claim.wanted > text

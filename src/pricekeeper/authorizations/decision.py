@@ -51,7 +51,6 @@ class CallChain(NamedTuple):
     accounts: tuple[BudgetAccount, ...]
     buckets: tuple[BucketLimits, ...]
     terms: GrantTerms
-    """Common to their grants with the default limits."""
     stored_terms: StoredTerms
     alone: tuple[Considered, ...]
 
@@ -86,7 +85,6 @@ class Wanted(msgspec.Struct, frozen=True):
     hold_ms: int
     tags: dict[str, str]
     at_ms: int
-    """When it was requested, which decides its windows."""
     passed_over: tuple[Considered, ...] = ()
     asked_as: str = ""
 
@@ -148,7 +146,6 @@ class Wants(msgspec.Struct, frozen=True):
     """What must be known before the call can be decided."""
 
     take: int | None
-    """The candidate that fits the accounts: take its tokens."""
     look: tuple[int, ...] = ()
     """The candidates whose limits are to be read, if none fits the accounts."""
 
@@ -163,7 +160,6 @@ class Balances(Protocol):
 
 Speed: TypeAlias = Taken | Room | Lacking
 Speeds: TypeAlias = Mapping[int, Speed]
-"""The tokens of candidates, by rank."""
 
 
 class ChosenCandidate(msgspec.Struct, frozen=True):
@@ -228,7 +224,7 @@ def _walk(balances: Balances, wanted: Wanted, speeds: Speeds) -> ChosenCandidate
 def _farness(denied_by: Sequence[DeniedBy]) -> tuple[bool, int]:
     """How far a candidate is from being admitted: whether time helps, then the obstacles.
 
-    A denial that another call's capture may lift must not be hidden behind a spent label.
+    A denial that another capture may lift must not be hidden behind a spent label.
     """
     return any(one.retry_after_ms is None for one in denied_by), len(denied_by)
 

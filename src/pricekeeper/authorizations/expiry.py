@@ -70,7 +70,6 @@ class Expiry:
     def __init__(self, settler: Settler) -> None:
         self._settler = settler
         self._left: list[tuple[int, Marker]] | None = None
-        """The regions that were marked at the start, as a heap by when they are due."""
 
     @classmethod
     def on_store(cls, store: Store, clock: Clock, retention_days: int) -> Self:
@@ -92,10 +91,7 @@ class Expiry:
         return len(due)
 
     async def visit_left(self) -> int:
-        """Visit due regions of those that were marked at the start; returns how many have expired.
-
-        A region that fails is tried again after `SWEEP_INTERVAL_MS`.
-        """
+        """Visit the regions that are due; a failed one is due again after `SWEEP_INTERVAL_MS`."""
         regions, clock = self._settler.regions, self._settler.clock
         if self._left is None:
             self._left = [(0, marker) for marker in (await regions.read_fresh())[:LEFT_MAX]]

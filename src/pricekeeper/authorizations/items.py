@@ -91,7 +91,6 @@ class _StoredGrant(msgspec.Struct, frozen=True, array_like=True):
     waited_ms: int
     """From the request until its sheet was written."""
     tokens: dict[str, int] | None
-    """``None`` for the default tokens."""
     considered: tuple[Considered, ...] | None
     tags: dict[str, str] | None
     asked_as: bytes | None
@@ -243,7 +242,6 @@ def _terms_name(ref: bytes) -> str:
 
 
 def _app(app_id: str | None) -> str:
-    """An app's part of an entity name; ``~`` is in no name."""
     return "~" if app_id is None else f"-app-{app_id}"
 
 

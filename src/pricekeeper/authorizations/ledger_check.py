@@ -76,7 +76,6 @@ class LedgerCheck:
     async def check(
         self, policies: Sequence[Policy], *, mend: bool = False
     ) -> list[AccountFinding]:
-        """Check every open account of the current windows of one organisation and its apps."""
         found: dict[AccountKey, AccountFinding] = {}
         for _ in range(ROUNDS_MAX):
             if not await self._round(policies, found):

@@ -17,7 +17,6 @@ _SETTLED: Final = Family(
     ("state",),
 )
 _STATES: Final = ("open", "captured", "voided", "unsettled")
-"""Shown from the start."""
 
 
 @dataclass(slots=True)

@@ -110,10 +110,9 @@ class AuthorizationReader:
         raise ContendedError("chapters were filed while an authorization was read")
 
     async def find_named(self, org_id: str, name: str, claim: str) -> str | None:
-        """Find the authorization whose caller gave it that id.
+        """Find the authorization by the caller's id; ``claim`` says about where in the log to look.
 
-        ``claim`` says about where in the log to look. A claim without a grant costs most: it reads
-        `CLAIM_SHEETS` sheets.
+        A claim without a grant costs most: it reads `CLAIM_SHEETS` sheets.
         """
         book = await self._ledger.read_book(org_id)
         own_id = book.named(name)
@@ -136,9 +135,9 @@ class AuthorizationReader:
         return record_on(item, private_name(sheet_number(own_id)))
 
     async def read_region(self, org_id: str, region: str) -> AsyncIterator[Seen]:
-        """The authorizations of a region, without the settlements of captured ones.
+        """Without the settlements of captured ones; reasons of voids may be cut.
 
-        Reasons of voids may be cut. Unreadable ones are reported and left out.
+        Unreadable ones are reported and left out.
         """
         book = await self._ledger.read_book(org_id)
         for _ in range(READINGS_MAX):
@@ -218,10 +217,7 @@ class Regions:
     async def read_unfinished(
         self, org_id: str, states: Collection[State], before: str = ""
     ) -> AsyncIterator[Authorization]:
-        """The organisation's authorizations in these states, newest first, region by region.
-
-        ``before`` is the id of the last one on the page before.
-        """
+        """Newest first, region by region, after the id ``before``."""
         now_ms = self._clock.now_ms()
         marked = {one.region for one in await self.read_fresh() if one.org_id == org_id}
         for period, query in unsettled_queries(*self._all_regions(), org_id):
@@ -242,10 +238,7 @@ class Regions:
     async def read_exposed(
         self, org_ids: Collection[str], first_ms: int, last_ms: int
     ) -> list[tuple[str, Authorization]]:
-        """The open and unsettled authorizations of these organisations in that time.
-
-        The marks are read once for all of them.
-        """
+        """The marks are read once for all organisations."""
         wanted, now_ms = set(org_ids), self._clock.now_ms()
         alone = next(iter(wanted)) if len(wanted) == 1 else ""
         first, last = region_at(max(0, first_ms)), region_at(max(0, last_ms))
@@ -283,7 +276,6 @@ class Regions:
         }
 
     def _all_regions(self) -> tuple[str, str]:
-        """The first region that is kept, and the last that can exist."""
         now_ms = self._clock.now_ms()
         kept_ms = (self._retention_days + KEPT_MARGIN_DAYS) * MS_PER_DAY
         return region_at(max(0, now_ms - kept_ms)), region_at(now_ms + VISITS_MS[0])
@@ -294,10 +286,7 @@ class Regions:
             self._noted.put((org_id, region), True)  # noqa: FBT003
 
     async def note_visited(self, marker: Marker, visit: int, *, some_unsettled: bool) -> None:
-        """Nothing is open in the region: schedule its next visit, if there is one.
-
-        The mark stays if the region was marked again meanwhile.
-        """
+        """Nothing is open in the region: schedule its next visit, unless it was marked again."""
         org_id, region, _ = marker
         if visit + 1 < len(VISITS_MS):
             await self._store.put(marker_put(org_id, region, self._expires(region), visit + 1))

@@ -85,8 +85,7 @@ class Recording:
     async def capture(self, policy: Policy, seen: Seen, usage: Usage) -> CaptureAnswer:
         """Count what the call used and release its hold, in one step.
 
-        ``usage`` gets the id, the label and the tags of the authorization. The same capture again
-        is a duplicate; a different one raises `RequestIdReusedError`.
+        The same capture again is a duplicate; a different one raises `RequestIdReusedError`.
         """
         grant, settler = seen.authorization.grant, self._settler
         usage = _named(policy, seen.authorization, usage)
@@ -109,10 +108,10 @@ class Recording:
         usage: Usage,
         on_failure: Callable[[BaseException], None],
     ) -> int | None:
-        """Begin to capture a grant of this process; returns its cost in pico-dollars.
+        """Begin to capture a grant of this process; return its cost in pico-dollars.
 
-        ``on_failure`` is called if `capture` must be tried instead. ``None`` if nothing was begun:
-        `capture` then reads what is missing, or raises.
+        ``None`` if nothing was begun: then, and after ``on_failure``, `capture` must be tried
+        instead.
         """
         seen, grant = self._settler.recall(authorization.id), authorization.grant
         if seen is None:
@@ -142,7 +141,6 @@ class Recording:
         return await self._count(self._metering.record(policy, usage), policy, usage)
 
     async def answer(self, settled: RecordUnderWay) -> Recorded:
-        """The answer to a record that `Metering.begin` has begun; raises as `record` does."""
         return await self._count(self._metering.answer(settled), settled.policy, settled.usage)
 
     async def record_many(

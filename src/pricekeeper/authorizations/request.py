@@ -85,8 +85,7 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     def longest_answer(self, cap: int | None) -> int:
         """The longest answer to reserve for, lowered to ``cap`` if the caller allows it.
 
-        Raises `InvalidValueError` if not: a caller that makes the call itself would get a longer
-        answer than the reserved one. The gateway has lowered it already.
+        Raises `InvalidValueError` if not: the call would get a longer answer than the reserved one.
         """
         asked, least = self.max_output_tokens, self.least_output_tokens
         if cap is None or asked <= cap or self.by_gateway:
@@ -233,7 +232,6 @@ def labels_in_force(
 def _role(
     catalogue: Catalogue, policy: Policy, use: LabelQuota, choice: Choice, *, has_begun: bool
 ) -> LabelRole:
-    """The role of a label; after the label in force, the role it would have without that one."""
     strict = policy.quota_enforcement is QuotaEnforcement.STRICT
     if choice.label is None and use.role is LabelRole.EXCEEDED and strict:
         return LabelRole.CHOSEN  # its quota is held against, and says by how much
@@ -252,8 +250,7 @@ def _unfit(
 ) -> Mapping[str, str]:
     """Why labels can't take a call of `auto`, for reasons other than quotas.
 
-    A model whose stated answers are too short is skipped, unless all are: the deployment file may
-    be older than the model.
+    Models with too short answers are skipped, unless all are: the deployment file may be older.
     """
     asked, least = request.max_output_tokens, request.least_output_tokens
     models = [catalogue.model(one) for one in policy.model_ordering if one in catalogue]

@@ -127,7 +127,7 @@ class Authorizations:
     async def authorize(self, policy: Policy, request: AuthorizationRequest) -> Authorized:
         """Authorize a call, or raise `AuthorizationDeniedError` with everything that denies it.
 
-        The same request with the same id gets the same grant; another one raises `ConflictError`.
+        The same id gets the same grant; for another request it raises `ConflictError`.
         """
         watch = None if request.dry_run else self._watch
         try:
@@ -181,8 +181,7 @@ class Authorizations:
     ) -> CaptureAnswer:
         """Count what the call used, and release its hold, in one step.
 
-        A call through the gateway is settled by the gateway alone, from Bedrock's reply: a capture
-        by its app raises `ConflictError`.
+        Only the gateway captures its calls, from Bedrock's reply; their apps get `ConflictError`.
         """
         seen = await self._find_open(policy, authorization_id)
         check_may_settle(seen.authorization.grant, by_gateway=by_gateway)
@@ -196,7 +195,6 @@ class Authorizations:
         *,
         by_gateway: bool = False,
     ) -> None:
-        """Give everything back: the model was not called. ``by_gateway`` is as for `capture`."""
         void = Void("" if reason is None else parse_reason(reason))
         seen = await self._find_open(policy, authorization_id)
         check_may_settle(seen.authorization.grant, by_gateway=by_gateway)
@@ -209,8 +207,8 @@ class Authorizations:
         """Void the authorization of any client of an organisation, with an audit entry.
 
         Voiding again changes nothing. A captured one raises `ConflictError`. If its own client
-        could not void it (a call of the gateway, or one that expired more than 24 hours ago), the
-        key must be able to raise budgets, or `NotPermittedError` is raised.
+        could not void it (a call of the gateway, or expired more than 24 hours ago), the key must
+        be able to raise budgets, or `NotPermittedError` is raised.
         """
         seen = await self._look_up(org, parse_id(authorization_id))
         if seen is None:
@@ -268,10 +266,7 @@ class Authorizations:
     async def list_unfinished(
         self, policy: Policy, states: Collection[State], before: str = "", limit: int = 100
     ) -> list[Authorization]:
-        """The client's open or unsettled authorizations, newest first.
-
-        ``before`` is our id of the last one on the page before.
-        """
+        """Newest first, after our id ``before``."""
         mine: list[Authorization] = []
         async for one in self._settler.regions.read_unfinished(policy.org_id, states, before):
             if policy.app_id is None or one.grant.terms.client_id == policy.client_id:
@@ -283,10 +278,7 @@ class Authorizations:
     async def read_exposed(
         self, org_ids: Collection[str], first_ms: int | None = None, last_ms: int | None = None
     ) -> list[tuple[str, Authorization]]:
-        """What these organisations have open or unsettled in that time.
-
-        The default is the last days: all that can still be settled.
-        """
+        """By default in the last days: all that can still be settled."""
         now_ms = self._clock.now_ms()
         first_ms = now_ms - EXPOSED_MS if first_ms is None else first_ms
         last_ms = now_ms + EXPOSED_MS if last_ms is None else last_ms

@@ -73,7 +73,6 @@ class OpenList:
     def __init__(self) -> None:
         self._open: dict[str, Due] = {}
         self._names: dict[str, str] = {}
-        """Our id for each id that a caller gave."""
         self._heap: list[tuple[int, str]] = []
 
     def add(self, org_id: str, authorization: Authorization, book: Book) -> None:
@@ -126,10 +125,7 @@ class Settler:
         on_change: Tell[Authorization] = lambda *_: None,
         on_record: Tell[RecordOnSheet] = lambda *_: None,
     ) -> None:
-        """``on_change`` gets what this process grants and settles, sheet by sheet.
-
-        ``on_record`` gets the records of a sheet.
-        """
+        """``on_change`` gets what this process grants and settles, ``on_record`` the records."""
         self.note_changed = on_change
         self.note_captured = on_record
         self.clock = clock
@@ -222,10 +218,9 @@ class Settle(Command[Settled]):
         send: Send | None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """``record`` is the usage record of a capture.
+        """``since`` are accounts of newer budgets, from which the cost is spent, too.
 
-        ``since`` are accounts of budgets that are newer than the authorization: its cost is spent
-        from them, too. ``on_failure`` is for a caller that does not wait, and tries again then.
+        ``on_failure`` is for a caller that does not wait, and tries again then.
         """
         self._org_id = org_id
         self._action = action

@@ -42,7 +42,6 @@ async def look_for_tokens(taker: Taker, wanted: Wanted, candidate: Candidate) ->
 
 
 def _fitting(wanted: Wanted, candidate: Candidate, answer: Answer) -> int | None:
-    """The longest answer that its tokens suffice for; ``None`` if the call can't be fitted."""
     least = candidate.min_output_tokens
     if least is None or wanted.consume is not None:
         return None

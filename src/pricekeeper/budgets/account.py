@@ -30,10 +30,8 @@ EVERY_VALUE: Final = "ALL"
 ACCOUNTS: Final = "#BUDGETS"
 """The end of a client's partition of accounts; the start is its entity."""
 REMEMBERED_MAX: Final = 10_000
-"""Policies times labels whose accounts are cached."""
 VALUES_MAX: Final = 128
-"""Values of a tag whose accounts are cached, for each of these. Callers choose the values, so a
-caller with many evicts only its own."""
+"""Values of a tag, for each of these. Callers choose them, so one with many evicts only its own."""
 _QUOTA: Final = "quota-"
 _NEVER_MS: Final = 1 << 62
 MS_PER_HOUR: Final = 3_600_000
@@ -151,7 +149,6 @@ class _Made(NamedTuple):
     from_ms: int
     until_ms: int
     tag_keys: tuple[str, ...]
-    """The tags with a budget per value; usually none."""
     by_values: BoundedCache[tuple[str, ...], tuple[BudgetAccount, ...]]
 
     def values_of(self, tags: Mapping[str, str]) -> tuple[str, ...]:
@@ -270,10 +267,7 @@ def window_at(window: Window, zone: str, epoch_ms: int) -> Span:
 
 
 def _hour(zone: str, epoch_ms: int) -> Span:
-    """The hour of the zone's clock, cut where clocks change within it.
-
-    An hour that comes twice is two hours.
-    """
+    """Cut where clocks change within it: an hour that comes twice is two hours."""
     info = ZoneInfo(zone)
     starts_at_ms = _hour_start_ms(info, epoch_ms)
     ends_at_ms = starts_at_ms + MS_PER_HOUR

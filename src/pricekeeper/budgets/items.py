@@ -46,10 +46,8 @@ _CHAPTER: Final = re.compile("[0-9a-f]{9}")
 LIFE_SECS: Final = 40 * 86_400
 """How long an item is kept after its last write: longer than its longest window."""
 KEPT_MS: Final = 27 * 3_600_000
-"""How long an account is kept after its window: an authorization may be held for an hour and be
-captured up to a day later."""
+"""After an account's window: a call may be held for an hour and be captured up to a day later."""
 REMOVED_MAX: Final = 32
-"""By one write."""
 
 
 class Balance(msgspec.Struct, frozen=True, gc=False):
@@ -61,7 +59,6 @@ class Balance(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spent(self) -> int:
-        """The part that usage records have counted."""
         return self.used - self.held - self.unsettled
 
     def __add__(self, other: Balance) -> Balance:
@@ -219,10 +216,7 @@ def partition_query(pk: str, prefix: str = "") -> Query:
 
 
 def _is_past(account_id: str, now_ms: int) -> bool:
-    """Whether nothing of its window can be settled any more.
-
-    A window lasts a month at most, and its name says when it began.
-    """
+    """A window lasts a month at most, and its name says when it began."""
     _, _, span = account_id.rpartition(".")
     kind, began = span[:1], span[1:]
     lasts_days = {"H": 0, "D": 2, "W": 8, "M": 32}.get(kind)

@@ -31,8 +31,8 @@ MS_PER_HOUR: Final = 3_600_000
 _SECS_PER_HOUR: Final = 3_600
 _THURSDAY: Final = 72
 _QUARTERS: Final = 6
-"""Hours between readings of the zone. Clocks that change in between are wrong until then, which no
-forecast notices."""
+"""Hours between readings of the zone. Clocks that change in between are wrong until then, unnoticed
+by any forecast."""
 
 
 class Expectation(NamedTuple):

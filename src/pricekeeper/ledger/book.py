@@ -23,7 +23,6 @@ from pricekeeper.storage import Key
 
 ITEMS_MAX: Final = 4_096
 KEYS_MAX: Final = ITEMS_MAX // 2
-"""Items read together; room is made for as many."""
 _generations: Final = itertools.count(1)
 
 
@@ -38,7 +37,6 @@ class OpenAccounts:
         self.mends, self.through = 0, ""
         """How often the item was mended, and the last chapter in it."""
         self._damage: UnreadableItemError | None = None
-        """Set if all of the item is unreadable."""
         try:
             if item is not None:
                 self.mends, self.through = mends_of(item), filed_through(item)
@@ -75,7 +73,6 @@ class ChapterSums:
         self.places: dict[str, str] = {}
         """Sheets of outcomes that are too long to file: prefixes of their keys."""
         self.names: dict[str, str] = {}
-        """The authorizations that callers' own ids stand for."""
         self.sealed_ms: int | None = None
         """When this process learnt of its seal, on the monotonic clock."""
 
@@ -127,7 +124,6 @@ class Book:
         return known
 
     def remember(self, key: Key, known: OpenAccounts) -> None:
-        """Keep the accounts of an item; later sheets are added to them."""
         self._items.put(key, known)
 
     def accounts(self, key: Key) -> OpenAccounts | None:
@@ -156,7 +152,6 @@ class Book:
         return None
 
     def named(self, name: str) -> str | None:
-        """Return the authorization of a caller's own id, by unfiled sheets."""
         for sums in reversed(self.chapters):
             own_id = sums.names.get(name)
             if own_id is not None:
@@ -164,7 +159,6 @@ class Book:
         return None
 
     def has_chapter_of(self, sheet: str) -> bool:
-        """Whether the chapter of a sheet, by its sort key, is unfiled."""
         name = chapter_in(sheet)
         return any(sums.chapter.name == name for sums in self.chapters)
 

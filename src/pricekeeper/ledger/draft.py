@@ -65,10 +65,7 @@ class Draft:
         return self._bytes > SHEET_BYTES_MAX or self._numbers >= ON_SHEET_MAX
 
     def balance(self, key: Key, account_id: str) -> Balance | None:
-        """Return a balance with the changes; ``None`` if it is not open.
-
-        Raises `UnreadableItemError`.
-        """
+        """Return a balance with the changes; ``None`` if not open. Raises `UnreadableItemError`."""
         running = self._running.get((key, account_id))
         return self.book.balance(key, account_id) if running is None else running
 
@@ -90,7 +87,6 @@ class Draft:
             self.add(key, account_id, change)
 
     def open(self, key: Key, account_id: str, spent: Balance) -> None:
-        """Open a closed account with its earlier spend."""
         self.add(key, account_id, spent)
         self._opened.setdefault(key, []).append(account_id)
 
@@ -99,7 +95,6 @@ class Draft:
         self._mends[key] = self._mends.get(key, 0) + 1
 
     def outcome(self, authorization_id: str) -> str | None:
-        """Return the outcome of an authorization, by unfiled sheets and this draft."""
         text = self.outcomes.get(authorization_id)
         return self.book.outcome(authorization_id) if text is None else text
 
@@ -157,7 +152,6 @@ class Draft:
 
 
 Send: TypeAlias = Callable[[Sequence[Write]], Awaitable[None]]
-"""Applies operations, all or nothing, like `Store.transact`."""
 
 
 class Decision(Enum):
@@ -173,7 +167,6 @@ class Command(Generic[_T]):
     """Something to decide on an organisation's log, and to write to it."""
 
     keys: Collection[Key] = ()
-    """Items of accounts needed for the decision."""
     name: str = ""
     """At most one command of a sheet has this name, unless it is empty."""
     operations: Sequence[Write] = ()
@@ -209,7 +202,6 @@ class Command(Generic[_T]):
         raise NotImplementedError
 
     def note_written(self) -> None:
-        """Answer: its changes are written."""
         self.answer(self.result)
 
     def deny(self) -> None:

@@ -49,7 +49,6 @@ class Filer:
     def __init__(
         self, store: Store, clock: Clock, org_id: str, expires_at_epoch: Callable[[int], int]
     ) -> None:
-        """``expires_at_epoch`` returns when items written at a time expire."""
         self._store = store
         self._clock = clock
         self._org_id = org_id
@@ -69,10 +68,9 @@ class Filer:
             )
 
     async def _file_item(self, key: Key, sums: ChapterSums) -> None:
-        """File into the accounts of one item; a damaged account does not stop the others.
+        """A damaged account does not stop the others: it was reported, and can't be spent from.
 
-        It was reported, and can't be spent from. `pricekeeper ledger check` finds what it lacks
-        once it is mended.
+        `pricekeeper ledger check` finds what it lacks once it is mended.
         """
         with contextlib.suppress(UnreadableItemError):
             await self._file_accounts(key, sums)
@@ -94,9 +92,9 @@ class Filer:
                 await self._store.update(tidy_update(key, past, chapter))
 
     async def _file_whole(self, key: Key, sums: ChapterSums, now_ms: int) -> None:
-        """File into an item that an update can't change: read it, and replace it as a whole.
+        """Read an item and replace it as a whole, since an update has room for some accounts only.
 
-        An update has room for some accounts only, and can't add to a value that is no number.
+        Nor can an update add to a value that is no number.
         """
         change, chapter = sums.changes[key], sums.chapter.name
         for _ in range(ATTEMPTS_MAX):

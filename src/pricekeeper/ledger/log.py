@@ -121,7 +121,6 @@ class OrgLog:
 
     @property
     def position(self) -> Position | None:
-        """The position of the next sheet; ``None`` if nothing was read."""
         return None if self._book is None else self._book.next
 
     def is_at(self, book: Book) -> bool:
@@ -133,10 +132,7 @@ class OrgLog:
             return self.book
 
     async def prepare(self) -> Book:
-        """Make the book ready for deciding the next sheet.
-
-        A chapter that is long enough is sealed, so that the sheet begins the next one.
-        """
+        """Make the book ready for the next sheet; a chapter that is long enough is sealed."""
         async with self._lock:
             if self._book is None or self._clock.monotonic_ms() - self._synced_ms > STALE_MS:
                 await self._read()
@@ -144,7 +140,6 @@ class OrgLog:
             return self.book
 
     async def read_items(self, keys: Collection[Key]) -> None:
-        """Read these items of accounts into the book, which has room for them."""
         missing = self.book.unread(keys)
         for _ in range(READINGS_MAX):
             if not missing:
@@ -179,9 +174,8 @@ class OrgLog:
     ) -> None:
         """Write the draft as the next sheet, with its operations.
 
-        Raises `SheetTakenError` if another writer came first, and `TransactionCancelledError` with
-        the operations' reasons if one was refused. ``send`` applies the transaction instead of the
-        store.
+        Raises `SheetTakenError` if another writer came first, and `TransactionCancelledError` if an
+        operation was refused. ``send`` applies the transaction instead of the store.
         """
         async with self._lock:
             if draft.book is not self._book or draft.position != draft.book.next:
@@ -269,7 +263,6 @@ class OrgLog:
                 self._fold_found(book, item)
 
     def _fold_found(self, book: Book, item: Mapping[str, Any]) -> None:
-        """Raises for a damaged sheet."""
         book.next = Position(book.next.chapter, number_of(item))
         sheet = sheet_from(self.org_id, item)
         book.fold(sheet, self._clock.monotonic_ms())

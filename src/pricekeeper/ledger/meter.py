@@ -20,5 +20,4 @@ class LedgerMeter:
     sheets_read: int = counted(_WORK, "sheet_read")
     """Of other writers, or at a start."""
     lost_races: int = counted(_WORK, "lost_race")
-    """Sheets decided again because another writer came first."""
     chapters_filed: int = counted(_WORK, "chapter_filed")

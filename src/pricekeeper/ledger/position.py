@@ -19,7 +19,6 @@ from pricekeeper.ticks import REGION_DIGITS, TICK_MS, region_at
 CHAPTER_DIGITS: Final = 9
 SALT_BITS: Final = 52
 NUMBERS_MAX: Final = 1 << 20
-"""Sheets of a chapter."""
 ON_SHEET_MAX: Final = 1 << 12
 """Numbered authorizations and records."""
 AUTHORIZATION_VERSION: Final = "8"
@@ -80,7 +79,6 @@ class Position(NamedTuple):
 
     @property
     def sort_key(self) -> str:
-        """Keys are in the order of the numbers."""
         return self.prefix + self.chapter.salt
 
     @property

@@ -49,7 +49,6 @@ INTERVAL_MS: Final = 30_000
 AGAIN_MS: Final = 80 * 60_000
 """A second recount after this time finds writes that were minutes late."""
 CLAIM_MS: Final = 300_000
-"""How long other instances leave a claimed recount alone."""
 PAUSE_MS_FIRST: Final = 60_000
 TRIES_MAX: Final = 10
 """With doubling pauses, a day."""
@@ -128,7 +127,7 @@ class Recounts:
                 _log.warning("recounts_failed", error=error.code)
 
     async def run_due(self) -> int:
-        """Run the due recounts; return how many. A failed client is tried again later."""
+        """Return how many were run. A failed client is tried again later."""
         now_ms, due = self._clock.now_ms(), list[Recount]()
         async for item in query_items(self._store, recounts_query()):
             found = recount_of(item)
@@ -144,7 +143,6 @@ class Recounts:
         return made
 
     async def _run(self, due: Recount) -> bool:
-        """Recount a client, unless another instance does it."""
         now_ms = self._clock.now_ms()
         mine = due._replace(due_ms=now_ms + CLAIM_MS, tries=due.tries + 1)
         if not await self._decide(recount_put(mine, is_as_seen(due))):

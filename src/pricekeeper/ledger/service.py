@@ -37,7 +37,6 @@ RETENTION_DAYS: Final = 90
 PARTITION_ITEMS_MAX: Final = 100_000
 _T = TypeVar("_T")
 AccountKey: TypeAlias = tuple[Key, str]
-"""An account by its item and its name in it."""
 Measure: TypeAlias = Callable[[Sequence[BudgetAccount]], Awaitable[Mapping[BudgetAccount, int]]]
 """Sums the journal's records in each of these accounts, in pico-dollars."""
 
@@ -103,7 +102,6 @@ class Ledger:
         return {account: found.get(account, Balance()) for account in accounts}
 
     async def read_open(self, accounts: Collection[BudgetAccount]) -> dict[BudgetAccount, Balance]:
-        """Return the balances of the open ones. Raises `UnreadableItemError`."""
         found: dict[BudgetAccount, Balance] = {}
         for org_id in dict.fromkeys(account.org_id for account in accounts):
             mine = [account for account in accounts if account.org_id == org_id]
@@ -115,7 +113,6 @@ class Ledger:
         return found
 
     async def read_items(self, org_id: str, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
-        """Return items of accounts with all that the log adds to them."""
         if not keys:
             return {}
         log = self.log_of(org_id)
@@ -125,7 +122,6 @@ class Ledger:
     async def read_partition(
         self, org_id: str, pk: str, prefix: str = "", items_max: int = PARTITION_ITEMS_MAX
     ) -> dict[Key, OpenAccounts]:
-        """Return the items of a client's accounts, by prefix of the sort key, in order."""
         book = await self.read_book(org_id)
         keys = {
             key for key in book.unfiled_keys() if key.pk == pk and (key.sk or "").startswith(prefix)
@@ -155,11 +151,10 @@ class Ledger:
         return log
 
     async def read_book(self, org_id: str) -> Book:
-        """Return an organisation's book, read to the end of the log."""
         return await self.log_of(org_id).read()
 
     def submit(self, org_id: str, command: AnyCommand, *, follows: bool = False) -> None:
-        """Queue the command; its future is always set.
+        """The command's future is always set.
 
         One that ``follows`` from an accepted command is never refused for lack of room.
         """
@@ -184,8 +179,7 @@ class Ledger:
     ) -> None:
         """Apply operations together with spending from accounts, all or nothing.
 
-        Raises `TransactionCancelledError` with the operations' reasons if one was refused, and
-        `AccountNotOpenError` if an account is not open.
+        Raises `TransactionCancelledError` if an operation was refused, and `AccountNotOpenError`.
         """
         await self.carry_out(org_id, PostRecords(debits, operations, send))
 
@@ -218,7 +212,6 @@ class Ledger:
 
 
 Debits: TypeAlias = Sequence[tuple[Collection[BudgetAccount], int]]
-"""Accounts, and the pico-dollars to spend from each."""
 
 
 class AccountNotOpenError(Exception):

@@ -45,7 +45,6 @@ BACKOFF: Final = Backoff(4, 32)
 ERRANDS_MAX: Final = 8
 LINGER_MS: Final = 5
 _AT_ONCE: Final = 16
-"""Attempts without a pause before them."""
 
 
 class Worker:
@@ -68,9 +67,9 @@ class Worker:
         self.task: asyncio.Task[None] | None = None
 
     def submit(self, command: AnyCommand, *, follows: bool = False) -> None:
-        """Queue the command; its future is always set.
+        """The command's future is always set.
 
-        One that ``follows`` from an accepted command is accepted in any case.
+        One that ``follows`` from an accepted command is never refused for lack of room.
         """
         if not follows and len(self._waiting) >= WAITING_MAX:
             raise OverloadedError(
@@ -121,7 +120,6 @@ class Worker:
             lingering.set_result(None)
 
     async def _leave_room(self) -> None:
-        """Leave time to other processes: less, the more commands wait."""
         full = len(self._waiting) // COMMANDS_MAX
         pause_ms = self._pace.pause_ms(self._random, full)
         if pause_ms:
@@ -229,7 +227,6 @@ class Worker:
         return writing, denied, True
 
     async def _write(self, draft: Draft, writing: Sequence[AnyCommand], attempts: int) -> bool:
-        """Return whether the draft was written."""
         if attempts > _AT_ONCE:
             losses = attempts - _AT_ONCE
             await self._clock.sleep_ms(BACKOFF.pause_ms(losses, self._random.randrange))
@@ -310,7 +307,6 @@ class Pace:
         self._fastest_ms = min(took_ms, fastest_ms + 1)  # it may have become slower for good
 
     def pause_ms(self, random: Random, full: int) -> int:
-        """Return the pause before the next sheet, with so many full ones waiting."""
         if self._is_at_once or self._fastest_ms is None:
             return 0
         pause_ms = self._fastest_ms // 2 + self._others * self._fastest_ms

@@ -29,7 +29,6 @@ class Adjustment(NamedTuple):
 
     operation: Put | Update | None
     after: Bucket | None
-    """After a put; an update returns it."""
     taken: dict[str, int]
 
 

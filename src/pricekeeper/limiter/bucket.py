@@ -125,7 +125,6 @@ class Denial(msgspec.Struct, frozen=True):
         return longest_wait_ms(self.violations)
 
     def after_waiting(self, waited_ms: int) -> Denial:
-        """The same denial for a caller that has waited for the decision."""
         return Denial(
             tuple(
                 one

@@ -24,13 +24,10 @@ from pricekeeper.storage import Key, Store
 from pricekeeper.storage.tables import RATE_BUCKETS
 
 ATTEMPTS_MAX: Final = 32
-"""Writes refused because others came first, until the caller gets an error."""
 REPLIES_LOST_MAX: Final = 3
-"""Lost replies to a charge or to the record of a lease, until the caller gets an error."""
 SEEN_MAX: Final = 20_000
 
 _AT_ONCE: Final = 3
-"""Attempts without a pause before them: most races are over after the second."""
 _BACKOFF: Final = Backoff(2, 64)
 
 
@@ -65,7 +62,6 @@ class BucketCache:
         return None if seen is None else seen.bucket
 
     def statuses(self, debits: Sequence[Debit], now_ms: int) -> dict[str, LimitStatus]:
-        """The state of each limit, by the buckets as they were last seen here."""
         return scarcest(debits, [self.recall(debit.key) for debit in debits], now_ms)
 
     def remember(self, key: Key, bucket: Bucket | None) -> None:
@@ -81,7 +77,6 @@ class BucketCache:
         self._some_ahead = self._some_ahead or ahead
 
     def note(self, key: Key, item: Mapping[str, Any] | None) -> Bucket | None:
-        """Keep the bucket of an item; raises `UnreadableItemError` if it is none."""
         try:
             bucket = bucket_of(item)
         except UnreadableItemError:
@@ -91,7 +86,6 @@ class BucketCache:
         return bucket
 
     async def read(self, keys: Collection[Key]) -> dict[Key, UnreadableItemError]:
-        """Read these buckets; returns an error for each that can't be read."""
         errors: dict[Key, UnreadableItemError] = {}
         if keys:
             items = await self.store.batch_get([(RATE_BUCKETS, key) for key in keys])
@@ -103,7 +97,6 @@ class BucketCache:
         return errors
 
     def reading_ms(self, key: Key, bucket: Bucket | None) -> int:
-        """The time that counts for the bucket now."""
         now_ms = self.clock.now_ms()
         ahead = bucket is not None and bucket.refilled_at_ms > now_ms
         if bucket is None or not (ahead or self._some_ahead):

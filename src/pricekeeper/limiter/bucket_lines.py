@@ -25,7 +25,6 @@ class BucketStep(NamedTuple):
 
     step: Create | TakeOnly | Refill
     debit: Debit
-    """The tokens taken, less those given back with them."""
     given_back: Mapping[str, int]
     """As numbers below zero."""
 
@@ -48,7 +47,6 @@ class BucketLine:
         self._due = _due(bucket, limits, owed)
         self.taken: dict[str, int] = {}
         self._statuses: dict[str, LimitStatus] = {}
-        """Computed once for all requests that are answered together."""
 
     def is_under(self, limits: dict[str, Limit]) -> bool:
         """Whether these are its limits."""
@@ -62,7 +60,6 @@ class BucketLine:
             self._statuses = {}
 
     def has_room(self, tokens: Mapping[str, int]) -> bool:
-        """Whether the bucket has these tokens beside those already taken in this batch."""
         limits, taken, due = self.limits, self.taken, self._due
         for name, count in tokens.items():
             beside = self.beside(name, count) if due else taken.get(name, 0)
@@ -71,10 +68,9 @@ class BucketLine:
         return True
 
     def beside(self, name: str, wanted: int) -> int:
-        """The tokens that others take, less those given back.
+        """The tokens that others take, less those given back as far as the bucket has room.
 
-        Tokens are given back first, as far as the bucket has room for them. They do not help a
-        debit that is larger than the bucket.
+        Given-back tokens do not help a debit that is larger than the bucket.
         """
         beside, due = self.taken.get(name, 0), self._due.get(name, 0)
         limit = self.limits[name]
@@ -118,7 +114,6 @@ class BucketLine:
         return LimitStatus(limit, units // limit.units_per_token, full_at_ms, consumed)
 
     def plan(self, key: Key) -> BucketStep:
-        """The write that takes all of it, and gives back with it the tokens that are owed."""
         debit = Debit(key.pk, key.sk or "", self.limits, self._net)
         step = plan(self._bucket, debit, self._reading_ms)
         if isinstance(step, Denial):
@@ -128,9 +123,9 @@ class BucketLine:
 
     @property
     def _net(self) -> dict[str, int]:
-        """The tokens taken less those given back, of each limit that tokens are taken from.
+        """Only limits that tokens are taken from.
 
-        Another limit may be in debt, which would deny the write.
+        Another one may be in debt, which would deny the write.
         """
         return {name: count + self._due.get(name, 0) for name, count in self.taken.items()}
 
@@ -150,7 +145,6 @@ class Block:
         self._left = tokens
 
     def has(self, debit: Debit, now_ms: int) -> bool:
-        """Whether it has these tokens, under the same limits."""
         limits = self.limits
         if now_ms >= self.expires_ms or (limits is not debit.limits and limits != debit.limits):
             return False
@@ -163,16 +157,12 @@ class Block:
 
     @property
     def rest(self) -> Debit:
-        """The debit that gives back the tokens that are left."""
         back = {name: -count for name, count in self._left.items()}
         return Debit(self.key.pk, self.key.sk or "", self.limits, back)
 
 
 def _due(bucket: Bucket | None, limits: Mapping[str, Limit], owed: Debit | None) -> dict[str, int]:
-    """The tokens owed that a debit can give back, as numbers below zero.
-
-    They must count in the same unit, then and now.
-    """
+    """The tokens owed that a debit can give back: those that still count in the same unit."""
     if owed is None or bucket is None:
         return {}
     due: dict[str, int] = {}

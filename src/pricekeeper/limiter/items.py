@@ -106,7 +106,6 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     parents: tuple[str, ...]
     consume: dict[str, int]
     terms: dict[str, dict[str, str]]
-    """By entity, then by limit."""
     granted_at_ms: int
     expires_at_epoch: int
     held: dict[str, int]

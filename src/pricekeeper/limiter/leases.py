@@ -79,7 +79,6 @@ class Lease:
         self._record = record
         self._limits = limits
         self.granted_at_ms = granted_at_ms
-        """By this instance's clock."""
 
     @property
     def id(self) -> str:
@@ -107,8 +106,8 @@ class Lease:
     ) -> None:
         """Take more than was estimated, or give some back. It can't be denied.
 
-        It may leave a debt, up to a bound: ``held`` shows the tokens that were really taken. The
-        same ``adjustment_id`` changes the lease once.
+        It may leave a debt, up to a bound: ``held`` shows the tokens really taken. The same
+        ``adjustment_id`` changes the lease once.
         """
         change_id = parse_id(adjustment_id or uuid.uuid4(), "adjustment_id")
         self._note(await self._leases.adjust(self._record, dict(delta), change_id))
@@ -136,7 +135,6 @@ class Leases:
         self._changes: SingleFlight[object, LeaseRecord] = SingleFlight("pricekeeper-leases")
 
     async def find(self, entity: str, lease_id: str) -> LeaseRecord:
-        """Read a lease; raises `NotFoundError` if there is none."""
         record = await self._read(entity, lease_id)
         if record is None:
             raise NotFoundError("lease")

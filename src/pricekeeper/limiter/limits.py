@@ -21,7 +21,6 @@ HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 AMOUNT_MAX: Final = 10**12
-"""In a bucket, in a refill, in one request."""
 PERIOD_MS_MAX: Final = 366 * DAY_MS
 FILLING_MS_MAX: Final = 10 * 366 * DAY_MS
 """A bucket that takes longer than ten years from empty to full is a mistake."""
@@ -98,7 +97,6 @@ class Limit:
         return DEBT_CAPACITIES_MAX * self.capacity_units
 
     def filling_ms(self, units: int) -> int:
-        """How long these units take to refill, in whole milliseconds."""
         return -(-units // self.units_per_ms)
 
 

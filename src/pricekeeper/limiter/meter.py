@@ -19,13 +19,10 @@ class LimiterMeter:
     granted: int = 0
     denied: int = 0
     prefetched: int = counted(_WORK, "prefetched")
-    """Served from memory, without a store call."""
     unlimited: int = counted(_WORK, "unlimited")
     """Admitted because the store did not answer."""
     lost_races: int = counted(_WORK, "lost_race")
-    """Writes planned again because another writer came first."""
     rolled_back: int = counted(_WORK, "rolled_back")
-    """Leases of cancelled callers."""
     debits_lost: int = counted(_WORK, "debit_lost")
     """Tokens taken again after a lost reply; if they were taken twice, they refill."""
     refunds_lost: int = counted(_WORK, "refund_lost")

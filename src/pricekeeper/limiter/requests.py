@@ -42,7 +42,6 @@ class CheckedRequest(msgspec.Struct, frozen=True):
     """One for each bucket that has limits, with the tokens that it limits, maybe none."""
     lease_id: str
     is_named: bool
-    """Whether the lease id is the caller's."""
 
     @property
     def nonempty_debits(self) -> tuple[Debit, ...]:
@@ -51,7 +50,6 @@ class CheckedRequest(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> object:
-        """The same for a repetition of the request."""
         tokens = tuple(sorted(self.tokens.items()))
         return self.entity, self.lease_id, self.resource, self.parents, tokens
 

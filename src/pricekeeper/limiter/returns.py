@@ -59,7 +59,6 @@ class Returns:
         self._writing: set[Key] = set()
         self._returning: asyncio.Task[None] | None = None
         self._refusals = 0
-        """Writes in a row that the store has refused."""
 
     def owed(self, key: Key) -> Debit | None:
         """As numbers below zero."""
@@ -105,8 +104,8 @@ class Returns:
     async def charge(self, debits: Collection[Debit]) -> dict[str, int]:
         """Charge tokens that were used already, the same from each of these buckets.
 
-        Returns the tokens taken: as many as every bucket can bear. If one write fails, the tokens
-        taken from the other buckets are given back.
+        Returns the tokens taken: as many as every bucket can bear. If a write fails, the tokens
+        taken from the others are given back.
         """
         charges = [_Charge(debit) for debit in debits]
         for one in charges:
@@ -230,7 +229,6 @@ class Returns:
             self._returning = asyncio.create_task(self._return_later(), name="pricekeeper-refunds")
 
     async def _return_later(self) -> None:
-        """Write the tokens that no debit has taken along."""
         clock = self._cache.clock
         try:
             while self._owed or self.blocks:

@@ -53,11 +53,9 @@ class PreparedRequest:
         self._ahead = ahead
 
     def take_at_once(self) -> bool:
-        """Take the tokens from memory, if a block has enough; returns whether one had."""
         return self._taker.take_at_once(self._debit)
 
     async def take(self) -> Mapping[str, LimitStatus] | Denial:
-        """Take the tokens: the limits after that, or the denial."""
         answer = await self._taker.take((self._debit,), ahead=self._ahead)
         if not answer.denied:
             self._taker.cache.meter.granted += 1
@@ -137,10 +135,7 @@ class Limiter:
         limits: Limits | None = None,
         ahead: int = 0,
     ) -> PreparedRequest:
-        """Check a request now that will be made many times.
-
-        ``ahead`` asks for a block of so many times its tokens whenever the bucket is busy.
-        """
+        """``ahead`` asks for a block of so many times its tokens whenever the bucket is busy."""
         request = check_request(self._limits, entity, resource, consume, limits=limits)
         check_count("ahead", ahead, 0, AHEAD_MAX)
         return PreparedRequest(self.taker, request.debits[0], ahead)
@@ -148,13 +143,11 @@ class Limiter:
     async def peek(
         self, entity: str, resource: str, *, limits: Limits | None = None
     ) -> dict[str, LimitStatus]:
-        """The state of a bucket's limits, without taking anything: one read."""
         return (await self.peek_many([(entity, resource)], limits=limits))[0]
 
     async def peek_many(
         self, buckets: Sequence[tuple[str, str]], *, limits: Limits | None = None
     ) -> list[dict[str, LimitStatus]]:
-        """The state of several buckets, each an entity and a resource: one read for all."""
         pairs = [
             (check_key_part("entity", entity), check_key_part("resource", resource))
             for entity, resource in buckets
@@ -175,10 +168,9 @@ class Limiter:
         *,
         adjustment_id: uuid.UUID | str,
     ) -> Mapping[str, int]:
-        """Adjust a lease, from any instance. The same adjustment applies once.
+        """Adjust a lease, once for the same id; return the tokens that it holds now.
 
-        Returns the tokens that the lease holds now: fewer than asked for if one of its buckets
-        could not bear all of them.
+        They are fewer than asked for if one of its buckets could not bear all of them.
         """
         record = await self._leases.find(*_lease_name(entity, lease_id))
         change_id = parse_id(adjustment_id, "adjustment_id")
@@ -186,7 +178,6 @@ class Limiter:
         return {} if after.released else after.held
 
     async def release(self, entity: str, lease_id: uuid.UUID | str) -> None:
-        """Give back everything that a lease holds, once, from any instance."""
         await self._leases.release(await self._leases.find(*_lease_name(entity, lease_id)))
 
     async def reset(

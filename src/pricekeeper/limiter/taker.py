@@ -60,7 +60,6 @@ class _Request:
         self.debits = debits
         self.ahead = ahead
         self.missing = {debit.key: debit for debit in debits}
-        """Those not taken yet, by bucket."""
         self.keys = tuple(self.missing)
         self.attempts = 0
         self.future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -80,12 +79,10 @@ class DeniedDebit(NamedTuple):
     denial: Denial
 
     def remaining(self, limit: str, available: int) -> int:
-        """The tokens that the bucket has for this request, beside those that others take."""
         return available - self.line.beside(limit, self.debit.tokens[limit])
 
     @property
     def violations(self) -> list[Violation]:
-        """What the bucket has too little of, for this debit alone."""
         entity, resource, tokens = self.debit.entity, self.debit.resource, self.debit.tokens
         return [
             Violation(
@@ -117,7 +114,6 @@ class Answer:
     ) -> None:
         self.denied = denied
         self.now_ms = now_ms
-        """The reading of this process's clock by which it was decided."""
         self._lines = lines
         self._statuses: dict[str, LimitStatus] = {}
 
@@ -157,9 +153,9 @@ class Taker:
         self._tasks: dict[Key, asyncio.Task[None]] = {}
 
     async def take(self, debits: tuple[Debit, ...], *, ahead: int = 0) -> Answer:
-        """Take all of these tokens, or none if one bucket has too little.
+        """Take all of these tokens, or none.
 
-        ``ahead`` asks for a block of so many times the tokens, if the bucket is busy.
+        ``ahead``: if the bucket is busy, a block of so many times.
         """
         last = debits[-1].key
         waiting = self._waiting.get(last)
@@ -189,7 +185,6 @@ class Taker:
         return True
 
     async def look(self, debits: Sequence[Debit]) -> tuple[Answer, Sequence[BucketLine]]:
-        """Read these buckets: the answer if the tokens were taken now."""
         keys = list(dict.fromkeys(debit.key for debit in debits))
         await self.returns.flush(keys, blocks=True)
         for error in (await self.cache.read(keys)).values():
@@ -206,7 +201,6 @@ class Taker:
         await self.returns.flush(dict.fromkeys(debit.key for debit in debits))
 
     async def close(self) -> None:
-        """Serve the requests that wait, and write the tokens that are owed."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
         await self.returns.close()
@@ -216,7 +210,6 @@ class Taker:
         left: list[_Request] = []
         refused: set[Key] = set()
         races = 0
-        """Batches in a row that another process was quicker than."""
         try:
             while left or waiting:
                 await asyncio.sleep(0)  # requests of this turn of the loop are in the same batch
@@ -243,8 +236,8 @@ class Taker:
     async def _take_once(self, left: Sequence[_Request], fresh: set[Key]) -> set[Key]:
         """Take what can be taken. A request is denied only by buckets that were just read.
 
-        ``fresh`` are the buckets that a refused write has returned right before. Returns those of
-        this call.
+        ``fresh`` are the buckets that a refused write has just returned. Returns those of this
+        call.
         """
         refused: set[Key] = set()
         keys = dict.fromkeys(chain.from_iterable(one.missing for one in left))
@@ -279,7 +272,6 @@ class Taker:
     def _without(
         self, left: Sequence[_Request], errors: Mapping[Key, UnreadableItemError]
     ) -> Sequence[_Request]:
-        """Fail the requests whose buckets can't be read; returns the others."""
         if not errors:
             return left
         others = []
@@ -313,7 +305,6 @@ class Taker:
         return mine
 
     def _admit(self, request: _Request, lines: dict[Key, BucketLine]) -> bool:
-        """Take its tokens from blocks and on the lines, if all of them have room."""
         spent: list[tuple[Key, Block, Debit]] = []
         taken: list[tuple[BucketLine, Debit]] = []
         for key, debit in request.missing.items():
@@ -338,7 +329,6 @@ class Taker:
         return True
 
     def _has_room(self, request: _Request, lines: Mapping[Key, BucketLine]) -> bool:
-        """Whether the buckets have the tokens it still needs, beside the requests before it."""
         missing = request.missing
         if not all(lines[key].has_room(debit.tokens) for key, debit in missing.items()):
             return False
@@ -357,8 +347,8 @@ class Taker:
     ) -> tuple[set[Key], set[Key]]:
         """Write the admitted debits and answer the requests that have all their tokens.
 
-        Returns the buckets that were written, and those that a refusal has returned. A request that
-        one bucket has refused keeps the tokens of the others for its next attempt.
+        Returns the written buckets, and those that a refusal has returned. A request that one
+        bucket has refused keeps the tokens of the others for its next attempt.
         """
         ahead = {key: one.ahead for one in admitted if one.ahead for key in one.missing}
         keys = [key for key, line in lines.items() if line.taken]
@@ -400,7 +390,6 @@ class Taker:
         return _Planned(key, line, one, extra, now_ms)
 
     async def _write(self, planned: _Planned) -> bool | StoreError:
-        """Whether it was written, or why the request fails."""
         key, line, one, ahead, now_ms = planned
         try:
             await self._apply(key, one)

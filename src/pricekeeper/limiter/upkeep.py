@@ -29,7 +29,6 @@ RESET_AT_ONCE: Final = 90
 
 
 Commit: TypeAlias = Callable[[list[str], Sequence[Write]], Awaitable[None]]
-"""Applies the operations that reset these resources, all or nothing."""
 
 
 class Repaired(msgspec.Struct, frozen=True):

@@ -62,7 +62,6 @@ class Admission:
         self.slots = FairSlots(AT_WORK_MAX)
 
     async def take(self, org_id: str, count: int = 1) -> None:
-        """Take places, waiting if needed; raise `OverloadedError` after the wait."""
         if self.take_at_once(org_id, count):
             return
         decided = asyncio.Event()
@@ -78,13 +77,12 @@ class Admission:
             raise _refusal()
 
     def take_at_once(self, org_id: str, count: int = 1) -> bool:
-        """Take places if there is room and no request waits; return whether it did."""
         return org_id not in self._queues and self.shares.take(org_id, count)
 
     def wait(self, org_id: str, count: int, tell: Callable[[bool], None]) -> PlaceRequest | None:
-        """Queue a request for places; ``None`` if too many of the organisation wait already.
+        """``tell`` is called with whether it got the places in time.
 
-        ``tell`` is called with whether it got them in time.
+        ``None`` if too many requests of the organisation wait already.
         """
         if not self._waiting_shares.take(org_id):
             return None
@@ -98,7 +96,6 @@ class Admission:
         return request
 
     def withdraw(self, request: PlaceRequest) -> None:
-        """Stop waiting, and return the places if it got them."""
         if request.is_admitted:
             self.give_back(request.org_id, request.count)  # admitted and cancelled in one turn
         elif request.is_admitted is None:
@@ -112,9 +109,9 @@ class Admission:
             asyncio.get_running_loop().call_soon(self._admit)
 
     def queue_batch(self, org_id: str, go_on: Callable[[BatchPlaces | None], None]) -> bool:
-        """Let a batch wait for places without a task; return ``False`` if it need not wait.
+        """Return ``False`` if it need not wait.
 
-        ``go_on`` gets its places, or ``None`` if it got none in time or too many wait.
+        ``go_on`` gets the batch's places, or ``None`` if it got none in time or too many wait.
         """
         if org_id not in self._queues and self.shares.room(org_id) >= BATCH_MAX:
             return False
@@ -188,7 +185,6 @@ class BatchPlaces:
         self._at_work = True
 
     def use(self) -> None:
-        """Pass one place to a submitted record; its answer returns it."""
         self._left -= 1
 
     def end_work(self) -> None:

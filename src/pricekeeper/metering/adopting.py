@@ -52,7 +52,7 @@ class UsageAdopter:
         self._totals = StoredTotals(store, clock, retention_days)
 
     async def adopt(self, scope_key: str, label: str, shard_count: int) -> Adopted:
-        """Adopt the usage of a scope and label on all days that are still kept.
+        """Adopt all days that are still kept.
 
         Raises `UnreadableItemError` for an item without the document's attributes.
         """
@@ -85,7 +85,6 @@ class UsageAdopter:
                 TypedItem(table, item).report_unreadable("its sort key names no day")
 
     async def _add(self, account: Account, counters: Counters) -> bool:
-        """Raise the adopted part of our total to at least this; return whether it grew."""
         facet = facet_of(account)
         for _ in range(ATTEMPTS_MAX):
             stored = (await self._totals.read([facet]))[facet]

@@ -25,7 +25,7 @@ class AggregationReport:
     lag_ms: int | None = 0
     """Upper bound for the age of a change when it reached its total; 0 without changes.
 
-    ``None`` if there was no complete run before.
+    ``None`` before any complete run.
     """
     since_last_ms: int | None = None
     """Since the last complete run of any instance began."""

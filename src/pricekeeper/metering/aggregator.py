@@ -45,7 +45,6 @@ from pricekeeper.ticks import tick_of
 INTERVAL_MS: Final = 60_000
 JITTER_PCT: Final = 10
 TICKS_AT_ONCE: Final = 64
-"""Ticks summed before the checkpoint moves."""
 
 _HOUR_MS: Final = 3_600_000
 _ZONE_WESTERNMOST_MS: Final = 12 * _HOUR_MS
@@ -94,7 +93,7 @@ class Aggregator:
         interval_ms: int = INTERVAL_MS,
         observe: Callable[[AggregationReport], None] = lambda _: None,
     ) -> None:
-        """Run at every interval, plus or minus a tenth, until cancelled.
+        """Run at every interval, plus or minus a tenth.
 
         A run is skipped if any instance began one less than half an interval ago.
         """
@@ -110,10 +109,7 @@ class Aggregator:
             observe(report)
 
     async def run_once(self, *, unless_run_within_ms: int = 0) -> AggregationReport:
-        """Bring every total up to date.
-
-        Raises only if the posted ticks can't be read at all.
-        """
+        """Raises only if the posted ticks can't be read at all."""
         began_ms = self._clock.now_ms()
         checkpoint = await self._store.get(*CHECKPOINT)
         last_ms = checkpoint_from(checkpoint)
@@ -146,10 +142,7 @@ class Aggregator:
         )
 
     async def rebuild_day(self, day: str, org_id: str = "") -> RebuildReport:
-        """Rebuild the totals of a day from the journal, of one organisation or of all.
-
-        No total goes back, so expired records stay counted.
-        """
+        """Rebuild a day from the journal. No total goes back, so expired records stay counted."""
         tally = Tally()
         closable = closable_tick(self._clock.now_ms())
         orgs = await self._fold_runner.rebuild_day(day, org_id, closable, tally)
@@ -187,10 +180,7 @@ class Aggregator:
         return closed if failed else closable
 
     async def _rebuild(self, since_ms: int, began_ms: int, tally: Tally) -> int:
-        """Rebuild the open days since then, after a clock far ahead has closed future ticks.
-
-        Totals may then claim ticks that are still open.
-        """
+        """Rebuild the open days since then: a clock far ahead has closed ticks that are open."""
         closable = closable_tick(began_ms)
         first = tick_of(began_ms - LATE_MS_MAX - _MARGIN_MS)
         ticks = await self._fold_runner.read_ticks(first, tick_of(began_ms) + 1)

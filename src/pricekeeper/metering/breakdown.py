@@ -87,7 +87,6 @@ class Breakdown:
         """The only value of the tag to count; empty for spend without the tag."""
         self._sums: dict[tuple[str, ...], Counters] = {}
         self._tagged: dict[tuple[str, ...], Counters] = {}
-        """The part of each sum that was counted under a value."""
 
     def add(self, cell: Cell, counters: Counters) -> None:
         if self._tag_value:
@@ -105,7 +104,6 @@ class Breakdown:
         self._tagged[rest] = self._tagged.get(rest, NOTHING) + counters
 
     def rows(self) -> list[Row]:
-        """Return every group with spend, in order; without groups there is one row."""
         found = dict(self._sums)
         for rest, tagged in self._tagged.items():
             # Totals are read one after another: a tag's may be ahead of the hour's.

@@ -80,7 +80,6 @@ class Committer:
         self._idle.set()
 
     def submit(self, submission: Submission, waiter: Waiter) -> None:
-        """Queue a record that holds a place; ``waiter`` gets its outcome."""
         if self._closed:
             raise StoreClosedError("metering is closed")
         if not self._pending:

@@ -50,7 +50,6 @@ class Counters(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_amounts(cls, amounts: Iterable[int]) -> Counters:
-        """Make counters of amounts in the order of `COUNTER_NAMES`."""
         cost, tokens_in, tokens_out, cache_reads, cache_writes, requests, errors = amounts
         return Counters(cost, tokens_in, tokens_out, cache_reads, cache_writes, requests, errors)
 
@@ -109,7 +108,6 @@ class Counters(msgspec.Struct, frozen=True):
         )
 
     def dominates(self, other: Counters) -> bool:
-        """Whether this sum contains the other."""
         if self.voided is UNSET and other.voided is UNSET:
             return all(map(ge, _amounts(self), _amounts(other)))
         counted = self.with_voided.dominates(other.with_voided)
@@ -123,7 +121,6 @@ class Counters(msgspec.Struct, frozen=True):
         return self.with_voided.joined(other.with_voided).less_voided(voided)
 
     def less_voided(self, voided: Counters) -> Counters:
-        """Return these amounts with that much of them voided."""
         return msgspec.structs.replace(self - voided, voided=_unless_nothing(voided))
 
 

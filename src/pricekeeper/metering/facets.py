@@ -59,7 +59,6 @@ class Facet(NamedTuple):
 
 
 SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
-"""Posted counters, by total and tick."""
 
 
 def facet_of(account: Account) -> Facet:

@@ -17,7 +17,6 @@ import msgspec
 from pricekeeper.metering.counters import NOTHING, Counters
 
 Sums = Mapping[int, Counters]
-"""Counters by the tick in which they were posted."""
 
 
 class Behind(Exception):  # noqa: N818 - no error: the caller reads again
@@ -37,9 +36,8 @@ class Fold(msgspec.Struct, frozen=True):
     def forward(self, found: Sums, through: int, closable: int, first: int = 0) -> Fold | None:
         """Return the total with these sums; ``None`` if that changes nothing.
 
-        ``found`` has every open tick from ``first`` to ``through``, read at a time when ticks up to
-        ``closable`` could get no more records. Earlier open ticks are in the total already.
-        Raises `Behind` if a part would shrink.
+        ``found`` has every open tick from ``first`` to ``through``, read when ticks up to
+        ``closable`` could get no more records. Raises `Behind` if a part would shrink.
         """
         read = {tick: part for tick, part in self.parts.items() if first <= tick <= through}
         for tick, part in read.items():
@@ -56,7 +54,7 @@ class Fold(msgspec.Struct, frozen=True):
         return Fold(total, self.adopted, closed, parts, self.rev + 1)
 
     def with_adopted(self, adopted: Counters) -> Fold | None:
-        """Return the total with at least that much adopted; ``None`` if nothing changes."""
+        """``None`` if nothing changes."""
         joined = self.adopted.joined(adopted)
         if joined == self.adopted:
             return None

@@ -53,11 +53,10 @@ ORGS_AT_ONCE: Final = 8
 TOTALS_AT_ONCE: Final = 100
 REPAIR_PAUSE_MS: Final = 600_000
 REPAIR_PAUSE_TIMES: Final = 20
-"""A day is repaired at most every ten minutes, for at most a twentieth of the time: a client that
-repeats old records requests it again and again."""
+"""At most every ten minutes, for at most a twentieth of the time: a client that repeats old records
+requests a repair again and again."""
 PAUSES_MAX: Final = 50_000
 Look: TypeAlias = Callable[[str, Mapping[Facet, Counters]], Awaitable[None]]
-"""Looks at an organisation's totals after a run. If it raises, a later run shows them again."""
 
 
 async def look_at_nothing(org_id: str, totals: Mapping[Facet, Counters]) -> None:
@@ -69,7 +68,6 @@ class _Reading(NamedTuple):
     first: int
     last: int
     closable: int
-    """The last tick that could be closed before the run began."""
     as_of_ms: int
 
 
@@ -98,9 +96,8 @@ class FoldRunner:
     ) -> set[str]:
         """Bring the totals of every organisation that posted in these ticks up to date.
 
-        ``closable`` is the last tick that could be closed before this began. Returns the
-        organisations that failed. The caller excludes them (``without``) from later ticks until
-        they succeed, because a total can't go back to an earlier tick.
+        Returns the organisations that failed. The caller excludes them (``without``) from later
+        ticks until they succeed, because a total can't go back to an earlier tick.
         """
         postings: dict[str, list[PostedRegion]] = defaultdict(list)
         for posting in await self._reader.read_postings(ticks):
@@ -111,7 +108,6 @@ class FoldRunner:
         return {org_id for org_id, is_done in zip(postings, done, strict=True) if not is_done}
 
     async def repair(self, closable: int, tally: Tally) -> None:
-        """Rebuild every day for which a repair was requested."""
         async for item in query_items(self._store, repairs_query()):
             repair = repair_from(item)
             if repair is None or self._clock.monotonic_ms() < (self._pauses.peek(repair) or 0):
@@ -128,10 +124,7 @@ class FoldRunner:
             self._pauses.put(repair, ended_ms + pause_ms)
 
     async def rebuild_day(self, day: str, org_id: str, closable: int, tally: Tally) -> int:
-        """Rebuild the totals of a day, of one organisation or, without an id, of all.
-
-        Returns how many organisations posted while records of that day could be posted.
-        """
+        """Return how many organisations posted while records of that day could be posted."""
         postings = await self._read_postings(day, org_id)
         return await self._rebuild_all(postings, [day], closable, tally)
 
@@ -153,10 +146,7 @@ class FoldRunner:
         return len(orgs)
 
     async def rebuild(self, repair: Repair, closable: int, tally: Tally) -> None:
-        """Rebuild every total of an organisation's day from all of its records.
-
-        The totals are read first, so the records read later contain everything in them.
-        """
+        """The totals are read first, so the records read later contain everything in them."""
         as_of_ms = self._clock.now_ms()
         facets: Collection[Facet] = await self._read_day(repair, tally)
         totals: dict[Facet, Counters] = {}
@@ -180,7 +170,7 @@ class FoldRunner:
     async def _fold_org(
         self, ticks: Sequence[int], closable: int, tally: Tally, postings: Sequence[PostedRegion]
     ) -> bool:
-        """Bring an organisation's totals up to date; ``True`` if no later run must repeat it."""
+        """Return ``True`` if no later run must repeat it."""
         org_id, wanted_ticks = postings[0].org_id, set(ticks)
         left: Collection[Facet] | None = None
         totals: dict[Facet, Counters] = {}
@@ -214,7 +204,7 @@ class FoldRunner:
         await self._store.put(repair_put(repair, secrets.token_hex(8), expires))
 
     async def _note_lacking(self, org_id: str, ticks: Sequence[int], found: SumsByFacet) -> None:
-        """Mark an organisation's totals as lacking a page, and have every run try to mend them.
+        """Mark totals as lacking a page, and have every run try to mend them.
 
         The page may be of any account, and any day to which records of its ticks can belong.
         """
@@ -239,7 +229,6 @@ class FoldRunner:
         return await self._tag_values.register_values(found, tally)
 
     async def _read_postings(self, day: str, org_id: str) -> list[PostedRegion]:
-        """Find where records of that day can be."""
         return await self._reader.read_postings(
             await self._reader.read_ticks(*ticks_of_day(day)), org_id
         )
@@ -271,7 +260,7 @@ class FoldRunner:
         tally: Tally,
         totals: dict[Facet, Counters],
     ) -> Facet | None:
-        """Move one total forward; return it if its records must be read again."""
+        """Return the facet if its records must be read again."""
         try:
             before = fold_from(stored)
             fold = before.forward(sums, reading.last, reading.closable, reading.first)

@@ -65,7 +65,6 @@ _NO_PARTS: Final = msgspec.json.encode({})
 _VOIDED: Final = "voided"
 _Amounts = tuple[int, int, int, int, int, int, int]
 _Part = Annotated[list[int], msgspec.Meta(min_length=7, max_length=14)]
-"""The amounts of a tick, followed by any voided ones."""
 _decode_parts: Final = msgspec.json.Decoder(dict[str, _Part]).decode
 _decode_amounts: Final = msgspec.json.Decoder(_Amounts).decode
 _CLOSED_TICK: Final = "closed_tick"

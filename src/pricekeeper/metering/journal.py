@@ -126,7 +126,6 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     calling_region: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     tag_keys: tuple[str, ...] = ()
-    """Declared tags: totals are made by their values."""
 
 
 class StoredTerms(NamedTuple):

@@ -56,7 +56,6 @@ class JournalReader:
         return list(ticks_from(await read_items(self._store, ticks_query(first, last))))
 
     async def read_newest_ticks(self, first: int, last: int, limit: int) -> list[int]:
-        """Return the newest marked ticks first, so many at most."""
         found: list[int] = []
         if first <= last:
             async for page in query_pages(self._store, newest_ticks_query(first, last, limit)):
@@ -68,12 +67,10 @@ class JournalReader:
     async def read_postings_by_tick(
         self, ticks: Collection[int], org_id: str
     ) -> list[list[PostedRegion]]:
-        """Return where the organisation posted, for each of these few ticks."""
         markers = await asyncio.gather(*(self._read_markers(org_id, tick) for tick in ticks))
         return [sorted(postings_from(items)) for items in markers]
 
     async def read_postings(self, ticks: Collection[int], org_id: str = "") -> list[PostedRegion]:
-        """Return the regions posted into, by all organisations or one."""
         read = partial(self._read_markers, org_id)
         markers = await gather_in_groups(read, sorted(ticks), CONCURRENCY)
         return sorted({posting for items in markers for posting in postings_from(items)})
@@ -86,9 +83,9 @@ class JournalReader:
     ) -> AsyncIterator[Record]:
         """Yield the records of these regions, whenever they were posted.
 
-        An organisation recreated with another number of shards has posted into one region under two
-        numbers of lanes; each lane is read once. Errors of unreadable pages are added to
-        ``skipped``, else raised. At the end, ``voided`` has the notes of voided records.
+        An organisation recreated with another number of shards has two numbers of lanes in a
+        region; each lane is read once. Errors of unreadable pages are added to ``skipped``, else
+        raised. At the end, ``voided`` has the notes of voided records.
         """
         lanes = {
             (posting._replace(lanes=1), lane)
@@ -236,7 +233,6 @@ class JournalListing:
         after: Cursor | None,
         voided: dict[str, VoidNote],
     ) -> tuple[int, list[Record]]:
-        """Return how many records were read, and the selected ones, newest first."""
         read, found = 0, list[Record]()
         async for record in self._reader.read_records(postings, voided=voided):
             read += 1

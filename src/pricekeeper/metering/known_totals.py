@@ -25,7 +25,6 @@ from pricekeeper.metering.counters import NOTHING, Account, Counters, Total
 from pricekeeper.metering.totals import TotalsReader
 
 REFRESH_MS: Final = 30_000
-"""Age at which a newer total is read."""
 WAIT_MS: Final = 1_000
 """For a total, at each of two attempts."""
 

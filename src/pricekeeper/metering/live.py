@@ -40,13 +40,10 @@ from pricekeeper.ticks import tick_of
 
 REUSE_MS: Final = 1_000
 PAGE_US: Final = 12
-"""Time to check an unchanged page, on a slow machine."""
 RECORD_US: Final = 12
-"""Time to count a record."""
 READINGS_MAX: Final = 256
 PAGES_MAX: Final = 100_000
 BEFORE_ANY_FOLD_MS: Final = 2 * MS_PER_DAY
-"""How far back to read if nothing was ever folded."""
 PAGES_A_TURN: Final = 64
 """Pages checked before other requests get a turn."""
 _ALL: Final = ""
@@ -73,7 +70,6 @@ class _Page(NamedTuple):
     state: tuple[int, int]
     """Its weight and its bytes: a place that was taken gets its record later."""
     sums: dict[tuple[tuple[Facet, ...], int], Counters]
-    """By totals and tick."""
 
 
 class _Tail:
@@ -90,7 +86,6 @@ class _Tail:
         """Two readings at once would change the same sums."""
 
     def close(self, closed: int) -> None:
-        """Forget closed ticks, and regions without open ones."""
         self.regions = {tick: some for tick, some in self.regions.items() if tick > closed}
         kept = {one.region for some in self.regions.values() for one in some}
         for lane in [lane for lane in self._lanes if lane[0] not in kept]:
@@ -160,9 +155,9 @@ class LiveSums:
         """The longest unread first."""
 
     async def read(self, org_ids: Collection[str], tag_key: str | None = None) -> LiveReading:
-        """Return what these organisations have posted in open ticks, at most a second ago.
+        """At most a second old.
 
-        With ``tag_key``, values of that tag get the headings that a fold would give them.
+        ``tag_key``: its values get the headings that a fold would give them.
         """
         key = next(iter(org_ids)) if len(org_ids) == 1 else _ALL
         reading = await self._readings.get(key, lambda: self._read_anew(key))

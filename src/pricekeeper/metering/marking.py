@@ -88,7 +88,6 @@ class Marks:
         return page_expires_at_epoch(region, self.retention_days)
 
     def new_nonce(self) -> bytes:
-        """Make a unique, not secret, mark by which a commit recognises its records."""
         return self._random.randbytes(NONCE_BYTES)
 
     def sendings(self, *, doubt: bool) -> Sendings:
@@ -99,7 +98,6 @@ class Marks:
         return (tick, posting) in self._marked and tick in self._ticks
 
     async def mark(self, posting: PostedRegion, sent_at_ms: int) -> None:
-        """Mark the tick of a write, and its region in it, once in this process."""
         tick = tick_of(sent_at_ms)
         expires = page_expires_at_epoch(region_at(sent_at_ms), self.retention_days)
         if tick not in self._ticks:
@@ -110,9 +108,9 @@ class Marks:
             self._marked.put((tick, posting), True)  # noqa: FBT003
 
     async def request_repair_if_late(self, org_id: str, receipts: Iterable[Receipt]) -> None:
-        """Request repairs of days whose totals may lack these records.
+        """Request repairs of days whose totals may lack these records, once for each record.
 
-        Once for each record: a duplicate may have arrived late and unacknowledged.
+        A duplicate may have arrived late and unacknowledged.
         """
         now_ms = self._clock.now_ms()
         late = {

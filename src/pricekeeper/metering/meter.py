@@ -63,7 +63,6 @@ class QuotaUse:
 
     @property
     def spend_usd_micros(self) -> int:
-        """The larger of both sources."""
         return max(self.summed_usd_micros, self.estimated_usd_micros)
 
 

@@ -101,7 +101,6 @@ class Poster:
         self._full: BoundedCache[Key, Item] = BoundedCache(FULL_MAX)
 
     async def post(self, submissions: Sequence[Submission], settle: Settle) -> None:
-        """Write records that are all of one page, or all without an address."""
         nonce = self.marks.new_nonce()
         if submissions[0].address is None:
             await self._post_with_receipts(submissions, nonce, settle)
@@ -113,8 +112,7 @@ class Poster:
     ) -> dict[str, Receipt | TakenPlace | StoreError]:
         """Return the receipts of counted request ids, and the places taken by authorizations.
 
-        An unreadable one has its error instead. One read, one more for each level of full pages,
-        and a write for a day whose totals may lack a record.
+        An unreadable one has its error instead.
         """
         found: dict[str, Receipt | TakenPlace | StoreError] = {}
         wanted = dict(addresses)
@@ -204,7 +202,7 @@ class Poster:
         return None
 
     async def _spend(self, submissions: Sequence[Submission], writes: Sequence[Write]) -> bool:
-        """Apply the writes with the spend from budgets; return ``False`` if there is none.
+        """Return ``False`` if there is nothing to spend.
 
         Raises `ContendedError` if an account was not open; it is open then.
         """
@@ -249,10 +247,9 @@ class Poster:
     async def _descend(
         self, missing: list[Submission], depth: int, nonce: bytes, settle: Settle
     ) -> None:
-        """Write them to the children of their page, by the next digit of their ids.
+        """Write them to the children of their page, by the next digit of their ids, at once.
 
-        At most sixteen, written at once: on SQLite in one commit. A failure does not stop the
-        others.
+        A failure does not stop the others.
         """
         children: dict[str, list[Submission]] = {}
         for one in missing:

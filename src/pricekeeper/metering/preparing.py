@@ -75,10 +75,7 @@ class Preparer:
         self._estimates = EstimateWarnings(clock)
 
     async def prepare(self, policy: Policy, usage: Usage, *, on_sheet: bool = False) -> Submission:
-        """Return the record ready to be written; raise an error for an invalid one.
-
-        ``on_sheet``: it is written on a sheet of the log, so its id needs no time.
-        """
+        """``on_sheet``: it is written on a sheet of the log, so its id needs no time."""
         usage, address, at_ms, accounts = self._check(policy, usage)
         if accounts and self._ledger is not None:
             await self._ledger.open_all(accounts)

@@ -29,7 +29,6 @@ from pricekeeper.storage.tables import DAILY_TOTAL
 CONCURRENCY: Final = 8
 """Queries of one reader."""
 _BEHIND: Final = "$"
-"""Sorts right behind ``#``, which follows a day in a sort key."""
 _APP: Final = "#APP#"
 
 
@@ -66,7 +65,6 @@ class RangeReader:
         return [one async for item in items if (one := partition_from(item)) is not None]
 
     async def read_complete_ms(self) -> int:
-        """Return the moment up to which all records are in the totals; 0 before any aggregation."""
         return checkpoint_from(await self._store.get(*CHECKPOINT)) or 0
 
     async def read_days(
@@ -77,10 +75,7 @@ class RangeReader:
         complete_ms: int,
         unfolded: Unfolded | None = None,
     ) -> dict[Account, Total]:
-        """Return the totals of accounts in the range, with ``unfolded``.
-
-        ``complete_ms`` is the moment up to which all of them are complete at least.
-        """
+        """``complete_ms``: up to then, all totals are complete at least."""
         now_ms = self._clock.now_ms()
         totals: dict[Account, Total] = {}
         unreadable: dict[Account, UnreadableItemError] = {}
@@ -110,10 +105,7 @@ class RangeReader:
     async def read_totals_by_day(
         self, org_id: str, prefix: str, scope_key: str, labels: Iterable[str], days: Sequence[str]
     ) -> dict[str, dict[Account, Total]]:
-        """Return the totals of each day, by account, of partitions that start with ``prefix``.
-
-        The labels of the scope have a total on every day, possibly of nothing.
-        """
+        """The labels of the scope have a total on every day, possibly of nothing."""
         own = [Partition(scope_key, label) for label in labels]
         others = {one.pk: one for one in await self.read_partitions(org_id, prefix)}
         partitions = {**others, **{one.pk: one for one in own}}
@@ -138,10 +130,11 @@ class RangeReader:
         tag_value: str | None = None,
         live: LiveReading | None = None,
     ) -> SpendTable:
-        """Return the spend of these organisations, or of one app of the only one.
+        """``app_id`` needs a single organisation.
 
-        ``label`` selects one label, ``tag_value`` one value of the grouping's tag. ``live``, the
-        records posted since, must have been read before.
+        ``tag_value`` selects a value of the grouping's tag.
+
+        ``live``, the records posted since, must have been read before.
         """
         if live is None or not live.lacking.keys().isdisjoint(org_ids):
             as_of_ms = await self.read_complete_ms()
@@ -266,7 +259,6 @@ def _bounds(prefix: str, span: DayRange) -> tuple[str, str]:
 
 
 def _app_of(partition: Partition) -> str:
-    """Empty for the organisation's own."""
     app_id = partition.scope_key.partition(_APP)[2]
     return "" if app_id == NO_APP else app_id
 
@@ -294,7 +286,6 @@ class Unfolded:
         }
 
     def with_posted(self, item: Item) -> Counters:
-        """Return a total with its posted counters. Raises `UnreadableItemError`."""
         total = total_from(item)
         _, sums = self._left.pop((str(item["PK"]), str(item["SK"])), ("", None))
         return total.counters if sums is None else fold_from(item).counters_with(sums)
@@ -307,7 +298,6 @@ class Unfolded:
         return self._left_in((DAY,), first_day, last_day)
 
     def hours_left(self, first_day: str, last_day: str, tag_key: str | None) -> Iterator[Left]:
-        """Yield the remaining counters of hours, and of the tag, in these days."""
         prefixes = (HOUR,) if tag_key is None else (HOUR, f"{TAG}{tag_key}#")
         return self._left_in(prefixes, first_day, last_day)
 

@@ -85,8 +85,7 @@ class Metering:
     ) -> None:
         """Without a ``ledger``, records are charged to no budget.
 
-        ``on_counted`` gets the records that this process counts. No instance acknowledges a record
-        later than ``in_flight_ms`` after it was sent.
+        No instance acknowledges a record later than ``in_flight_ms`` after it was sent.
         """
         self._clock = clock
         self._reader = TotalsReader(store, clock)
@@ -114,9 +113,8 @@ class Metering:
     async def record(self, policy: Policy, usage: Usage) -> Recorded:
         """Count the record; a duplicate gets the original answer.
 
-        Raises `RequestIdReusedError` if the id was used for another body, `InvalidValueError` for
-        an invalid field, `OverloadedError` if its organisation's share is used up, and errors of
-        pricing.
+        Raises `RequestIdReusedError` for another body, `InvalidValueError`, `OverloadedError` if
+        its organisation's share is used up, and errors of pricing.
         """
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
@@ -134,10 +132,9 @@ class Metering:
     def begin(
         self, policy: Policy, usage: Usage, on_settled: Callable[[RecordUnderWay], None]
     ) -> bool:
-        """Count the record like `record`, but without a waiting task; return whether it began.
+        """Begin to `record` without a waiting task; ``False`` if it would have to wait or fail.
 
-        If it would have to wait or be refused, nothing happens; then call `record`. After
-        ``on_settled``, `find_answer` or `answer` returns the answer.
+        After ``on_settled``, `find_answer` or `answer` returns the answer.
         """
         submission = self._prepare_at_once(policy, usage)
         if (
@@ -158,21 +155,17 @@ class Metering:
         return self._answer_at_once(settled.policy, settled.submission, outcome)
 
     async def answer(self, settled: RecordUnderWay) -> Recorded:
-        """Return the answer in any case; raise what `record` would."""
         outcome = settled.outcome or LookupError("it is not settled")
         return await self._make_answer(settled.policy, settled.submission, outcome)
 
     def admit_batch(self, org_id: OrgId) -> AbstractAsyncContextManager[BatchPlaces]:
-        """Hold places for a batch, which is parsed inside the block, after `begin_work`.
-
-        Raises `OverloadedError` if none come free.
-        """
+        """Hold places for a batch, parsed after `begin_work`, or raise `OverloadedError`."""
         return self._admission.admit_batch(org_id)
 
     def queue_batch(self, org_id: OrgId, go_on: Callable[[BatchPlaces | None], None]) -> bool:
-        """Let a batch wait for places without a task; return ``False`` if it need not wait.
+        """Return ``False`` if it need not wait.
 
-        ``go_on`` gets its places, or ``None`` if none came free in time.
+        ``go_on`` gets its places, or ``None`` if it got none.
         """
         return self._admission.queue_batch(org_id, go_on)
 
@@ -181,8 +174,7 @@ class Metering:
     ) -> list[Recorded | Refused]:
         """Count up to 100 records independently; answers are in their order.
 
-        Without ``places`` of `admit_batch` they are taken here; `OverloadedError` then refuses the
-        whole batch.
+        Without ``places``, `OverloadedError` may refuse the whole batch.
         """
         if not 1 <= len(usages) <= BATCH_MAX:
             raise InvalidValueError("requests", f"must be 1 to {BATCH_MAX} records")
@@ -232,7 +224,6 @@ class Metering:
         return {ModelLabel(account.label): totals[account] for account in accounts}
 
     def known_spend_usd_micros(self, account: Account) -> int | None:
-        """Return a lower bound of the account's spend, if this process knows one."""
         total = self._totals.total(account)
         return None if total is None else total.cost_usd_micros
 
@@ -246,7 +237,6 @@ class Metering:
         return (await self._reader.sum_unreadable(unreadable)).require_all()
 
     async def read_org_totals(self, org_id: OrgId, labels: Iterable[str], day: str) -> OrgTotals:
-        """Read the totals of an organisation and its apps, also on labels not asked for."""
         return await self._reader.read_org(org_id, labels, day)
 
     async def read_labels_used(self, scope_key: str, day: str) -> frozenset[ModelLabel]:
@@ -264,7 +254,6 @@ class Metering:
         return self._preparer.prepare_captured_at_once(policy, usage, authorized_at_ms)
 
     async def price_recorded(self, policy: Policy, usage: Usage) -> Submission:
-        """Return a checked and priced record to be written on a sheet of the log."""
         return await self._preparer.prepare(policy, usage, on_sheet=True)
 
     def note_on_sheet(self, records: Sequence[RecordOnSheet]) -> None:
@@ -377,10 +366,7 @@ class Metering:
     async def _look_up(
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
     ) -> list[Recorded | Refused]:
-        """Answer refused records: as duplicates, if they were counted before.
-
-        If that can't be read, the answer is the store's error.
-        """
+        """Answer refused records as duplicates, if they were counted, or with the store's error."""
         bodies = [_body(policy, *one) for one in refused]
         known: dict[str, Receipt | TakenPlace | StoreError] = {}
         addresses = {body.request_id: address_of(body.request_id) for body in bodies if body}

@@ -117,7 +117,6 @@ class MonthSpend:
 
 
 def _cost_picos(item: Mapping[str, Any] | None) -> int | None:
-    """0 without an item, ``None`` if it is unreadable."""
     if item is None:
         return 0
     picos = item.get("cost_usd_picos")

@@ -54,10 +54,9 @@ class StoredTotals:
         *,
         is_whole: bool = False,
     ) -> None:
-        """Write a total in place of the one that was read.
+        """``is_whole``: made from all records.
 
-        ``is_whole``: it was made from all records. Raises `ConditionFailedError` if another writer
-        was first.
+        Raises `ConditionFailedError` if another writer was first.
         """
         if stored is None:
             await self.enter_in_lists(facet)
@@ -77,7 +76,6 @@ class StoredTotals:
         await self.enter_partition(facet.org_id, facet.pk, facet.day, holds)
 
     async def enter_partition(self, org_id: str, partition: str, day: str, holds: Holds) -> None:
-        """Enter a partition in its organisation's list: once for each day and kind of total."""
         if (partition, day, holds) in self._listed:
             return
         expires = day_expires_at_epoch(day, self._retention_days)

@@ -82,7 +82,6 @@ class Submission:
         self.budget_accounts = budget_accounts
         """The budgets that it is spent from, in the write that counts it."""
         self._entry: JournalEntry | None = None
-        """Of the last sending."""
         self.waiting: list[Waiter] = []
         """The first submitted it; the others sent a duplicate meanwhile."""
 
@@ -98,7 +97,6 @@ class Submission:
         return receipt_of(self.entry(nonce, sent_at_ms), self.terms)
 
     def written_on_sheet(self, number: int, nonce: bytes, sent_at_ms: int) -> Written:
-        """Make the attributes on a sheet, for the authorization of that number."""
         return self._written(private_name(number), nonce, sent_at_ms)
 
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:

@@ -33,7 +33,6 @@ from pricekeeper.storage.values import EXPIRY
 VALUES_MAX: Final = 1_000
 HASH_BYTES: Final = 8
 FACETS_A_TURN: Final = 1_000
-"""Facets handled before other requests get a turn."""
 OTHER: Final = "(other)"
 """All values beyond the first `VALUES_MAX`."""
 ATTEMPTS_MAX: Final = 10
@@ -72,7 +71,7 @@ class TagValues:
     async def register_values(self, found: SumsByFacet, tally: Tally) -> SumsByFacet:
         """Register new values; return the sums, with further values under `OTHER`.
 
-        If the values of a key can't be read, its totals are omitted and counted in ``tally``.
+        Totals of a key with unreadable values are omitted and counted in ``tally``.
         """
         seen: dict[TagDay, dict[str, None]] = {}
         for number, facet in enumerate(found):

@@ -113,9 +113,9 @@ class TotalsReader:
         consistent: bool = True,
         live: LiveReading | None = None,
     ) -> Readings:
-        """Read the totals of these accounts in one call; unreadable ones are summed from records.
+        """Read totals in one call; unreadable ones are summed from records.
 
-        With ``live``, which must have been read before, the totals are live.
+        ``live`` must have been read before.
         """
         now_ms = self._clock.now_ms()
         checkpoint, *found = await self._store.batch_get(
@@ -149,15 +149,13 @@ class TotalsReader:
         return Readings(totals, errors)
 
     async def read_accounts(self, day: str, prefix: str) -> list[Account]:
-        """Return the accounts with totals of that day whose partition starts with ``prefix``."""
         items = query_items(self._store, spent_query(day, prefix))
         return [account async for item in items if (account := account_from(day, item)) is not None]
 
     async def read_org(self, org_id: OrgId, labels: Iterable[str], day: str) -> OrgTotals:
-        """Read everything the organisation spent on that day, in any scope.
+        """Read the organisation's spend of that day in all scopes.
 
-        A record counts in one scope, so the sum is right also for a day on which the organisation
-        changed its quota scope.
+        So it is right also for a day on which the organisation changed its quota scope.
         """
         org_scope = f"ORG#{org_id}"
         wanted = [Account(org_scope, label, day) for label in labels]

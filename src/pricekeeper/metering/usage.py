@@ -20,9 +20,7 @@ from pricekeeper.pricing import TokenUsage
 from pricekeeper.tags import check_tags
 
 LATE_MS_MAX: Final = 24 * 3_600_000
-"""The largest age of a reported event."""
 AHEAD_MS_MAX: Final = 5 * 60_000
-"""How far an event may be ahead of our clock."""
 RECEIPT_LIFE_SECS: Final = 48 * 3_600
 """How long a request id is remembered after it was accepted.
 

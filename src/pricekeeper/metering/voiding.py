@@ -115,8 +115,7 @@ class Voider:
     ) -> tuple[Voided, Mapping[Account, Counters]]:
         """Take a record out of its totals and budgets; also return the change of each account.
 
-        Raises `NotFoundError` if the organisation has no such record, and `ConflictError` if its
-        day is final or it is a correction itself.
+        Raises `NotFoundError`, or `ConflictError` for a final day or a correction.
         """
         found = await self._find(org, parse_request_id(request_id), about_ms)
         if found is None:
@@ -182,7 +181,6 @@ class Voider:
         return voided, {account: correction.entry.counters}
 
     async def _open_accounts(self, org: Policy, record: Record) -> tuple[BudgetAccount, ...]:
-        """Open the accounts that the record was spent from, except those of ended windows."""
         terms, now_ms = record.terms, self._clock.now_ms()
         policy = org
         if terms.app_id is not None:
@@ -226,7 +224,6 @@ class Voider:
         return await self._scan(org.org_id, request_id, receipt_from(receipt).accepted_at_ms)
 
     async def _scan(self, org_id: str, request_id: str, about_ms: int) -> _Found | None:
-        """Search the private pages and the sheets of that minute."""
         posting = PostedRegion(org_id, region_at(about_ms), 1)
         async for record in self._reader.read_records([posting]):
             if record.request_id == request_id:
@@ -275,7 +272,6 @@ def _change(org_id: str, voided: Voided) -> Change:
 
 
 def _repetition(org_id: str, voided: Voided) -> Change:
-    """The audit entry of a repeated void, which changes nothing."""
     return Change(_ACTION, _target(voided), OrgId(org_id))
 
 

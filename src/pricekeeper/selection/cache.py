@@ -54,7 +54,6 @@ class DecisionCache:
         return decision
 
     def last(self, client: Client) -> Decision | None:
-        """Of any age, to see whether something changed."""
         entry = self._entries.peek(client)
         return None if entry is None else entry.decision
 

@@ -44,7 +44,6 @@ class Decision:
     checked_at_ms: int
     resets_at_ms: int
     live: bool
-    """Whether the spends were just summed from the counters, not read from the totals."""
 
     @property
     def label(self) -> ModelLabel | None:

@@ -68,10 +68,8 @@ class LabelQuota:
     status: QuotaStatus
     role: LabelRole
     given_up_at_usd_micros: int = 0
-    """The quota it had spent when it was given up, if that is its role and is known.
-
-    Its spend may be less now: a total may be older, and a void removes a record.
-    """
+    """The quota spent when it was given up, if known. A later void may make its spend less than
+    that."""
 
     @property
     def quota_pct_hundredths(self) -> int:
@@ -88,7 +86,7 @@ class Comeback:
     """False if its quota was lowered again."""
     policy_epoch: int
     """When these settings were changed. An instance with older settings records nothing, so two
-    instances do not contradict each other."""
+    never contradict each other."""
     other_label: ModelLabel | None = None
 
 
@@ -108,7 +106,6 @@ class StickyState:
     comeback_version: int = 0
 
     def barred(self, policy: Policy) -> frozenset[ModelLabel]:
-        """The labels that may not be used before midnight, unless their quotas are raised."""
         return frozenset(
             label
             for label in self.given_up
@@ -143,7 +140,6 @@ class Choice:
     label: ModelLabel | None
     reason: Reason
     quotas: tuple[LabelQuota, ...]
-    """One for each label of the ordering, in that order."""
     sticky_fallback_active: bool
     """Whether a label of the ordering is given up until midnight."""
     override: Override | None = None

@@ -48,7 +48,6 @@ from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
 
 KEPT_DAYS: Final = 35
-"""How long an item outlives its day, for its history."""
 HISTORY_KEPT: Final = 50
 """Override commands, and comebacks, of one day."""
 _SECS_PER_DAY: Final = 86_400

@@ -101,7 +101,6 @@ class Selector:
         entries_max: int = DECISIONS_MAX,
         on_flip: Callable[[activity.Flip], None] = _tell_nobody,
     ) -> None:
-        """``on_flip`` gets each flip and override that this process records."""
         self._store = store
         self._clock = clock
         self._metering = metering
@@ -115,10 +114,7 @@ class Selector:
         self._forced: NextFlight[Policy, Decision] = NextFlight("pricekeeper-force-check")
 
     async def select(self, policy: Policy, *, force_check: bool = False) -> Decision:
-        """The model to call now; raises `QuotaExceededError` if every quota is exhausted.
-
-        Raises `FrozenError` if an administrator has frozen the client.
-        """
+        """Raises `QuotaExceededError` if every quota is exhausted, `FrozenError` if frozen."""
         policy.require_unfrozen()
         decision = await self.assess(policy, force_check=force_check)
         if decision.label is None:
@@ -126,10 +122,10 @@ class Selector:
         return decision
 
     async def assess(self, policy: Policy, *, force_check: bool = False) -> Decision:
-        """The same, but also returns a decision without a model, also for frozen clients.
+        """`select`, but also returns a decision without a model, also for frozen clients.
 
-        ``force_check`` uses live totals, and no decision that is cached or was started before the
-        call. The totals are at most a second old, and contain all that this process has counted.
+        ``force_check`` uses live totals, at most a second old, and no decision started before the
+        call.
         """
         if force_check:
             return await self._forced.run(policy, lambda: self._decide(policy, live=True))
@@ -148,9 +144,8 @@ class Selector:
     async def set_override(self, policy: Policy, label: str, by: Attribution) -> Override:
         """Recommend that label until the organisation's day ends, for any quotas.
 
-        On an organisation, it applies to all apps without one of their own. A label that is not in
-        the ordering raises `UnknownModelLabelError`. After `OutcomeUnknownError` it may be set
-        again.
+        On an organisation, it applies to all apps without one of their own. A label outside of the
+        ordering raises `UnknownModelLabelError`. It may be repeated after `OutcomeUnknownError`.
         """
         if label not in policy.model_ordering:
             raise UnknownModelLabelError(label, policy.model_ordering)
@@ -194,8 +189,7 @@ class Selector:
     def _has_seen_it_spent(self, decision: Decision) -> bool:
         """Whether this process has counted more than the quota of the recommended label.
 
-        Then the next aggregation need not be awaited. An override stays in force, and a sum of the
-        last second is not repeated.
+        An override stays in force, and a sum of the last second is not repeated.
         """
         label, policy = decision.label, decision.policy
         if label is None or decision.choice.override is not None:
@@ -214,9 +208,9 @@ class Selector:
         update: Update | None,
         by: Attribution,
     ) -> bool:
-        """Write a command, unless another one came first; whether it was applied.
+        """Write a command unless another one came first; return whether it was applied.
 
-        ``item`` is what it is made from. Without an update, only the request is audited.
+        Without an update, only the request is audited.
         """
         before = items.override(policy.client, policy.incarnation, item)
         change = Change(
@@ -274,7 +268,6 @@ class Selector:
         return _Moment(now_ms, day, starts_at_ms, next_midnight_ms(policy.timezone, now_ms))
 
     async def _read(self, policy: Policy, moment: _Moment, *, live: bool) -> _Findings:
-        """Read the state items and the totals in one call; ``live`` adds records posted since."""
         posted = await self._metering.live.read([policy.org_id]) if live else None
         keys = [items.override_key(client, moment.day) for client, _ in _lives(policy)]
         accounts = [Account(policy.scope_key, label, moment.day) for label in policy.model_ordering]
@@ -289,7 +282,6 @@ class Selector:
         return _findings(policy, moment.day, found[: len(keys)], spends)
 
     async def _choose_and_record(self, policy: Policy, moment: _Moment, found: _Findings) -> Choice:
-        """Choose a label and record the flip or comeback, again if another instance was first."""
         defined, sticky = self._prices.catalogue, found.sticky
         without_text = defined.skipped_by_auto(policy.model_ordering)
         for _ in range(FLIP_ATTEMPTS_MAX):
