@@ -290,8 +290,8 @@ async def set_app(
 ) -> Output:
     """Change some settings of an app. Settings that no flag names are kept.
 
-    If a flag changes an inherited quota or rate limit, all inherited quotas or limits are copied to
-    the app. --unset lets the app inherit again.
+    A change of an inherited quota or rate limit copies all of them to the app. --unset inherits
+    again.
 
     [dim]pricekeeper app set $ORG chat --quota premium=2[/dim]
 

@@ -44,7 +44,7 @@ _UNITS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """One line that differs."""
+    """A line that differs."""
 
     line: Line
     before: str

@@ -1,15 +1,4 @@
-"""Exit codes, and errors as one line with the next step.
-
-====  ======================================================================
-0     done
-1     failed: the command ran, and its result is not the wanted one
-2     usage: the command line, a setting or a file is wrong
-3     not found: no such organisation, app, session, key or token
-4     refused: credentials are missing, wrong, or not sufficient
-5     unavailable: the service or the store can't do it now; try again later
-130   interrupted: ctrl-c
-====  ======================================================================
-"""
+"""Exit codes, which docs/cli.md lists, and errors as one line with the next step."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _serve(
     demo: bool,
     console: Console,
 ) -> None:
-    """Serve; ``opened`` closes what is opened here."""
+    """Serve with these settings. ``opened`` closes what is opened here."""
     settings = read_settings(environment)
     at = settings.metrics_address
     for_demo = demo and is_loopback(host)

@@ -120,7 +120,7 @@ async def show_tables(settings: Settings) -> Output:
 
 
 async def find_tables(store: Store) -> dict[str, bool]:
-    """Read each table."""
+    """Find out which tables exist, by reading each."""
     from pricekeeper.storage import Key  # noqa: PLC0415
     from pricekeeper.storage.tables import ALL_TABLES  # noqa: PLC0415
 
@@ -149,9 +149,8 @@ DryRun = Annotated[bool, option("--dry-run", "Show what would change; change not
 async def repair_buckets(settings: Settings, *, dry_run: DryRun = False) -> Output:
     """Reset token buckets whose last refill is in the future, after a clock jumped.
 
-    Run it where the clock is right. Balances are kept, and debts become empty buckets. The store
-    also forgets times ahead of this clock; then restart services whose clock is in doubt. Running
-    services repair the buckets that they use by themselves.
+    Run it where the clock is right, then restart services whose clock is in doubt. Balances are
+    kept, and debts become empty buckets. The store also forgets times ahead of this clock.
 
     [dim]pricekeeper limits repair --dry-run[/dim]
     """

@@ -68,8 +68,7 @@ async def show_usage(
 ) -> Output:
     """Show what an organisation or app spent today, on a day, or on each day of a range.
 
-    Spend is that of counted calls, as of the shown time. The percentage of a strict quota also has
-    calls in flight, as in 'pricekeeper budgets'.
+    Spend is that of counted calls. Percentages of strict quotas include calls in flight.
 
     [dim]pricekeeper usage show $ORG[/dim]
 
@@ -276,7 +275,7 @@ def _totals(day: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_overview(overview: Mapping[str, Any]) -> RenderableType:
-    """One row for each label of each client."""
+    """Draw one row for each label of each client."""
     rows = table(
         "organisation", "app", "model", "spent", "quota", "", "",
         numbers=["spent", "quota"], wraps=["organisation", "app"],

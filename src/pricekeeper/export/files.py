@@ -1,6 +1,6 @@
 """Sorts rows and writes them to a file of the scratch folder, in one of two formats.
 
-Runs of `RUN_LINES` lines are sorted in memory and `RUNS_MAX` files merged, so both are bounded.
+Runs of `RUN_LINES` lines are sorted and `RUNS_MAX` files merged, so memory and files are bounded.
 gzip headers have no name and time, so equal rows give equal bytes.
 """
 

@@ -120,7 +120,7 @@ def quotas(persona: Persona, planned: Iterable[Planned], catalogue: Catalogue) -
 
 
 def org_settings() -> dict[str, Any]:
-    """Without apps' quotas."""
+    """The organisation's settings; apps have quotas of their own."""
     return {
         "org_name": COMPANY,
         "timezone": ZONE,
@@ -133,7 +133,7 @@ def org_settings() -> dict[str, Any]:
 def app_settings(
     persona: Persona, planned: Sequence[Planned], catalogue: Catalogue
 ) -> dict[str, Any]:
-    """With limits that only its long jobs reach."""
+    """An app's settings, with limits that only its long jobs reach."""
     return {
         "app_name": persona.name,
         "model_ordering": list(persona.order),
