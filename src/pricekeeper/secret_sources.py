@@ -1,6 +1,6 @@
 """Reads the service's own secrets: from the environment, a file, or AWS Secrets Manager.
 
-An error names the setting, the place and what to do, and nothing of the secret.
+An error shows nothing of the secret.
 """
 
 from __future__ import annotations

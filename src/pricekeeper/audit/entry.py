@@ -122,10 +122,7 @@ def hash_of(canonical: bytes) -> str:
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The members of each side that the other lacks or has with another value.
-
-    Objects are compared by member, so a single changed quota is seen.
-    """
+    """The members of each side that the other lacks or has with another value."""
     return _differences(before, after, _DEPTH_MAX)
 
 

@@ -1,9 +1,5 @@
 """Writes changes together with their entries, in one transaction.
 
-**Lost replies.** The transaction moves the head by one, so of its copies only one can be applied.
-Then the entry with that number shows by its id whether it was; if that can't be read,
-`OutcomeUnknownError` is raised.
-
 **Lost replies.** The transaction moves the head from one number to the next, so only one copy can
 be applied. The entry with that number shows by its unique id whether it was. If that can't be read,
 an `OutcomeUnknownError` is raised.

@@ -1,13 +1,12 @@
 """Verifies the audit trail, and compares it with an export.
 
 A chain is read from its oldest entry to its end. Each entry states when the one before it expires,
-so a missing predecessor that has not expired was removed. The head shows missing last entries, the
-timeline a chain that was cut off together with its head, and Config a chain of which all items were
-removed.
+so a missing, unexpired predecessor was removed. The head shows missing last entries, the timeline a
+chain cut off together with its head, and Config a chain without items.
 
-An attacker who can write all items can make a new chain that fits. A comparison with an earlier
-export finds that (`compare_lines`). A file with missing lines would prove less than it seems, so it
-is refused with the number of the line.
+An attacker who can write all items can make a new chain that fits; a comparison with an earlier
+export finds that (`compare_lines`). A file with missing lines is refused with the number of the
+line.
 """
 
 from __future__ import annotations

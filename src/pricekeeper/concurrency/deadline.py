@@ -1,10 +1,8 @@
 """One deadline for each request.
 
-At the deadline, all that the request waits for is cancelled; shared work continues: a commit, a
-sum, the write of a lease. The answer is 503 and says whether the request may have been applied.
-Receiving the body does not count.
-
-A timer per request would cost half as much as the request, so one timer serves all ticks.
+At the deadline, all that the request waits for is cancelled; shared work (a commit, a sum, the
+write of a lease) continues. The answer is 503 and says whether the request may have been applied.
+Receiving the body does not count. One timer serves all requests of a tick.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Readings that callers share, so that asking often costs little more than asking once.
 
-A reading is reused for `reuse_ms` from the moment it began, unless it was outdated since then. A
-reading that took 10 ms of processor time is reused for 80 ms even if it is outdated, so constant
-asking uses at most about 1/8 of a processor. Callers that ask during a reading share its result. If
-it was outdated before they asked, they wait for the next reading instead.
+A reading is reused for `reuse_ms` from its beginning, unless outdated since. One that took 10 ms of
+processor time is reused for 80 ms even if outdated: constant asking uses at most about 1/8 of a
+processor. Callers share the reading under way, or the next one if it was outdated before they
+asked.
 """
 
 from __future__ import annotations

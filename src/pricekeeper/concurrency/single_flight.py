@@ -61,7 +61,7 @@ class SingleFlight(Generic[K, T]):
 class NextFlight(Generic[K, T]):
     """Shares the next execution, so that each caller sees what happened before it came.
 
-    At most one execution per key is in flight. Callers that arrive meanwhile share the next one.
+    At most one execution per key is in flight.
     """
 
     __slots__ = ("_in_flight", "_name", "_next")

@@ -1,8 +1,7 @@
 """Items of PricingCache: a source's statement about one model on one day.
 
-The file's prices are laid under it when read, so a corrected file takes effect at once, and
-instances with different files do not compete for an item. Items in the schema document's form are
-read, too.
+The file's prices are laid under it when read, so a corrected file takes effect at once. Items in
+the schema document's form are read, too.
 """
 
 from __future__ import annotations

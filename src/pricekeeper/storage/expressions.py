@@ -1,11 +1,10 @@
 """Conditions and update actions as frozen values, with DynamoDB's meaning.
 
-Features combine these and never write expression strings. The SQLite adapter evaluates a condition
-(`holds`); the DynamoDB adapter renders it. An absent item is an empty one. A condition that no
-store can evaluate is refused when made.
+Features never write expression strings: the SQLite adapter evaluates a condition (`holds`), the
+DynamoDB adapter renders it. A condition that no store can evaluate is refused when made.
 
-As in DynamoDB, a missing attribute fails every comparison but ``<>``; values of different types are
-never equal and never ordered.
+A missing attribute fails every comparison but ``<>``; values of different types are never equal and
+never ordered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The version of the store's format: the layout of its items.
 
-The first process that opens an empty store writes Config ``STORE`` / ``FORMAT`` before any other
-item. A process refuses a store of another version. The check is one read at opening.
+The first process writes Config ``STORE`` / ``FORMAT`` into an empty store before any other item. A
+process refuses another version. The check is one read at opening.
 """
 
 from __future__ import annotations
