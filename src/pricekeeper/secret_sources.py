@@ -33,7 +33,7 @@ class SecretSource(NamedTuple):
     read: Callable[[], Awaitable[str]]
     """Returns the present text; raises `SettingsError`."""
     refresh_ms: int | None
-    """How often to read it again; ``None`` if it never changes."""
+    """Between reads; ``None`` if it never changes."""
 
 
 def open_source(setting: str, location: SecretLocation, clock: Clock) -> SecretSource:
@@ -57,7 +57,7 @@ async def _given(text: str) -> str:
 
 
 async def _read_file(setting: str, path: Path) -> str:
-    """Read a file, also one that its group may read: orchestrators hand out such files."""
+    """Read a file, also a group-readable one: orchestrators make those."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
