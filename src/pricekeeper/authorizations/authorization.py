@@ -23,9 +23,9 @@ from pricekeeper.limiter import Debit, limit_of
 from pricekeeper.storage import Key
 
 LATE_MS_MAX: Final = 24 * 3_600_000
-"""How long after its expiry an authorization can be settled."""
+"""After its expiry."""
 HOLD_MS_MAX: Final = 26 * 3_600_000
-"""The latest expiry of an extended authorization, from when it was granted."""
+"""From the grant to the latest expiry of an extended authorization."""
 
 REQUESTS, TOKENS = "rpm", "tpm"
 
@@ -152,7 +152,7 @@ class Capture(msgspec.Struct, frozen=True):
 
     settlement: Settlement
     bucket_tokens: int
-    """What the call took from Bedrock's own limit, by Bedrock's arithmetic."""
+    """By Bedrock's arithmetic."""
 
 
 class Void(msgspec.Struct, frozen=True):

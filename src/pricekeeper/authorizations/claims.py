@@ -123,7 +123,6 @@ class Claims:
         return True
 
     async def claim_all(self, org_id: str, claims: Iterable[Claim]) -> None:
-        """Claim the places of these ids, or find out what is stored there."""
         pages: dict[str, list[Claim]] = {}
         for claim in claims:
             address = claim.place.address
@@ -208,7 +207,7 @@ class _Stored(NamedTuple):
 
 
 def _learn(claim: Claim, stored: _Stored) -> bool:
-    """Note what is stored at the place of a claim; whether that was unknown before."""
+    """Return whether the stored content was unknown before."""
     if stored.is_record:
         claim.failure = ConflictError(
             "authorization_id", "is the id of a usage record; send a new id"

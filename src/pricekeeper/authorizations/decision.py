@@ -147,7 +147,6 @@ class Wants(msgspec.Struct, frozen=True):
 
     take: int | None
     look: tuple[int, ...] = ()
-    """The candidates whose limits are to be read, if none fits the accounts."""
 
 
 class Balances(Protocol):

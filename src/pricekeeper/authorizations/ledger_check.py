@@ -1,12 +1,11 @@
 """Checks the ledger: every account against usage records, holds and unsettled authorizations.
 
-The accounts of an organisation are read, then its journal and authorizations, then the accounts
-again. An account that did not change meanwhile must equal its records, open holds and unsettled
-charges; a changed one is checked again, up to `ROUNDS_MAX` times.
+The accounts are read, then the journal and authorizations, then the accounts again. An account that
+did not change meanwhile must equal its records, open holds and unsettled charges; a changed one is
+checked again, up to `ROUNDS_MAX` times.
 
 A difference is reported, and corrected on request if the account has not changed since. It comes
-from instances that did not know of a new budget yet (see `ledger.recounting`), or from changes by
-hand.
+from instances that did not know of a new budget yet (`ledger.recounting`), or from changes by hand.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class AccountFinding(msgspec.Struct, frozen=True):
     right: Balance
     mended: bool = False
     moving: bool = False
-    """It kept changing, so it could not be checked."""
 
     @property
     def agrees(self) -> bool:

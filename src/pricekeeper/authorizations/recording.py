@@ -184,7 +184,6 @@ class Recording:
         return Capture(settlement, self._bucket_tokens(usage))
 
     def _bucket_tokens(self, usage: Usage) -> int:
-        """The tokens by Bedrock's own limit: the input, and the output times a factor."""
         factor = self._prices.catalogue.model(usage.model_label).burn_down_factor_permille
         written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
         output = -(-usage.output_tokens * factor // _PERMILLE)

@@ -69,7 +69,7 @@ class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     uses: tuple[str, ...] = ()
     """What Bedrock bills beside tokens; the deployment file must have prices for it."""
     window_tokens: int = 0
-    """The window that the call requests, if it is longer than the model's default."""
+    """If it is longer than the model's default."""
     consume: dict[str, int] | None = None
     tags: dict[str, str] = {}
     allow_lower_max_output: bool = False
@@ -310,7 +310,7 @@ def _is_among(request: AuthorizationRequest, label: str) -> bool:
 
 
 def _spent_quota(policy: Policy, use: LabelQuota, now_ms: int) -> DeniedBy:
-    """The quota that denies the call. A label that was given up needs more than its quota then."""
+    """A label that was given up needs more than its quota then."""
     by_app = policy.quota_scope is QuotaScope.APP and policy.app_id is not None
     scope = Scope.APP if by_app else Scope.ORG
     used_usd_micros = max(use.spend_usd_micros, use.given_up_at_usd_micros)

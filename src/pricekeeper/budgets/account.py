@@ -1,8 +1,8 @@
 """The accounts of a call: the budgets and strict quotas of an app and its organisation.
 
 An account is one budget in one window, or one strict quota on one day. It never refills. All
-accounts of a client are attributes of one item, so a decision about all of them is one condition; a
-budget per value of a tag has an item for each value.
+accounts of a client are attributes of one item, so a decision about them is one condition; a budget
+per value of a tag has an item for each value.
 
 Windows of a kind follow each other without gap or overlap, also when clocks change
 (`pricekeeper.days`). A week begins on Monday. No I/O, no clock.
@@ -57,7 +57,7 @@ class Span(NamedTuple):
     """One window: from its first instant to the first instant of the next one."""
 
     name: str
-    """Its kind and its start, unique among all windows."""
+    """Unique among all windows."""
     starts_at_ms: int
     ends_at_ms: int
 

@@ -1,7 +1,7 @@
 """Forecasts the end of a window and when its limit is reached. No I/O, no clock.
 
 `look_ahead` estimates the rest of the window from recorded hours. With too few hours, a straight
-line is used, without bounds. A window that has only just begun, without history, has no forecast.
+line is used, without bounds. A new window without history has no forecast.
 
 The bounds are the model's own relative errors on earlier days, recent ones counting more, without a
 tenth at either end. So they hold in four of five cases if errors stay alike (split conformal
@@ -79,7 +79,7 @@ class Forecast(NamedTuple):
     high: int | None
     straight_line: int | None
     reached_at_ms: int | None
-    """When the limit is expected to be spent; ``None`` if not in this window."""
+    """``None`` if not in this window."""
     reached_at_ms_earliest: int | None
     history_hours: int
 
@@ -164,7 +164,7 @@ class History(NamedTuple):
     hours_of_week: Sequence[int]
     """In the organisation's zone, for `spend` and then for `ahead`."""
     ahead: Sequence[float]
-    """How much of each coming hour belongs to the window, the current one first."""
+    """The part of each coming hour in the window, the current one first."""
 
 
 class Outlook(NamedTuple):

@@ -54,7 +54,7 @@ class OpenAccounts:
                 self.balances[account_id] = have + picos
 
     def balance(self, account_id: str) -> Balance | None:
-        """Return the balance; ``None`` if it is not open. Raises if it is unreadable."""
+        """The balance; ``None`` if it is not open. Raises if it is unreadable."""
         balance = self._damage or self.balances.get(account_id)
         if isinstance(balance, UnreadableItemError):
             raise error_copy(balance)
@@ -135,7 +135,7 @@ class Book:
         return None if known is None else known.balance(account_id)
 
     def unread(self, keys: Collection[Key]) -> list[Key]:
-        """Return those of these items that must be read; damaged ones are read again."""
+        """The items that must be read; damaged ones are read again."""
         found = ((key, self._items.get(key)) for key in keys)
         return [key for key, known in found if known is None or known.is_damaged]
 

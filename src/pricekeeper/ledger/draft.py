@@ -24,7 +24,7 @@ from pricekeeper.ledger.sheet import ItemChange, Sheet
 from pricekeeper.storage import Item, Key, Value, Write
 
 SHEET_BYTES_MAX: Final = 200_000
-"""Bytes that commands put on a sheet; an item has room for twice as much."""
+"""Put by commands; an item has room for twice as much."""
 NONCE_BYTES: Final = 6
 _T = TypeVar("_T")
 Errand: TypeAlias = Callable[[], Awaitable[None]]
@@ -49,7 +49,6 @@ class Draft:
         self.attributes: Item = {}
         self.errands: dict[Hashable, tuple[Errand, list[Fail]]] = {}
         self.found: set[Hashable] = set()
-        """What a command has looked up for all others of this draft."""
         self._before: dict[tuple[Key, str], Balance] = {}
         self._running: dict[tuple[Key, str], Balance] = {}
         self._opened: dict[Key, list[str]] = {}

@@ -47,7 +47,7 @@ _CHAPTER: Final = re.compile("[0-9a-f]{9}")
 
 
 def head_key(org_id: str) -> Key:
-    """Return the key of the item with the log's beginning."""
+    """The key of the item with the log's beginning."""
     return Key(f"ORG#{org_id}#LOG", "HEAD")
 
 
@@ -64,7 +64,7 @@ def head_update(org_id: str, filed: Chapter, following: Chapter) -> Update:
 
 
 def first_chapter(item: Mapping[str, Any]) -> Chapter:
-    """Return the log's beginning. Raises `UnreadableItemError`."""
+    """The log's beginning. Raises `UnreadableItemError`."""
     typed = TypedItem(USAGE_AGG_SHARDED, item)
     try:
         return Chapter.parse(typed.text(_FROM))
@@ -73,7 +73,7 @@ def first_chapter(item: Mapping[str, Any]) -> Chapter:
 
 
 def sheet_partition(org_id: str, region: str) -> str:
-    """Return the partition of a region's sheets."""
+    """The partition of a region's sheets."""
     return partition_of(org_id, region, _LANE)
 
 
@@ -89,7 +89,7 @@ def sheet_put(org_id: str, position: Position, attributes: Item, expires_at_epoc
 
 
 def position_key(org_id: str, position: Position) -> Key:
-    """Return the key of a position's sheet."""
+    """The key of a position's sheet."""
     return Key(sheet_partition(org_id, position.chapter.region), position.sort_key)
 
 
@@ -108,7 +108,7 @@ def prefix_query(org_id: str, prefix: str) -> Query:
 
 
 def number_of(item: Mapping[str, Any]) -> int:
-    """Return the number of a sheet in its chapter."""
+    """The number of a sheet in its chapter."""
     sort_key = str(item["SK"])
     try:
         return number_in(sort_key)
@@ -125,13 +125,13 @@ def behind_query(org_id: str, authorization_id: str, sheets: int) -> Query:
 
 
 def sheet_key(org_id: str, authorization_id: str) -> Key:
-    """Return the key of an authorization's sheet."""
+    """The key of an authorization's sheet."""
     partition = sheet_partition(org_id, region_of(authorization_id))
     return Key(partition, sheet_sort_key(authorization_id))
 
 
 def outcomes_key(org_id: str, sort_key: str) -> Key:
-    """Return the key of filed outcomes (`position.outcomes_sort_key`)."""
+    """The key of filed outcomes (`position.outcomes_sort_key`)."""
     return Key(sheet_partition(org_id, sort_key[1 : 1 + REGION_DIGITS]), sort_key)
 
 
@@ -157,7 +157,7 @@ def outcomes_update(
 
 
 def find_damage(item: Mapping[str, Any] | None) -> Value | None:
-    """Return the value of the last filed chapter, if it is damaged."""
+    """The value of the last filed chapter, if it is damaged."""
     filed: Value | None = None if item is None else item.get(_FILED)
     if item is None or filed is None or (isinstance(filed, str) and _CHAPTER.fullmatch(filed)):
         return None

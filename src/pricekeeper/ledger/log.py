@@ -106,7 +106,6 @@ class OrgLog:
         self.org_id = org_id
         self._book: Book | None = None
         self._synced_ms = 0
-        """When it was last read to its end, on the monotonic clock."""
         self._losses = 0
         self.others = 0
         self._lock = asyncio.Lock()
@@ -150,7 +149,7 @@ class OrgLog:
         raise ContendedError("chapters were filed while accounts were read; try again")
 
     async def find_items(self, keys: Collection[Key]) -> dict[Key, OpenAccounts]:
-        """Return these items of accounts, possibly more than the book has room for."""
+        """Unlike `read_items`, possibly more than the book has room for."""
         for _ in range(READINGS_MAX):
             missing = self.book.unread(keys)
             found = await self._read_accounts(missing) if missing else {}
@@ -221,7 +220,7 @@ class OrgLog:
         await self._catch_up(book)
 
     async def _find_first(self) -> Chapter:
-        """Return the first unfiled chapter; begin a log if there is none."""
+        """The first unfiled chapter; begin a log if there is none."""
         item = await self._store.get(USAGE_AGG_SHARDED, head_key(self.org_id))
         if item is None:
             first = begin_chapter(self._clock.now_ms(), self._random.getrandbits(SALT_BITS))
@@ -278,7 +277,6 @@ class OrgLog:
         operations: Sequence[Write],
         send: Send | None,
     ) -> None:
-        """Put a sheet, if its place is free; if not, learn what is there."""
         put = sheet_put(
             self.org_id, position, attributes, self.expires_at_epoch(sheet.written_at_ms)
         )
@@ -338,7 +336,6 @@ class OrgLog:
         raise SheetTakenError
 
     async def _look_at(self, position: Position) -> Item | None:
-        """Return the sheet that is there after a lost reply, if it can be read."""
         try:
             return await self._store.get(USAGE_AGG_SHARDED, position_key(self.org_id, position))
         except StoreUnavailableError:

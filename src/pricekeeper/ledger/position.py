@@ -56,7 +56,7 @@ class Chapter(NamedTuple):
         return cls(name, salt)
 
     def following(self, epoch_ms: int, salt: int) -> Chapter | None:
-        """Return the next chapter, from that moment; ``None`` if the region has no further name."""
+        """The next chapter, from that moment; ``None`` if the region has no further name."""
         region = region_at(epoch_ms)
         if region > self.region:
             return begin_chapter(epoch_ms, salt)
@@ -67,7 +67,7 @@ class Chapter(NamedTuple):
 
 
 def begin_chapter(epoch_ms: int, salt: int) -> Chapter:
-    """Return the first chapter of the region of that moment."""
+    """The first chapter of the region of that moment."""
     return Chapter(f"{region_at(epoch_ms)}0", _salt_text(salt))
 
 
@@ -92,25 +92,25 @@ class Position(NamedTuple):
 
 
 def authorization_id_of(sheet: str, number: int) -> str:
-    """Return the id of an authorization from its sheet's sort key and its number there."""
+    """The id of an authorization from its sheet's sort key and its number there."""
     digits = sheet[1:]
     middle = f"{digits[8:12]}-{AUTHORIZATION_VERSION}{number:03x}-{digits[12:16]}"
     return f"{digits[:8]}-{middle}-{digits[16:]}"
 
 
 def sheet_sort_key(authorization_id: str) -> str:
-    """Return the sort key of an authorization's sheet."""
+    """The sort key of an authorization's sheet."""
     one = authorization_id
     return f"{SHEET}{one[:8]}{one[9:13]}{one[19:23]}{one[24:]}"
 
 
 def chapter_in(sort_key: str) -> str:
-    """Return the name of the chapter of that sort key."""
+    """The name of the chapter of that sort key."""
     return sort_key[1 : 1 + CHAPTER_DIGITS]
 
 
 def sheets_between(earlier_id: str, position: Position) -> int | None:
-    """Return the number of sheets between an id and a position; ``None`` in other chapters."""
+    """The number of sheets between an id and a position; ``None`` in other chapters."""
     sort_key = sheet_sort_key(earlier_id)
     if position.chapter.name != chapter_in(sort_key):
         return None
@@ -118,28 +118,28 @@ def sheets_between(earlier_id: str, position: Position) -> int | None:
 
 
 def number_in(sort_key: str) -> int:
-    """Return the number of the sheet of that sort key."""
+    """The number of the sheet of that sort key."""
     return int(sort_key[10:13] + sort_key[14:16], 16)
 
 
 def sheet_number(authorization_id: str) -> int:
-    """Return the number of an authorization on its sheet."""
+    """The number of an authorization on its sheet."""
     return int(authorization_id[15:18], 16)
 
 
 def region_of(authorization_id: str) -> str:
-    """Return the region of an authorization's sheet."""
+    """The region of an authorization's sheet."""
     return authorization_id[:REGION_DIGITS]
 
 
 def outcomes_sort_key(authorization_id: str) -> str:
-    """Return the sort key of an authorization's filed outcome, shared by 16 sheets."""
+    """The sort key of an authorization's filed outcome, shared by 16 sheets."""
     one = authorization_id
     return f"{OUTCOMES}{one[:8]}{one[9:13]}{one[20]}"
 
 
 def outcome_name(authorization_id: str) -> str:
-    """Return the attribute of a filed outcome; longer than names of records."""
+    """The attribute of a filed outcome; longer than names of records."""
     one = authorization_id
     return f"{one[21:23]}{one[24:]}{one[15:18]}"
 

@@ -69,7 +69,7 @@ class AccountState(NamedTuple):
 async def read_open_accounts(
     ledger: Ledger, policies: Collection[Policy], now_ms: int
 ) -> dict[AccountKey, AccountState]:
-    """Return the open accounts of these clients in their present windows."""
+    """The open accounts of these clients in their present windows."""
     found: dict[AccountKey, AccountState] = {}
     for policy in policies:
         scope = Scope.ORG if policy.app_id is None else Scope.APP
@@ -227,7 +227,7 @@ class Recounts:
             return
 
     async def _decide(self, operation: Put | Delete) -> bool:
-        """Store the result of a recount; return ``False`` if another instance did."""
+        """Return ``False`` if another instance stored the result."""
         try:
             if isinstance(operation, Put):
                 await self._store.put(operation)

@@ -66,14 +66,13 @@ class Ledger:
         self._paces: BoundedCache[str, Pace] = BoundedCache(LOGS_MAX)
         self._workers: dict[str, Worker] = {}
         self.accounts_for = AccountMemory().find
-        """`budgets.accounts_for`, cached; reads no store."""
+        """Cached; reads no store."""
         self._open: BoundedCache[AccountKey, bool] = BoundedCache(OPEN_MAX)
         self._opened: BoundedCache[int, tuple[BudgetAccount, ...]] = BoundedCache(OPENED_MAX)
         """Sets of accounts that were all open, by the identity of the result of `accounts_for`."""
         self._opening: SingleFlight[AccountKey, None] = SingleFlight("pricekeeper-budget-open")
 
     def were_opened(self, accounts: tuple[BudgetAccount, ...]) -> bool:
-        """Whether the accounts of a result of `accounts_for` are known to be open."""
         return self._opened.peek(id(accounts)) is accounts
 
     async def open_for_calls(self, accounts: tuple[BudgetAccount, ...]) -> None:
@@ -96,7 +95,7 @@ class Ledger:
             self._open.pop((account.key, account.id))
 
     async def read(self, accounts: Collection[BudgetAccount]) -> dict[BudgetAccount, Balance]:
-        """Return the balances; closed accounts are opened."""
+        """Closed accounts are opened."""
         await self.open_all(accounts)
         found = await self.read_open(accounts)
         return {account: found.get(account, Balance()) for account in accounts}

@@ -71,7 +71,7 @@ _decode_names: Final = msgspec.msgpack.Decoder(dict[bytes, int]).decode
 
 
 def sheet_attributes(org_id: str, sheet: Sheet) -> Item:
-    """Return the attributes of a sheet that all readers need."""
+    """The attributes of a sheet that all readers need."""
     item: Item = {NONCE: sheet.nonce, WRITTEN: sheet.written_at_ms}
     if sheet.changes:
         item[ACCOUNTS] = _encode([_stored(org_id, *one) for one in sheet.changes.items()])
@@ -114,14 +114,14 @@ def readable_sheet(org_id: str, item: Mapping[str, Any]) -> Sheet:
 
 
 def names_on(item: Mapping[str, Any]) -> dict[str, int]:
-    """Return the callers' own ids, and their numbers on the sheet."""
+    """The callers' own ids, and their numbers on the sheet."""
     data = item.get(NAMES)
     found = {} if data is None else _decode_names(data)
     return {str(UUID(bytes=name)): number for name, number in found.items()}
 
 
 def readable_names(item: Mapping[str, Any]) -> dict[str, int]:
-    """Return the same; unreadable ones are reported, and omitted."""
+    """The same; unreadable ones are reported, and omitted."""
     try:
         return names_on(item)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
@@ -135,7 +135,7 @@ def is_long(outcome: str) -> bool:
 
 
 def filed_in_part(outcome: str, place: str) -> str:
-    """Return the filed part of a long outcome; ``place`` is the prefix of its sheet's key."""
+    """The filed part of a long outcome; ``place`` is the prefix of its sheet's key."""
     return f"{outcome[:FILED_PART_LENGTH]}{_PLACE}{place}"
 
 
@@ -174,5 +174,5 @@ def _changes(org_id: str, data: bytes | None) -> Iterator[tuple[Key, ItemChange]
 
 
 def org_prefix(org_id: str) -> str:
-    """Return the prefix of the keys of an organisation and its apps."""
+    """The prefix of the keys of an organisation and its apps."""
     return f"org-{org_id}"

@@ -103,7 +103,6 @@ class Worker:
             self._end()
 
     async def _linger(self) -> None:
-        """Wait for a command with a caller, if no waiting command has one."""
         if self._awaited or self._hurries or len(self._waiting) >= COMMANDS_MAX:
             return
         loop = asyncio.get_running_loop()
@@ -131,7 +130,7 @@ class Worker:
         return taken
 
     def _take_fitting(self) -> list[AnyCommand]:
-        """Take as many commands as one sheet can carry, one for each name."""
+        """As many commands as one sheet can carry, one for each name."""
         waiting = self._waiting
         taken = [waiting.popleft()]
         if taken[0].send is not None:
@@ -200,7 +199,7 @@ class Worker:
     def _decide_all(
         self, draft: Draft, commands: Sequence[AnyCommand]
     ) -> tuple[list[AnyCommand], list[AnyCommand], bool]:
-        """Return the commands with changes, the denied ones, and whether the draft is sound.
+        """The commands with changes, the denied ones, and whether the draft is sound.
 
         A draft with changes of a failed command is not.
         """

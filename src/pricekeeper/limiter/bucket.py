@@ -301,7 +301,6 @@ def _plan_create(debit: Debit, now_ms: int) -> Create | Denial:
 
 
 def _covered(bucket: Bucket, debit: Debit, as_of_ms: int) -> bool:
-    """Whether stored balance and refill suffice by then, and nothing has overflowed."""
     if overdue(bucket, as_of_ms):
         return False
     if not _up_to_date(bucket, debit.limits):

@@ -65,7 +65,7 @@ class BucketCache:
         return scarcest(debits, [self.recall(debit.key) for debit in debits], now_ms)
 
     def remember(self, key: Key, bucket: Bucket | None) -> None:
-        """Keep the bucket; the least recently used one makes room. ``None`` removes it."""
+        """``None`` removes the bucket."""
         if bucket is None:
             self._seen.pop(key)
             return

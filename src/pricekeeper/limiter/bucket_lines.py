@@ -90,7 +90,7 @@ class BucketLine:
         return step
 
     def ahead(self, times: int) -> dict[str, int]:
-        """The tokens of a block: so many times those taken, at most half of those left."""
+        """So many times the tokens taken, at most half of those left."""
         ahead: dict[str, int] = {}
         for name, count in self.taken.items():
             limit = self.limits[name]

@@ -190,7 +190,6 @@ class Leases:
         return self._repeated(request, sent.record)
 
     async def _deny(self, request: CheckedRequest, answer: Answer) -> Lease | Denial:
-        """The denial, unless the lease was granted before."""
         denial = Denial(tuple(one for denied in answer.denied for one in denied.violations))
         if request.is_named:
             decided_ms = self._cache.clock.monotonic_ms()

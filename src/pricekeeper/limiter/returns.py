@@ -72,7 +72,6 @@ class Returns:
         self._return_soon()
 
     def take_along(self, key: Key, given_back: Iterable[str]) -> None:
-        """Drop these limits from the tokens owed: a debit that is about to be sent has them."""
         owed = self._owed.get(key)
         if owed is not None:
             for name in given_back:
@@ -81,7 +80,6 @@ class Returns:
                 del self._owed[key]
 
     def hold(self, block: Block) -> None:
-        """Keep a block until it expires, in place of the one before."""
         before = self.blocks.get(block.key)
         self.blocks[block.key] = block
         self.give_back([] if before is None else [before.rest])
@@ -127,7 +125,7 @@ class Returns:
         return taken
 
     async def close(self) -> None:
-        """Write all tokens that are owed or left in blocks, as far as the store takes them."""
+        """As far as the store takes them."""
         await self._stop_returning()
         await self.flush({**self.blocks, **self._owed}, blocks=True)
         for key in tuple(self._writing):

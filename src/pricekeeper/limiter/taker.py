@@ -45,7 +45,6 @@ from pricekeeper.storage import Key
 
 WAITING_MAX: Final = 2_000
 HOLD_MS: Final = 100
-"""How long a token stays in a block."""
 BLOCK_TIMES: Final = 8
 WAITS_MAX: Final = 3
 """Attempts until a request is denied for the tokens that requests before it take."""
@@ -119,7 +118,6 @@ class Answer:
 
     @property
     def statuses(self) -> Mapping[str, LimitStatus]:
-        """Each limit after the batch; where several buckets have it, the one with least left."""
         statuses = self._statuses
         if not statuses:
             for line in self._lines:
@@ -135,7 +133,6 @@ class _Planned(NamedTuple):
     line: BucketLine
     step: BucketStep
     ahead: dict[str, int]
-    """The part of it that is for a block."""
     now_ms: int
     """On the monotonic clock."""
 
@@ -176,7 +173,6 @@ class Taker:
             raise
 
     def take_at_once(self, debit: Debit) -> bool:
-        """Take the tokens from a block; returns whether one had enough."""
         block = self.returns.blocks.get(debit.key)
         if block is None or not block.has(debit, self.cache.clock.monotonic_ms()):
             return False
@@ -284,7 +280,6 @@ class Taker:
         return others
 
     async def _deny_lacking(self, lacking: Sequence[_Request], fresh: set[Key]) -> None:
-        """Deny the requests that there is too little for, by buckets that were just read."""
         keys = dict.fromkeys(key for one in lacking for key in one.missing)
         returned = await self.returns.flush(keys, blocks=True)
         errors = await self.cache.read([key for key in keys if key not in fresh or key in returned])
@@ -377,7 +372,7 @@ class Taker:
         return written, refused
 
     def _plan(self, key: Key, line: BucketLine, ahead: int) -> _Planned:
-        """Plan the write to one bucket. Tokens that it gives back are no longer owed."""
+        """Tokens that the write gives back are no longer owed."""
         extra: dict[str, int] = {}
         busy_ms, now_ms = self._busy.peek(key), self.cache.clock.monotonic_ms()
         if busy_ms is not None and now_ms - busy_ms < BUSY_MS:

@@ -1,13 +1,12 @@
 """Adopts usage that another service counted in the schema document's tables.
 
-The other service shards the counters of an account, and keeps a total of each account:
+That service shards the counters of an account, and keeps a total of each account:
 
 - UsageAggSharded ``{scope}#LABEL#{label}#SH#{n}`` / ``DAY#{day}``
 - DailyTotal ``{scope}#LABEL#{label}`` / ``DAY#{day}``
 
-The adopted amount is, counter by counter, the larger of the sum of shards and the total. It becomes
-the ``adopted`` part of our total, which only grows. So a repeated run adds only the difference, and
-completes a run that stopped half-way.
+The larger of both, counter by counter, becomes the ``adopted`` part of our total, which only grows.
+So a repeated run adds only the difference, and completes a run that stopped half-way.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _MARGIN_MS: Final = _HOUR_MS
 
 
 def closable_tick(now_ms: int) -> int:
-    """Return the last tick that can be closed: it ended two ticks ago."""
+    """The last tick that can be closed: it ended two ticks ago."""
     return tick_of(now_ms) - 3
 
 
@@ -156,7 +156,7 @@ class Aggregator:
         )
 
     async def read_caught_up_at_ms(self) -> int:
-        """Return the moment up to which all records are in the totals, in at most two calls.
+        """The moment up to which all records are in the totals, in at most two calls.
 
         Before any complete run, it is the time of this method's first call on this store.
         """

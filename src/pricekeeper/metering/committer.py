@@ -179,7 +179,7 @@ class Committer:
                     _tell(waiter, error_copy(outcome))
 
     def _take_waiting(self, submission: Submission) -> list[Waiter]:
-        """Return the waiting callers; the id may be submitted again from now on."""
+        """The waiting callers; the id may be submitted again from now on."""
         key = (submission.org_id, submission.request_id)
         if self._unanswered.get(key) is submission:
             del self._unanswered[key]

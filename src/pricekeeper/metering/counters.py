@@ -114,7 +114,7 @@ class Counters(msgspec.Struct, frozen=True):
         return counted and self.known_voided.dominates(other.known_voided)
 
     def joined(self, other: Counters) -> Counters:
-        """Return the larger amount of each field, so neither sum loses anything."""
+        """The larger amount of each field, so neither sum loses anything."""
         if self.voided is UNSET and other.voided is UNSET:
             return Counters.of_amounts(map(max, _amounts(self), _amounts(other)))
         voided = self.known_voided.joined(other.known_voided)

@@ -62,32 +62,32 @@ SumsByFacet: TypeAlias = dict[Facet, dict[int, Counters]]
 
 
 def facet_of(account: Account) -> Facet:
-    """Return the facet of an account's total."""
+    """The facet of an account's total."""
     return Facet(account.org_id, account.day, account.partition, f"{DAY}{account.day}")
 
 
 def hour_of(epoch_ms: int) -> int:
-    """Return the hour of a moment, counted since the epoch."""
+    """The hour of a moment, counted since the epoch."""
     return epoch_ms // MS_PER_HOUR
 
 
 def app_partition(org_id: str, app_id: str | None, label: str) -> str:
-    """Return the partition of an app's totals by hour and tag."""
+    """The partition of an app's totals by hour and tag."""
     return f"ORG#{org_id}#APP#{app_id or NO_APP}#LABEL#{label}"
 
 
 def hour_sort_key(day: str, hour: int) -> str:
-    """Return the sort key of an hour's total."""
+    """The sort key of an hour's total."""
     return f"{HOUR}{day}#{hour:07d}"
 
 
 def tag_sort_key(key: str, day: str, hour: int, value: str) -> str:
-    """Return the sort key of the total of a tag's value in an hour."""
+    """The sort key of the total of a tag's value in an hour."""
     return f"{TAG}{key}#{day}#{hour:07d}#{value}"
 
 
 def hour_from(sort_key: str) -> tuple[str, int]:
-    """Return the day and hour of a total."""
+    """The day and hour of a total."""
     _, day, hour = sort_key.split("#")
     return day, int(hour)
 

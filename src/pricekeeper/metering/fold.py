@@ -34,7 +34,7 @@ class Fold(msgspec.Struct, frozen=True):
     rev: int = 0
 
     def forward(self, found: Sums, through: int, closable: int, first: int = 0) -> Fold | None:
-        """Return the total with these sums; ``None`` if that changes nothing.
+        """The total with these sums; ``None`` if that changes nothing.
 
         ``found`` has every open tick from ``first`` to ``through``, read when ticks up to
         ``closable`` could get no more records. Raises `Behind` if a part would shrink.
@@ -66,7 +66,7 @@ class Fold(msgspec.Struct, frozen=True):
         return self.total.joined(self.total - add_up(self.parts.values()) + fresh)
 
     def rebuilt(self, found: Sums, closable: int) -> Fold | None:
-        """Return the total made from every tick of its day; ``None`` if nothing changes.
+        """The total made from every tick of its day; ``None`` if nothing changes.
 
         It never shrinks. ``found`` was read after this total. This reopens a tick that was closed
         too early because a clock was ahead.
@@ -78,7 +78,7 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 def add_up(sums: Iterable[Counters]) -> Counters:
-    """Return the sum of these counters."""
+    """The sum of these counters."""
     total = NOTHING
     for one in sums:
         total += one

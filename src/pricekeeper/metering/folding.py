@@ -260,7 +260,7 @@ class FoldRunner:
         tally: Tally,
         totals: dict[Facet, Counters],
     ) -> Facet | None:
-        """Return the facet if its records must be read again."""
+        """The facet if its records must be read again."""
         try:
             before = fold_from(stored)
             fold = before.forward(sums, reading.last, reading.closable, reading.first)

@@ -99,7 +99,7 @@ def spent_query(day: str, prefix: str = "") -> Query:
 
 
 def account_from(day: str, item: Item) -> Account | None:
-    """Return the account of an item of `spent_query`; report any other item."""
+    """The account of an item of `spent_query`; report any other item."""
     named = _named_in(item)
     return None if named is None else Account(*named, day)
 
@@ -132,7 +132,7 @@ class Partition(NamedTuple):
 
 
 def partition_from(item: Item) -> Partition | None:
-    """Return the partition of an item of `partitions_query`; report any other item."""
+    """The partition of an item of `partitions_query`; report any other item."""
     named = _named_in(item)
     if named is None:
         return None
@@ -140,7 +140,7 @@ def partition_from(item: Item) -> Partition | None:
 
 
 def total_key(account: Account) -> tuple[Table, Key]:
-    """Return the key of the account's total."""
+    """The key of the account's total."""
     return DAILY_TOTAL, Key(account.partition, f"DAY#{account.day}")
 
 
@@ -274,7 +274,7 @@ def checkpoint_put(began_ms: int, closed_tick: int) -> Put:
 
 
 def closed_tick_from(item: Mapping[str, Any] | None) -> int | None:
-    """Return the last closed tick; ``None`` if it is unknown."""
+    """The last closed tick; ``None`` if it is unknown."""
     if item is None:
         return None
     try:

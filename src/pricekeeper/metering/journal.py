@@ -65,7 +65,7 @@ def lanes_of(shard_count: int) -> int:
 
 
 def ticks_of_day(day: str) -> tuple[int, int]:
-    """Return the first and last tick in which a record of that day can be posted, in any zone."""
+    """The first and last tick in which a record of that day can be posted, in any zone."""
     start = tick_of((date_of(day) - date_of("19700101")).days * MS_PER_DAY)
     return start - _ONE_DAY_TICKS, start + 4 * _ONE_DAY_TICKS
 
@@ -84,7 +84,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
         return self.digits[:REGION_DIGITS]
 
     def lane(self, lanes: int) -> int:
-        """Return the lane; consecutive pages take turns."""
+        """The lane; consecutive pages take turns."""
         return int(self.digits[PAGE_DIGITS - 1], 16) % lanes
 
     @property
@@ -94,7 +94,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 def address_of(request_id: str) -> Address | None:
-    """Return the place of that id's record; ``None`` if the id has no time in it.
+    """The place of that id's record; ``None`` if the id has no time in it.
 
     The id is in canonical form: lower case, with dashes.
     """
@@ -105,7 +105,7 @@ def address_of(request_id: str) -> Address | None:
 
 
 def request_id_of(sort_key: str, name: str) -> str:
-    """Return the request id of a record from its page's sort key and its attribute."""
+    """The request id of a record from its page's sort key and its attribute."""
     if sort_key[:1] == SHEET:
         return authorization_id_of(sort_key, int(name))
     rest = base64.urlsafe_b64decode(name + "==").hex()
@@ -250,7 +250,7 @@ def receipt_of(entry: JournalEntry, terms: Terms) -> Receipt:
 
 
 def record_on(page: Mapping[str, Any], name: str) -> Record | None:
-    """Return the record of that name, if it is on the page."""
+    """The record of that name, if it is on the page."""
     data = page.get(name)
     if data is None or taken_for(page, name) is not None:
         return None
@@ -258,7 +258,7 @@ def record_on(page: Mapping[str, Any], name: str) -> Record | None:
 
 
 def taken_for(page: Mapping[str, Any], name: str) -> str | None:
-    """Return the authorization for which the record's place is taken, if it is."""
+    """The authorization for which the record's place is taken, if it is."""
     held = page.get(name)
     if type(held) is not str:
         return None
@@ -277,7 +277,7 @@ def records_on(page: Mapping[str, Any]) -> Iterator[Record]:
 
 
 def weight_on(page: Mapping[str, Any]) -> int:
-    """Return the weight of the page."""
+    """The weight of the page."""
     return TypedItem(USAGE_AGG_SHARDED, page).whole("n", 0, least=0)
 
 
@@ -309,12 +309,12 @@ def private_name(number: int) -> str:
 
 
 def private_sort_key(nonce: bytes) -> str:
-    """Return the sort key of a page that only one commit writes."""
+    """The sort key of a page that only one commit writes."""
     return _PRIVATE + nonce.hex()
 
 
 def void_note_sort_key(request_id: str) -> str:
-    """Return the sort key of the void note beside a record."""
+    """The sort key of the void note beside a record."""
     return _VOID_NOTE + request_id
 
 
@@ -324,5 +324,5 @@ def is_void_note(sort_key: str) -> bool:
 
 
 def weight_of(terms: StoredTerms) -> int:
-    """Return the weight of a record with these terms."""
+    """The weight of a record with these terms."""
     return 1 + len(terms.data) // WEIGHT_BYTES

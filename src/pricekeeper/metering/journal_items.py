@@ -58,7 +58,7 @@ _CORRECTION, _AT = "correction_id", "at_ms"
 _EXPIRY: Final = "expires_at_epoch"
 _SECS_PER_DAY: Final = 86_400
 _MARGIN_DAYS: Final = 2
-"""Records of a day may be sent two days later, and are kept as long as that day."""
+"""Records of a day may be sent two days later."""
 _MARKER: Final = re.compile(r"([^#]{1,100})#([0-9a-f]{8})#([0-9]{1,4})")
 _TICK: Final = re.compile(r"[0-9a-f]{8}")
 _REPAIR: Final = re.compile(r"([^#]{1,100})#([0-9]{8})")
@@ -103,15 +103,15 @@ def page_expires_at_epoch(region: str, retention_days: int) -> int:
 
 
 def page_key(org_id: str, region: str, lane: int, digits: str) -> Key:
-    """Return the key of a page."""
+    """The key of a page."""
     return Key(partition_of(org_id, region, lane), digits)
 
 
 def page_update(key: Key, records: Sequence[Written], expires_at_epoch: int) -> Update:
     """Write records to a page, if none of them is there and the page is not full.
 
-    Each part of the condition can only turn from true to false. So a refusal is final, also for
-    copies of this write that are still under way.
+    The condition can only turn from true to false. So a refusal is final, also for copies of this
+    write that are still under way.
     """
     written: list[Action] = []
     conditions: list[Condition] = []
@@ -169,7 +169,7 @@ def void_note_put(org_id: str, region: str, note: VoidNote, expires_at_epoch: in
 
 
 def void_marker_key(org_id: str, request_id: str) -> tuple[Table, Key]:
-    """Return the key of the marker by which a record is voided once."""
+    """The key of the marker by which a record is voided once."""
     return REQUEST_DEDUP, Key(f"ORG#{org_id}#VOID#{request_id}")
 
 
@@ -224,7 +224,7 @@ def newest_ticks_query(first: int, last: int, limit: int) -> Query:
 
 
 def ticks_from(items: Iterable[Item]) -> Iterator[int]:
-    """Return the ticks that the items name; report other items."""
+    """The ticks that the items name; report other items."""
     for item in items:
         if _TICK.fullmatch(str(item["SK"])) is None:
             TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no tick")
@@ -239,7 +239,7 @@ def tick_markers_query(tick: int, org_id: str = "") -> Query:
 
 
 def postings_from(markers: Iterable[Item]) -> Iterator[PostedRegion]:
-    """Return the regions that the markers name; report other items."""
+    """The regions that the markers name; report other items."""
     for marker in markers:
         named = _MARKER.fullmatch(str(marker["SK"]))
         if named is None:
@@ -267,7 +267,7 @@ def repairs_query() -> Query:
 
 
 def repair_from(item: Item) -> Repair | None:
-    """Return the requested repair; ``None`` for an unreadable item, which is reported."""
+    """The requested repair; ``None`` for an unreadable item, which is reported."""
     named = _REPAIR.fullmatch(str(item["SK"]))
     if named is None or not is_day(named[2]):
         TypedItem(USAGE_AGG_SHARDED, item).report_unreadable("its sort key names no day")

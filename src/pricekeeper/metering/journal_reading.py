@@ -277,7 +277,7 @@ class WindowSpend:
         return sums
 
     async def find_postings(self, org_id: str, since_ms: int) -> list[PostedRegion]:
-        """Return the regions of records since then; some are posted minutes before."""
+        """The regions of records since then; some are posted minutes before."""
         first = tick_of(since_ms - AHEAD_MS_MAX)
         last = tick_of(self._clock.now_ms() + AHEAD_MS_MAX)
         ticks = await self._reader.read_ticks(first, last)

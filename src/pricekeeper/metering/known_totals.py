@@ -47,7 +47,7 @@ class KnownTotals:
         return self._running.total(account)
 
     async def wait_for(self, account: Account) -> Total | None:
-        """Return the known total, waiting for a read if there is none."""
+        """The known total, waiting for a read if there is none."""
         for _ in range(2):  # a read that is under way may have been begun without it
             total = self._running.total(account)
             if total is not None:

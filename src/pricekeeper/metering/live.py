@@ -57,10 +57,9 @@ class LiveReading(NamedTuple):
     as_of_ms: int
     """Everything acknowledged before is in it, except for the ``lacking`` organisations."""
     lacking: Mapping[str, StoreError] = {}
-    """Organisations with an unreadable item."""
 
     def sums_of(self, account: Account) -> Sums:
-        """Return the account's counters by tick; raise if its organisation is lacking."""
+        """The account's counters by tick; raise if its organisation is lacking."""
         if (error := self.lacking.get(account.org_id)) is not None:
             raise error_copy(error)
         return self.found.get(account.org_id, {}).get(facet_of(account), {})
@@ -99,7 +98,7 @@ class _Tail:
             self._facets = Facets(self.org_id)  # it remembers every hour and tag that it saw
 
     def to_read(self, since_tick: int) -> set[tuple[PostedRegion, int]]:
-        """Return the lanes with possible changes: posted into since then, or never read."""
+        """The lanes with possible changes: posted into since then, or never read."""
         return {
             (posting._replace(lanes=1), lane)
             for tick, some in self.regions.items()
@@ -112,7 +111,6 @@ class _Tail:
         self._lanes.setdefault((region, lane), {})
 
     def take(self, region: str, lane: int, item: Item, closed: int) -> None:
-        """Count a page instead of its earlier state."""
         pages, name, state = self._lanes[region, lane], str(item["SK"]), _state_of(item)
         known = pages.get(name)
         self.work_us += PAGE_US
@@ -219,7 +217,6 @@ class LiveSums:
         return [self._tails[key]] if key in self._tails else []
 
     async def _read_tail(self, tail: _Tail, closed: int, now_ms: int) -> SumsByFacet:
-        """Read possible changes of an organisation; return all open ticks."""
         async with tail.lock:
             since_tick = tick_of(max(0, tail.began_ms - self._in_flight_ms))
             tail.close(closed)

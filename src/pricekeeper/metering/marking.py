@@ -1,8 +1,8 @@
 """Marks the ticks and regions that a process posts into, and requests repairs of late records.
 
 The tick of a write is marked before it, and closed two ticks after its end. A record answered more
-than `ANSWER_MS_MAX` after the end of its tick may have missed the tick's last sum. So a repair of
-its day is requested before the record is acknowledged.
+than `ANSWER_MS_MAX` after its tick may have missed the tick's last sum. So a repair of its day is
+requested before the record is acknowledged.
 
 Bounds: `TICKS_MAX` and `MARKED_MAX` remembered marks, `REPAIRED_MAX` remembered requests, and
 `SENDINGS_MAX` sendings of one write, with the pauses of `BACKOFF`.
@@ -57,7 +57,6 @@ class Sendings:
         self.doubt = doubt
 
     async def fail(self, failure: StoreError) -> None:
-        """Pause before the next sending; raise if this was the last."""
         self.doubt |= isinstance(failure, OutcomeUnknownError)
         self._count += 1
         if self._count == SENDINGS_MAX:
@@ -65,7 +64,7 @@ class Sendings:
         await self._clock.sleep_ms(BACKOFF.pause_ms(self._count, self._random.randrange))
 
     def error_of(self, failure: StoreError) -> StoreError:
-        """Return the error for callers: once in doubt, a later failure proves nothing."""
+        """The error for callers: once in doubt, a later failure proves nothing."""
         if self.doubt and not isinstance(failure, OutcomeUnknownError):
             return OutcomeUnknownError(f"the records may or may not be counted: {failure}")
         return failure
@@ -132,7 +131,7 @@ class Marks:
             self._repaired.put(key, True)  # noqa: FBT003
 
     async def _put(self, put: Put) -> None:
-        """Put it, repeating it as needed: it is idempotent."""
+        """It is idempotent."""
         sendings = self.sendings(doubt=False)
         while True:  # at most `SENDINGS_MAX` times
             try:

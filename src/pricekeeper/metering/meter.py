@@ -98,7 +98,7 @@ class QuotaUses:
                 use.estimated_usd_micros = spend_usd_micros
 
     def _use(self, policy: Policy, label: ModelLabel, day: str) -> QuotaUse | None:
-        """Return the use of that day; ``None`` if a later day is known, or the scopes are full."""
+        """The use of that day; ``None`` if a later day is known, or the scopes are full."""
         scope = self.scopes.get(policy.scope_key)
         if scope is None:
             if len(self.scopes) >= SCOPES_MAX:

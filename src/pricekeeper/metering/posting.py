@@ -110,7 +110,7 @@ class Poster:
     async def read_receipts(
         self, org_id: str, lanes: int, addresses: Mapping[str, Address | None]
     ) -> dict[str, Receipt | TakenPlace | StoreError]:
-        """Return the receipts of counted request ids, and the places taken by authorizations.
+        """The receipts of counted request ids, and the places taken by authorizations.
 
         An unreadable one has its error instead.
         """
@@ -374,5 +374,5 @@ def _look_in(item: Mapping[str, Any], address: Address | None) -> Receipt | Take
 
 
 def page_at(org_id: str, lanes: int, address: Address, depth: int) -> Key:
-    """Return the key of the page of that depth on which the record may be."""
+    """The key of the page of that depth on which the record may be."""
     return page_key(org_id, address.region, address.lane(lanes), address.digits[:depth])

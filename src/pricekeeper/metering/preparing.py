@@ -82,7 +82,7 @@ class Preparer:
         return await self._price(policy, usage, None if on_sheet else address, at_ms, accounts)
 
     def prepare_at_once(self, policy: Policy, usage: Usage) -> Submission | None:
-        """Return the same; ``None`` if it has to wait for something."""
+        """The same; ``None`` if it has to wait for something."""
         usage, address, at_ms, accounts = self._check(policy, usage)
         if accounts and self._ledger is not None and not self._ledger.are_open(accounts):
             return None
@@ -94,7 +94,7 @@ class Preparer:
     async def prepare_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission:
-        """Return the record of a capture, on the day and in the windows of its authorization."""
+        """The record of a capture, on the day and in the windows of its authorization."""
         self._check_captured(usage)
         return await self._price(policy, usage, None, authorized_at_ms, ())
 
@@ -122,7 +122,7 @@ class Preparer:
         return usage, address, at_ms, self._find_accounts(policy, usage, at_ms, now_ms)
 
     def _check_id(self, usage: Usage, now_ms: int) -> Address | None:
-        """Return the record's place, if its id has a time; raise if no record can have it."""
+        """The record's place, if its id has a time; raise if no record can have it."""
         address = address_of(usage.request_id)
         if address is not None:
             check_minted(address.minted_ms, now_ms)

@@ -291,7 +291,6 @@ class Unfolded:
         return total.counters if sums is None else fold_from(item).counters_with(sums)
 
     def drop(self, account: Account) -> None:
-        """Forget the counters of an account that was summed in another way."""
         self._left.pop((account.partition, f"{DAY}{account.day}"), None)
 
     def days_left(self, first_day: str, last_day: str) -> Iterator[Left]:

@@ -56,12 +56,12 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def receipt_pk(org_id: str, request_id: str) -> str:
-    """Return the partition key of a request id."""
+    """The partition key of a request id."""
     return f"ORG#{org_id}#REQ#{request_id}"
 
 
 def receipt_key(org_id: str, request_id: str) -> tuple[Table, Key]:
-    """Return the key of a request id's receipt."""
+    """The key of a request id's receipt."""
     return REQUEST_DEDUP, Key(receipt_pk(org_id, request_id))
 
 
@@ -91,7 +91,7 @@ def take_place_put(
 
 
 def receipt_taken_for(item: Mapping[str, Any]) -> str | None:
-    """Return the authorization by which the receipt's place is taken, if it is."""
+    """The authorization by which the receipt's place is taken, if it is."""
     held = item.get(_TAKEN_FOR)
     if held is None:
         return None

@@ -148,7 +148,6 @@ class Metering:
         return True
 
     def find_answer(self, settled: RecordUnderWay) -> Recorded | None:
-        """Return the answer to a counted record, if it needs no waiting."""
         outcome = settled.outcome
         if outcome is None:
             return None
@@ -257,7 +256,6 @@ class Metering:
         return await self._preparer.prepare(policy, usage, on_sheet=True)
 
     def note_on_sheet(self, records: Sequence[RecordOnSheet]) -> None:
-        """Add records of one organisation, counted by a sheet, to this process's totals."""
         self.meter.accepted += len(records)
         self._note_counted([record.submission for record in records])
         policies: dict[Account, Policy] = {}
@@ -288,7 +286,7 @@ class Metering:
         await self._totals.close()
 
     async def _prepare(self, policy: Policy, usage: Usage) -> Submission | PriceKeeperError:
-        """Return the prepared record; or the reason to refuse it, unless it was counted before."""
+        """The prepared record; or the reason to refuse it, unless it was counted before."""
         try:
             return await self._preparer.prepare(policy, usage)
         except PriceKeeperError as error:

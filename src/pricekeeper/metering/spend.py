@@ -50,7 +50,7 @@ PicosBySpender = dict[Spender, int]
 
 
 def month_of(day: str) -> str:
-    """Return the month of a day, as ``yyyymm``."""
+    """The month of a day, as ``yyyymm``."""
     return day[:_MONTH_LENGTH]
 
 
@@ -65,7 +65,7 @@ class MonthSpend:
         self._closed_days: set[str] = set()
 
     async def read(self) -> Mapping[str, PicosBySpender]:
-        """Return the sums of each month that is the present one in some zone."""
+        """The sums of each month that is the present one in some zone."""
         now_ms = self._clock.now_ms()
         open_days = set(days_open(now_ms, now_ms))
         first_month = month_of(org_day(_ZONE_WESTERNMOST, now_ms))

@@ -36,7 +36,7 @@ class Posted(NamedTuple):
 
 
 Waiter: TypeAlias = Callable[[Posted | BaseException], None]
-"""Called once with the record's outcome or error. Must not raise."""
+"""Gets the record's outcome or error, once. Must not raise."""
 
 
 class Submission:

@@ -37,7 +37,6 @@ OTHER: Final = "(other)"
 """All values beyond the first `VALUES_MAX`."""
 ATTEMPTS_MAX: Final = 10
 REMEMBERED_MAX: Final = 256
-"""Keys and days, up to a tenth of a megabyte each."""
 OVER_MAX: Final = 10_000
 """Reported keys and days; a forgotten one is reported again."""
 
@@ -111,7 +110,6 @@ class TagValues:
         return facet._replace(sk=tag_sort_key(tag.key, facet.day, tag.hour, OTHER))
 
     async def _register(self, tag_day: TagDay, values: Iterable[str]) -> frozenset[bytes]:
-        """Add these values while there is room; return all registered ones."""
         wanted = [_hash(value) for value in values]
         known = self._known.get(tag_day) or frozenset()
         if len(known) >= self._values_max or known.issuperset(wanted):
@@ -142,7 +140,7 @@ class TagValues:
 
 
 def tag_values_key(org_id: str, key: str, day: str) -> Key:
-    """Return the key of a tag's registered values of that day."""
+    """The key of a tag's registered values of that day."""
     return Key(f"TAGVALUES#{org_id}#{day}", key)
 
 

@@ -56,7 +56,7 @@ class Readings:
 
 
 def total_keys(accounts: Iterable[Account]) -> list[tuple[Table, Key]]:
-    """Return the keys of the totals of these accounts."""
+    """The keys of the totals of these accounts."""
     return [total_key(account) for account in accounts]
 
 

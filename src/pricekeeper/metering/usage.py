@@ -80,7 +80,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def checked(usage: Usage) -> Usage:
-    """Return the record with a canonical id; raise `InvalidValueError` for an invalid field.
+    """The record with a canonical id; raise `InvalidValueError` for an invalid field.
 
     Pricing checks token counts, the catalogue checks the label.
     """
@@ -107,7 +107,7 @@ def check_details(usage: Usage) -> None:
 
 
 def happened_at_ms(usage: Usage, now_ms: int) -> int:
-    """Return the event's own timestamp if it is in the window, else now."""
+    """The event's own timestamp if it is in the window, else now."""
     at_ms = usage.timestamp_ms
     if at_ms is None:
         return now_ms
@@ -147,7 +147,7 @@ def fingerprint(client_id: str, body: msgspec.Struct) -> bytes:
 
 
 def parse_request_id(text: str) -> str:
-    """Return the id in canonical form; raise `InvalidValueError` if it is none."""
+    """The id in canonical form; raise `InvalidValueError` if it is none."""
     if type(text) is str and _REQUEST_ID.fullmatch(text):
         return text
     canonical = text.lower() if isinstance(text, str) else ""

@@ -2,8 +2,7 @@
 
 The first label of the order with quota left is chosen. A label found exceeded while the sticky
 fallback is on is **given up** until local midnight; only a quota above the one at which it was
-given up brings it back. Given-up labels are a set, because a position would change its meaning when
-the order is edited or differs between apps.
+given up brings it back. Given-up labels are a set, because orders are edited and differ by app.
 
 EXCEEDED: ``spent >= quota``. TIGHT: ``spent * 100 >= threshold_pct * quota``, in integers. A label
 with a quota of zero is skipped but not given up, so a later quota counts at once.
@@ -53,7 +52,7 @@ class LabelRole(StrEnum):
     DISABLED = "DISABLED"
     UNDEFINED = "UNDEFINED"
     NO_TEXT = "NO_TEXT"
-    """Its model writes no text, and other labels of the order do."""
+    """Its model writes no text, but others do."""
     NOT_NEEDED = "NOT_NEEDED"
     """It comes after the chosen one, or an override decided."""
 
@@ -141,7 +140,6 @@ class Choice:
     reason: Reason
     quotas: tuple[LabelQuota, ...]
     sticky_fallback_active: bool
-    """Whether a label of the ordering is given up until midnight."""
     override: Override | None = None
     flip: StickyFlip | None = None
     comeback: Comeback | None = None

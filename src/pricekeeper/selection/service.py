@@ -166,7 +166,7 @@ class Selector:
         raise ContendedError("other commands about this override kept winning")
 
     async def clear_override(self, policy: Policy, by: Attribution) -> bool:
-        """Return to the automatic decision; whether there was an override."""
+        """Return whether there was an override."""
         moment = self._moment(policy)
         key = items.override_key(policy.client, moment.day)
         for _ in range(COMMAND_ATTEMPTS_MAX):
@@ -309,7 +309,7 @@ class Selector:
     async def _record(
         self, policy: Policy, choice: Choice, sticky: StickyState | None, moment: _Moment
     ) -> None:
-        """Mark the day, then record a flip or a comeback unless another instance was first."""
+        """Mark the day, then record a change unless another instance was first."""
         key = items.sticky_key(policy.scope_key, moment.day)
         flip, comeback = choice.flip, choice.comeback
         if flip is not None:
