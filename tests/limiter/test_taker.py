@@ -16,7 +16,7 @@ from pricekeeper.errors import (
     StoreUnavailableError,
     UnreadableItemError,
 )
-from pricekeeper.limiter import Denial, Lease, Limit, Limiter
+from pricekeeper.limiter import Debit, Denial, Lease, Limit, Limiter
 from pricekeeper.limiter.taker import HOLD_MS, WAITING_MAX
 from pricekeeper.storage import Key, Set, Store, Update
 from pricekeeper.storage.tables import RATE_BUCKETS
@@ -50,6 +50,35 @@ async def test_requests_with_other_limits_are_served_on_their_own_terms(
         )
     )
     assert all(one.granted for one in outcomes)
+
+
+async def test_a_caller_that_leaves_while_it_is_denied_gets_its_tokens_back_once(
+    hooked: Hooked, clock: ManualClock
+) -> None:
+    """One bucket has granted, the other one was emptied by another instance."""
+    for turns in range(60):
+        limiter, other = (Limiter(hooked, clock=clock, limits=[DAILY]) for _ in range(2))
+        entity, org = f"e{turns}", f"o{turns}"
+        await limiter.acquire(entity, "r", {"n": 50}, parents=[org])
+        await other.acquire(org, "r", {"n": 50})
+        debits = tuple(Debit(one, "r", {"n": DAILY}, {"n": 9}) for one in (entity, org))
+
+        async def owe(_: str) -> None:  # so that the denial waits for a write
+            hooked.before = None
+            limiter.taker.give_back([Debit(org, "r", {"n": DAILY}, {"n": -1})])  # noqa: B023
+
+        hooked.before = owe
+        taking = asyncio.create_task(limiter.taker.take(debits))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_over = taking.done()
+        taking.cancel()
+        await asyncio.wait([taking])
+        await limiter.close()
+        assert await left(limiter, entity) == 50, turns
+        if is_over:
+            break
+    assert is_over
 
 
 @pytest.mark.parametrize("tokens", [{"m": 1}, {"m": 9}, {"m": 1, "n": 1}, {"n": 1, "m": 1}])
