@@ -1,8 +1,8 @@
 """Adopts an organisation that another service kept in the schema document's tables.
 
-Copies its usage, its sticky states of days that are not over, then its settings and credentials: it
-can be used here only once its spend is here. The source is only read. Nothing here is replaced and
-no usage counts twice (`metering.adopting`), so an adoption may be repeated, also after a crash.
+Copies its usage, sticky states of open days, then settings and credentials: it can be used here
+only once its spend is here. The source is only read. Nothing is replaced or counted twice
+(`metering.adopting`), so an adoption may be repeated, also after a crash.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Calls AWS services off the hot path, with botocore's own clients, in threads.
 
-The first call imports botocore, because the import is slow. DynamoDB and Bedrock have their own
-clients.
+botocore is imported on use, because that is slow.
 
 Bounds: `attempts_max` attempts per call, each with `CONNECT_SECS` to connect and ``silence_secs``
 without a byte. Callers bound the threads, one per attempt: 64 alert channels, one export, one read

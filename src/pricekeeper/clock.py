@@ -245,11 +245,7 @@ class TrustedClock:
             return steady_ms + (self._believed_ms or 0)
 
     def _read_both(self) -> tuple[int, int]:
-        """Both clocks at one moment.
-
-        A thread may be suspended between readings, so wall time is read between two readings of the
-        monotonic clock.
-        """
+        """Both clocks at one moment: a thread may be suspended between readings."""
         before_ms, wall_ms, after_ms = self._read_steady(), self._read_wall(), self._read_steady()
         expected_ms = self._evidence.store_ms
         if expected_ms is None:

@@ -1,7 +1,7 @@
 """Finds every way in which plain data differs from a type, not only the first.
 
-msgspec stops at the first mistake, so this asks msgspec about each part: it accepts exactly what
-msgspec accepts. The cost is proportional to the data's length, which a caller chooses.
+msgspec stops at the first mistake, so this asks it about each part. The cost is proportional to the
+data's length, which a caller chooses.
 """
 
 from __future__ import annotations

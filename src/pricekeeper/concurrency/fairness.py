@@ -160,8 +160,7 @@ class _Waiting(NamedTuple):
 class Places:
     """Places that clients hold for long; a client without room waits up to ``wait_secs``.
 
-    At most ``waiting_max`` requests wait, with a share for each client. A client's requests are
-    admitted in order, and clients take turns.
+    At most ``waiting_max`` requests wait, with a share for each client, in order.
     """
 
     def __init__(self, places_max: int, waiting_max: int, wait_secs: float) -> None:

@@ -14,10 +14,7 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[K, T]):
-    """Shares the execution under way with callers that ask for the same key meanwhile.
-
-    The callers that wait bound the number of entries.
-    """
+    """Shares the execution under way with callers that ask for the same key meanwhile."""
 
     __slots__ = ("_flights", "_name")
 
@@ -102,8 +99,7 @@ E = TypeVar("E", bound=BaseException)
 def error_copy(error: E) -> E:
     """A copy of the error for one more caller, with its own traceback.
 
-    Our errors are copied without ``__init__``, whose arguments are unknown here. An error that
-    can't be copied is shared.
+    Our errors are copied without ``__init__``; one that can't be copied is shared.
     """
     if isinstance(error, PriceKeeperError):
         copied = type(error).__new__(type(error), *error.args)

@@ -20,8 +20,7 @@ TIMES_MAX: Final = 10
 def check_plausible(model: Model, usage: TokenUsage) -> None:
     """Raise `InvalidValueError` if no call of that model can use so much.
 
-    All tokens of the prompt, cached ones included, count against the context window. The error
-    names the largest of these fields.
+    All tokens of the prompt count against the context window. The error names the largest field.
     """
     prompt_tokens = usage.input_tokens
     if not model.input_includes_cache_tokens:

@@ -62,7 +62,7 @@ async def refresh(
 ) -> RefreshReport:
     """Write the source's prices: one batch read, and one put per changed item.
 
-    Errors of the store are raised; refreshing again is safe.
+    After an error of the store, refreshing again is safe.
     """
     prices = await source.load()
     asked_at_epoch, models = clock.now_ms() // 1000, tuple(catalogue)

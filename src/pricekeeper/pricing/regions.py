@@ -1,8 +1,7 @@
 """The region of a price, and what a source without regions may change.
 
-Bedrock bills the called region's rate, and some cost more. A list with one price per model has one
-region's price. So it never changes a price of the deployment file; it may fill gaps of a model
-whose other prices agree with the file.
+Bedrock bills the called region's rate, and some cost more. A source without regions never changes a
+price of the deployment file; it may fill gaps of a model whose other prices agree.
 """
 
 from __future__ import annotations

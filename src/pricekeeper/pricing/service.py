@@ -1,10 +1,8 @@
 """The price book: the prices in force for a model on a day.
 
-Prices in PricingCache precede those in the deployment file. They are cached for at most a minute: a
-lookup costs one consistent read or none.
+PricingCache precedes the deployment file. Prices are cached for at most a minute.
 
-It fails closed: if PricingCache can't be read, the store's error is raised. The file's prices would
-be a guess.
+It fails closed: if PricingCache can't be read, the store's error is raised.
 """
 
 from __future__ import annotations

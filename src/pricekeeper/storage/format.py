@@ -25,10 +25,9 @@ _VERSION: Final = "version"
 
 
 async def require_format(store: Store, *, may_begin: bool = True) -> None:
-    """Refuse a store of another format; give an empty store its version.
+    """Refuse a store of another format; give an empty store its version, if ``may_begin``.
 
-    Without ``may_begin`` nothing is written. `StoreFormatError` names the command or version that
-    helps.
+    `StoreFormatError` names the command or version that helps.
     """
     version = await _read_version(store)
     if version is None:

@@ -26,8 +26,7 @@ async def open_store(
 ) -> Store:
     """Open the store at that location. Its tables may be missing.
 
-    ``start_wait_ms`` bounds the wait for an unreachable store when tables are created. Adapters are
-    imported on use, so SQLite users import no AWS client.
+    ``start_wait_ms`` bounds the wait for an unreachable store when tables are created.
     """
     meter = meter or StoreMeter()
     match location:
@@ -72,10 +71,7 @@ def read_leap_ms(location: StoreLocation) -> int:
 
 
 def forget_moments_ahead(location: StoreLocation, *, now_ms: int, dry_run: bool) -> bool:
-    """Remove later moments than this right time; returns whether there were any.
-
-    A service doubts a clock that is behind such a moment.
-    """
+    """Remove later moments than this right time; returns whether there were any."""
     match location:
         case SqliteLocation(path):
             from pricekeeper.storage.sqlite.moments import forget_ahead  # noqa: PLC0415

@@ -1,7 +1,6 @@
 """The operations of a store as frozen values, and DynamoDB's rules for them.
 
-They are checked here, so both adapters refuse the same operations with the same error before
-anything is sent or queued.
+Both adapters refuse the same operations with the same error before anything is sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reads the attributes of a stored item with their types, and reports malformed items.
 
-A missing or mistyped attribute makes the item unreadable: that is logged with the item's key,
-counted by table, and raised as `UnreadableItemError`. A bad attribute never becomes zero or empty,
-and never breaks the reader of another item.
+A missing or mistyped attribute makes the item unreadable: logged with its key, counted by table,
+raised as `UnreadableItemError`. It never becomes zero or empty.
 """
 
 from __future__ import annotations

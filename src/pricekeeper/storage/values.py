@@ -41,8 +41,7 @@ _ALL_TEXT: Final = {str}
 class Foreign:
     """A stored value that the port has no type for, such as another program's fraction.
 
-    It equals nothing, has no type that a codec expects, and can't be written: so its item is
-    unreadable only where the value matters.
+    It equals nothing and can't be written: its item is unreadable only where it matters.
     """
 
     kind: str

@@ -1,10 +1,7 @@
 """The settings of organisations and apps: fields, defaults and bounds.
 
-Values come from `parsing` or the store, so they are valid. The bounds here are those of stored
-settings; `wire.settings` has those of requests.
-
-An app's budgets are held beside its organisation's. Strict quotas are budgets with reserved names.
-Alert channels are no settings, because they hold secrets.
+The bounds are those of stored settings; `wire.settings` has those of requests. Strict quotas are
+budgets with reserved names. Alert channels are no settings: they hold secrets.
 """
 
 from __future__ import annotations

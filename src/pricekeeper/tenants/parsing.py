@@ -1,8 +1,7 @@
 """Parses a decoded JSON object into settings, or lists every mistake in it.
 
-A misspelt field, a number in quotes or an unknown label is refused: a lenient parser would accept a
-budget that does not hold. `wire.settings` checks the shape. The other rules are checked here even
-if the shape is wrong elsewhere, so one answer lists everything.
+A lenient parser would accept a budget that does not hold. `wire.settings` checks the shape; the
+other rules are checked here even if it is wrong elsewhere, so one answer lists everything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The keyring: which key signs, which keys verify, and which are published.
 
-Each key has the second from which it signs, until the next one does. A key verifies until the last
-access token that it signed has expired, and opens refresh tokens until the last one that it derived
-has. It has two halves: an EC key for access tokens, with a published public part, and a secret for
-refresh tokens, from which `aws_credentials` derives its key.
+Each key signs from its second until the next one does. It verifies until its last access token has
+expired, and opens refresh tokens until the last one that it derived has. It has an EC key for
+access tokens, with a published public part, and a secret for refresh tokens and `aws_credentials`.
 """
 
 from __future__ import annotations

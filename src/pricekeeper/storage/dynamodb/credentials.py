@@ -1,11 +1,8 @@
 """Finds AWS credentials and DynamoDB's endpoint, and signs requests.
 
 botocore searches like every AWS tool. It may use the network, so it runs in a thread, at opening
-and when credentials expire; in between, a frozen copy is used. It is imported only when needed,
-because the import is slow.
-
-The signer has only what one service with one URL needs of Signature Version 4: every request is a
-POST to ``/`` with the same few headers.
+and when credentials expire. The signer has what one service with one URL needs of Signature Version
+4.
 """
 
 from __future__ import annotations

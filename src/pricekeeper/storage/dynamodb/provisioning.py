@@ -1,7 +1,6 @@
 """Creates the tables; any number of processes may run it at once.
 
-A table is described first, so that a deployment with tables from a template needs no permission to
-create any. Expiry is checked for new tables, and by command.
+A table is described first, so tables from a template need no permission to create any.
 
 If the store keeps failing, this waits within the client's limits and logs each failure. It does not
 wait for what an operator must correct.

@@ -1,14 +1,14 @@
 """Checks that the database file is still the opened one, and that only SQLite changes it.
 
-SQLite continues to write to files that were removed or replaced, and those writes are lost. So
-after each commit, before callers get their answers:
+Writes to a removed or replaced file are lost when the process ends. So after each commit, before
+callers get their answers:
 
 - The file and its log must have the device and inode of the opened ones.
 - Only checkpoints may change the file's bytes. A copy over the name moves the modification time
-  while the number of frames written back stays the same. A checkpoint of another process is waited
-  for, up to `CHECKPOINT_MS_MAX`; if that process has committed, nothing is concluded.
+  without more frames written back. Another process's checkpoint is waited for, up to
+  `CHECKPOINT_MS_MAX`. If it committed in between, nothing is concluded: it may have reset the log.
 
-A failure, also damage that SQLite finds, is final: everything is refused until a restart.
+A failure, also a damaged file, is final: everything is refused until a restart.
 """
 
 from __future__ import annotations
