@@ -1,9 +1,9 @@
 """Decides where alerts may be sent: only to public addresses, unless the deployment allows others.
 
-Tenants choose addresses and the service calls them. So an address must be https and public: no
-loopback, private, link-local or metadata address, in any spelling, unless the deployment allows the
-network. Plain http is for loopback only. Names are checked at each request, when they are resolved.
-Redirects are not followed.
+Tenants choose addresses and the service calls them. So an address must be https and public in any
+spelling: no loopback, private, link-local or metadata address outside of allowed networks. Plain
+http is for loopback only. Names are checked at each request, when they are resolved. Redirects are
+not followed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES_OF_LOOPBACK: Final = frozenset(
         "ip6-loopback",
     }
 )
-"""Names in hosts files; every name that ends with ``.localhost`` is loopback too (RFC 6761)."""
+"""Names in hosts files; names under ``.localhost`` are loopback too (RFC 6761)."""
 Network: TypeAlias = IPv4Network | IPv6Network
 _UNICAST: Final = (ip_network("0.0.0.0/0"), ip_network("2000::/3"))
 """Public, except `_SPECIAL`."""
@@ -49,8 +49,8 @@ _SPECIAL: Final = tuple(
         ),
     )
 )  # fmt: skip
-"""IANA's special-purpose blocks, multicast, and the public address at which Azure's virtual
-machines reach their host. Python's own lists differ by version."""
+"""IANA's special-purpose blocks, multicast, and Azure's public address of a virtual machine's host.
+Python's own lists differ by version."""
 _STANDS_FOR_IPV4: Final = (ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96"))
 """Mapped addresses and NAT64: a connection goes to the IPv4 address in the last four bytes."""
 _ISATAP: Final = (0xFCFF_FFFF, 0x0000_5EFE)
@@ -64,10 +64,7 @@ class Guard:
     def __init__(
         self, allowed: Sequence[Network] = (), topics: Collection[str] = frozenset()
     ) -> None:
-        """``allowed`` are networks that are not public, and may still be called.
-
-        ``topics`` are the ARNs of the SNS topics that may be published to.
-        """
+        """``allowed``: callable networks that are not public. ``topics``: ARNs of SNS topics."""
         self._allowed = tuple(allowed)
         self.topics = frozenset(topics)
 
@@ -80,7 +77,7 @@ class Guard:
         return parts
 
     def check_mail_server(self, url: str, field: str = "url") -> SplitResult:
-        """Check the URL of a mail server by its text, and return its parts."""
+        """As `check_url`, for a mail server."""
         parts = self._check_host(url, field)
         has_more = parts.path not in ("", "/") or parts.query or parts.fragment
         if parts.scheme not in ("smtp", "smtps") or has_more:
@@ -88,7 +85,7 @@ class Guard:
         return parts
 
     def allows_plain(self, host: str) -> bool:
-        """Whether the host may be called without TLS: an allowed loopback address."""
+        """Whether the host is an allowed loopback address, which needs no TLS."""
         literal = _literal(host)
         is_loopback = host == _LOCALHOST or (literal is not None and _reached(literal).is_loopback)
         return is_loopback and self._allows_loopback
@@ -144,7 +141,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Resolve a name; raises `AddressNotAllowedError` if no address is allowed."""
+        """Raises `AddressNotAllowedError` if no address is allowed."""
         found = await self._resolver.resolve(host, port, family)
         allowed = [one for one in found if self._guard.permits(ip_address(one["host"]))]
         if not allowed:

@@ -1,11 +1,10 @@
 """Alerts: a finding, the alert that is decided for it, and its body as JSON.
 
-A finding has an **identity**. Every instance that finds the same thing, at any time, computes the
-same identity, so it is decided once.
+Every instance that finds the same thing computes the same **identity**, so it is decided once.
 
 Texts mark **foreign** parts: names and tags that tenants choose. Each channel shows these in its
-own safe way. A body has the same members for every kind, with the differences in ``about``; members
-may be added and are never removed.
+own safe way. A body has the same members for every kind; members may be added and are never
+removed.
 
 No I/O, no clock.
 """
@@ -54,7 +53,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The owner as a part of keys. Ids contain neither ``#`` nor ``@``."""
+        """A part of keys. Ids contain neither ``#`` nor ``@``."""
         return "DEPLOYMENT" if self.org_id is None else f"ORG#{self.org_id}@{self.life}"
 
 
@@ -70,7 +69,7 @@ def owner_from(key: str) -> Owner:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that people should know, as texts with marks of `foreign`, and as data."""
+    """A fact for people, as texts with marks of `foreign`, and as data."""
 
     kind: AlertKind
     owner: Owner
@@ -87,7 +86,6 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The identity as a key."""
         packed = _encode_identity((self.kind.value, *self.identity))
         return hashlib.blake2b(packed, digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -143,7 +141,7 @@ def foreign(text: str) -> str:
 
 
 def split(marked: str) -> Text:
-    """Remove the marks, and return where they were."""
+    """Remove the marks, and return their positions."""
     plain, spans, at = "", list[Span](), 0
     for found in _MARKED.finditer(marked):
         plain += marked[at : found.start()]

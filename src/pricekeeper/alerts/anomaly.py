@@ -41,7 +41,7 @@ class PastDay(NamedTuple):
 def past_day(hours: Mapping[int, int], zone: str, day: str, elapsed_ms: int) -> PastDay | None:
     """The spend of a day, and of its part up to the end of the hour at ``elapsed_ms``.
 
-    ``hours`` is the spend of that day by hour since the epoch. ``None`` if it is empty.
+    ``hours``: spend by hour since the epoch. ``None`` if it is empty.
     """
     if not hours:
         return None

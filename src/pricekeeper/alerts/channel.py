@@ -1,7 +1,7 @@
 """Channels: where alerts go, and which of them. No I/O, no clock.
 
 The secrets of a channel (a webhook's address, a signing key, a password) are in its
-`ChannelAddress`, which is stored sealed. Everything else may be shown.
+`ChannelAddress`, which is stored sealed. The rest may be shown.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ChannelAddress(msgspec.Struct, frozen=True, omit_defaults=True):
     recipients: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return no content, because a value may end up in a log."""
+        """Without content, because a value may end up in a log."""
         return "Address(...)"
 
 
@@ -86,7 +86,7 @@ class Channel(msgspec.Struct, frozen=True):
     kind: ChannelKind
     shown: str
     kinds: tuple[AlertKind, ...] = ()
-    """The kinds of alerts that it gets; empty means all."""
+    """Empty means all."""
     updated_at_epoch: int = 0
 
     def takes(self, kind: AlertKind) -> bool:
@@ -96,7 +96,7 @@ class Channel(msgspec.Struct, frozen=True):
 class ChannelRequest(msgspec.Struct, frozen=True):
     """A channel to create or change; ``None`` keeps that part of the address.
 
-    A secret is kept only for the same server; for another one it must be stated again.
+    A secret is kept only for the same server.
     """
 
     kind: ChannelKind

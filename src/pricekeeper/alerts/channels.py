@@ -2,8 +2,8 @@
 
 All channels of an owner are in one item of Config, ``ORG#{org}`` / ``ALERTS`` or ``ALERTS`` /
 ``ALERTS``, so a condition bounds their number. An organisation's item belongs to one life of it.
-Addresses are sealed: without the pepper, channels can be listed but not opened. A change replaces
-only the item that was read, and is written with its audit entry.
+Addresses are sealed: without the pepper, channels can only be listed. A change replaces only the
+item that was read, and is written with its audit entry.
 """
 
 from __future__ import annotations
@@ -101,14 +101,12 @@ class Channels:
         self.guard = guard or Guard()
 
     async def find_owner(self, org_id: OrgId | None) -> Owner:
-        """The organisation in its present life, or the deployment."""
         if org_id is None:
             return DEPLOYMENT
         record = await self._tenants.read_record(Client(org_id))
         return Owner(org_id, record.life.incarnation)
 
     async def read_all(self, owner: Owner) -> list[Channel]:
-        """The channels of an owner, sorted by name."""
         stored = await self._read(owner)
         return [stored.channels[name].channel for name in sorted(stored.channels)]
 
@@ -124,7 +122,7 @@ class Channels:
         ]
 
     async def open(self, receiver: Receiver) -> OpenChannel | None:
-        """A channel with its address; ``None`` if it was removed."""
+        """``None`` if the channel was removed."""
         found = (await self._read(receiver.owner)).channels.get(receiver.name)
         if found is None:
             return None
@@ -147,7 +145,7 @@ class Channels:
         raise ContendedError("others kept changing these channels")
 
     async def remove(self, owner: Owner, name: str, by: Attribution) -> None:
-        """Remove a channel; alerts that wait for it are given up. Raises `NotFoundError`."""
+        """Alerts that wait for the channel are given up. Raises `NotFoundError`."""
         for _ in range(ATTEMPTS_MAX):
             stored = await self._read(owner)
             if name not in stored.channels:
@@ -253,7 +251,7 @@ def _as_map(stored: _StoredChannel) -> Item:
 
 
 def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _StoredChannels:
-    """The channels of the item; empty if it belongs to another life."""
+    """Empty if the item belongs to another life."""
     if item is None or item.get(ORG_INCARNATION, "") != owner.life:
         return _StoredChannels({}, 0)
     typed = TypedItem(CONFIG, item)

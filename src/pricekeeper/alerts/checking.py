@@ -1,7 +1,7 @@
 """Checks at intervals what no aggregation shows: denials, prices, lag, anomalies, secrets.
 
-Each instance judges the denials and prices that it counted. All instances find the same lag, spend
-and secrets in the store, and one of them decides. Anomalies are checked every ten minutes for
+Each instance judges the denials and prices that it counted. Lag, spend and secrets come from the
+store, so all instances find the same and one decides. Anomalies are checked every ten minutes for
 organisations with new spend, secrets once a day by the instance that claims the day. A failed check
 is logged and repeated at the next interval.
 """
@@ -88,7 +88,6 @@ class Checks:
         """Charged pico-dollars by organisation, and those of unsettled calls."""
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
-        """Check at every interval, until cancelled."""
         while True:
             await self._clock.sleep_ms(interval_ms)
             await self.run_once()
@@ -176,7 +175,7 @@ class Checks:
         return hours
 
     async def _look_at_secrets(self) -> None:
-        """Check all secrets, unless this day of UTC is claimed already."""
+        """Check all secrets, unless this day of UTC is claimed."""
         day = org_day("UTC", self._clock.now_ms())
         if day == self._secrets_day:
             return

@@ -1,11 +1,11 @@
 """Decides alerts, each once, and queues them for their channels.
 
-The first writer of a finding's key decides it. The alert and its queue entries are in the same
-transaction, so a crash leaves a decision that will be delivered, or none. After a lost reply the
-next check finds the key, or decides.
+The first writer of a finding's key decides it. Alert and queue entries are in the same transaction,
+so a crash leaves a decision that will be delivered, or none. After a lost reply the next check
+finds the key, or decides.
 
-Bounds: `KNOWN_MAX` decisions are cached; any other costs a read. A channel with `items.PENDING_MAX`
-waiting alerts gets no more; the alert is then listed as unsent.
+Bounds: `KNOWN_MAX` cached decisions; any other costs a read. A channel with `items.PENDING_MAX`
+waiting alerts gets no more; these are listed as unsent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pricekeeper.values import new_request_id
 
 KNOWN_MAX: Final = 50_000
 _FIRST_RECEIVER: Final = 3
-"""The index of the first receiver's writes in a decision; each receiver has two."""
+"""Index of the first receiver's writes in a decision; each receiver has two."""
 Observer: TypeAlias = Callable[[Alert], None]
 
 _log = structlog.get_logger(__name__)

@@ -1,12 +1,11 @@
 """Delivers alerts: at least once to each channel, with one idempotency key.
 
-A lease admits one instance at a time to a channel. The oldest alert is sent first. A channel that
-can't be reached is tried again after a wait that doubles up to 15 minutes, with jitter; one that
-refuses an alert still gets the others. After a day an alert is given up, with a log line and a
-metric.
+A lease admits one instance at a time to a channel. The oldest alert is sent first. An unreachable
+channel is tried again after a wait that doubles up to 15 minutes, with jitter; one that refuses an
+alert still gets the others. After a day an alert is given up, with a log line and a metric.
 
-Bounds: `SLOTS` channels at once, one attempt of `webhook.ATTEMPT_SECS` at a time, at most
-`LEASE_MS`, so a dead channel does not delay others; `items.PENDING_MAX` alerts for a channel.
+Bounds: `SLOTS` channels at once, so a dead one does not delay others; one attempt of
+`webhook.ATTEMPT_SECS` at a time, at most `LEASE_MS`; `items.PENDING_MAX` alerts for a channel.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _log = structlog.get_logger(__name__)
 class _Round(NamedTuple):
     failed: bool
     oldest_ms: int | None = None
-    """The time of the oldest alert that could not be delivered."""
+    """Of the oldest alert that could not be delivered."""
 
 
 class Courier:
@@ -93,7 +92,7 @@ class Courier:
             while True:
                 try:
                     await self.start_due()
-                except StoreError as error:  # the next interval tries again
+                except StoreError as error:
                     _log.warning("alert_outbox_unread", code=error.code)
                 self._wake.clear()
                 await wait_or_wake(self._clock.sleep_ms(interval_ms), self._wake)
@@ -107,7 +106,7 @@ class Courier:
         await asyncio.gather(*self._busy.values())
 
     async def start_due(self) -> None:
-        """Start to serve the channels that are due, while slots are free."""
+        """Serve the channels that are due, while slots are free."""
         now_ms = self._clock.now_ms()
         waiting = await self._read_waiting()
         ages = [now_ms - one.oldest_ms for one in waiting if one.oldest_ms is not None]
@@ -128,7 +127,7 @@ class Courier:
     async def _serve(self, waiting: Waiting) -> None:
         try:
             await self._serve_leased(waiting.receiver)
-        except StoreError as error:  # our lease expires
+        except StoreError as error:
             _log.warning("alert_delivery_put_off", channel=waiting.receiver.key, code=error.code)
         finally:
             del self._busy[waiting.receiver]
@@ -160,7 +159,7 @@ class Courier:
             return
 
     async def _send_all(self, receiver: Receiver, until_ms: int) -> _Round:
-        """Send the queue, oldest first, until it is empty, an attempt fails, or time is up."""
+        """Send oldest first, until the queue is empty, an attempt fails, or time is up."""
         try:
             channel = await self._channels.open(receiver)
         except DeliveryError as unopened:
@@ -182,7 +181,7 @@ class Courier:
                 return _Round(failed, oldest_ms)
 
     async def _fail(self, receiver: Receiver, error: DeliveryError) -> _Round:
-        """Nothing can be sent; give up the alerts that are too old."""
+        """Give up the alerts that are too old."""
         page = await self._store.query(items.queue_query(receiver, SENT_AT_ONCE))
         oldest_ms = None
         for item in page.items:
@@ -205,7 +204,7 @@ class Courier:
         try:
             alert = items.alert_from(item)
             await self._destinations[kind](channel, alert_id, alert.body)
-        except UnreadableItemError:  # it was reported
+        except UnreadableItemError:
             await self._settle(
                 receiver, owner, alert_id, DeliveryState.GIVEN_UP, "it can't be read"
             )

@@ -1,7 +1,7 @@
 """Finds high shares of denied and unsettled calls, missing prices, lag, and old secrets.
 
-Each process judges the calls that it answers itself, in stretches of the clock. These counts are
-statistics, not accounting: they are lost with the process.
+Each process judges its own calls, in stretches of the clock. These counts are lost with the
+process.
 
 - **Denials**: ``denied_pct`` percent of an app's calls in ten minutes were denied, of `ASKED_MIN`
   or more. Once an hour for each app.
@@ -69,7 +69,6 @@ class BadShares(Generic[K]):
         self._shares[key] = Share(share.part + part, share.times + (part > 0), share.whole + whole)
 
     def bad(self, now_ms: int) -> list[tuple[K, Share]]:
-        """The shares of the present stretch with a bad part."""
         self._turn(now_ms)
         return [(key, share) for key, share in self._shares.items() if share.times]
 
@@ -156,7 +155,7 @@ def price_finding(label: str, *, is_estimated: bool, records: int, now_ms: int) 
 
 
 def lag_findings(caught_up_at_ms: int, interval_secs: int, now_ms: int) -> Iterator[Finding]:
-    """Find that the totals are not updated; one alert for each standstill."""
+    """The totals are not updated; one alert for each standstill."""
     bound_ms = max(LAG_MS_MIN, LAG_INTERVALS * interval_secs * 1000)
     lag_ms = now_ms - caught_up_at_ms
     if lag_ms < bound_ms:
@@ -180,7 +179,7 @@ def lag_findings(caught_up_at_ms: int, interval_secs: int, now_ms: int) -> Itera
 
 
 def secret_findings(policy: Policy, now_ms: int) -> Iterator[Finding]:
-    """Find that a client's secret is old; one alert for each multiple of the allowed age."""
+    """A client's secret is old; one alert for each multiple of the allowed age."""
     created, days_max = policy.client_secret_created_at_epoch, policy.alerts.secret_days
     if created is None or not days_max:
         return

@@ -5,10 +5,9 @@ In the table Alerts, where ``owner`` is ``ORG#{org}@{life}`` or ``DEPLOYMENT``:
 - ``{owner}#KEYS`` / digest of an identity: this was decided, as that alert
 - ``{owner}`` / id: an alert, its body, and its state at each channel
 - ``LIST`` / id: the owner of that alert, for lists over all owners
-- ``OUTBOX`` / ``{owner}#{channel}``: the queue of this channel: its length, its next attempt, and
-  who holds its lease
+- ``OUTBOX`` / ``{owner}#{channel}``: a channel's queue: its length, next attempt and lease
 - ``{owner}#TO#{channel}`` / id: that alert waits for this channel
-- ``CLAIMS`` / task: the last day on which a daily task was claimed
+- ``CLAIMS`` / task: the last claimed day of a daily task
 
 An alert, its key, its line in the list and its queue entries are written in one transaction.
 """
@@ -51,7 +50,7 @@ LIST: Final = "LIST"
 OUTBOX: Final = "OUTBOX"
 KEPT_SECS: Final = 90 * 86_400
 KEY_KEPT_SECS: Final = 7 * 86_400
-"""How long a decision is kept after its finding can last be found; records may come late."""
+"""After its finding can last be found; records may come late."""
 PENDING_MAX: Final = 100
 
 _ALERT, _KIND, _BODY, _OWNER, _DELIVERY = "alert_id", "kind", "body", "owner", "to:"
@@ -68,7 +67,6 @@ class Receiver(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The channel as a part of keys."""
         return f"{self.owner.key}#{self.name}"
 
     @property
@@ -81,7 +79,7 @@ class Delivery(msgspec.Struct, frozen=True):
     """The state of an alert at a channel."""
 
     channel: str
-    """Its name, with the prefix ``org/`` if it is the organisation's own."""
+    """With the prefix ``org/`` if it is the organisation's own."""
     state: DeliveryState
     at_ms: int | None = None
     error: str | None = None
@@ -118,7 +116,7 @@ class Waiting(NamedTuple):
     due_ms: int
     failures: int
     oldest_ms: int | None
-    """The time of the oldest alert that could not be delivered."""
+    """Of the oldest alert that could not be delivered."""
     leased_until_ms: int
 
 
@@ -137,8 +135,8 @@ def decision_writes(
 ) -> list[Write]:
     """Decide an alert, unless it was decided, and queue it for its channels.
 
-    The first write is refused if it was decided. After the first three writes come two for each
-    receiver; the second of them is refused if the channel is ``full``.
+    The first write is refused if it was decided. Three writes are followed by two per receiver, the
+    second of which is refused if the channel is ``full``.
     """
     finding, at_epoch = alert.finding, alert.at_ms // 1000
     expires = at_epoch + KEPT_SECS

@@ -1,9 +1,9 @@
 """Sends alerts as mails, through the mail server of a channel.
 
-``Message-ID`` is the same for every attempt, so mail programs show one mail. Recipients that the
-server refuses are left out if it accepts any. `smtplib` blocks, so it runs in a thread. It drops
-unused replies from before TLS (RFC 3207). A server without TLS gets a mail only where that is
-allowed. Bound: `REPLY_BYTES_MAX` of replies before TLS, and after.
+``Message-ID`` is the same for every attempt, so mail programs show one mail. Refused recipients are
+left out if the server accepts any. `smtplib` blocks, so it runs in a thread. Unused replies from
+before TLS are dropped (RFC 3207). A server without TLS gets a mail only where that is allowed.
+Bound: `REPLY_BYTES_MAX` of replies before TLS, and after.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Mail:
         self._clock = clock
         self._resolver = GuardedResolver(guard)
         self._given_trust = trust
-        # Its own threads, so that a silent server blocks no other work.
+        # Own threads, so that a silent server blocks no other work.
         self._threads = ThreadPoolExecutor(CONNECTIONS_MAX, thread_name_prefix="pricekeeper-mail")
 
     @cached_property
     def _trust(self) -> ssl.SSLContext:
-        # Lazy, because reading the machine's certificates is the slowest part of a start.
+        # Lazy: reading the machine's certificates is the slowest part of a start.
         return self._given_trust or ssl.create_default_context()
 
     async def send(self, channel: OpenChannel, alert_id: str, body: bytes) -> None:
@@ -93,7 +93,7 @@ class Mail:
                 try:
                     return await asyncio.wrap_future(job)
                 finally:
-                    with suppress(OSError):  # closed by the server
+                    with suppress(OSError):
                         lever.shutdown(socket.SHUT_RDWR)  # ends a thread that still runs
         finally:
             if job is None or job.cancel():  # otherwise the thread closes it
@@ -127,7 +127,7 @@ class SmtpServer(NamedTuple):
 def send_mail(
     connection: socket.socket, server: SmtpServer, address: ChannelAddress, content: bytes
 ) -> int:
-    """Send a mail, and close the connection; returns how many recipients were refused.
+    """Send a mail, and close the connection; returns the number of refused recipients.
 
     The lines of ``content`` end with CRLF.
     """
@@ -189,7 +189,7 @@ def _begin(session: _Session, server: SmtpServer) -> None:
 
 
 def _log_in(session: _Session, user: str, password: str) -> None:
-    """Log in; `smtplib` itself takes ASCII passwords only."""
+    """`smtplib` itself takes ASCII passwords only."""
     methods = session.esmtp_features.get("auth", "").upper().split()
     if "PLAIN" in methods:
         plain = _base64(f"\0{user}\0{password}")

@@ -31,5 +31,5 @@ class AlertMeter:
         _DELIVERIES, "given_up", shown=tuple(ChannelKind), factory=Counter
     )
     outbox_age_secs: int = 0
-    """The wait of the oldest alert that could not be delivered."""
+    """Of the oldest alert that could not be delivered."""
     outbox_channels: int = 0

@@ -1,8 +1,4 @@
-"""Alerts for an instance that serves: finds, decides, delivers and lists them.
-
-The aggregator calls `look` with everything that it has counted. `checks` finds what no aggregation
-shows, and `courier` delivers.
-"""
+"""Alerts of a serving instance: finds, decides, delivers and lists them."""
 
 from __future__ import annotations
 
@@ -45,8 +41,7 @@ LOOKED_AT_MAX: Final = 500
 class AlertHistory:
     """Lists alerts, newest first.
 
-    A page looks at `LOOKED_AT_MAX` alerts at most, so it may be short or empty and still have a
-    next one.
+    A page looks at `LOOKED_AT_MAX` alerts at most, so it may be short or empty with a next one.
     """
 
     def __init__(self, store: Store) -> None:
@@ -61,7 +56,7 @@ class AlertHistory:
         state: DeliveryState | None = None,
         after: str = "",
     ) -> ListPage[StoredAlert, str]:
-        """List the alerts of an owner, or of all covered owners, of one kind or state or all.
+        """Filter by owners, kind and state.
 
         A caller that does not cover all organisations sees no deliveries to the deployment's
         channels.
@@ -152,11 +147,11 @@ class Alerts:
 
     @property
     def look(self) -> Look:
-        """The function that the aggregator calls."""
+        """Called by the aggregator."""
         return self._watcher.look
 
     def note_asked(self, policy: Policy, *, is_denied: bool) -> None:
-        # An unregistered app can have any name, so its organisation counts all of them as one.
+        # Unregistered apps can have any name, so their organisation counts them as one.
         client = policy.client if policy.is_registered else policy.client.org
         self.checks.denials.note(client, int(is_denied), 1, self._clock.now_ms())
 
@@ -188,7 +183,7 @@ class Alerts:
 
 
 def make_look(store: Store, clock: Clock, catalogue: Catalogue | None = None) -> Look:
-    """The same for an aggregator without a service: it decides, and instances deliver."""
+    """`Alerts.look` for an aggregator without a service: it decides, and instances deliver."""
     tenants = Tenants(store, clock, ())
     decider = Decider(store, clock, Channels(store, clock, tenants))
     ledger = Ledger(store, clock, WindowSpend(store, clock).read_spend)

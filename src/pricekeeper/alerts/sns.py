@@ -1,9 +1,9 @@
 """Publishes alerts to topics of Amazon SNS.
 
-The service uses its own credentials, in the topic's region, and publishes only to topics that the
-deployment lists. Subscribers get the alert as JSON, mails its text, phones its title. The alert's
-id is an attribute, and the deduplication id of a FIFO topic. A publish is attempted once; the
-courier repeats an alert with the same id.
+The service uses its own credentials, in the topic's region, and only topics that the deployment
+lists. Subscribers get the alert as JSON, mails its text, phones its title. The alert's id is an
+attribute, and the deduplication id of a FIFO topic. A publish is attempted once; the courier
+repeats an alert with the same id.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def publish_fields(topic: str, alert_id: str, body: bytes) -> dict[str, Any]:
 
 
 def _attributes(alert: AlertBody) -> dict[str, str]:
-    """The attributes for filters of subscriptions; SNS accepts no empty value."""
+    """For filters of subscriptions; SNS accepts no empty value."""
     known = {"id": alert.id, "kind": alert.kind, "org_id": alert.org_id, "app_id": alert.app_id}
     return {name: value for name, value in known.items() if value}
 
 
 def _subject(title: str) -> str:
-    """A subject for SNS: fewer than 100 ASCII characters, without control characters.
+    """Fewer than 100 ASCII characters, without control characters.
 
     A break that keeps a name from being a link becomes a space.
     """

@@ -1,4 +1,4 @@
-"""Finds thresholds that were crossed, models that were given up, and apps without a model left.
+"""Finds crossed thresholds, fallbacks, and apps without a model left.
 
 A threshold is compared with the **charged** amount, spent and unsettled; holds do not count,
 because most of a hold is released. Each threshold of a limit alerts once in a window; a raised
@@ -210,7 +210,7 @@ def exhausted_findings(
 ) -> Iterator[Finding]:
     """Find that no model is left. A label without a total has spent nothing.
 
-    Labels that are ``skipped`` are never recommended, so their quotas do not count.
+    ``skipped`` labels are never recommended, so their quotas do not count.
     """
     ordering = [label for label in policy.model_ordering if label not in skipped]
     spent = {label: spent_usd_picos.get(label, 0) for label in ordering}

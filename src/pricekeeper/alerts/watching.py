@@ -1,9 +1,8 @@
-"""Checks the totals that have changed, for crossed thresholds and changed models.
+"""Checks changed totals for crossed thresholds and changed models.
 
-The aggregator calls this for each organisation before it saves its checkpoint, so the next run
-repeats a failed check and nothing is left out. The cost follows the changes: settings of clients
-that have spent, and the accounts of their budgets. An item that can't be read is reported, and the
-other clients are checked.
+The aggregator calls this for each organisation before it saves its checkpoint, so a failed check is
+repeated by the next run. The cost follows the changes: settings of clients that have spent, and the
+accounts of their budgets. An unreadable item is reported, and the other clients are checked.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Moved(NamedTuple):
 
 
 class WatchedSpend(NamedTuple):
-    """The spend of labels whose totals have changed, in pico-dollars of a day's quotas."""
+    """The spend of changed labels, in pico-dollars of a day's quotas."""
 
     policy: Policy
     day: str
@@ -90,7 +89,7 @@ class Watcher:
         """Organisations with new spend, until the checks remove them."""
 
     async def look(self, org_id: str, totals: Mapping[Facet, Counters]) -> None:
-        """Check an organisation's totals; raises `StoreError` if this must be repeated."""
+        """Raises `StoreError` if this must be repeated."""
         moved = {
             facet: total.cost_usd_picos
             for facet, total in totals.items()
@@ -102,7 +101,7 @@ class Watcher:
         for facet, cost in moved.items():
             by_app.setdefault(app_of(facet.pk), {})[facet] = cost
         policies = await self._read_policies(OrgId(org_id), list(by_app))
-        if None in policies:  # else the organisation is deleted, or can't be read
+        if None in policies:  # else the organisation is deleted, or unreadable
             spends = list(_spends(policies, by_app))
             findings = [finding for spend in spends for finding in spend.quota_findings()]
             findings += await self._look_at_models(spends)
@@ -132,7 +131,7 @@ class Watcher:
         findings: list[Finding] = []
         for one in doubtful:
             item = next(found)
-            with contextlib.suppress(UnreadableItemError):  # it was reported
+            with contextlib.suppress(UnreadableItemError):
                 findings += fallback_findings(one.policy, one.day, sticky_state(item))
             readings = totals_from(one.accounts(), [next(found) for _ in one.accounts()])
             if not readings.unreadable:
@@ -171,10 +170,10 @@ class Watcher:
 async def find_policy(
     tenants: Tenants, org_id: OrgId, app_id: AppId | None = None
 ) -> Policy | None:
-    """Find a client's settings; ``None`` if the client is deleted, or they can't be read."""
+    """``None`` if the client is deleted or unreadable."""
     try:
         return await tenants.find_policy(org_id, app_id)
-    except (NotFoundError, UnreadableItemError):  # the latter was reported
+    except (NotFoundError, UnreadableItemError):
         return None
 
 
@@ -192,7 +191,7 @@ def moved_of(facets: Iterable[Facet]) -> Moved:
 
 
 def budget_accounts(policy: Policy, moved: Moved) -> list[BudgetAccount]:
-    """The accounts of the client's own budgets with thresholds in which something was spent.
+    """The charged accounts of the client's own budgets with thresholds.
 
     An hour of UTC may be in two hours of a zone, so both of its ends are checked; the day is the
     organisation's own. Usage without a tag has the empty value.
@@ -236,7 +235,7 @@ def _balances(
 ) -> dict[BudgetAccount, Balance]:
     found: dict[BudgetAccount, Balance] = {}
     for account in accounts:
-        with contextlib.suppress(UnreadableItemError):  # it was reported
+        with contextlib.suppress(UnreadableItemError):
             balance = items[account.key].balance(account.id)
             if balance is not None:
                 found[account] = balance

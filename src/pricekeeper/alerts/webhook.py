@@ -1,10 +1,10 @@
 """Posts alerts to webhooks and chats.
 
-A webhook gets a signed POST of JSON, by the Standard Webhooks specification, so its libraries can
-verify it. ``Idempotency-Key`` is the alert's id. It and the body are the same for every attempt.
+A webhook gets JSON, signed by the Standard Webhooks specification, so its libraries can verify it.
+``Idempotency-Key`` is the alert's id. It and the body are the same for every attempt.
 
-A chat (Slack, Mattermost and others) gets a text. Its address is its own secret, and it knows no
-idempotency key, so the text ends with the alert's id: people can recognise a repeated alert.
+A chat (Slack, Mattermost and others) gets a text. It knows no idempotency key, so the text ends
+with the alert's id, and people can recognise a repeated alert.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pricekeeper.errors import DeliveryError, InvalidValueError
 from pricekeeper.version import __version__
 
 ATTEMPT_SECS: Final = 10
-"""For one attempt, from resolving the name to the status of the answer."""
+"""From resolving the name to the status of the answer."""
 CONNECTIONS_MAX: Final = 64
 _OK: Final = range(200, 300)
 _REFUSED: Final = range(300, 500)
@@ -42,11 +42,11 @@ _UNREACHABLE: Final = "can't be reached, or its address is not allowed"
 
 @contextlib.asynccontextmanager
 async def one_attempt() -> AsyncIterator[None]:
-    """Limit an attempt to `ATTEMPT_SECS`; raises `DeliveryError` for all that can go wrong."""
+    """Limit an attempt to `ATTEMPT_SECS`; raises `DeliveryError` for every failure."""
     try:
         async with asyncio.timeout(ATTEMPT_SECS):
             yield
-    except InvalidValueError as error:  # the address is not allowed any more
+    except InvalidValueError as error:
         raise DeliveryError(error.message, is_refused=True) from error
     except TimeoutError as error:
         raise DeliveryError(f"did not answer within {ATTEMPT_SECS} s") from error
@@ -117,7 +117,7 @@ async def send_to_webhook(
 
 
 def signature(key: bytes, alert_id: str, timestamp: int, body: bytes) -> str:
-    """Sign a request: HMAC-SHA256 of its id, time and body, in base64."""
+    """HMAC-SHA256 of the request's id, time and body, in base64."""
     signed = b"%s.%d.%s" % (alert_id.encode(), timestamp, body)
     return f"v1,{base64.b64encode(hmac.digest(key, signed, 'sha256')).decode()}"
 

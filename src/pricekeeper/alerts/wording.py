@@ -1,6 +1,6 @@
-"""Words and facts that many alerts share: the client, moments, commands.
+"""Words and facts that many alerts share. No I/O, no clock.
 
-Sentences are short, because people read them in chats, in mails and on phones. No I/O, no clock.
+Sentences are short, because people read them in chats, in mails and on phones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Subject(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Its name; an app's with the name of its organisation."""
+        """An app's name with that of its organisation."""
         if self.is_app and self.policy.app_name is not None:
             return f"{foreign(self.policy.app_name)} of {foreign(self.policy.org_name)}"
         return foreign(self.policy.org_name)
@@ -40,8 +40,7 @@ class Subject(NamedTuple):
     def target(self) -> list[str]:
         """Its ids, to be pasted into a shell.
 
-        An app's id may look like a host name. The quotes at its dots keep mail programs from
-        turning it into a link.
+        The quotes at an app id's dots keep mail programs from turning it into a link.
         """
         policy = self.policy
         ids = [policy.org_id, *([policy.app_id] if self.is_app and policy.app_id else [])]
@@ -108,5 +107,5 @@ def day_words(day: str) -> str:
 
 
 def micros_of(picos: int) -> int:
-    """Micro-dollars, rounded down as spent amounts are in all answers."""
+    """Micro-dollars, rounded down as in all answers."""
     return picos // PICOS_PER_MICRO

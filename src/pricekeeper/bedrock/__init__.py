@@ -1,7 +1,7 @@
 """Reads Bedrock's own JSON: what a request can use at most, and what a reply says it used.
 
-The gateway and the wrapped AWS clients share it: `judge` for requests, `usage`, `streams` and `sse`
-for replies, `refusals` for errors that are free. It is pure, except for the process in `reading`.
+Shared by the gateway and the wrapped AWS clients: `judge` for requests, `usage`, `streams` and
+`sse` for replies, `refusals` for free errors. Pure, except for the process in `reading`.
 """
 
 from pricekeeper.bedrock.families import (

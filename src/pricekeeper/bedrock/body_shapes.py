@@ -1,9 +1,8 @@
 """The shapes of request bodies as text: Converse's from AWS's model, the families' by hand.
 
 A line at the margin names a shape; its members follow. ``Name : a b`` is an object with these
-members. ``Name | a b`` is an object with exactly one of them. ``Name # a=X b=Y`` is an object whose
-``type`` names its shape; a date at the end of the type is ignored, and ``-`` is for objects without
-a type.
+members. ``Name | a b`` has exactly one of them. In ``Name # a=X b=Y`` the object's ``type`` names
+its shape; a date at the end of the type is ignored, and ``-`` is for objects without a type.
 
 A bare member is a scalar. ``a=X`` has a shape, ``a=[X]`` is a list, ``a=~X`` and ``a=~[X]`` may
 also be text, and ``a={}`` is free JSON without pictures.
@@ -167,5 +166,5 @@ OpenAITool # function=OpenAIFunction
 TitanRequest : inputText textGenerationConfig={} dimensions normalize embeddingTypes={}
     embeddingConfig={}
 """
-"""What models read of their family's own bodies. An unknown member may make a model read anything,
-so it reserves the whole window."""
+"""The members that models read. An unknown one may make a model read anything, so it reserves the
+whole window."""

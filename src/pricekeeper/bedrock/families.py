@@ -1,4 +1,4 @@
-"""The operations of Bedrock's runtime, and the model families that have bodies of their own."""
+"""The operations of Bedrock's runtime, and the model families with bodies of their own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Operation(Enum):
         self.path_end = path_end
         self.is_stream = path_end.endswith("stream")
         self.is_converse = path_end.startswith("converse")
-        """Whether the body is the same for every model; else it is the model family's own."""
+        """Whether all models have the same body; else it is the family's own."""
 
 
 class Family(StrEnum):
@@ -71,7 +71,7 @@ def family_of_model(model_id: str) -> Family:
 
 
 def family_of_body(body: Mapping[str, Any]) -> Family:
-    """The family of an ``invoke`` body; `Family.OTHER` if the body does not tell."""
+    """The family of an ``invoke`` body, or `Family.OTHER`."""
     for name, family in _IN_THE_BODY:
         if name in body:
             return family
@@ -81,9 +81,8 @@ def family_of_body(body: Mapping[str, Any]) -> Family:
 def answers_with_text(model_id: str) -> bool:
     """Whether a model writes text, judging by its id; true if the id does not tell.
 
-    Other models make vectors, rankings, pictures, films or sound. The id must name a provider, so a
-    label such as ``image-captions`` tells nothing. In the service, `Model.writes_text` from the
-    deployment file decides.
+    The id must name a provider: a label such as ``image-captions`` tells nothing. In the service,
+    `Model.writes_text` from the deployment file decides.
     """
     for part in model_id.split("/"):
         if any(one in f".{part}" for one in _PROVIDERS_WITHOUT_TEXT):

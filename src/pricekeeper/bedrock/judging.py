@@ -39,9 +39,9 @@ TEMPLATE_TOKENS: Final = 64
 """Added to any prompt by a model's template."""
 WINDOW_TOKENS: Final = 100_000_000
 """Reserved if the length of a prompt is unknown. No deployment file can state a longer window, and
-a hold is never above the model's own window."""
+a hold never exceeds the model's own window."""
 MAX_OUTPUT_TOKENS: Final = 4_096
-"""The longest answer of a call that does not state one. It is written into the call."""
+"""Written into calls that state no longest answer."""
 METADATA_HEADER: Final = "x-amzn-bedrock-request-metadata"
 GUARDRAIL_HEADER: Final = "x-amzn-bedrock-guardrailidentifier"
 GUARDRAIL_MEMBER: Final = "amazon-bedrock-guardrailConfig"
@@ -51,7 +51,7 @@ _INSTRUCTING: Final = (
     frozenset({"toolConfig", "tools", "functions"}),
     frozenset({"outputConfig", "output_config", "output_format", "response_format"}),
 )
-"""Members for which Bedrock adds instructions to the prompt: for tools, and for a schema."""
+"""Members for which Bedrock adds instructions to the prompt: for tools or a schema."""
 NOT_PROMPT: Final = ("requestMetadata", "inferenceConfig", "serviceTier")
 SERVICE_TIER: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _DEFAULT_TIERS: Final = frozenset({"default", "standard", "standard_only"})
@@ -63,11 +63,11 @@ _USUAL_PRICES: Final = {"speed": ("standard",), "inference_geo": ("global", "not
 """Members that multiply the price of all tokens, and their values for the usual price."""
 _ASCII: Final = bytes(range(128))
 _COMPOSED_CHARS: Final = 64
-"""Characters are composed in groups: Python's time for it grows quadratically."""
+"""Python's time for composing a group grows quadratically."""
 _COMPOSED_MAX: Final = 250_000
-"""A longer text is not composed, but reserved at `_COMPOSED_GROWTH`."""
+"""A longer text is reserved at `_COMPOSED_GROWTH`."""
 _COMPOSED_GROWTH: Final = 10
-"""How many bytes each byte of a character may become in composed form, beyond itself."""
+"""Bytes that each byte of a character may add in composed form."""
 _TIER_HEADERS: Final = frozenset({TIER_HEADER, LATENCY_HEADER})
 _REQUESTS: Final = {
     None: "ConverseRequest",
@@ -83,7 +83,7 @@ _decode_tags: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Terms(TypedDict):
-    """What to authorize for a call, for the gateway and for wrapped clients."""
+    """What to authorize for a call."""
 
     model: str
     input_tokens: int
@@ -98,27 +98,26 @@ class Terms(TypedDict):
 
 
 class CallBounds(msgspec.Struct, frozen=True):
-    """What a call can use at most, and what it says about itself."""
+    """What a call can use at most, and what it states."""
 
     input_tokens: int
     max_output_tokens: int | None
-    """``None`` if the request does not say."""
     cache_write: CacheWrite = CacheWrite.NONE
     service_tier: str | None = None
     tags: dict[str, str] = {}
     is_open: bool = False
     """Whether the model may read more than is in the request."""
     uses: tuple[str, ...] = ()
-    """What is billed beside tokens, such as ``guardrail`` or ``tool_call:web_search``."""
+    """Billed beside tokens, such as ``guardrail`` or ``tool_call:web_search``."""
     window_tokens: int = 0
-    """The window that the call requests, if it is longer than the model's default."""
+    """The requested window, if longer than the model's default."""
     least_output_tokens: int = 1
-    """The shortest possible answer: one token for each answer, and the model's thoughts."""
+    """The shortest possible answer: one token each, and the model's thoughts."""
     has_addresses: bool = False
     """Whether the request names pictures that are kept elsewhere."""
 
     def longest_answer(self, cap: int | None = None, default: int = MAX_OUTPUT_TOKENS) -> int:
-        """The longest answer to ask for: what is stated, lowered to ``cap`` or the least."""
+        """The longest answer to request: the stated one, lowered to ``cap`` or the least."""
         least, asked = self.least_output_tokens, self.max_output_tokens
         if asked is None:
             asked = max(default, least)
@@ -129,14 +128,14 @@ class BedrockCall(msgspec.Struct, frozen=True):
     """A judged request."""
 
     family: Family | None
-    """Of the body; ``None`` for ``converse``."""
+    """``None`` for ``converse``."""
     body: dict[str, Any]
     """Without the longest answer."""
     bounds: CallBounds
     answers: int = 1
-    """How many answers share the reserved length."""
+    """They share the reserved length."""
     has_answer: bool = True
-    """Whether the model writes text; if not, no longest answer is read or written."""
+    """False if the model writes no text: then no longest answer is read or written."""
 
     def opened_by(self, model_ids: Iterable[str]) -> BedrockCall:
         if not any(STORED_PROMPT in one for one in model_ids):
@@ -164,7 +163,7 @@ class BedrockCall(msgspec.Struct, frozen=True):
         members = self.written(max_output_tokens) | changes
         if not any(type(value) is msgspec.Raw for value in members.values()):
             return _encode(members)
-        parts: list[Any] = []  # texts that are there are copied, however long they are
+        parts: list[Any] = []
         for name, value in members.items():
             text = value if type(value) is msgspec.Raw else _encode(value)
             parts += (b"," if parts else b"{", _encode(name), b":", text)
@@ -190,7 +189,7 @@ def judge(
     - ``family`` is ``None`` for ``converse``.
     - ``headers`` have lower-case names.
     - ``is_strict`` refuses unknown members of ``converse``; otherwise they reserve the window.
-    - ``tags`` are those of the client; the call's own replace them.
+    - ``tags`` are the client's; the call's own replace them.
 
     Raises `BodyRefusedError`.
     """
@@ -295,7 +294,7 @@ def _longer_window(body: Mapping[str, Any], headers: Mapping[str, str]) -> int:
 def _tags_of(
     body: Mapping[str, Any], headers: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """The tags of a call: headers win over ``requestMetadata``, which wins over ``given``."""
+    """Headers win over ``requestMetadata``, which wins over ``given``."""
     start = len(TAG_PREFIX)
     named = {name[start:]: value for name, value in headers.items() if name[:start] == TAG_PREFIX}
     metadata: Any = body.get("requestMetadata") or headers.get(METADATA_HEADER) or {}
@@ -316,7 +315,7 @@ def _tags_of(
 def _tier_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
     """The tier that the body or the headers request.
 
-    Where Bedrock reads it depends on the path and the model, so two different tiers are refused.
+    Path and model decide where Bedrock reads it, so two different tiers are refused.
     """
     if body.keys().isdisjoint(_TIER_MEMBERS) and headers.keys().isdisjoint(_TIER_HEADERS):
         return None

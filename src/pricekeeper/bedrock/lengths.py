@@ -1,7 +1,7 @@
 """Reads the longest answer of a body, and writes it where the model reads it.
 
-A body may state it under several names, and it is uncertain which one a model obeys. So the highest
-counts, it is written under the family's own name, and the other names are dropped.
+It is uncertain which of several names a model obeys. So the highest value counts and is written
+under the family's own name, and the other names are dropped.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _OWN_NAMES: Final[Mapping[Family | None, tuple[str | None, str]]] = {
 """Where each family reads the longest answer; ``None`` is ``converse``."""
 _CONVERSE: Final = "inferenceConfig.maxTokens"
 _OF_OTHERS: Final = ("max_tokens", "max_completion_tokens")
-"""The names that models of unknown families obey; other names are uncertain."""
+"""Obeyed by unknown families; other names are uncertain."""
 _THOUGHTS: Final = ("thinking", "reasoning_config")
 _COMPACTION: Final = "compact"
-"""The start of a context edit that makes the model read everything again and summarise it."""
+"""A context edit that makes the model read everything again and summarise it."""
 
 
 def take_lengths(holders: Holders, family: Family | None) -> int | None:
@@ -46,7 +46,7 @@ def take_lengths(holders: Holders, family: Family | None) -> int | None:
     for path, holder in holders:
         for name in [name for name in holder if is_length(name)]:
             if family is None and not path.startswith(ADDITIONAL) and path + name != _CONVERSE:
-                continue  # the shapes of `converse` refuse it
+                continue
             value = holder.pop(name)
             if value is None:
                 continue
@@ -57,10 +57,10 @@ def take_lengths(holders: Holders, family: Family | None) -> int | None:
 
 
 def budget_of(holders: Holders) -> int:
-    """The most tokens that a body lets the model think, if it says so.
+    """The stated maximum of thinking tokens.
 
-    They count in the longest answer. Only between tool calls may they exceed it, and then the
-    length of the answer is unbounded.
+    They count in the longest answer, except between tool calls, where the length of the answer is
+    unbounded.
     """
     most = 0
     for _, holder in holders:
@@ -81,7 +81,7 @@ def write_length(body: dict[str, Any], tokens: int, family: Family | None) -> di
 
 
 def answers_of(holders: Holders) -> int:
-    """How many answers to the prompt are requested."""
+    """The number of requested answers."""
     most = 1
     for path, holder in holders:
         for name in filter(is_times, holder):
@@ -91,7 +91,7 @@ def answers_of(holders: Holders) -> int:
 
 
 def is_compacting(holders: Holders) -> bool:
-    """Whether the model may read everything again and answer with a summary, too."""
+    """Whether the model may read everything again and also answer with a summary."""
     for _, holder in holders:
         if "context_management" not in holder:
             continue

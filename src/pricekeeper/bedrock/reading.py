@@ -1,6 +1,6 @@
 """Reads the bytes of a body and judges it, in time linear in its length.
 
-A long body is judged in a process of its own (`main`). Its members travel as JSON texts, so the
+A long body is judged in another process (`main`). Its members travel as JSON texts, so the
 gateway's process neither parses nor encodes the long ones.
 """
 
@@ -21,19 +21,18 @@ from pricekeeper.bedrock.shapes import BodyRefusedError
 from pricekeeper.bedrock.usage import NOT_JSON
 
 VALUES_MAX: Final = 100_000
-"""The most values in a body; each takes half a microsecond."""
+"""Each takes half a microsecond."""
 MEMBERS_MAX: Final = 256
-"""The most members of a body and of its settings; Bedrock knows about 30."""
+"""Of a body and of its settings; Bedrock knows about 30."""
 EXPONENT_VALUES: Final = 20
-"""A number with an exponent takes as long to parse as this many values."""
+"""Values that take as long to parse as a number with an exponent."""
 DIGITS_AS_A_VALUE: Final = 32
 SHORT_BODY_BYTES: Final = 16_384
 """A shorter body can't have too many values, and is judged within a millisecond."""
 NESTED_MAX: Final = 100
-"""A body with fewer lists and objects is not nested too deeply for Python, also where the stack is
-this much deeper."""
+"""Fewer lists and objects are not nested too deeply for Python, even on a stack deeper by this."""
 SHORT_MEMBER_BYTES: Final = 1_024
-"""A longer member stays JSON text when it is handed over."""
+"""A longer member is handed over as JSON text."""
 ASKED: Final = struct.Struct(">II")
 ANSWERED: Final = struct.Struct(">I")
 _NO_BOUNDS: Final = CallBounds(0, 0)
@@ -58,7 +57,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """The call that a body requests, or why it is refused."""
+    """The call of a body, or why it is refused."""
 
     call: BedrockCall | None
     model: str = ""
@@ -126,12 +125,12 @@ def take_over(data: Bytes) -> Judged:
 def weigh(body: Bytes) -> int:
     """An upper bound of the values in a JSON text; slow numbers count several times.
 
-    Takes linear time and does not parse. A string ends at a quotation mark that is not escaped.
-    Outside of strings a value is the first of its container or follows a comma.
+    Linear, without parsing. A string ends at a quotation mark that is not escaped. Outside of
+    strings a value is the first of its container or follows a comma.
     """
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    named = bare.count(b'"') // 4  # a value has two strings at most: its name and itself
-    if named > VALUES_MAX:  # too many to split
+    named = bare.count(b'"') // 4  # a value has at most two strings: its name and itself
+    if named > VALUES_MAX:
         return named
     outside = b"".join(bare.split(b'"')[::2]).translate(None, b" \t\r\n")
     marks = outside.count(b",") + outside.count(b"[") + outside.count(b"{")
@@ -158,7 +157,7 @@ def _read(body: Bytes) -> dict[str, Any]:
 
 
 def _family_to_count(body: dict[str, Any]) -> Family | None:
-    """The family of the body in a CountTokens request; ``None`` if it does not tell."""
+    """``None`` if the body of a CountTokens request does not tell."""
     try:
         family = family_of_body(_read(msgspec.convert(body, _ToCount).input.invoke.body))
     except (msgspec.ValidationError, BodyRefusedError):
@@ -182,9 +181,8 @@ def _member(name: str, text: bytes) -> Any:
 def main() -> None:
     """Answer requests on a socket until it is closed: ``python -m pricekeeper.bedrock.reading FD``.
 
-    The gateway judges long bodies this way, in a process that ends with it. A request is two
-    lengths (`ASKED`), a `Question` and a body. A reply is a length (`ANSWERED`) and the bytes that
-    `hand_over` makes.
+    A request is two lengths (`ASKED`), a `Question` and a body. A reply is a length (`ANSWERED`)
+    and the bytes that `hand_over` makes.
     """
     decode = msgspec.msgpack.Decoder(Question).decode
     with socket.socket(fileno=int(sys.argv[1])) as asking, asking.makefile("rwb") as stream:

@@ -5,12 +5,12 @@ or a cancelled call the cost is unknown. An error reply is read in this order:
 
 1. Usage in the body or the headers is charged, for any status.
 2. A name of Bedrock's own (`REFUSAL_CODES`), or an error object on the paths of OpenAI and
-Anthropic, is a refusal.
+   Anthropic, is a refusal.
 3. A status 4xx or 3xx is a refusal, except `_MAY_HAVE_RUN`.
 4. Any other reply is unknown: a 5xx without a name comes from a proxy that may have given up on a
-running model.
+   running model.
 
-In a stream, an error with such a name is a refusal if it is the first event.
+As the first event of a stream, an error with such a name is a refusal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pricekeeper.bedrock.families import Operation
 from pricekeeper.bedrock.usage import NOT_JSON, Usage, states_usage, usage_of_invoke
 
 CALLS: Final = frozenset(operation.api_name for operation in Operation)
-"""The operations that run a model. An error of another operation says nothing about the call."""
+"""Errors of other operations say nothing about a call."""
 
 REFUSAL_CODES: Final = frozenset(
     {
@@ -41,16 +41,15 @@ REFUSAL_CODES: Final = frozenset(
         "ValidationException",
     }
 )
-"""The errors in Bedrock's model of these operations, except `ModelStreamErrorException`, which
-comes inside a stream, after output."""
+"""Bedrock's errors, except `ModelStreamErrorException`, which follows output in a stream."""
 _OF_EVERY_AWS_SERVICE: Final = frozenset({"InternalFailure", "ServiceUnavailable"})
-"""The 5xx errors that all AWS services have in common."""
+"""The 5xx errors of all AWS services."""
 _WITHOUT_A_MODEL: Final = range(HTTPStatus.MULTIPLE_CHOICES, HTTPStatus.INTERNAL_SERVER_ERROR)
 _MAY_HAVE_RUN: Final = frozenset(
     {HTTPStatus.SEE_OTHER, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.FAILED_DEPENDENCY}
 )
-"""Without a name of Bedrock's these prove nothing: 303 says that the request was processed, some
-proxies answer 408 when the server behind them is slow, and 424 is a model that failed."""
+"""Without a name of Bedrock's these prove nothing: 303 means processed, some proxies answer 408 for
+a slow server, and 424 is a model that failed."""
 
 _NEVER_SENT: Final = frozenset({"ConnectTimeoutError", "ProxyConnectionError"})
 """botocore's errors of connections that were never made."""
@@ -66,7 +65,7 @@ class ErrorReply(NamedTuple):
 
     is_free: bool
     usage: Usage | None
-    """What the call used. ``None`` on a call that is not free: the cost is unknown."""
+    """``None`` on a call that is not free: the cost is unknown."""
 
 
 def read_error(
@@ -74,7 +73,7 @@ def read_error(
 ) -> ErrorReply:
     """Judge an error reply; ``headers`` have lower-case names.
 
-    ``has_objects`` says that errors on this path are error objects, as OpenAI and Anthropic have.
+    ``has_objects``: errors on this path are error objects, as OpenAI and Anthropic have.
     """
     try:
         body = _decode(data)
@@ -99,7 +98,7 @@ def is_refusal(code: str, status: int) -> bool:
 
 
 def has_error_object(body: Mapping[str, Any]) -> bool:
-    """Whether a body or a stream event is an error as OpenAI and Anthropic write it."""
+    """Whether a body or a stream event is an error in OpenAI's and Anthropic's form."""
     return isinstance(_error_of(body).get("message"), str)
 
 
@@ -134,13 +133,13 @@ def _names_of(value: object) -> set[str]:
 
 def is_free_refusal(error: BaseException) -> bool:
     """Whether the error is Bedrock's refusal of the only attempt."""
-    # botocore is loaded already if the error is one of its own, and else this costs little.
+    # Cheap: if the error is botocore's, botocore is loaded already.
     from botocore.exceptions import ClientError, EventStreamError  # noqa: PLC0415
 
     if not isinstance(error, ClientError) or isinstance(error, EventStreamError):
         return False
     about = error.response.get("ResponseMetadata", {})
-    # botocore repeats a call whose answer it did not get. The earlier attempts may be billed.
+    # botocore repeats calls without an answer; the earlier attempts may be billed.
     if error.operation_name not in CALLS or about.get("RetryAttempts", 0):
         return False
     code = error.response.get("Error", {}).get("Code", "")

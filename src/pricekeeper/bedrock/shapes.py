@@ -1,11 +1,11 @@
 """Walks a request body by its shapes, and finds what the bytes alone do not tell.
 
-A prompt has at most as many tokens as its JSON has bytes, so a bound starts at all bytes of the
-sent body. The walk adds what may be dearer (documents, data at an address, tools that run at
-Bedrock), and subtracts only data that its shape proves to be a picture, sound or film.
+A prompt has at most as many tokens as its JSON has bytes. The walk adds what may be dearer
+(documents, data at an address, tools that run at Bedrock), and subtracts only data that its shape
+proves to be a picture, sound or film.
 
-An unknown member may make the model read anything. In ``converse`` Bedrock's own parser refuses it,
-and so does a strict shape. In a family's body it reserves the window.
+An unknown member may make the model read anything. ``converse`` and strict shapes refuse it; in a
+family's body it reserves the window.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ DOCUMENT_TOKENS: Final = 8_192
 PLAIN_TOKENS_PER_BYTE: Final = 3
 """For a plain-text document, with separators between its cells or lines."""
 _PLAIN_FORMS: Final = frozenset({"txt", "md", "csv", "html", "text/plain"})
-"""Plain-text formats. Others may be compressed, or show a part many times."""
+"""Other formats may be compressed, or show a part many times."""
 GUARDRAIL: Final = "guardrail"
 TOOL_CALL: Final = "tool_call:"
 _SERVED_TYPES: Final = ("web_search", "web_fetch", "code_execution", "mcp")
-"""Tools that run at Bedrock's side: what they find is read by the model, and each use is billed."""
+"""Tools that run at Bedrock: the model reads their results, and each use is billed."""
 _BILLED_MEMBERS: Final = {
     "web_search_options": f"{TOOL_CALL}web_search",
     "mcp_servers": f"{TOOL_CALL}mcp",
@@ -92,7 +92,7 @@ class Findings:
         """Reserve the window for an unknown member. A longest answer in it is refused."""
         self.is_open = True
         waiting = [value]
-        while waiting:  # each value is taken once
+        while waiting:
             one = waiting.pop()
             if type(one) is list:
                 waiting += one
@@ -119,7 +119,7 @@ class Findings:
 
 
 def is_length(name: str) -> bool:
-    """Whether a name says how long an answer may be, in any family's words.
+    """Whether a name states how long an answer may be, in any family.
 
     ``max_tokens_per_doc`` of Cohere's rerank models is about the prompt.
     """
@@ -157,7 +157,7 @@ class Plain:
 
 
 class Free:
-    """JSON of the caller's own. A model may be shown it with spaces and escapes."""
+    """JSON of the caller's own. A model may see it with spaces and escapes."""
 
     takes_text = False
 
@@ -200,7 +200,7 @@ class TextOr:
 
 
 class Structure:
-    """An object. ``null`` members are dropped, so they hide nothing and are not sent."""
+    """``null`` members are dropped and not sent, so they hide nothing."""
 
     takes_text = False
 
@@ -263,7 +263,7 @@ class Tagged:
         if shape is not None:
             shape.judge(value, found)
         elif type(kind) is str:
-            if self.name.endswith("Tool"):  # it may run at Bedrock's side, and each use be billed
+            if self.name.endswith("Tool"):  # it may run at Bedrock, and each use be billed
                 found.uses.add(TOOL_CALL + _DATE.sub("", kind))
             found.note_unknown(value)
         else:
@@ -370,12 +370,12 @@ def _guardrail(value: dict[str, Any], found: Findings) -> None:
 
 
 def _elsewhere(_: dict[str, Any], found: Findings) -> None:
-    """Reserve the window: nothing here says how much is read. A small file may play for hours."""
+    """Reserve the window: the length is unknown. A small file may play for hours."""
     found.is_open = True
 
 
 def _converse(value: dict[str, Any], found: Findings) -> None:
-    if "promptVariables" in value:  # their prompt is kept at Bedrock
+    if "promptVariables" in value:
         found.is_open = True
 
 
@@ -413,7 +413,7 @@ RULES: Final[Mapping[str, Callable[[dict[str, Any], Findings], None]]] = {
 
 @lru_cache(2)
 def grammar(*, is_strict: bool) -> Mapping[str, Structure | Tagged]:
-    """All shapes by name; those of ``converse`` refuse unknown members, if strict."""
+    """All shapes by name; strict ones of ``converse`` refuse unknown members."""
     made: dict[str, Structure | Tagged] = {}
     lines = [(line, is_strict) for line in _lines(CONVERSE)]
     lines += [(line, False) for line in _lines(FAMILIES)]

@@ -1,8 +1,7 @@
-"""Reads the usage of server-sent events as OpenAI and Anthropic send them, as they pass.
+"""Reads the usage of OpenAI's and Anthropic's server-sent events, as they pass.
 
-OpenAI's streams report usage only on request. If the caller did not request it, the gateway does,
-and removes that event. Usage before the end of a stream is not its cost. A stream that begins with
-an error is a refusal.
+OpenAI reports usage only on request. If only the gateway requested it, that event is removed. Usage
+before the end of a stream is not its cost. A stream that begins with an error is a refusal.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class SseUsage:
         return self._has_refused and not self._has_begun
 
     def feed(self, chunk: bytes) -> bytes:
-        """Read the next bytes; returns those to pass on."""
+        """Returns the bytes to pass on."""
         self._buffer += chunk
         passed = b"".join(event for event in self._take_events() if not self._look(event))
         return passed if self._hides_usage else chunk
@@ -79,7 +78,7 @@ class SseUsage:
         return events
 
     def _look(self, event: bytes) -> bool:
-        """Note what an event reports; whether it reports only the usage."""
+        """Note what an event reports; returns whether it reports only the usage."""
         if self._has_begun and _TELLING.search(event) is None:
             return False
         data = event.partition(_DATA)[2].strip()
@@ -109,7 +108,7 @@ class SseUsage:
         inner = message if isinstance(message, dict) else said
         usage = inner.get("usage")
         if isinstance(usage, dict):
-            # Anthropic says the prompt at the beginning, and the answer at the end.
+            # Anthropic reports the prompt at the beginning, the answer at the end.
             self._fields.update({name: one for name, one in usage.items() if one is not None})
             self._tier = said.get("service_tier") or self._tier
         is_all_usage = isinstance(usage, dict) and said.get("choices") == []

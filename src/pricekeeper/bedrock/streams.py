@@ -1,8 +1,8 @@
-"""Reads the usage of an AWS event stream from its bytes as they pass.
+"""Reads the usage of an AWS event stream as its bytes pass, neither changed nor kept.
 
-Bytes are neither changed nor kept. Only the length of each frame is read, and three payloads: the
-first two, where Anthropic reports cache reads, and the last, where every model reports its usage.
-The headers of the first frame say whether the stream begins with an exception, which is a refusal.
+Read are the length of each frame and three payloads: the first two, where Anthropic reports cache
+reads, and the last, where every model reports its usage. The first frame's headers say whether the
+stream begins with an exception, which is a refusal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FRAME_BYTES_MIN: Final = 16
 _CRC_BYTES: Final = 4
 _FIRST: Final = 2
 _EXCEPTION: Final = b":exception-type\x07"
-"""The name of a header and the number of its type, which is text; its length follows."""
+"""A header's name and its type, text; its length follows."""
 _LENGTH_BYTES: Final = 2
 
 
@@ -62,17 +62,16 @@ class StreamUsage:
         self._buffer = bytearray()
         """The start of an incomplete frame."""
         self._needed = 0
-        """How many bytes must be there before it is read again."""
+        """Bytes that must be there before it is read again."""
         self._first: list[bytes] = []
         self._begins_with = ""
         self._last = self._before = (b"", -1)
-        """Bytes with the last frame in them and where it starts; ``_before`` is the frame
-        before."""
+        """Bytes with the last frame and its start; ``_before``: those of the frame before."""
         self._lost = False
         self.size = 0
 
     def feed(self, chunk: bytes) -> bytes:
-        """Read the next bytes; returns them unchanged."""
+        """Returns the bytes unchanged."""
         self.size += len(chunk)
         if self._buffer:
             self._buffer += chunk
@@ -127,7 +126,7 @@ class StreamUsage:
             return None
         event = _chunk(_payload_at(*self._before))
         said = None if event is None else event.get("usage")
-        if isinstance(said, dict):  # Anthropic's last word before the end
+        if isinstance(said, dict):  # Anthropic's last event before the end
             total = with_rounds(total, said)
         return replace(self._with_cache(total), service_tier=self._tier)
 
@@ -169,7 +168,7 @@ def _exception_at(data: bytes, at: int) -> str:
     name_at = found + len(_EXCEPTION) + _LENGTH_BYTES
     length = int.from_bytes(data[name_at - _LENGTH_BYTES : name_at])
     name = data[name_at : min(name_at + length, ends_at)].decode("latin-1")
-    return name[:1].upper() + name[1:]  # a small letter there, a capital one in an answer
+    return name[:1].upper() + name[1:]  # lower case there, upper case in an answer
 
 
 def _parsed(payload: bytes) -> dict[str, Any] | None:

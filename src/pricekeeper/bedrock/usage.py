@@ -1,12 +1,8 @@
-"""Reads the usage that a reply reports.
+"""Reads the usage that a reply reports; never raises.
 
-The tier and the model that *served* the call count, not the requested ones. A reply that does not
-report usage has none: that is ``None``, never zero.
-
-Tokens are returned as reported. Some models count cache reads in their input; the deployment file
-names them (``input_includes_cache_tokens``), and pricing subtracts the cache reads.
-
-Nothing here raises, for any reply.
+The tier and the model that *served* the call count, not the requested ones. Unreported usage is
+``None``, never zero. Tokens are returned as reported. Some models count cache reads in their input
+(``input_includes_cache_tokens`` in the deployment file); pricing subtracts them.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _PROMPT, _GENERATION, _INPUT = "prompt_token_count", "generation_token_count", "inputTextTokenCount"
 _VECTORS: Final = ("embedding", "embeddings", "embeddingsByType")
 _MAPPINGS: Final = (dict, Mapping)
-"""Checking for `Mapping` alone is many times slower, and nearly all are dictionaries."""
+"""Checking for `Mapping` alone is many times slower; nearly all are dictionaries."""
 TELLING: Final = (
     "usage",
     "serviceTier",
@@ -63,7 +59,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cache_write_1h_tokens: int = 0
     service_tier: str | None = None
     model_id: str | None = None
-    """The model that answered, if the reply names another than the requested one."""
+    """The model that answered, if it is not the requested one."""
 
     def record(self, model_id: str) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -104,7 +100,7 @@ class _Performance(msgspec.Struct, gc=False):
 
 
 class _ConverseReply(msgspec.Struct, rename="camel", gc=False):
-    """What nearly every reply of Converse reports; a router adds a trace."""
+    """The usual members of Converse's reply; a router adds a trace."""
 
     usage: _ConverseCounts
     service_tier: _Tier | None = None
@@ -141,7 +137,7 @@ def read_converse(data: bytes) -> Usage | None:
 
 
 def decode_telling(data: bytes) -> Mapping[str, Any]:
-    """The members of a reply that report usage; nothing if it is no JSON."""
+    """The members of a reply that report usage; empty if it is no JSON."""
     try:
         return _decode_telling(data)
     except NOT_JSON:
@@ -189,7 +185,7 @@ def states_usage(body: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
 
 
 def with_tier_of(found: Usage | None, headers: Mapping[str, str]) -> Usage | None:
-    """The usage with the tier that the headers report, if any."""
+    """The usage with the tier of the headers, if any."""
     if found is None:
         return None
     tier = tier_with(headers.get(TIER_HEADER, found.service_tier), headers.get(LATENCY_HEADER))
@@ -199,7 +195,7 @@ def with_tier_of(found: Usage | None, headers: Mapping[str, str]) -> Usage | Non
 
 
 def tier_with(tier: str | None, latency: Any) -> str | None:
-    """The tier that counts with that latency: there is only one of them at a time."""
+    """The one tier that counts with that latency."""
     return OPTIMIZED if latency == OPTIMIZED and tier in (None, _DEFAULT) else tier
 
 
@@ -262,7 +258,7 @@ def usage_of_headers(headers: Mapping[str, str], *, has_answer: bool) -> Usage |
 
 
 def with_rounds(total: Usage, usage: Mapping[str, Any]) -> Usage:
-    """The usage with all rounds that Anthropic's form lists.
+    """The usage with all rounds in Anthropic's form.
 
     A round that compacted the conversation is billed, and is not in the totals beside the list.
     """

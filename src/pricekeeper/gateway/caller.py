@@ -1,4 +1,4 @@
-"""The caller of a call: its connection, and what happens to a stream when it leaves."""
+"""The connection of a call, and what happens to a stream when its caller leaves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from pricekeeper.gateway.meter import GatewayMeter
 
 ABORT: Final = "pricekeeper.abort"
-"""The type of the message that ends a connection whose answer can't be finished."""
+"""The message that ends a connection whose answer can't be finished."""
 DRAINS_MAX: Final = 512
 DRAIN_SECS_MAX: Final = 120
 
@@ -18,14 +18,14 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Exchange(Protocol):
-    """A request and its answer on our own server, for what can be done without awaiting."""
+    """A request and its answer on our own server, without awaiting."""
 
     def take_body(self) -> bytes | None:
-        """The body, if it is complete; ``None`` if it must be received."""
+        """``None`` if the body must be received."""
         ...
 
     def let_go(self) -> None:
-        """Stop counting the request's bytes: the gateway counts them."""
+        """The gateway counts the request's bytes now."""
         ...
 
     def offer_place(self) -> None:
@@ -33,7 +33,7 @@ class Exchange(Protocol):
         ...
 
     def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Write an answer; false if its reader is slow, so that it must be sent."""
+        """False if the reader is slow, so that the answer must be sent."""
         ...
 
     @property
@@ -42,11 +42,11 @@ class Exchange(Protocol):
         ...
 
     def write_part(self, part: bytes) -> None:
-        """Write a part of a started answer, if its reader is not slow."""
+        """False if the reader of the answer is slow."""
         ...
 
     def watch(self, on_left: Callable[[], None]) -> None:
-        """Call this if the caller leaves before its answer is complete, or has left already."""
+        """Call this if the caller leaves before its answer is complete, or has left."""
         ...
 
 
@@ -75,7 +75,7 @@ class Caller:
     def __init__(
         self, receive: Receive, exchange: Exchange | None, limit: asyncio.Timeout, drains: Drains
     ) -> None:
-        """Without an ``exchange``, a task waits for the message that the caller has left."""
+        """Without an ``exchange``, a task waits until the caller leaves."""
         self.has_left = False
         self._limit = limit
         self._drains = drains

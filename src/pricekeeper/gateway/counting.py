@@ -37,9 +37,9 @@ from pricekeeper.pricing import Catalogue, Model
 from pricekeeper.tenants import Policy
 
 COUNTED_FROM_TOKENS: Final = 2_048
-"""The bound of a shorter prompt is good enough: it is less than a cent too wide."""
+"""A shorter prompt's bound is less than a cent too wide."""
 COUNTED_BYTES_MAX: Final = 4 << 20
-"""A longer body is not counted: encoding it for CountTokens would block the event loop."""
+"""Encoding a longer body for CountTokens would block the event loop."""
 SECS_MAX: Final = 3
 AT_ONCE_MAX: Final = 16
 AGAIN_MS: Final = 1_000
@@ -49,7 +49,7 @@ _OF_CONVERSE: Final = ("messages", "system", "toolConfig", "additionalModelReque
 _NOT_OF_INVOKE: Final = frozenset(
     {"model", "stream", "stream_options", "service_tier", "metadata", "user"}
 )
-"""Members of OpenAI's and Anthropic's paths that InvokeModel does not need, or may refuse."""
+"""Of OpenAI's and Anthropic's paths; InvokeModel does not need them, or may refuse them."""
 _VERSION: Final = "bedrock-2023-05-31"
 _encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger("pricekeeper.gateway")
@@ -89,7 +89,7 @@ class Counting:
             return plan
         if not self._has_room(policy):
             return plan
-        # CountTokens takes the ids of foundation models, and not those of profiles.
+        # CountTokens takes ids of foundation models, not of profiles.
         ids = {model.ref.base for model in models}
         tokens = await self._try(_body(plan, headers), policy.client_id, ids)
         self._meter.counts["failed" if tokens is None else "counted"] += 1
@@ -166,7 +166,7 @@ def _body(plan: Plan, headers: Mapping[str, str]) -> bytes:
     if plan.route.dialect is Dialect.ANTHROPIC:
         counted["anthropic_version"] = _VERSION
         betas = [one.strip() for one in headers.get(BETA_HEADER, "").split(",") if one.strip()]
-        if betas:  # a beta may add instructions to the prompt
+        if betas:  # a beta may add instructions
             listed = counted.get("anthropic_beta")
             counted["anthropic_beta"] = [*betas, *(listed if isinstance(listed, list) else ())]
     body = replace(plan.call, body=counted).encoded(plan.call.bounds.longest_answer())

@@ -1,8 +1,8 @@
 """What the gateway answers instead of Bedrock, in the form that each client knows.
 
-A spent budget is a 400, because every client takes that as final; some clients try a hundred times
-after a 429. A rate limit is a 429, with the waiting time in both headers that clients read. A
-caller without valid credentials gets the status of its own API: 403 of AWS's, else 401.
+A spent budget is a 400, because every client takes that as final; some try a hundred times after a
+429. A rate limit is a 429, with the waiting time in both headers that clients read. Invalid
+credentials get the status of the caller's API: 403 of AWS's, else 401.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _denial(error: AuthorizationDeniedError, now_ms: int) -> Refusal:
 
 
 def _explained(error: AuthorizationDeniedError, now_ms: int) -> str:
-    """The denial for a person: each budget or quota that blocks the call, and the reset time."""
+    """The denial for a person: each blocking budget or quota, and the reset time."""
     waits: Sequence[int] = [
         one.resets_at_ms for one in error.denied_by if one.resets_at_ms is not None
     ]

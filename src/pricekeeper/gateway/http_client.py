@@ -25,7 +25,7 @@ import httptools
 HEAD_BYTES_MAX: Final = 64 * 1024
 UNREAD_BYTES_MAX: Final = 128 * 1024
 PIECE_BYTES: Final = 1 << 18
-"""A longer body is written in pieces of this size, so that other work can run in between."""
+"""A longer body is written in pieces, so that other work can run in between."""
 LOOK_SECS: Final = 5
 """The interval at which silent and unused connections are checked."""
 CLOSING_TURNS_MAX: Final = 100
@@ -34,7 +34,7 @@ _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 """Without one of these, a reply ends when its connection is closed."""
 
 Take: TypeAlias = Callable[[bytes], bool]
-"""Gets bytes of a body as they come; says whether it has taken them."""
+"""Gets bytes of a body as they come; returns whether it has taken them."""
 
 
 class NotSentError(Exception):
@@ -76,17 +76,14 @@ class HttpReply:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers by lower-case name; the first of duplicates."""
+        """By lower-case name; the first of duplicates."""
         found: dict[str, str] = {}
         for name, value in self.raw_headers:
             found.setdefault(name.decode("latin-1"), value.decode("latin-1"))
         return found
 
     async def head(self) -> HttpReply:
-        """Wait until it has begun.
-
-        Raises `ReplyBrokenError` or `TimeoutError` if it does not; the request may have been sent.
-        """
+        """Raises `ReplyBrokenError` or `TimeoutError`; the request may have been sent."""
         try:
             await self.begun
         except BaseException:
@@ -95,7 +92,7 @@ class HttpReply:
         return self
 
     async def read(self, take: Take | None = None) -> bytes:
-        """The next bytes of the body, all that have come; empty at its end.
+        """The next bytes of the body; empty at its end.
 
         ``take`` gets what comes while this waits, without waking the waiting task: a stream has
         hundreds of parts. Bytes that it has taken are not returned.
@@ -130,7 +127,7 @@ class HttpReply:
         if self._take is not None:
             if self._take(_joined(parts)):
                 return
-            self._take = None  # the waiting task reads these first
+            self._take = None
         self._parts += parts
         self.size += sum(map(len, parts))
         self._wake()
@@ -155,8 +152,8 @@ class _Connection(asyncio.Protocol):
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._come: list[bytes] = []
-        """What has come of a body in the data that is being parsed, chunk by chunk."""
-        self.on_body = self._come.append  # the parser's, for each chunk: a stream has many
+        """Parts of a body in the data that is being parsed."""
+        self.on_body = self._come.append
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._reply: HttpReply | None = None
@@ -201,7 +198,7 @@ class _Connection(asyncio.Protocol):
         self._is_writing = True
         self._write(head)
         for start in range(0, len(body), PIECE_BYTES):
-            if reply.begun.done():  # then the connection can't be used again
+            if reply.begun.done():
                 return
             self._write(body[start : start + PIECE_BYTES])
             self.since = self._loop.time()
@@ -282,7 +279,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._hand_over()
-        if self._reply is not None and self._reply.begun.done():  # else more than a hint follows
+        if self._reply is not None and self._reply.begun.done():  # more than a hint follows
             self._end()
 
     def _hand_over(self) -> None:
@@ -297,7 +294,7 @@ class _Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _end(self) -> None:
-        """The reply is complete: the next request can use the connection, if it is kept alive."""
+        """The next request can use the connection, if it is kept alive."""
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.end()
@@ -328,7 +325,7 @@ class HttpClient:
 
     @cached_property
     def _trust(self) -> ssl.SSLContext:
-        # Reading the machine's certificates takes longer than anything else about a connection.
+        # Lazy: reading the machine's certificates takes longest.
         return ssl.create_default_context()
 
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> HttpReply:
@@ -347,7 +344,7 @@ class HttpClient:
             self._timer.cancel()
         for connection in list(self._all):
             connection.close()
-        for _ in range(CLOSING_TURNS_MAX):  # each of them learns that it is closed
+        for _ in range(CLOSING_TURNS_MAX):
             if not self._all:
                 break
             await asyncio.sleep(0)
@@ -380,7 +377,7 @@ class HttpClient:
         except (OSError, TimeoutError) as error:
             raise NotSentError(f"{self._host} can't be found: {error}") from error
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
-        for address in addresses:  # each has its part of the time, so that one can't use up all
+        for address in addresses:  # each has its part of the time
             try:
                 async with asyncio.timeout(waits.connect / len(addresses)):
                     _, connection = await loop.create_connection(
@@ -393,7 +390,7 @@ class HttpClient:
             except (OSError, TimeoutError) as error:
                 failure = error
                 continue
-            if connection.is_usable:  # else it was closed at once
+            if connection.is_usable:
                 return connection
         raise NotSentError(str(failure) or type(failure).__name__) from failure
 
@@ -417,7 +414,7 @@ def _joined(parts: Sequence[bytes]) -> bytes:
 
 
 def _head(path: str, headers: Mapping[str, str], length: int) -> bytes:
-    """The head of a request; raises `NotSentError` if a header would add a line."""
+    """Raises `NotSentError` if a header would add a line."""
     lines = [f"{name}: {value}" for name, value in headers.items()]
     lines = [f"POST {path} HTTP/1.1", *lines, f"content-length: {length}"]
     text = "\r\n".join(lines)

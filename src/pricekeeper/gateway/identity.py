@@ -1,8 +1,8 @@
 """Identifies the caller: by an AWS signature made with our credentials, or by a bearer token.
 
-The secret of a signature is derived from the token that comes with it, so nothing is looked up for
-it. The token is validated like any other. A bearer is an access token, or ``client_id:secret`` for
-clients that can hold nothing else.
+The secret of a signature is derived from the token beside it, so there is no lookup. The token is
+validated like any other. A bearer is an access token, or ``client_id:secret`` for clients that can
+hold no token.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ SERVICES: Final = frozenset({"bedrock", "bedrock-mantle"})
 SIGNING_KEYS_MAX: Final = 4_096
 PAIRS_MAX: Final = 4_096
 PAIR_SECS: Final = 300
-"""How long a token is used in place of a pair of id and secret; each call validates it."""
+"""How long a token replaces a pair of id and secret; each call validates it."""
 _NEEDED: Final = frozenset({"x-amz-date", "x-amz-security-token"})
 """What a signature must cover, besides the host."""
 ACTED_ON: Final = (TAG_PREFIX, "x-amzn-bedrock-", "anthropic-")
-"""Headers that change how a call is made or counted. A signature must cover them, and they may not
-be sent twice."""
+"""Headers that change how a call is made or counted: signed, and never sent twice."""
 _AUTHORITY: Final = ":authority"
 """Signed by an HTTP/2 client in place of ``host``; a proxy in front of us replaces it."""
 _HOSTS: Final = frozenset({"host", _AUTHORITY})
@@ -76,7 +75,7 @@ class Identification:
     def __init__(
         self, identity: Identity, clock: Clock, is_barred: Callable[[str | None], bool]
     ) -> None:
-        """``is_barred`` says whether an address has failed too often to be compared at once."""
+        """``is_barred``: whether an address has failed too often to be compared at once."""
         self._identity = identity
         self._clock = clock
         self._is_barred = is_barred
@@ -89,16 +88,16 @@ class Identification:
     async def identify(
         self, headers: Mapping[str, str], address: str | None
     ) -> tuple[Principal, Signed | None]:
-        """The client whose token a request has, from its head alone.
+        """Identify the client by the head of a request.
 
-        A signature must still be checked once the body is there. Raises `Refusal`, or what the
-        identity raises.
+        A signature must still be checked with the body. Raises `Refusal`, or what the identity
+        raises.
         """
         authorization = headers.get("authorization", "")
         scheme, _, rest = authorization.partition(" ")
         bearer = rest.strip() if scheme.lower() == "bearer" else ""
         if not authorization:
-            # Anthropic's own SDK sends its key in a header of its own.
+            # Anthropic's own SDK has a header of its own.
             bearer = headers.get("x-api-key", "")
         if bearer:
             return await self._by_bearer(bearer, address), None

@@ -1,8 +1,7 @@
 """Judges long bodies in a process of their own, one at a time; clients take turns.
 
-A long body can take half a second of a processor. In this process, or in a thread of it, Python's
-lock would make every other call wait. The process starts with the first long body, and again after
-a body that ended it.
+A long body can take half a second. In this process, Python's lock would make every other call wait.
+The process starts with the first long body, and again after a body that ended it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class _Judge:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(number,),
-                start_new_session=True,  # ctrl-c in the terminal is handled by the service
+                start_new_session=True,  # the service handles ctrl-c
             )
         return cls(ours, process)
 
@@ -96,7 +95,7 @@ class Measuring:
                 judge = await asyncio.to_thread(_Judge.start)
             judged = await judge.ask(question, body)
         except BaseException as error:
-            if judge is not None:  # it may still be at work on the body
+            if judge is not None:  # it may still be at work
                 judge.kill()
             if isinstance(error, _FAILURES):
                 raise unavailable("the body could not be read; try again") from error

@@ -1,9 +1,9 @@
 """An authorized call: send it to Bedrock, pass the answer back, settle.
 
 Bedrock bills the whole answer even if the caller hangs up, so it is read to its end, within bounds,
-and counted. A caller that reads slowly makes the gateway wait with one full buffer; after a while
-the server disconnects it. A call that Bedrock refused is given back (`bedrock.refusals`). If the
-cost stays unknown, the call stays charged at its hold.
+and counted. For a slow reader the gateway waits with one full buffer; after a while the server
+disconnects it. A call that Bedrock refused is given back (`bedrock.refusals`). If the cost stays
+unknown, the call stays charged at its hold.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CallState(msgspec.Struct):
     request_id: str
     dialect: Dialect
     exchange: Exchange | None = None
-    """For writing a complete answer at once; ``None`` on other servers."""
+    """Writes a complete answer at once; ``None`` on other servers."""
     policy: Policy | None = None
     route: str = "none"
     label: str = ""
@@ -137,8 +137,8 @@ class Passage:
     async def _pass_error(self, send: Send, response: HttpReply) -> None:
         """Pass on an error that is a refusal, or that reports its usage.
 
-        Any other error does not prove that no model has run. Clients repeat some of them and would
-        pay twice, so it is answered as a lost reply.
+        Any other error may follow a model's run, and clients that repeat it would pay twice. So it
+        is answered as a lost reply.
         """
         self._meter.upstream_errors[str(response.status)] += 1
         try:
@@ -171,7 +171,7 @@ class Passage:
         await answer(send, self._state, response.status, headers, data)
 
     async def _pass_stream(self, receive: Receive, send: Send, response: HttpReply) -> None:
-        """Pass on a stream as it comes, and read it to its end in any case."""
+        """A stream is read to its end in any case."""
         skimmed = self._skim(response.headers)
         self._state.has_begun = True
         await send(
@@ -181,7 +181,7 @@ class Passage:
                 "headers": self._headers(response),
             }
         )
-        # At once, with the bytes that have come: a caller that has seen the head does not repeat
+        # At once, with the bytes so far: a caller that has seen the head does not repeat
         # the call if the rest is lost.
         come = skimmed.feed(await response.read()) if response.size else b""
         await send({"type": "http.response.body", "body": come, "more_body": True})
@@ -207,7 +207,7 @@ class Passage:
                 rest = skimmed.rest() if isinstance(skimmed, SseUsage) else b""
                 await send({"type": "http.response.body", "body": rest})
             else:
-                # Without an end the caller knows that something is missing.
+                # Without an end the caller knows that bytes are missing.
                 await send({"type": ABORT})
         if skimmed.is_refused:
             await self._refuse()
@@ -222,7 +222,7 @@ class Passage:
         self._state.outcome = "served"
         granted = self._granted
         if usage is not None and usage.service_tier is None and granted.service_tier in _DEARER:
-            # The reply does not say which tier served it, so it may be the requested one.
+            # The reply does not name its tier, so it may be the requested one.
             usage = msgspec.structs.replace(usage, service_tier=granted.service_tier)
         self._state.cost_usd_micros = await self._settlements.capture(
             granted.policy, granted.authorization, usage, granted.model_id
@@ -273,7 +273,7 @@ class Passage:
 def _taking(
     exchange: Exchange | None, skimmed: SseUsage | StreamUsage, caller: Caller
 ) -> Take | None:
-    """Writes bytes at once unless their reader is slow; ``None`` if they must be sent.
+    """Writes bytes at once; ``None`` if they must be sent because their reader is slow.
 
     Nothing is written after the caller has left.
     """

@@ -47,7 +47,7 @@ _READ_HEADERS: Final = {
     "chat-completions": _GUARDRAIL_HEADERS,
     "messages": ("anthropic-version", BETA_HEADER, *_GUARDRAIL_HEADERS),
 }
-"""The headers that Bedrock reads on a path; they are judged, too."""
+"""Read by Bedrock on a path, so they are judged, too."""
 SIGNED_BY: Final = "x-amz-security-token"
 _JUDGED_HEADERS: Final[Sequence[str]] = (
     TIER_HEADER,
@@ -113,7 +113,7 @@ def question_of(
 
 
 def plan_call(route: Route, judged: Judged, policy: Policy, catalogue: Catalogue) -> Plan:
-    """The plan; raises `Refusal` for a body that can't be a call, or for an unknown model."""
+    """Raises `Refusal` for a body that can't be a call, or for an unknown model."""
     call, model = judged.call, route.model or judged.model
     if call is None:
         raise _invalid(judged.refused)
@@ -152,7 +152,7 @@ def _of_family(call: BedrockCall, models: Sequence[Model], catalogue: Catalogue)
 
 
 def _no_family(family: Family, models: Sequence[Model], catalogue: Catalogue) -> str:
-    """What to change for `AUTO` with the body of a family that the app has no model of."""
+    """The refusal of `AUTO` with the body of a family that the app has no model of."""
     has = ", ".join(f"{one.label} ({one.bedrock_model_id})" for one in models) or "no model"
     told = f"the body is for {family.value} models, and the app's model_ordering has none: {has}"
     others = [one.label for one in catalogue if family_of(one) is family and one.writes_text]
@@ -210,7 +210,7 @@ def free_model(plan: Plan, policy: Policy, catalogue: Catalogue) -> str:
 
 
 def model_to_call(plan: Plan, model: Model) -> str:
-    """The model id to call: the caller's own spelling, if that model was granted."""
+    """The caller's own spelling of the model id, if that model was granted."""
     if plan.model == model.bedrock_model_id or plan.model in model.aliases:
         return plan.model
     asked, granted = (normalise_model_id(one) for one in (plan.model, model.bedrock_model_id))
@@ -232,7 +232,7 @@ def body_to_send(plan: Plan, model_id: str, max_output_tokens: int) -> bytes:
 
 
 def headers_to_send(route: Route, headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a call: only those that Bedrock reads on that path."""
+    """Only the headers that Bedrock reads on that path."""
     names = _READ_HEADERS.get(route.name, ())
     sent = {name: headers[name] for name in names if name in headers}
     is_whole = route.operation is not None and not route.operation.is_stream

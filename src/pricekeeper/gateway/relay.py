@@ -80,9 +80,9 @@ _ONCE: Final = frozenset(
     }
 )
 LARGE_CALLS_MAX: Final = 8
-"""How many of the largest bodies all clients together may hold at once."""
+"""Of the largest bodies, for all clients together."""
 BODIES_BYTES: Final = 64 << 20
-"""What all other bodies and heads may hold."""
+"""For all other bodies and heads."""
 _encode: Final = msgspec.json.Encoder().encode
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -94,7 +94,7 @@ class _Request(NamedTuple):
     receive: Receive
     state: CallState
     head_bytes: int
-    """The size of its head, held until it is answered."""
+    """Held until it is answered."""
 
     @property
     def address(self) -> str | None:
@@ -198,7 +198,7 @@ class Gateway:
             began_ns = perf_counter_ns()
             passage, sending = await self._begin(_Judging(policy, signed, request, body, share))
             self.meter.added.note((perf_counter_ns() - began_ns) // 1000)
-            del body  # an answer may take minutes, and a body have megabytes
+            del body  # an answer may take minutes
             response = await passage.send(sending)
             share.keep(BYTES, request.head_bytes)
             await passage.run(response, receive, send)
@@ -208,7 +208,7 @@ class Gateway:
         with self._deciding() as deadline:
             plan = await self._plan(call)
             if self._counting.is_wanted and len(call.body) <= COUNTED_BYTES_MAX:
-                with deadline.pause():  # it has its own bound, and may fail
+                with deadline.pause():
                     plan = await self._counting.count(plan, policy, call.request.headers)
             authorization = await authorize(self._services, policy, plan)
         grant = authorization.grant
@@ -235,7 +235,7 @@ class Gateway:
 
     @contextmanager
     def _deciding(self) -> Iterator[Deadline]:
-        """The time in which a call is decided; then it is answered as unavailable."""
+        """Within this time a call is decided; then it is answered as unavailable."""
         try:
             with self._deadlines.begin() as deadline:
                 yield deadline
@@ -259,7 +259,7 @@ class Gateway:
         return plan_call(request.route, judged, policy, catalogue)
 
     async def _read(self, request: _Request, share: CallShare) -> Bytes | None:
-        """The whole body; ``None`` if the caller left before its end."""
+        """``None`` if the caller left before the end of the body."""
         most, exchange = self._body_bytes_max, request.state.exchange
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > most:
@@ -386,7 +386,7 @@ class Gateway:
 
 
 def _headers_of(scope: Any) -> dict[str, str]:
-    """The headers; raises `Refusal` for duplicates of which readers take only one."""
+    """Raises `Refusal` for duplicates of headers of which readers take only one."""
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     if len(found) < len(scope["headers"]):
         names = Counter(name.decode("latin-1") for name, _ in scope["headers"])

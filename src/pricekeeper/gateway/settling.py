@@ -1,7 +1,7 @@
 """Settles calls: captures them, gives them back, or leaves them charged at their hold.
 
-An answer does not wait until its capture is written. Its cost is known before, and until then the
-call is held at its maximum; a process that is killed in between leaves it charged and marked. A
+An answer waits only until its cost is known, not until its capture is written. Until then the call
+is held at its maximum; a process that is killed in between leaves it charged and marked. A
 settlement that the store refuses is repeated in the background a few times; then the call stays
 held, and is unsettled when it expires.
 
@@ -41,7 +41,7 @@ ATTEMPTS_MAX: Final = 5
 PAUSE_MS: Final = 200
 """Before the first repetition; it doubles with each."""
 SECS_MAX: Final = 5
-"""How long an answer waits for its settlement: a caller that times out would pay again."""
+"""For the settlement before an answer: a caller that times out would pay again."""
 _PASSING: Final = (StoreError, OverloadedError, DeadlineExceededError, TimeoutError)
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -65,7 +65,7 @@ class Settlements:
     async def capture(
         self, policy: Policy, authorization: Authorization, usage: Usage | None, model_id: str
     ) -> int | None:
-        """Count the usage; returns the cost, if it is known at once. No usage leaves the call."""
+        """Returns the cost, if it is known at once. Without usage the call stays charged."""
         if usage is None:
             self.leave()
             return None
@@ -114,7 +114,7 @@ class Settlements:
             record,
             request_id=derived_request_id(grant.authorized_at_ms, self._salt + authorization.id),
             model_label=grant.terms.label,
-            timestamp_ms=grant.authorized_at_ms,  # as a capture counts
+            timestamp_ms=grant.authorized_at_ms,
             tags=grant.tags,
         )
         recorded = await self._services.authorizations.recording.record(policy, record)
@@ -133,7 +133,7 @@ class Settlements:
         self._meter.unsettled += 1
 
     async def close(self) -> None:
-        await self._services.authorizations.close()  # writes captures, or puts them off
+        await self._services.authorizations.close()
         while self._under_way:
             await asyncio.wait(self._under_way)
 

@@ -23,12 +23,12 @@ from pricekeeper.telemetry.families import Kind
 from pricekeeper.tenants import Policy
 
 PLANNED_AT_ONCE: Final = 8
-"""Calls planned in one turn of the event loop; each takes a millisecond at most."""
+"""Per turn of the event loop; each takes a millisecond at most."""
 WAIT_SECS: Final = 2
 REFUSALS_A_SEC: Final = 200
-"""Refusals of an organisation above this rate wait; each costs about 0.3 ms."""
+"""An organisation's refusals above this rate wait; each costs about 0.3 ms."""
 PACED_SECS_MAX: Final = 20
-"""A refusal that would wait longer is sent at once; 4,096 connections wait no longer."""
+"""A refusal with a longer wait is sent at once; 4,096 connections wait no longer."""
 WAITING_PART: Final = 8
 """The calls that may be under way, divided by this, may wait for a place."""
 ORGS_MAX: Final = 1_000
@@ -61,7 +61,7 @@ _Line = tuple[str, str, str]
 
 @dataclass(slots=True)
 class ShareMeter:
-    """Counts by organisation (name and id) and resource."""
+    """By organisation (name and id) and resource."""
 
     used: Counter[_Line] = counted(_USED, factory=Counter)
     waits: Counter[_Line] = counted(_WAITS, factory=Counter)
@@ -94,8 +94,8 @@ class Sharing:
     async def pace_refusal(self, policy: Policy, exchange: Exchange | None) -> None:
         """Wait until the next refusal of the organisation is due.
 
-        Otherwise a client that repeats refused calls at once could keep the worker busy. While a
-        refusal waits, the server may close its connection to make room for a new one.
+        Otherwise a client that repeats refused calls could keep the worker busy. Meanwhile the
+        server may close its connection to make room for a new one.
         """
         now = asyncio.get_running_loop().time()
         due = max(now, self._refusal_due.get(policy.org_id) or now)
@@ -124,7 +124,7 @@ class CallShare:
         self._org = sharing.meter.name_of(policy)
         self._held: dict[str, int] = {}
         self.has_waited = False
-        """Whether the call waited after its client was identified."""
+        """After its client was identified."""
 
     @contextmanager
     def using(self, of: str, *, waits: bool = False) -> Iterator[None]:

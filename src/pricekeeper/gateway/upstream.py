@@ -27,7 +27,7 @@ HASHED_AT_ONCE_BYTES: Final = 1 << 16
 """A longer body is hashed in a thread, which releases Python's lock."""
 CONNECT_SECS_MAX: Final = 10
 SILENCE_SECS_MAX: Final = 900
-"""How long Bedrock may be silent: the longest that a model thinks before its first word."""
+"""The longest that a model thinks before its first word."""
 KEPT_SECS: Final = 55
 REPLY_BYTES_MAX: Final = 64 << 20
 _MODEL_IDS_MAX: Final = 1_024
@@ -52,8 +52,8 @@ _NOT_PASSED: Final = frozenset(
         b"upgrade",
     }
 )
-"""Headers of one connection, headers that our server sends itself, and redirects: a client would
-follow them past the gateway, with the app's key."""
+"""Headers of one connection or of our own server, and redirects: a client would follow them past
+the gateway, with the app's key."""
 
 
 class NoCredentialsError(Exception):
@@ -125,7 +125,7 @@ async def read_whole(response: HttpReply) -> bytes:
         left -= len(part)
         if left < 0:
             raise ReplyBrokenError(f"the answer has more than {REPLY_BYTES_MAX} bytes")
-        if response.is_whole and not parts:  # as nearly always
+        if response.is_whole and not parts:
             return part
         parts.append(part)
     return b"".join(parts)

@@ -1,11 +1,7 @@
-"""How a call is answered: with its answer or a problem, at once or in a task.
+"""Answers a call with its result or a problem, at once or in a task.
 
-Most calls of an app need no task: their token, policy and prices are in memory, and they wait only
-for a shared commit. A task would cost more than the rest of such a call, so the code that commits
-it also answers it (`Route.begin`, `RequestAtOnce`). If a handler must wait for more, it runs in
-a task of its own after gate, body and policy (`begin_in_task`).
-
-An answer with the usual headers is formatted from a template, any other header by header.
+Most calls of an app wait only for a shared commit, and a task would cost more than the rest of such
+a call. So the code that commits it also answers it (`RequestAtOnce`). Other handlers run in a task.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ from pricekeeper.http.problems import problem_of
 log = structlog.get_logger("pricekeeper.http")
 
 CALLER_LEFT: Final = 499
-"""The caller left before its answer; nginx's number, for the log and the metrics only."""
+"""nginx's number, for the log and the metrics only."""
 _PROBLEM: Final = b"application/problem+json"
 _NO_STORE: Final = (b"cache-control", b"no-store")
 _LOGGED_OTHERWISE: Final = (OverloadedError, StoreDamagedError, StoreReplacedError)
@@ -54,10 +50,7 @@ _LIMITED: Final = b"%b: %b\r\n" * _LIMIT_HEADERS + _USUAL
 
 
 class _Refusal:
-    """The 503 for overload, rendered except for the request's id.
-
-    An overloaded server sends thousands a second, and each takes time from accepted requests.
-    """
+    """The 503 for overload, rendered once: an overloaded server sends thousands a second."""
 
     def __init__(self) -> None:
         problem = problem_of(OverloadedError(), 0)
@@ -69,7 +62,6 @@ class _Refusal:
         self._lines = lines.replace(b"%", b"%%") + b"x-request-id: %b\r\ncontent-length: %d\r\n"
 
     def write(self, exchange: Exchange, call: Call) -> bool:
-        """Write it; returns whether it was written."""
         request_id = call.request_id.encode()
         body = self._body % request_id
         lines = render_lines(call.limit_headers) + self._lines % (request_id, len(body))
@@ -90,27 +82,26 @@ def problem_answer(call: Call, error: Exception) -> Answer:
         problem = problem_of(PriceKeeperError(), 0)
     known = call.principal is not None or call.authority is not None
     if problem.status == 404 and known and not call.coverage.is_all:  # noqa: PLR2004
-        # Another tenant's resource is refused before it is counted, so the answers must look the
-        # same.
+        # Refused before it is counted, so that the answers for another tenant's resource look the
+        # same as for an absent one.
         call.limit_headers = ()
     headers = (*problem.headers, _NO_STORE)
     return Answer(problem.status, problem.body(call.request_id), headers, _PROBLEM)
 
 
 def note_error(error: PriceKeeperError, status: int, metrics: Metrics, request_id: str) -> None:
-    """Count an error, and log it unless the caller caused it.
+    """Count an error, and log it unless the caller caused it or it was logged before.
 
-    Overload is only counted, since a traceback costs more than the refused request. An unusable
-    file was logged when it was found.
+    Overload is only counted: a traceback costs more than the refused request.
     """
     metrics.note_problem(error.code)
     if status >= 500 and not isinstance(error, _LOGGED_OTHERWISE):  # noqa: PLR2004
-        trace = None if isinstance(error, DeadlineExceededError) else error  # it is always the same
+        trace = None if isinstance(error, DeadlineExceededError) else error
         log.warning("problem", request_id=request_id, code=error.code, exc_info=trace)
 
 
 def write_at_once(exchange: Exchange, answer: Answer, body: bytes | None, call: Call) -> bool:
-    """Write an answer that is no stream; ``False`` if it must be sent to a slow reader."""
+    """Write an answer that is no stream; ``False`` if its reader is slow."""
     if (
         body is not None
         and not answer.headers
@@ -118,7 +109,7 @@ def write_at_once(exchange: Exchange, answer: Answer, body: bytes | None, call: 
         and answer.security is SECURITY
     ):
         limits, own = call.limit_headers, (call.request_id.encode(), len(body))
-        if len(limits) == _LIMIT_HEADERS:  # limit headers are whole numbers
+        if len(limits) == _LIMIT_HEADERS:
             lines = _LIMITED % (*limits[0], *limits[1], *limits[2], *own)
         else:
             lines = render_lines(limits) + _USUAL % own
@@ -127,13 +118,13 @@ def write_at_once(exchange: Exchange, answer: Answer, body: bytes | None, call: 
 
 
 async def send_answer(exchange: Exchange, answer: Answer, call: Call) -> None:
-    """Send an encoded answer, or the parts of a stream, as quickly as its reader reads."""
+    """Send an encoded answer or the parts of a stream."""
     if answer.stream is not None:
         await _stream(exchange, answer.stream, answer, call)
         return
     await exchange.drain()
     if not write_at_once(exchange, answer, answer.body, call):
-        raise RuntimeError("the answer could not be written")  # the connection is closed then
+        raise RuntimeError("the answer could not be written")
 
 
 def _headers(answer: Answer, body: bytes | None, call: Call) -> list[tuple[bytes, bytes]]:
@@ -153,7 +144,6 @@ def _headers(answer: Answer, body: bytes | None, call: Call) -> list[tuple[bytes
 
 
 async def _stream(exchange: Exchange, stream: Stream, answer: Answer, call: Call) -> None:
-    """Send the parts of a stream until it ends or its reader leaves."""
     send, headers = exchange.send, _headers(answer, None, call)
     exchange.watch(stream.leave)
     try:
@@ -166,7 +156,7 @@ async def _stream(exchange: Exchange, stream: Stream, answer: Answer, call: Call
 
 
 Note: TypeAlias = Callable[[Call, str, int, int], None]
-"""Notes an answered request: its call, route, status and microseconds."""
+"""Its call, route, status and microseconds."""
 
 
 async def answer_with(
@@ -182,7 +172,7 @@ async def answer_with(
     try:
         answer = await _answer_of(call, work)
         status = answer.status
-        if answer.stream is not None:  # the time that a listener stays is not our latency
+        if answer.stream is not None:
             elapsed_us = _us_since(started_ns)
         await send_answer(exchange, answer, call)
     except CallerLeftError:
@@ -205,7 +195,7 @@ def _us_since(started_ns: int) -> int:
 
 
 class RequestAtOnce:
-    """A request that was begun without a task. It is answered once, by the first that answers."""
+    """A request without a task. The first that answers it wins."""
 
     __slots__ = (
         "_call", "_deadlines", "_due", "_exchange", "_note", "_route", "_started_ns", "_tick",
@@ -231,7 +221,7 @@ class RequestAtOnce:
         try:
             body = encode_body(answer)
             if not write_at_once(self._exchange, answer, body, self._call):
-                self.finish(_later(answer))  # its reader is slow
+                self.finish(_later(answer))
                 return
         except Exception as error:  # noqa: BLE001 - it is answered and logged
             self.fail(error)
@@ -241,7 +231,6 @@ class RequestAtOnce:
         self._note_end(answer.status)
 
     def finish(self, work: Coroutine[Any, Any, Answer]) -> None:
-        """Answer with the result of ``work``, in a task, within what is left of its time."""
         if self.is_answered:
             work.close()
             return
@@ -271,7 +260,7 @@ class RequestAtOnce:
             self.fail(DeadlineExceededError(may_be_applied=self.may_be_applied))
 
     def withdraw(self) -> None:
-        """Undo the beginning: the request will be answered in a task."""
+        """Leave the request to a task."""
         self._deadlines.remove(self, self._due, self._tick)
 
     async def _within(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> Answer:

@@ -1,4 +1,4 @@
-"""The service as an ASGI application: its operations, and the lifespan that opens them."""
+"""The service as an ASGI application with its lifespan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pricekeeper.gateway.relay import Gateway
 
 CALLS_PERCENT: Final = 75
-"""Share of the connections that may be calls through the gateway."""
+"""Share of the connections for calls through the gateway."""
 
 
 def make_app(
@@ -50,8 +50,7 @@ def make_app(
 ) -> Shell:
     """An application that opens its services at the start and drains them at the end.
 
-    Another thread watches it through ``worker``, another process through ``heartbeat``. The
-    dashboard was built into ``page_folder``.
+    A thread watches it through ``worker``, another process through ``heartbeat``.
     """
     operations = ROUTES if settings.serves_api else GATEWAY_ROUTES
     document = msgspec.json.encode(openapi(operations))
@@ -99,7 +98,7 @@ def make_app(
 def app_from_environment(worker: OneWorker | None = None, *, public_allowed: bool = False) -> Shell:
     """The application of a worker process, configured by the environment.
 
-    ``public_allowed`` accepts the demo's secrets; ``serve --demo`` makes sure that this is safe.
+    ``public_allowed`` accepts the demo's secrets.
     """
     collect_garbage_less_often()
     settings = read_settings(os.environ)
@@ -129,7 +128,6 @@ async def _open_gateway(
     if location is None or not services.settings.serves_gateway:
         yield None
         return
-    # It takes a while to load, and most services have no gateway.
     from pricekeeper.gateway.relay import Gateway  # noqa: PLC0415
     from pricekeeper.gateway.upstream import open_upstream  # noqa: PLC0415
 
@@ -162,7 +160,7 @@ async def _open_gateway(
 
 @asynccontextmanager
 async def _open_readiness(services: Services) -> AsyncIterator[Readiness]:
-    """Probe the store for readiness; a probe ends before the store closes."""
+    """A probe ends before the store closes."""
     readiness = Readiness(services.store, services.clock)
     try:
         yield readiness
@@ -172,7 +170,6 @@ async def _open_readiness(services: Services) -> AsyncIterator[Readiness]:
 
 @asynccontextmanager
 async def _show_worker(worker: OneWorker | None, metrics: Metrics) -> AsyncIterator[None]:
-    """Show this worker to the thread that watches it."""
     if worker is None:
         yield
         return
@@ -187,7 +184,6 @@ async def _show_worker(worker: OneWorker | None, metrics: Metrics) -> AsyncItera
 async def _run_background(
     services: Services, api_limits: ApiLimits, heartbeat: Heartbeat | None
 ) -> AsyncIterator[Observer]:
-    """Run the supervised background jobs."""
     supervisor = Supervisor(services.clock)
     observer = Observer(services, Metrics(services.meter), supervisor, api_limits)
     await observer.read_lag()
@@ -217,7 +213,7 @@ async def _run_background(
         supervisor.start("prices", observer.refresh_prices_daily)
     supervisor.start("metrics", observer.carry_forever)
     if services.settings.metrics_token is not None or services.settings.metrics_address is not None:
-        supervisor.start("spend", observer.show_spend_forever)  # else it could not be seen
+        supervisor.start("spend", observer.show_spend_forever)
     if heartbeat is not None:
         supervisor.start("heartbeat", lambda: beat_forever(heartbeat, services.clock))
     try:

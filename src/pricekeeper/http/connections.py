@@ -1,7 +1,7 @@
-"""All connections of one server: how many there may be, and how many bytes they may hold.
+"""Bounds the connections of a server and the bytes they hold.
 
-A caller may open many connections and leave each half way. When there is no room, the connection
-that has waited longest for its peer is closed: honest requests arrive within moments.
+When there is no room, the connection that has waited longest for its peer is closed: honest
+requests arrive within moments.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import structlog
 from pricekeeper.settings import CONNECTIONS_DEFAULT
 
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Heads and bodies of all requests that are not answered yet."""
+"""Of all unanswered requests."""
 FILES_RESERVED: Final = 128
-"""Files that the process opens besides connections: the store, its log, the network."""
+"""For the store, its log and the network."""
 STATE: Final = "connections"
-"""Key in the server's state of its `Connections`."""
 LISTENERS: Final = "listeners"
-"""Key in the server's state of the event listeners, which are closed when the server stops."""
 
 _log = structlog.get_logger(__name__)
 
@@ -41,20 +39,18 @@ class Connections:
         self.held_bytes_max = held_bytes_max
         self._open: set[Connection] = set()
         self._waiting: dict[Connection, None] = {}
-        """Connections that wait for their peer, longest first. A dict keeps that order and finds
-        each in one step."""
+        """Longest wait first. A dict finds each in one step."""
         self._arriving: dict[Connection, None] = {}
-        """Those of them that hold part of a request, in the same order."""
+        """Those of them that hold part of a request."""
         self.held_bytes = 0
-        """Bytes held by all connections, which change it themselves."""
+        """Changed by the connections themselves."""
         self.has_logged_http2 = False
-        """Whether HTTP/2 callers were logged. It is logged once."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def enter(self, connection: Connection) -> bool:
-        """Count a new connection; ``False`` if there is no room and no connection can be closed."""
+        """``False`` if there is no room and no connection can be closed."""
         if len(self._open) >= self._connections_max and not self._replace_one():
             return False
         self._open.add(connection)
@@ -66,12 +62,10 @@ class Connections:
         self._arriving.pop(connection, None)
 
     def note_waiting(self, connection: Connection) -> None:
-        """Note that the connection waits for its peer."""
         if connection in self._open:
             self._waiting[connection] = None
 
     def stop_waiting(self, connection: Connection) -> None:
-        """Note that its request is complete, or that a new one begins."""
         self._waiting.pop(connection, None)
         self._arriving.pop(connection, None)
 
@@ -80,12 +74,12 @@ class Connections:
             self._arriving[connection] = None
 
     def limit_bytes(self, connection: Connection) -> None:
-        """Bring held bytes back below their bound, after ``connection`` added to them.
+        """Bring held bytes below their bound, after ``connection`` added to them.
 
-        Connections with an incomplete request go first, then ``connection`` itself. Accepted
-        requests are answered.
+        Connections with an incomplete request go first, then ``connection``. Accepted requests
+        stay.
         """
-        while self.held_bytes > self.held_bytes_max:  # each round removes one
+        while self.held_bytes > self.held_bytes_max:
             longest = next(iter(self._arriving), connection)
             self._remove(longest)
             if longest is connection:
@@ -99,7 +93,7 @@ class Connections:
         return True
 
     def _remove(self, connection: Connection) -> None:
-        # Now, not when it has closed: many more may come before the loop gets there.
+        # Now, not when it has closed: many more may come before.
         self.leave(connection)
         connection.make_room()
 
@@ -113,7 +107,7 @@ def connections_of(state: dict[str, Any]) -> Connections:
 
 
 def affordable_connections(wanted: int) -> int:
-    """As many connections as wanted, or as the limit on open files leaves room for."""
+    """As many connections as wanted, or as the limit on open files allows."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY or wanted + FILES_RESERVED <= files:
         return wanted

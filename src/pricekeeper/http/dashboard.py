@@ -1,12 +1,10 @@
-"""The dashboard: ``GET /`` and the files that it loads, read once at the start.
+"""The dashboard: ``GET /`` and its files, read once at the start.
 
-The page keeps its location behind the ``#`` of its address, which browsers do not send, so it can't
-collide with a path of the API. Its policy lets it load from and ask this service only.
+The page's location is behind the ``#``, so it can't collide with a path of the API. Its policy lets
+it load from this service only.
 
-The build puts ``index.html`` and ``assets/`` into the folder ``page`` beside this module. Files may
-have compressed forms beside them (``.gz``, ``.br``); missing ``.gz`` forms are made here.
-
-Bounds: `FILES_MAX` files with `BYTES_MAX` bytes in all.
+The build fills the folder ``page`` beside this module, perhaps with compressed forms (``.gz``,
+``.br``); missing ``.gz`` forms are made here. Bounds: `FILES_MAX` files with `BYTES_MAX` bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from pricekeeper.http.operation import SECURITY, Answer, Call
 from pricekeeper.usecases.provisioning import matches
 
 PAGE: Final = "page"
-"""Key in the server's state of its `DashboardPage`."""
 POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     b"img-src 'self' data:; font-src 'self'; manifest-src 'self'; base-uri 'none'; "
@@ -50,7 +47,7 @@ _NOT_BUILT: Final = b"""\
 
 
 async def get_page(call: Call) -> Answer:
-    """The dashboard, for people."""
+    """The dashboard."""
     page: DashboardPage = call.request.state[PAGE]
     if page.index is None:
         headers = ((b"cache-control", b"no-store"),)
@@ -59,7 +56,7 @@ async def get_page(call: Call) -> Answer:
 
 
 async def get_asset(call: Call) -> Answer:
-    """A file that the dashboard loads."""
+    """A file of the dashboard."""
     page: DashboardPage = call.request.state[PAGE]
     found = page.assets.get(call.path["file"])
     if found is None:
@@ -68,7 +65,7 @@ async def get_asset(call: Call) -> Answer:
 
 
 def _file(call: Call, file: PageFile) -> Answer:
-    """The file in the best coding that the caller accepts, or 304 if the caller has it."""
+    """In the best coding that the caller accepts; 304 if the caller has it."""
     coding, data = file.choose(call.request.header(b"accept-encoding"))
     etag = file.etag(coding)
     headers = [
@@ -101,12 +98,11 @@ MEDIA_TYPES: Final = {
     ".webmanifest": b"application/manifest+json",
     ".woff2": b"font/woff2",
 }
-"""Media types by suffix. Files with other suffixes, such as source maps, are not served."""
+"""Files with other suffixes, such as source maps, are not served."""
 _CODED: Final = {".br": "br", ".gz": "gzip"}
 _COMPRESSED_ALREADY: Final = frozenset({".ico", ".png", ".woff2"})
 _PREFERENCE: Final = ("br", "gzip")
 _HASHED: Final = re.compile(r".+[.-][A-Za-z0-9_-]{8,}\.[a-z0-9]+")
-"""A name that changes with the content, such as ``index-B7x2kQ9a.js``."""
 
 _log = structlog.get_logger(__name__)
 
@@ -119,12 +115,12 @@ class PageFile:
     media_type: bytes
     data: bytes
     coded: Mapping[str, bytes] = field(default_factory=dict)
-    """The data by content coding: ``gzip``, ``br``."""
+    """By content coding: ``gzip``, ``br``."""
     digest: str = ""
 
     @property
     def is_hashed(self) -> bool:
-        """Whether its name changes with its content, so that it may be cached for good."""
+        """Its name changes with its content, so it may be cached for good."""
         return _HASHED.fullmatch(self.name) is not None
 
     def choose(self, accepted: str | None) -> tuple[str | None, bytes]:
@@ -153,7 +149,7 @@ def is_built(folder: Path = FOLDER) -> bool:
 
 
 def load_page(folder: Path = FOLDER) -> DashboardPage:
-    """Read the built files. If they exceed the bounds, none is served, and the log says so."""
+    """Read the built files. If they exceed the bounds, none is served, and that is logged."""
     if not is_built(folder):
         return DashboardPage()
     paths = [folder / INDEX, *sorted(_files_in(folder / ASSETS))]
@@ -187,7 +183,7 @@ def _read(path: Path) -> PageFile:
 
 
 def _codings(accepted: str | None) -> dict[str, bool]:
-    """The content codings that a caller accepts (``True``) or refuses with ``q=0`` (``False``)."""
+    """The codings that a caller accepts (``True``) or refuses with ``q=0`` (``False``)."""
     found: dict[str, bool] = {}
     for part in (accepted or "").lower().split(","):
         coding, *parameters = (piece.strip() for piece in part.split(";"))

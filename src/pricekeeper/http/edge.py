@@ -1,10 +1,7 @@
 """Parses bodies: strict JSON and forms, with every mistake listed.
 
-Duplicate keys, lone surrogates, NaN, a byte order mark and trailing characters are refused, because
-two readers of such a body may disagree. A body is converted to its wire type in one step; if that
-fails, it is walked field by field to list every mistake.
-
-Callers choose the input, so the cost of each function is linear in it.
+Duplicate keys, lone surrogates, NaN, a byte order mark and trailing characters are refused: two
+readers may disagree about them. Callers choose the input, so each function takes linear time.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ BATCH_BYTES_MAX: Final = 1024 * 1024
 SETTINGS_BYTES_MAX: Final = 256 * 1024
 """Enough for rate limits of every model label."""
 VALUES_MAX: Final = 20_000
-"""Values in a body. Each costs the event loop up to 1 µs. 100 full records have a sixth of them."""
+"""Each costs the event loop up to 1 µs. 100 full records have a sixth of them."""
 COLLECTED_LENGTH_MAX: Final = 64 * 1024
 _UNSURE: Final = object()
 _Wire = TypeVar("_Wire")
@@ -49,7 +46,7 @@ class BodyTooLargeError(PriceKeeperError):
 
 
 def refuse_repeated(request: Incoming) -> None:
-    """Refuse a request that repeats a header for credentials, type or host: they may differ."""
+    """Refuse repeated headers for credentials, type or host: they may differ."""
     if twice := request.repeated() & _ONCE:
         names = ", ".join(sorted(name.decode() for name in twice))
         raise RequestRefusedError(f"sent more than once: {names}")
@@ -73,7 +70,7 @@ async def read_body(request: Incoming, bytes_max: int = BODY_BYTES_MAX) -> bytes
 
 async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
     body = bytearray()  # grows in place; joining parts would copy them each time
-    while True:  # ends with the body, or with the bound on it
+    while True:
         message: Any = await request.exchange.receive()
         if message["type"] == "http.disconnect":
             raise CallerLeftError
@@ -89,14 +86,14 @@ async def _receive_body(request: Incoming, bytes_max: int) -> bytes:
 
 
 async def read_json(request: Incoming, wire: type[_Wire]) -> _Wire:
-    """Receive the body, and convert it to the wire type."""
+    """Receive the body as its wire type."""
     if _media_type(request) not in (JSON, None):
         raise RequestRefusedError(f"send the body as Content-Type: {JSON}")
     return parse_json(await read_body(request), wire)
 
 
 def take_json(request: Incoming, wire: type[_Wire]) -> _Wire | None:
-    """Parse the body if all of it has come and it is valid; else leave it to `read_json`."""
+    """Parse a body that is complete and valid; leave others to `read_json`."""
     body = request.exchange.peek_body()
     if body is None or len(body) > BODY_BYTES_MAX or _media_type(request) not in (JSON, None):
         return None
@@ -118,10 +115,7 @@ async def read_members(request: Incoming, wire: type[msgspec.Struct]) -> list[An
 
 
 async def read_settings(request: Incoming, _: type[msgspec.Struct]) -> dict[str, Any]:
-    """Receive settings as a plain object.
-
-    `tenants.parsing` converts and checks it, so that one answer lists every mistake.
-    """
+    """Receive settings as an object; `tenants.parsing` then lists every mistake in one answer."""
     plain = strict_json(await read_body(request, SETTINGS_BYTES_MAX))
     if not isinstance(plain, dict):
         mistake = FieldError("", "expected an object")
@@ -130,14 +124,14 @@ async def read_settings(request: Incoming, _: type[msgspec.Struct]) -> dict[str,
 
 
 async def read_patch(request: Incoming, wire: type[msgspec.Struct]) -> dict[str, Any]:
-    """Receive a merge patch of settings (RFC 7396); its type may also be plain JSON."""
+    """Receive a merge patch of settings (RFC 7396), also as plain JSON."""
     if _media_type(request) not in (MERGE_PATCH, JSON, None):
         raise RequestRefusedError(f"send the patch as Content-Type: {MERGE_PATCH} or {JSON}")
     return await read_settings(request, wire)
 
 
 async def read_parameters(request: Incoming, wire: type[_Wire]) -> _Wire:
-    """Receive parameters as a form (RFC 6749) or as JSON, and convert them."""
+    """Receive parameters as a form (RFC 6749) or as JSON."""
     body, kind = await read_body(request), _media_type(request)
     if kind not in (FORM, JSON):
         raise RequestRefusedError(f"send the parameters as {FORM} or {JSON}")
@@ -166,7 +160,6 @@ def strict_json(body: bytes) -> Any:
 
 
 def _read_quickly(body: bytes, commas: int) -> Any:
-    """The result of `_read_strictly`, or `_UNSURE`."""
     try:
         plain = _decode_quickly(body)
         return plain if _commas_of(plain) == commas else _UNSURE
@@ -188,7 +181,7 @@ def _read_strictly(body: bytes) -> Any:
         raise RequestRefusedError("the body is nested too deeply") from None
     except _NotAcceptableError as error:
         raise RequestRefusedError(f"the body is not acceptable JSON: {error}") from None
-    except ValueError:  # Python converts only so many digits
+    except ValueError:
         raise RequestRefusedError("the body has a number with too many digits") from None
     return plain
 
@@ -212,7 +205,7 @@ def parse_form(body: bytes) -> dict[str, str]:
 
 
 def _decode(text: str) -> Any:
-    """Decode the text, without garbage collection while it is long.
+    """Decode without garbage collection while the text is long.
 
     Decoded JSON has no cycles, and scanning 100,000 new lists takes eight times as long as making
     them.
@@ -227,10 +220,9 @@ def _decode(text: str) -> Any:
 
 
 def _commas_of(plain: Any) -> int:
-    """The number of commas in the JSON of a value, without those in texts.
+    """The number of commas in the JSON of a value, outside of texts.
 
-    A repeated name has a comma that is not counted here, so an equal count proves that no name is
-    repeated.
+    A repeated name adds a comma that is not counted here, so an equal count proves there is none.
     """
     members = plain.values() if type(plain) is dict else plain if type(plain) is list else ()
     commas = len(members) - 1 if members else 0
@@ -263,6 +255,5 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _decode_quickly: Final = msgspec.json.Decoder().decode
-"""Accepts only JSON that `_STRICT` accepts, except repeated names, with the same result for ASCII
-without escapes."""
+"""Accepts what `_STRICT` accepts, and repeated names; same result for ASCII without escapes."""
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

@@ -1,4 +1,4 @@
-"""Encoded answers, remembered while the same value is answered again."""
+"""Encoded answers, cached while the same value is answered again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pricekeeper.concurrency import BoundedCache
 from pricekeeper.tenants import Client
 
 ENCODED_MAX: Final = 10_000
-"""Clients whose last answer is remembered."""
+"""Clients with a cached answer."""
 _encode: Final = msgspec.json.Encoder().encode
 _Value = TypeVar("_Value")
 
@@ -37,7 +37,6 @@ class EncodedAnswers:
         self._entries: BoundedCache[Client, tuple[object, Encoded]] = BoundedCache(entries_max)
 
     def encode(self, client: Client, value: _Value, body_of: Callable[[_Value], Any]) -> Encoded:
-        """Encode the value, unless it is the one that was encoded last for this client."""
         known = self._entries.get(client)
         if known is not None and known[0] is value:
             return known[1]

@@ -1,10 +1,8 @@
 """The stream of events, as server-sent events.
 
-Each event has a name, one line of JSON, and an id from which a disconnected client resumes
-(``Last-Event-ID``). After ten seconds without events comes a comment with the present id, so that
-no proxy takes the connection for dead. With each such heartbeat the credentials are checked again
-in the store: a token or key that has ended ends the stream. A client that does not read is
-disconnected.
+A disconnected client resumes from an event's id (``Last-Event-ID``). After ten silent seconds a
+comment keeps proxies from closing the connection, and the store checks the credentials again: an
+ended token or key ends the stream. A client that does not read is disconnected.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from pricekeeper.wire.activity import ResetEvent
 from pricekeeper.wire.values import Response
 
 RETRY_MS: Final = 2_000
-"""How long a disconnected client waits before it reconnects."""
+"""The wait of a client before it reconnects."""
 _MEDIA_TYPE: Final = "text/event-stream"
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
@@ -64,7 +62,6 @@ class EventStream:
         self._opened = opened
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The encoded events."""
         clock = self._call.services.clock
         checked_at_ms = clock.monotonic_ms()
         yield b"retry: %d\nid: %s\n\n" % (RETRY_MS, self._listener.position.text.encode())
@@ -79,15 +76,13 @@ class EventStream:
                 yield part
 
     def leave(self) -> None:
-        """End the stream: its reader has left."""
         self._listener.close("left")
 
     async def close(self) -> None:
-        """Release its listener."""
         await self._opened.aclose()
 
     async def _is_still_admitted(self) -> bool:
-        """Whether the credentials are still valid; not if that can't be read."""
+        """False also if that can't be read."""
         try:
             await check_again(self._call)
         except PriceKeeperError:
@@ -105,7 +100,7 @@ class EventStream:
 
 
 def _event(name: str, response: Response, position: FeedPosition) -> bytes:
-    """One event. JSON contains no line breaks, so its data is one line."""
+    """JSON contains no line breaks, so its data is one line."""
     return b"event: %s\nid: %s\ndata: %s\n\n" % (
         name.encode(),
         position.text.encode(),
@@ -114,7 +109,7 @@ def _event(name: str, response: Response, position: FeedPosition) -> bytes:
 
 
 def _position(call: Call) -> FeedPosition | None:
-    """The position to resume from, in the header or in the query."""
+    """From the header or the query."""
     asked = call.query.get(_LAST_ID)
     given = call.request.header(b"last-event-id") or asked
     if given is None:

@@ -1,11 +1,8 @@
 """One request and its answer, written whole or in parts.
 
 uvicorn writes head and body separately, and checks each header with two regular expressions. Here a
-complete answer goes out in one write, and counting line ends finds an injected header. The
-gateway's streams go out in chunks.
-
-ASGI's messages are awaited one by one. `take_body` and `write_whole` do the same without waiting if
-the body is complete and the reader is quick.
+complete answer is one write, and counting line ends finds an injected header. If the body is
+complete and the reader is quick, `take_body` and `write_whole` avoid ASGI's awaits.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from pricekeeper.http.connections import Connections
 from pricekeeper.http.known_head import KnownHead
 
 BEGIN: Final = "begin"
-"""Key in the server's state of the function that begins a request: `serving.Shell.begin`."""
+"""Key in the server's state of `serving.Shell.begin`."""
 _CLOSE: Final = (b"connection", b"close")
 _CLOSING: Final = b"connection: close\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -39,7 +36,7 @@ def render_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 
 def apply_forwarded(scope: Any, proxies: _TrustedHosts) -> None:
-    """Take client and scheme from the X-Forwarded headers, if a trusted proxy sent them."""
+    """Take client and scheme from the X-Forwarded headers of a trusted proxy."""
     client = scope["client"]
     if (client[0] if client else None) not in proxies:
         return
@@ -61,9 +58,9 @@ class Exchange(RequestResponseCycle):
     """uvicorn's cycle of a request, without the parts that most requests don't need."""
 
     held_bytes = 0
-    """Bytes of its head and body that count as held until it is answered."""
+    """Bytes of its head and body, held until it is answered."""
     known: KnownHead | None = None
-    """Its head, if the same head came before with another length of the body."""
+    """Set if the same head came before with another length of the body."""
     disconnected = False
     more_body = True
     response_started = False
@@ -103,7 +100,7 @@ class Exchange(RequestResponseCycle):
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
-        """Wakes a handler that waits for the body; made only when a handler waits."""
+        """Made only when a handler waits."""
         event = self._arrival
         if event is None:
             event = self._arrival = asyncio.Event()
@@ -112,13 +109,13 @@ class Exchange(RequestResponseCycle):
         return event
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the work in a task. A server that stops waits for it, even if the caller has left."""
+        """Run the work in a task. A stopping server waits for it, even if the caller has left."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._note_done)
 
     def _note_done(self, task: asyncio.Task[None]) -> None:
-        """Log a failed task, and close the connection if its request was not answered."""
+        """Log a failed task; close the connection if its request was not answered."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self.response_complete:
@@ -127,12 +124,10 @@ class Exchange(RequestResponseCycle):
             self.logger.error("a request was left without its answer or its log line: %r", error)
 
     def wake(self) -> None:
-        """Wake a handler that waits for more of the request."""
         if self._arrival is not None:
             self._arrival.set()
 
     def give_up(self) -> None:
-        """Tell the handler that the caller has left."""
         if not self.response_complete:
             self.disconnected = True
             if self._on_left is not None:
@@ -140,41 +135,38 @@ class Exchange(RequestResponseCycle):
         self.wake()
 
     def peek_body(self) -> bytes | None:
-        """The complete body, without taking it; ``None`` if it has not come."""
+        """``None`` if the body is incomplete."""
         if self.more_body or self.disconnected or self.waiting_for_100_continue:
             return None
         return bytes(self.body)
 
     def watch(self, on_left: Callable[[], None]) -> None:
-        """Call ``on_left`` when the caller leaves before its answer ends, or if it has left."""
+        """Call ``on_left`` if the caller leaves before its answer ends, or has left."""
         self._on_left = on_left
         self.flow.resume_reading()  # a paused connection does not notice its end
         if self.disconnected:
             on_left()
 
     def take_body(self) -> bytes | None:
-        """Take the complete body; ``None`` if the handler must receive it."""
+        """``None`` if the handler must receive the body."""
         body = self.peek_body()
         if body is not None:
             self.body = bytearray()
         return body
 
     def hold(self, count: int) -> None:
-        """Count more bytes of the request as held."""
         self.held_bytes += count
         self._connections.held_bytes += count
 
     def let_go(self) -> None:
-        """Stop counting its bytes: it is answered, or its handler counts them."""
         self._connections.held_bytes -= self.held_bytes
         self.held_bytes = 0
 
     def write_whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Write an answer; ``False`` if its reader is slow, so that `send` must wait for it."""
+        """``False`` if its reader is slow, so that `send` must wait for it."""
         return self.write_lines(status, self._lines_of(headers), body)
 
     def write_lines(self, status: int, lines: bytes, body: bytes) -> bool:
-        """As `write_whole`, with rendered headers."""
         if self.flow.write_paused or self.response_started:
             return False
         if not self.disconnected:
@@ -183,12 +175,10 @@ class Exchange(RequestResponseCycle):
         return True
 
     async def drain(self) -> None:
-        """Wait for a slow reader."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
 
     async def send(self, message: Any) -> None:
-        """Write the start of an answer, or its body."""
         await self.drain()
         if self.disconnected:
             return
@@ -210,7 +200,7 @@ class Exchange(RequestResponseCycle):
             raise RuntimeError(f"{message['type']} does not come here")
 
     def _lines_of(self, wanted: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """Render headers without ``connection: close``, which `_begin` adds."""
+        """Without ``connection: close``, which `_begin` adds."""
         headers = [*wanted]
         if _CLOSE in headers:
             headers.remove(_CLOSE)
@@ -218,7 +208,7 @@ class Exchange(RequestResponseCycle):
         return render_lines(headers)
 
     def _begin(self, status: int, lines: bytes) -> None:
-        """Make the head; it is written with the first part of the body."""
+        """It is written with the first part of the body."""
         default, close = self.default_headers, b"" if self.keep_alive else _CLOSING
         before = render_lines(default) if default else b""
         self._head = b"%b%b%b%b\r\n" % (STATUS_LINE[status], before, lines, close)
@@ -242,10 +232,9 @@ class Exchange(RequestResponseCycle):
         return self.flow.write_paused
 
     def write_part(self, part: bytes) -> None:
-        """Write a part of an answer of unknown length."""
         if not self._in_parts:
             self._in_parts = True
-            # HTTP/1.0 has no chunks: there the end of the connection ends the answer.
+            # HTTP/1.0 has no chunks: the end of the connection ends the answer.
             self._in_chunks = self.scope["http_version"] != "1.0"
             if self._in_chunks:
                 self._head = self._head[:-2] + b"transfer-encoding: chunked\r\n\r\n"

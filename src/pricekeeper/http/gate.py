@@ -43,7 +43,7 @@ _BEARER: Final = "bearer"
 
 
 async def admit(call: Call, operation: Route) -> None:
-    """Let the call in, or raise. Its headers say what is left of its rate limit."""
+    """Admit the call, or raise. Its headers state the rest of its rate limit."""
     call.operation, access = operation, operation.access
     if access is Access.PUBLIC:
         _check_path(call)
@@ -90,7 +90,7 @@ def admit_at_once(call: Call, operation: Route, token_digest: bytes) -> bool:
 
 
 async def check_again(call: Call) -> None:
-    """Check the credentials of an admitted call again, in the store; raises if they have ended."""
+    """Check the credentials of an admitted call in the store; raises if they have ended."""
     if call.principal is not None:
         await call.services.identity.validate(bearer_of(call) or "", fresh=True)
         return
@@ -100,16 +100,16 @@ async def check_again(call: Call) -> None:
 
 
 def _comes_with_key(call: Call, operation: Route) -> bool:
-    """Whether an administrator looks at a client's data. A caller with a token is that client."""
+    """Whether an administrator asks. A caller with a token is the client itself."""
     if operation.role is None or call.request.header(b"x-api-key") is None:
         return False
     return bearer_of(call) is None
 
 
 async def limit_client(call: Call, client_id: str, *, variant: bool = False) -> None:
-    """Charge a request to the client that has proved to send it, as its operation declares."""
+    """Charge a request to its authenticated client."""
     operation = call.operation
-    if operation is not None:  # `admit` has set it
+    if operation is not None:
         kind = operation.variant_limit if variant else operation.limit
         await _charge_limit(call, kind, f"client/{client_id}")
 
@@ -129,10 +129,9 @@ async def count_failure(call: Call, *, of_keys: bool = False) -> None:
 
 
 def is_guess(error: PriceKeeperError) -> bool:
-    """Whether credentials were refused that their caller may have made up.
+    """Whether the refused credentials may be made up.
 
-    A genuine token that is no longer valid is not a guess. A request without credentials is not a
-    guess either.
+    A genuine token that has ended is no guess, nor is a request without credentials.
     """
     if isinstance(error, InvalidTokenError):
         return not error.genuine
@@ -142,18 +141,18 @@ def is_guess(error: PriceKeeperError) -> bool:
 
 
 def is_barred(call: Call) -> bool:
-    """Whether the caller's address has failed too often: what comes from there is doubted."""
+    """Whether the caller's address has failed too often."""
     now_ms = call.services.clock.now_ms()
     return call.api_limits.bar_of(call.request.client_host, now_ms) is not None
 
 
 def bearer_of(call: Call) -> str | None:
-    """The access token in the Authorization header, if there is one."""
+    """The access token in the Authorization header, if any."""
     return bearer_in(call.request.headers)
 
 
 def bearer_in(headers: Mapping[bytes, bytes]) -> str | None:
-    """The same, of a request with these headers."""
+    """As `bearer_of`, from headers."""
     header = headers.get(b"authorization")
     if header is None:
         return None
@@ -162,12 +161,10 @@ def bearer_in(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 async def _authenticate_key(call: Call, *, fresh: bool = False) -> tuple[Authority, str, str]:
-    """What the key allows, who acts with it, and whom its requests are charged to.
+    """The key's authority, its actor, and whom its requests are charged to.
 
-    ``fresh`` asks the store in any case.
-
-    Once an address has tried too many keys, none from there is compared, not even a right one:
-    the answer would tell that it is right.
+    ``fresh`` always asks the store. Once an address has tried too many keys, none of its keys is
+    compared: even a correct one would be revealed by the answer.
     """
     given = call.request.header(b"x-api-key")
     if given is None:
@@ -184,7 +181,7 @@ async def _authenticate_key(call: Call, *, fresh: bool = False) -> tuple[Authori
         shown = await call.services.admin_keys.find(given, fresh=fresh)
         if shown is not None and shown.is_valid:
             return shown.key.authority, shown.key.actor, f"admin-key/{shown.key.key_id}"
-        if shown is not None:  # it is no guess: it was right once
+        if shown is not None:
             raise KeyDeniedError("X-API-Key has expired, or was rotated away")
     elif (org_id := await org_keys.find_org(given, _org_in_path(call))) is not None:
         return of_org(org_id), f"org-key/{org_id}/{org_keys.fingerprint(given)}", f"key/{org_id}"
@@ -193,7 +190,7 @@ async def _authenticate_key(call: Call, *, fresh: bool = False) -> tuple[Authori
 
 
 def _org_in_path(call: Call) -> OrgId | None:
-    """The organisation in the path, if that is an id; `_check_path` refuses what is none."""
+    """The organisation in the path, if that is an id."""
     try:
         return parse_org_id(call.path["org_id"]) if "org_id" in call.path else None
     except InvalidValueError:
@@ -201,13 +198,13 @@ def _org_in_path(call: Call) -> OrgId | None:
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compare two keys in a time that depends on neither of them, nor on their lengths."""
+    """Compare two keys in constant time."""
     digests = [hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (given, wanted)]
     return hmac.compare_digest(*digests)
 
 
 def _recall_client(call: Call) -> Principal | None:
-    """The client whose token was good a moment ago, as nearly always."""
+    """The client of a recently validated token."""
     token = bearer_of(call)
     return call.services.identity.recall(token) if token else None
 
@@ -234,7 +231,6 @@ async def find_principal(call: Call, token: str) -> Principal:
 
 
 async def _count_silently(call: Call) -> None:
-    """Charge a failure without changing the answer."""
     now_ms = call.services.clock.now_ms()
     try:
         await call.api_limits.note_failure(call.request.client_host, now_ms)
@@ -243,7 +239,7 @@ async def _count_silently(call: Call) -> None:
 
 
 def _names_caller(path: Mapping[str, str], principal: Principal) -> bool:
-    """Whether the ids in the path are the caller's own: those need no check."""
+    """Such ids need no check."""
     return path.get("org_id") == principal.org_id and path.get("app_id") == principal.app_id
 
 
@@ -257,7 +253,7 @@ def _check_path(call: Call) -> None:
 
 
 def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
-    """Refuse a path that names neither the caller nor an app of the calling organisation."""
+    """Refuse a path outside of the caller and the apps of the calling organisation."""
     if access is Access.ANY_CLIENT:
         return
     if call.org_id != principal.org_id:
@@ -270,7 +266,7 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
 
 
 def _check_key(call: Call, authority: Authority, operation: Route) -> None:
-    """Refuse an organisation that the key does not cover: it is absent. Then look at the role."""
+    """An organisation that the key does not cover is absent."""
     if "org_id" in call.path and call.org_id not in authority.coverage:
         raise NotFoundError("org")
     if operation.access is Access.DEPLOYMENT and authority.kind is KeyKind.ORG_KEY:
@@ -287,7 +283,7 @@ async def _charge_limit(call: Call, kind: str | None, caller: str) -> None:
 
 
 def _charge_at_once(call: Call, kind: str | None, caller: str) -> bool:
-    """Charge what is in memory or was fetched ahead, as nearly always; returns whether it did."""
+    """Charge from memory or prefetched tokens; returns whether it did."""
     headers = call.api_limits.admit_at_once(kind, caller, call.services.clock.now_ms())
     if headers is None:
         return False
@@ -305,7 +301,7 @@ async def _charge_in_store(call: Call, kind: str | None, caller: str) -> None:
 
 
 def require_metrics_token(authorization: str | None, token: str | None) -> None:
-    """Raise unless the value of an Authorization header carries the token."""
+    """Raise unless an Authorization header carries the metrics token."""
     if authorization is None:
         raise AccessDeniedError("the metrics token is needed")
     scheme, _, given = authorization.partition(" ")
@@ -319,6 +315,6 @@ def require_metrics_token(authorization: str | None, token: str | None) -> None:
 
 
 def check_metrics_token(call: Call) -> None:
-    """Raise unless the call carries the token."""
+    """Raise unless the call carries the metrics token."""
     authorization = call.request.header(b"authorization")
     require_metrics_token(authorization, call.services.settings.metrics_token)

@@ -1,4 +1,4 @@
-"""Health, readiness, metrics and documentation, for operators, probes and people.
+"""Health, readiness, metrics and documentation.
 
 `Readiness` writes and reads a small item, because a readable store may refuse writes. Anyone may
 ask ``/readyz`` and a probe costs money on DynamoDB, so one probe answers everyone within
@@ -57,8 +57,8 @@ async def healthz(call: Call) -> Answer:
 async def readyz(call: Call) -> Answer:
     """Whether requests can be served: the store takes writes, and we are not shutting down.
 
-    If the clock is in doubt, the answer says so. The instance is unready only if the store's clock
-    contradicts its clock. Otherwise no other instance would be a better choice.
+    A doubtful clock is reported. It makes the instance unready only if the store's clock
+    contradicts it; otherwise no other instance would be a better choice.
     """
     if call.request.state["draining"].is_set():
         return Answer(503, Health("draining"), (*NO_STORE, (b"retry-after", b"1")))
@@ -66,7 +66,7 @@ async def readyz(call: Call) -> Answer:
     if reason is not None:
         return Answer(503, Health("unavailable", reason), (*NO_STORE, (b"retry-after", b"1")))
     doubt = call.services.clock.doubt
-    if doubt is Doubt.CONTRADICTED:  # instances with a right clock can do better
+    if doubt is Doubt.CONTRADICTED:
         return Answer(503, Health(CLOCK_IN_DOUBT), (*NO_STORE, (b"retry-after", b"10")))
     return Answer(200, Health(CLOCK_IN_DOUBT if doubt else "ready"), NO_STORE)
 
@@ -77,12 +77,12 @@ async def metrics(call: Call) -> Answer:
 
 
 async def openapi_document(call: Call) -> Answer:
-    """This API, described."""
+    """The OpenAPI document of this API."""
     return Answer(200, call.request.state["openapi"], _CACHE)
 
 
 async def documentation(call: Call) -> Answer:
-    """This API, readable; works offline."""
+    """The documentation of this API; works offline."""
     del call
     return Answer(200, PAGE, _CACHE, b"text/html; charset=utf-8", _PAGE_SECURITY)
 
@@ -92,7 +92,7 @@ _CACHE: Final = ((b"cache-control", b"public, max-age=300"),)
 
 MEMORY_MS: Final = 1_000
 PROBE_MS_MAX: Final = 1_500
-"""How long a request waits for a probe. With the rest of the request, an answer takes about 2 s."""
+"""With the rest of the request, an answer takes about 2 s."""
 HANGS: Final = (
     "the store did not take a write in time: it hangs, or another process holds its write lock"
 )
@@ -121,7 +121,6 @@ class Readiness:
         self._store = store
         self._clock = clock
         self._probe: asyncio.Task[str | None] | None = None
-        """The last probe, under way or done."""
         self._patience: asyncio.Task[None] | None = None
         """Ends when requests stop waiting for that probe."""
         self._began_ms = 0
@@ -129,7 +128,7 @@ class Readiness:
         self._logged: str | None = None
 
     async def check(self) -> str | None:
-        """Why the service can't work, by a probe at most `MEMORY_MS` old; ``None`` if it can."""
+        """Why the service can't work; ``None`` if it can. At most `MEMORY_MS` old."""
         now_ms = self._clock.monotonic_ms()
         probe, patience = self._probe, self._patience
         if probe is None or (probe.done() and now_ms - self._began_ms >= MEMORY_MS):
@@ -138,12 +137,12 @@ class Readiness:
             probe.add_done_callback(lambda _: patience.cancel())
             self._probe, self._patience, self._began_ms = probe, patience, now_ms
         if not probe.done() and patience is not None:
-            # The caller that began the probe may leave; the others still wait for it.
+            # The caller that began the probe may leave; the others still wait.
             await asyncio.wait((probe, patience), return_when=asyncio.FIRST_COMPLETED)
         return probe.result() if probe.done() else self._note(HANGS, HANGS)
 
     async def close(self) -> None:
-        """Wait for a probe that is under way, before the store closes."""
+        """Wait for the current probe, before the store closes."""
         if self._probe is not None:
             await asyncio.wait([self._probe])
 
@@ -160,7 +159,6 @@ class Readiness:
         return self._note(None, "")
 
     def _note(self, reason: str | None, detail: str) -> str | None:
-        """Log a change of the reason, and return it."""
         if reason != self._logged:
             self._logged = reason
             if reason is None:

@@ -1,7 +1,7 @@
 """The token endpoints, and the claim of a secret.
 
-Parameters come as a form or as JSON, the client by HTTP Basic or among the parameters, never both.
-Errors have the RFC's two fields and those of our problems.
+Parameters come as a form or as JSON, the client by HTTP Basic or among them, never both. Errors
+have the RFC's two fields and those of our problems.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def issue_token(call: Call) -> Answer:
 
 
 async def issue_aws_credentials(call: Call) -> Answer:
-    """Exchange a client's secret for credentials for AWS SDKs: valid for an hour, no session."""
+    """Exchange a client's secret for AWS SDK credentials, valid for an hour, without a session."""
     client = client_of(call, "", "")
     if client is None:
         raise SecretDeniedError("the client's secret is needed, by HTTP Basic")
@@ -90,7 +90,7 @@ async def issue_aws_credentials(call: Call) -> Answer:
 
 
 async def refresh(call: Call) -> Answer:
-    """Exchange a refresh token for its successor; a secret that comes with it must be right."""
+    """A secret that comes with the refresh token must be right."""
     given: wire.RefreshBody = call.body
     if given.grant_type != "refresh_token":
         raise OAuthRefusedError("unsupported_grant_type", "grant_type must be refresh_token")
@@ -104,7 +104,6 @@ async def refresh(call: Call) -> Answer:
 async def _refresh(
     call: Call, refresh_token: str, authenticated: Authenticated | None, *, variant: bool = False
 ) -> Answer:
-    """Charge the client that the token names, and answer with its successor."""
     identity = call.services.identity
     await limit_client(call, identity.refreshes_for(refresh_token), variant=variant)
     grant = await identity.refresh(refresh_token, authenticated)
@@ -112,7 +111,7 @@ async def _refresh(
 
 
 async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
-    """Authenticate the client by its secret, before anything is charged to it."""
+    """Authenticate before anything is charged to the client."""
     return await call.services.identity.authenticate(*client, doubted=is_barred(call))
 
 
@@ -124,14 +123,14 @@ async def revoke(call: Call) -> Answer:
 
 
 async def introspect(call: Call) -> Answer:
-    """Answer the claims of a token of the caller's own, if it is valid (RFC 7662)."""
+    """The claims of a token of the caller's own, if it is valid (RFC 7662)."""
     client_id = await _authenticate_caller(call)
     found = await call.services.identity.introspect(client_id, call.body.token)
     return Answer(200, _introspected(call, found), _NO_STORE)
 
 
 async def jwks(call: Call) -> Answer:
-    """The public keys that access tokens can be verified with (RFC 7517)."""
+    """The public keys for verifying access tokens (RFC 7517)."""
     keys = call.services.identity.jwks()
     return Answer(200, keys, ((b"cache-control", b"public, max-age=300"),))
 
@@ -161,7 +160,7 @@ async def metadata(call: Call) -> Answer:
 
 
 def _base_url(call: Call) -> str:
-    """The URL that the caller used, up to the path."""
+    """The caller's URL without its path."""
     host = call.request.header(b"host") or "localhost"
     if not _HOST.fullmatch(host):
         raise RequestRefusedError("the Host header names no host")
@@ -169,7 +168,7 @@ def _base_url(call: Call) -> str:
 
 
 async def _authenticate_caller(call: Call) -> str:
-    """Authenticate the caller by access token or by the client's secret, and charge its limit."""
+    """By access token or by the client's secret; charges its limit."""
     access_token = bearer_of(call)
     if access_token is not None:
         try:
@@ -286,7 +285,7 @@ async def claim_secret(call: Call) -> Answer:
     try:
         claim = await call.services.credentials.find_claim(call.body.token)
         await limit_client(call, claim.client_id)
-        call.actor = "retrieval-token"  # its only credential
+        call.actor = "retrieval-token"
         claimed = await provisioning.complete_claim(call.services, claim, call.by())
         return Answer(200, claimed, NO_STORE)
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""A request as ASGI delivers it, ASGI's types, and its lifespan."""
+"""A request as ASGI delivers it, and the ASGI lifespan."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ class Incoming:
         self.exchange = exchange
         self.scope: Any = exchange.scope
         self.deadline: Deadline | None = None
-        """When the answer is due; ``None`` for an operation that bounds itself."""
+        """``None`` for an operation that bounds itself."""
         self.headers: dict[bytes, bytes] = (
             dict(self.scope["headers"]) if headers is None else headers
         )
         """The last value of each name."""
 
     def repeated(self) -> set[bytes]:
-        """The headers that came more than once."""
         headers = self.scope["headers"]
         if len(headers) == len(self.headers):
             return set()
@@ -50,7 +49,7 @@ class Incoming:
         return dict(self._pairs())
 
     def query_once(self, names: Collection[str]) -> dict[str, str]:
-        """The query by name. Raises if one of these names comes more than once."""
+        """The query by name. Raises if one of these names repeats."""
         pairs = self._pairs()
         given = [name for name, _ in pairs]
         for name in names:
@@ -72,7 +71,6 @@ class Incoming:
 
     @property
     def client_host(self) -> str | None:
-        """The address of the caller."""
         client = self.scope.get("client")
         return None if client is None else str(client[0])
 
@@ -88,7 +86,7 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[MutableMapping[str, Any]]]
-"""Opens the application. Its value becomes the state of every request."""
+"""Its value becomes the state of every request."""
 
 
 class CallerLeftError(Exception):

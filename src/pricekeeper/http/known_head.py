@@ -1,4 +1,4 @@
-"""A head that a connection sends repeatedly, recognised without parsing it.
+"""Recognises a head that a connection sends repeatedly, without parsing it.
 
 An app sends the same head all day, and parsing it costs more than pricing the record that follows.
 A request is recognised only if the parser would give the same result:
@@ -8,7 +8,7 @@ A request is recognised only if the parser would give the same result:
   spaces around it;
 - ``Content-Length`` is the length of the body, and headers about the connection are equal.
 
-Bound: `KNOWN_BYTES_MAX` for each connection, which keeps two copies.
+Bound: two copies of `KNOWN_BYTES_MAX` for each connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINE_END: Final = b"\r\n"
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length"
 _NOT_AGAIN: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"te"})
-"""A head with one of these is always parsed."""
+"""Always parsed."""
 _EQUAL: Final = frozenset({b"host", b"connection", b"proxy-connection", b"keep-alive"})
 """Headers whose values may not differ."""
 _VALUE: Final = re.compile(rb"[!-~]++(?: ++[!-~]++)*+")
@@ -34,10 +34,10 @@ class KnownRequest(NamedTuple):
     """A complete request with a known head."""
 
     scope: Any
-    """The remembered scope, with this request's header values."""
+    """With this request's header values."""
     body: bytes
     head_bytes: int
-    """Bytes of its head, as `Connections` counts them."""
+    """As `Connections` counts them."""
     is_same: bool
     """Whether only the length of the body differs."""
 
@@ -58,11 +58,11 @@ class KnownHead:
         self._head_bytes = head_bytes
         names = [name for name, _ in scope["headers"]]
         self._length_at = names.index(_LENGTH) if _LENGTH in names else None
-        """Index of ``Content-Length``; ``None`` without a body."""
+        """``None`` without a body."""
         if self._length_at is None:
             before, after = lines, [b"", b"", b""]
         else:
-            line_at = self._length_at + 1  # after the request line
+            line_at = self._length_at + 1
             before = [*lines[:line_at], starts[self._length_at]]
             after = [b"", *lines[line_at + 1 :], b"", b""]
         self._before = _LINE_END.join(before)
@@ -70,7 +70,7 @@ class KnownHead:
         self._after = _LINE_END.join(after)
         self._size = len(_LINE_END.join(lines))
         self.memo: Any = None
-        """`serving.Target`, once it was worked out."""
+        """`serving.Target`, once known."""
 
     def request_of(self, data: bytes) -> KnownRequest | None:
         """The request in ``data``, if it is complete, has this head and comes alone."""
@@ -86,7 +86,6 @@ class KnownHead:
         return self._checked(headers, body, len(data) - len(body) - len(_END), is_same=True)
 
     def _differing(self, data: bytes) -> KnownRequest | None:
-        """As `request_of`, line by line, for other values."""
         size = data.find(_END, 0, KNOWN_BYTES_MAX)
         lines = data[: max(0, size)].split(_LINE_END)
         if len(lines) != len(self._lines) or lines[0] != self._lines[0]:
@@ -107,7 +106,7 @@ class KnownHead:
     def _checked(
         self, headers: Fields, body: bytes, size: int, *, is_same: bool
     ) -> KnownRequest | None:
-        """The request, if its body is as long as it says."""
+        """``None`` if its body has another length than stated."""
         digits = b"0" if self._length_at is None else headers[self._length_at][1]
         if not _is_length(digits) or int(digits) != len(body):
             return None
@@ -117,7 +116,7 @@ class KnownHead:
 
 
 def remember_head(data: bytes, scope: Any, head_bytes: int, body_bytes: int) -> KnownHead | None:
-    """Remember a complete request that came alone in ``data``; ``None`` if its head must be parsed.
+    """Remember a complete request that came alone; ``None`` if its head must be parsed.
 
     ``head_bytes`` and ``body_bytes`` are the parser's counts.
     """
@@ -146,5 +145,5 @@ def remember_head(data: bytes, scope: Any, head_bytes: int, body_bytes: int) -> 
 
 
 def _is_length(digits: bytes) -> bool:
-    """Whether the digits are a length in its usual form: without leading zeros."""
+    """Digits without leading zeros."""
     return digits.isdigit() and len(digits) <= DIGITS_MAX and (digits[:1] != b"0" or digits == b"0")

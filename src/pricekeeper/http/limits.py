@@ -39,24 +39,23 @@ MINUTE_MS: Final = 60_000
 IN_MEMORY: Final = frozenset(
     {*("usage", "batch", "limits", "force_check", "authorize", "capture"), *("reports", "events")}
 )
-"""Kinds that are limited without the store."""
 BLOCKS_PER_MINUTE: Final = 60
-"""A block is about a second's worth, so that a crash loses no more than that."""
+"""A block is about a second's worth, so a crash loses no more."""
 
 BLOCK_MAX: Final = 1_000
 HOLD_MS: Final = 1_000
-"""How long a token of the API's own limits stays in memory."""
+"""How long a prefetched token stays in memory."""
 CALLERS_MAX: Final = 10_000
-"""Callers whose requests are kept ready."""
+"""Callers with prefetched tokens."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _UNLIMITED: Final[Headers] = ()
 _NOBODY: Final = "unknown"
 _NO_KEY: Final = re.compile(r"[^A-Za-z0-9.:_-]")
-"""What is in no address; a proxy may forward anything."""
+"""Characters that no address has; a proxy may forward anything."""
 _ADDRESS_LENGTH_MAX: Final = 64
 _NETWORK_BITS: Final = 64
-"""One subscriber of IPv6 has at least such a network, and 2**64 addresses in it to guess from."""
+"""An IPv6 subscriber has at least such a network, with 2**64 addresses to guess from."""
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _IPV4_BITS: Final = 0xFFFF_FFFF
 
@@ -67,7 +66,7 @@ def sanitized(address: str | None) -> str:
 
 
 def network_of(address: str | None) -> str:
-    """As whom an address is counted: an IPv4 address as itself, one of IPv6 as its /64 network."""
+    """The address to count failures for: an IPv4 address itself, of IPv6 its /64 network."""
     try:
         parsed = ip_address((address or "").partition("%")[0])
     except ValueError:
@@ -75,7 +74,7 @@ def network_of(address: str | None) -> str:
     if isinstance(parsed, IPv6Address):
         if parsed.ipv4_mapped is not None:
             return str(parsed.ipv4_mapped)
-        if parsed in _NAT64:  # a translator put a whole IPv4 internet into one network
+        if parsed in _NAT64:  # a translator put all of IPv4 into one network
             return str(ip_address(int(parsed) & _IPV4_BITS))
         network = ip_network((parsed, _NETWORK_BITS), strict=False)
         return f"{network.network_address}_{_NETWORK_BITS}"
@@ -83,7 +82,7 @@ def network_of(address: str | None) -> str:
 
 
 class _Bar:
-    """How long an address is barred, at most a minute at a time, and its refusal."""
+    """Bars an address for at most a minute at a time."""
 
     __slots__ = ("since_ms", "until_ms", "violations")
 
@@ -93,8 +92,8 @@ class _Bar:
         self.until_ms = now_ms + min(refused.retry_after_ms or MINUTE_MS, MINUTE_MS)
 
     def error(self, now_ms: int) -> RateLimitExceededError | None:
-        """The refusal, with what is left of the wait; ``None`` outside of that time."""
-        if not self.since_ms <= now_ms < self.until_ms:  # nor if the clock was set back
+        """The refusal with the rest of the wait; ``None`` if not barred."""
+        if not self.since_ms <= now_ms < self.until_ms:
             return None
         left_ms = self.until_ms - now_ms
         return RateLimitExceededError(
@@ -103,8 +102,6 @@ class _Bar:
 
 
 class _Caller:
-    """One caller's requests of one kind, and their headers in this second."""
-
     __slots__ = ("headers", "headers_epoch", "request")
 
     def __init__(self, request: PreparedRequest) -> None:
@@ -114,13 +111,12 @@ class _Caller:
 
 
 class ApiLimits:
-    """What each caller may do a minute; kinds that are not in the mapping are not limited."""
+    """The requests of each caller per minute; kinds outside of the mapping are not limited."""
 
     def __init__(self, limiter: Limiter, per_minute: Mapping[str, int]) -> None:
         self.limiter = limiter
         self.decisions: Counter[tuple[str, str]] = Counter()
-        """Requests by kind and outcome: ``granted``, ``denied``, or ``unlimited`` because the store
-        did not answer."""
+        """By kind and outcome. ``unlimited``: the store did not answer."""
         limits = {kind: Limit(LIMIT, count, count, MINUTE_MS) for kind, count in per_minute.items()}
         self._limits = {kind: limits[kind] for kind in limits if kind not in IN_MEMORY}
         self._memory = MemoryLimits({kind: limits[kind] for kind in limits if kind in IN_MEMORY})
@@ -135,7 +131,7 @@ class ApiLimits:
     def bar_of(
         self, address: str | None, now_ms: int, *, of_keys: bool = False
     ) -> RateLimitExceededError | None:
-        """The refusal of an address that failed too often; ``None`` for every other one."""
+        """The refusal of an address that failed too often, else ``None``."""
         bar = self._bars.get(_failure_key(address, of_keys=of_keys))
         return None if bar is None else bar.error(now_ms)
 
@@ -144,7 +140,7 @@ class ApiLimits:
     ) -> Headers:
         """Charge a failure; raises `RateLimitExceededError` if the address had too many.
 
-        A barred address is refused from memory: a flood of failures does not reach the store.
+        A barred address is refused from memory, so a flood does not reach the store.
         """
         barred = self.bar_of(address, now_ms, of_keys=of_keys)
         if barred is not None:
@@ -160,11 +156,10 @@ class ApiLimits:
     def failure_headers(
         self, address: str | None, now_ms: int, *, of_keys: bool = False
     ) -> Headers:
-        """The headers that say how many failures an address has left."""
         return self.refusal_headers(FAILURES, _failure_key(address, of_keys=of_keys), now_ms)
 
     def admit_at_once(self, kind: str | None, caller: str, now_ms: int) -> Headers | None:
-        """Take one request that was fetched ahead; ``None`` if there is none: then `admit`."""
+        """Take one prefetched request; ``None`` if there is none: then call `admit`."""
         if kind is None:
             return _UNLIMITED
         if kind in self._capacities:
@@ -199,7 +194,7 @@ class ApiLimits:
         try:
             outcome = await self._caller(kind, caller, limit).request.take()
         except (ContendedError, StoreClosedError):
-            raise  # the store is available: others were quicker, or it was closed too early
+            raise
         except (StoreUnavailableError, OutcomeUnknownError, UnreadableItemError):
             self.limiter.meter.unlimited += 1
             self.decisions[kind, "unlimited"] += 1
@@ -211,7 +206,7 @@ class ApiLimits:
         return _headers(outcome[LIMIT], now_ms)
 
     def refusal_headers(self, kind: str | None, caller: str, now_ms: int) -> Headers:
-        """The headers that say the state of a limit, for a caller that was just refused."""
+        """The headers with the state of a limit, for a refused caller."""
         if kind is not None and kind in self._capacities:
             state = self._memory.take(kind, caller, now_ms, 0)
             return () if state is None else self._memory_headers(kind, state)
@@ -243,7 +238,7 @@ class ApiLimits:
 
 
 def _failure_key(address: str | None, *, of_keys: bool) -> str:
-    """As whom failures from an address are counted, wrong provisioning keys by themselves."""
+    """Wrong provisioning keys are counted apart."""
     return f"address/{network_of(address)}{'/keys' if of_keys else ''}"
 
 

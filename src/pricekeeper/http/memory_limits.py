@@ -1,10 +1,8 @@
-"""Limits that each process keeps in memory, for the requests that apps send all day.
+"""Limits in memory for the requests that apps send all day.
 
-They stop one client's flood at the gate. They are wide, need not be exact across processes, and
-cost no store call. A client whose requests reach several processes has the limit at each of them.
-
-Each client has a bucket for each kind of request, full at first. At most `CALLERS_MAX` buckets are
-kept. The least recently used one is dropped first, which makes it full again.
+They stop one client's flood without a store call, so each process has the limit for itself. Each
+client has a bucket per kind of request, full at first. Of more than `CALLERS_MAX`, the least
+recently used one is dropped, which makes it full again.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ CALLERS_MAX: Final = 10_000
 
 
 class _Balance:
-    """A bucket's balance at a moment, in the units of its limit."""
+    """In the units of its limit."""
 
     __slots__ = ("as_of_ms", "units")
 
@@ -37,7 +35,7 @@ class MemoryLimits:
         self._balances: BoundedCache[tuple[str, str], _Balance] = BoundedCache(callers_max)
 
     def take(self, kind: str, caller: str, now_ms: int, count: int = 1) -> tuple[int, int] | None:
-        """Take so many requests: how many remain, and in how many seconds the bucket is full.
+        """Take ``count`` requests: how many remain, and the seconds until the bucket is full.
 
         ``None`` if too few are left: then nothing is taken. A count of 0 only looks.
         """
@@ -46,7 +44,7 @@ class MemoryLimits:
             balance = _Balance(limit.capacity_units, now_ms)
             self._balances.put((kind, caller), balance)
         units = balance.units
-        if now_ms > balance.as_of_ms:  # a clock that was set back refills nothing
+        if now_ms > balance.as_of_ms:
             units += (now_ms - balance.as_of_ms) * limit.units_per_ms
             units = min(units, limit.capacity_units)
         left = units - count * limit.units_per_token
@@ -57,7 +55,7 @@ class MemoryLimits:
         return left // limit.units_per_token, -(-full_in_ms // 1000)
 
     def violation(self, kind: str, caller: str) -> Violation:
-        """Why `take` has just refused a request of this caller, and how long to wait."""
+        """The refusal of this caller's last request, with its wait."""
         limit, balance = self._limits[kind], self._balances.get((kind, caller))
         units = limit.units_per_token - (balance.units if balance else 0)
         return Violation(caller, kind, limit.name, 1, 0, limit.filling_ms(units))

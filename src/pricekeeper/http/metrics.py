@@ -1,11 +1,8 @@
-"""Prometheus metrics for operators; docs/operations.md says what each one means.
+"""Prometheus metrics for operators, explained in docs/operations.md.
 
-Features count in plain integers, which is cheap. Every few seconds and at each scrape, the counts
-are carried over into Prometheus metrics. Several workers share them in files (prometheus-client's
-multiprocess mode), so one worker answers a scrape for all.
-
-`CountHistogram` adds many observations at once; prometheus-client's own histogram adds one. It
-stores its numbers in the same values and files.
+Features count in plain integers. Every few seconds and at each scrape, these are carried over into
+Prometheus metrics. Several workers share them in files, so one worker answers a scrape for all.
+`CountHistogram` adds many observations at once, in the same files.
 """
 
 from __future__ import annotations
@@ -78,7 +75,7 @@ LAG: Final = Family(
     kind=Kind.GAUGE,
 )
 WHOSE: Final = ("org", "app", "org_id", "app_id")
-"""Names are for people and may repeat; ids are unique."""
+"""Names may repeat; ids are unique."""
 QUOTA: Final = Family(
     "pricekeeper_quota_used_ratio",
     "Spend against the day's quota, by owner and label, as of the last record or selection.",
@@ -156,8 +153,8 @@ _AS_COUNTER: Final = b"\n# TYPE %s counter\n" % SPEND.name.encode()
 def exposition_of(registry: CollectorRegistry) -> bytes:
     """The text that Prometheus scrapes.
 
-    Spend is set, which prometheus-client allows only for gauges, but for Prometheus it is a
-    counter. No label value can look like the type line: a line end in one is escaped.
+    prometheus-client sets only gauges, so spend is turned into a counter here. No label value can
+    imitate the type line, because line ends are escaped.
     """
     return generate_latest(registry).replace(_AS_GAUGE, _AS_COUNTER, 1)
 
@@ -190,7 +187,7 @@ class Metrics:
             self._instrument(family)
         self.spend: Gauge = self._instrument(SPEND)
         self.refresh: Callable[[], None] = self.carry_meters
-        """Brings the counts up to date before a scrape."""
+        """Updates the counts before a scrape."""
 
     def note_request(self, method: str, route: str, status: int, elapsed_us: int) -> None:
         requests = self._meter.requests
@@ -202,11 +199,10 @@ class Metrics:
         durations.note(elapsed_us)
 
     def note_problem(self, code: str) -> None:
-        """Note a request that was refused or failed. The codes are those of our errors."""
+        """Note a refused or failed request by its error code."""
         self._meter.problems[code] += 1
 
     def note_limit_decision(self, limit: str, outcome: str) -> None:
-        """Note the decision of one limit of a tenant."""
         names = self._meter.limit_names
         if limit not in names:
             if len(names) >= _LIMIT_NAMES_MAX:
@@ -215,7 +211,7 @@ class Metrics:
         self._meter.limit_decisions[limit, outcome] += 1
 
     def watch(self, meter: Any, *labels: str) -> None:
-        """Show the meter's counts. The labels distinguish it from others of its kind."""
+        """Show the meter's counts. The labels distinguish meters of its kind."""
         self._watched.append((meter, labels))
         for family in families_of(meter):
             self._instrument(family)
@@ -225,7 +221,7 @@ class Metrics:
         return self._made.keys()
 
     def carry_meters(self) -> None:
-        """Carry over the counts of every meter; counts of the same name are added."""
+        """Carry over the counts of every meter; those of the same name are added."""
         counts: defaultdict[Family, dict[tuple[str, ...], float]] = defaultdict(dict)
         for meter, first in self._watched:
             for family, labels, value in read_samples(meter, *first):
@@ -241,7 +237,7 @@ class Metrics:
         total = self._instrument(family)
         for key, count in counts.items():
             labels = key if isinstance(key, tuple) else (key,)
-            line = total.labels(*labels) if labels else total  # exists from now on, even at 0
+            line = total.labels(*labels) if labels else total
             if family.kind is Kind.LEVEL:
                 line.set(count)
             else:
@@ -253,9 +249,9 @@ class Metrics:
         (gauge.labels(*labels) if labels else gauge).set(value)
 
     def show_changes(self, family: Family, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set changed values; of several workers, the last to hear of a change is right.
+        """Set changed values; of several workers, the latest change wins.
 
-        Lines that are no longer among the values become NaN, which no alarm fires for.
+        Lines that are gone become NaN, which no alarm fires for.
         """
         shown = self._shown.setdefault(family, {})
         for labels in shown.keys() - values.keys():
@@ -267,7 +263,6 @@ class Metrics:
                 self.show(family, value, *labels)
 
     def render_exposition(self) -> bytes:
-        """The text that Prometheus scrapes."""
         self.refresh()
         if MULTIPROCESS in os.environ:
             shared = CollectorRegistry()
@@ -285,13 +280,11 @@ class Metrics:
         self._instrument(family).add(labels, more, self._take_growth(line, total))
 
     def _take_growth(self, line: tuple[str, ...], count: float) -> float:
-        """The growth of a count since it was last carried over."""
         before = self._carried.get(line, 0)
         self._carried[line] = count
         return max(0, count - before)
 
     def _instrument(self, family: Family) -> Any:
-        """The Prometheus metric of a family, made once."""
         made = self._made.get(family)
         if made is None:
             about, registry = family[:3], self.registry
@@ -336,11 +329,11 @@ class CountHistogram(Collector):
         self._values: dict[tuple[str, ...], list[Any]] = {}
         """By label values: the count of each bucket, then the sum."""
         if not labels:
-            self._values_of(())  # exists from now on, at 0
+            self._values_of(())
         registry.register(self)
 
     def add(self, labels: tuple[str, ...], counts: Sequence[int], total: float) -> None:
-        """Add a number of observations to each bucket, and their total to the sum."""
+        """Add observations to each bucket, and their total to the sum."""
         for value, more in zip(self._values_of(labels), (*counts, total), strict=True):
             value.inc(more)
 

@@ -5,7 +5,7 @@ loop does not delay it.
 
 - ``/healthz``: alive if the loop of every worker turned within `ALIVE_MS_MAX`.
 - ``/readyz``: the service's own answer, asked on its public port.
-- ``/metrics``: open to all who reach this listener, or with the metrics token if one is set.
+- ``/metrics``: open to all, or with the metrics token if one is set.
 
 Each worker leaves a heartbeat a few times a second: in memory for its own process, in a file for
 its parent.
@@ -34,7 +34,7 @@ from pricekeeper.http.problems import MethodNotAllowedError, problem_of
 from pricekeeper.wire.identity import Health
 
 PATIENCE_SECS: Final = 2
-"""How long the service may take to answer, or to update its counts."""
+"""For the service to answer or to update its counts."""
 NO_ANSWER: Final = "the service does not answer on its own port"
 READY_BYTES_MAX: Final = 64 * 1024
 _PATHS: Final = ("/healthz", "/readyz", "/metrics")
@@ -51,7 +51,7 @@ class Watched(Protocol):
         ...
 
     async def read_exposition(self) -> bytes | None:
-        """The metrics of all workers; ``None`` if none runs yet."""
+        """``None`` if no worker runs yet."""
         ...
 
 
@@ -64,14 +64,13 @@ class OneWorker:
         self._metrics: Metrics | None = None
 
     def show(self, loop: asyncio.AbstractEventLoop | None, metrics: Metrics | None) -> None:
-        """Set or clear the worker's loop and metrics."""
         self._loop, self._metrics = loop, metrics
 
     def read_heartbeats_ms(self) -> Sequence[int | None]:
         return (self.heartbeat.last_ms,)
 
     async def read_exposition(self) -> bytes | None:
-        """The worker's counts, updated; as last updated if it is too busy."""
+        """The worker's counts; not updated if it is too busy."""
         loop, metrics = self._loop, self._metrics
         if loop is None or metrics is None:
             return None
@@ -84,7 +83,7 @@ class OneWorker:
 
         try:
             loop.call_soon_threadsafe(refresh)
-        except RuntimeError:  # it has just ended
+        except RuntimeError:
             return None
         await asyncio.wait([refreshed], timeout=PATIENCE_SECS)
         return await asyncio.to_thread(exposition_of, metrics.registry)
@@ -158,12 +157,11 @@ class MetricsListener:
         given = None if authorization is None else authorization.decode("latin-1")
         if self._token is not None:
             require_metrics_token(given, self._token)
-        async with self._scraping:  # one at a time: each takes some work
+        async with self._scraping:
             text = await self._watched.read_exposition()
         return _health_answer(503, "starting") if text is None else (200, CONTENT_TYPE, text)
 
     def _health(self) -> tuple[int, str]:
-        """Alive, unless a loop has stopped turning."""
         now_ms = self._clock.monotonic_ms()
         begun = [beat for beat in self._watched.read_heartbeats_ms() if beat is not None]
         if not begun:
@@ -172,7 +170,7 @@ class MetricsListener:
         return (503, "stuck") if stuck else (200, "alive")
 
     async def _read_readiness(self) -> tuple[int, Health]:
-        """Ask the service, which remembers its answer for a second."""
+        """Ask the service, which caches its answer for a second."""
         try:
             async with asyncio.timeout(PATIENCE_SECS):
                 head, _, body = (await _ask_service(*self._service)).partition(b"\r\n\r\n")
@@ -183,7 +181,7 @@ class MetricsListener:
 
 
 async def _ask_service(host: str, port: int) -> bytes:
-    """Ask the service on its own port, as a load balancer would, and read its whole answer."""
+    """Ask the service on its own port, as a load balancer would."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(_ASK)
@@ -206,13 +204,13 @@ def _finish(waited_for: asyncio.Future[None]) -> None:
 
 BEAT_MS: Final = 250
 ALIVE_MS_MAX: Final = 10_000
-"""A loop that has not turned for so long counts as stuck."""
+"""A loop that has not turned for so long is stuck."""
 
 _DIGITS: Final = 20
 
 
 class Heartbeat(Protocol):
-    """Where a worker leaves its heartbeat."""
+    """A place for a worker's heartbeat."""
 
     def beat(self, now_ms: int) -> None:
         """Leave a heartbeat, by the monotonic clock that all processes of a machine share."""

@@ -38,7 +38,6 @@ from pricekeeper.values import AppId, OrgId
 
 SERIES_MAX: Final = 1_000
 NAME_MS_MAX: Final = 600_000
-"""How old a name may be."""
 OTHER: Final = "other"
 
 _APP: Final = "#APP#"
@@ -83,7 +82,7 @@ class SpendMetric:
         return {ids_of(spender.scope_key)[0] for spender in self._chosen}
 
     async def refresh(self) -> None:
-        """Read the totals and show them. If the store does not answer, the old values stay."""
+        """Read and show the totals. If the store does not answer, the old values stay."""
         try:
             months = await self._months.read()
             chosen = self._choose(months)
@@ -94,10 +93,7 @@ class SpendMetric:
         self._show(sum_by_series(months, owners, chosen, self._services.clock.now_ms()))
 
     def _choose(self, months: Mapping[str, PicosBySpender]) -> dict[Spender, None]:
-        """Choose the scopes with their own line: those that had one, then the highest spenders.
-
-        A scope keeps its line, so that lines don't jump.
-        """
+        """Choose the scopes with their own line: those that had one, then the highest spenders."""
         spent: dict[Spender, int] = defaultdict(int)
         for sums in months.values():
             for spender, picos in sums.items():
@@ -112,7 +108,7 @@ class SpendMetric:
         return chosen
 
     async def _find_owner(self, spender: Spender) -> ScopeOwner:
-        """Names of a scope, at most `NAME_MS_MAX` old; its ids if it was deleted."""
+        """Names at most `NAME_MS_MAX` old; the ids of a deleted scope."""
         now_ms = self._services.clock.monotonic_ms()
         known = self._owners.get(spender.scope_key)
         if known is not None and now_ms - known[1] < NAME_MS_MAX:
@@ -128,7 +124,7 @@ class SpendMetric:
 
     def _show(self, dollars: Mapping[Series, int]) -> None:
         for series in self._shown - dollars.keys():
-            self._gauge.labels(*series).set(0)  # a new month, or another name
+            self._gauge.labels(*series).set(0)
         for series, picos in dollars.items():
             self._gauge.labels(*series).set(picos / _PICOS_PER_USD)
         self._shown.update(dollars)
@@ -189,7 +185,7 @@ def name_series(
 def whose(
     org_name: str, app_name: str | None, org_id: OrgId, app_id: AppId | None
 ) -> tuple[str, str, str, str]:
-    """The labels of an owner's lines. A line without an app is the organisation's own."""
+    """The labels of an owner's lines. A line without an app is the organisation's."""
     return printable(org_name), printable(app_name or app_id or ""), org_id, app_id or ""
 
 
@@ -252,7 +248,7 @@ class BudgetMetrics:
                     found += page.policies
                     if len(found) > self._clients_max:
                         break
-            except NotFoundError:  # deleted meanwhile
+            except NotFoundError:
                 continue
             if len(found) > self._clients_max:
                 _log.warning("budgets_not_all_shown", clients_max=self._clients_max)
@@ -279,7 +275,7 @@ class BudgetMetrics:
 def _names(
     by_client: Mapping[tuple[OrgId, AppId | None], Policy], org_id: OrgId, app_id: AppId | None
 ) -> Labels:
-    """Labels of the owner of a line. An unregistered app has only its id."""
+    """An unregistered app has only its id."""
     policy = by_client.get((org_id, app_id)) or by_client.get((org_id, None))
     if policy is None:
         return whose(org_id, None, org_id, app_id)
@@ -291,7 +287,7 @@ def _dollars(picos: Mapping[Labels, int]) -> dict[Labels, float]:
 
 
 def count_by_name(log: DenialLog) -> dict[tuple[str, str, str, str], int]:
-    """Count the denials of this process by organisation, app, requested model and kind."""
+    """Count this process's denials by organisation, app, requested model and kind."""
     owners = {
         _scope(org_id, app_id): ScopeOwner(org_name, app_name, "")
         for (org_id, app_id), (org_name, app_name) in log.names.items()

@@ -1,7 +1,7 @@
 """Background work of the service: carrying counts over, and the daily price refresh.
 
-`Election` picks one of several workers for work that is done once for all: the one that holds a
-lock on a file. The operating system releases the lock when that worker ends.
+`Election` picks one of several workers by a lock on a file, which the operating system releases
+when that worker ends.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Observer:
         metrics.watch(services.limiter.meter, "tenants")
 
     def note_aggregation(self, report: AggregationReport) -> None:
-        """Note how far a run of the aggregator, here or elsewhere, has brought the totals."""
+        """Note how far an aggregation, here or elsewhere, has brought the totals."""
         if report.failed or report.unreadable:
             _log.warning(
                 "aggregation_incomplete",
@@ -93,10 +93,9 @@ class Observer:
             self._caught_up_at_ms = report.began_at_ms - report.since_last_ms
 
     async def read_lag(self) -> None:
-        """Read from the store how far the totals are, if this instance runs the aggregator.
+        """Read how far the totals are, if this instance runs the aggregator.
 
-        If that fails, the lag grows from now until the next run, so an alarm is late rather than
-        missed.
+        If that fails, the lag grows from now, so an alarm is late rather than missed.
         """
         if not self._services.settings.aggregator_interval_secs:
             return
@@ -107,7 +106,6 @@ class Observer:
             _log.warning("aggregator_lag_unknown", error=error.code)
 
     def carry(self) -> None:
-        """Carry over the counts of all features."""
         self.metrics.carry_meters()
         self.metrics.carry(API_LIMIT_DECISIONS, self._api_limits.decisions)
         self.metrics.carry(CRASHES, self._supervisor.crashes)
@@ -119,13 +117,12 @@ class Observer:
         self._show_outbox()
 
     async def carry_forever(self) -> None:
-        """Carry counts over regularly, for workers that are seldom scraped."""
+        """For workers that are seldom scraped."""
         while True:
             await self._services.clock.sleep_ms(CARRY_INTERVAL_MS)
             self.carry()
 
     async def refresh_prices_daily(self) -> None:
-        """Fill the price cache now, then once a day."""
         wanted = self._services.settings.price_source
         if wanted is None:
             return
@@ -142,7 +139,7 @@ class Observer:
         self.metrics.carry(LEAPS, {(): clock.leaps})
 
     async def show_spend_forever(self) -> None:
-        """Show spend and budgets now, then regularly, as before a restart."""
+        """Show spend and budgets now, then regularly."""
         folder = os.environ.get(MULTIPROCESS)
         interval_secs = self._services.settings.aggregator_interval_secs or SPEND_INTERVAL_SECS
         spend = SpendMetric(self._services, self.metrics.spend)
@@ -155,7 +152,7 @@ class Observer:
                 await self._services.clock.sleep_ms(interval_secs * 1000)
 
     def _show_aggregator_lag(self) -> None:
-        """Show the lag, which grows until a run is complete; NaN without an aggregator."""
+        """The lag grows until a run is complete; NaN without an aggregator."""
         lag_ms: float = nan
         if self._caught_up_at_ms is not None:
             lag_ms = max(0, self._services.clock.now_ms() - self._caught_up_at_ms)
@@ -197,7 +194,7 @@ class Election:
         self._descriptor: int | None = None
 
     def try_to_take_lock(self) -> bool:
-        """Try to take the lock; ``True`` if it is or was taken."""
+        """``True`` if the lock is or was taken."""
         if self._path is None or self._descriptor is not None:
             return True
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)

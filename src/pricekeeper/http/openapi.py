@@ -1,8 +1,4 @@
-"""The OpenAPI 3.1 document, generated from the routes.
-
-msgspec's JSON schema (2020-12, the dialect of OpenAPI 3.1) describes the bodies; this module adds
-the paths.
-"""
+"""The OpenAPI 3.1 document, generated from the routes and msgspec's JSON schema."""
 
 from __future__ import annotations
 
@@ -128,7 +124,7 @@ def openapi(operations: Sequence[Route]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         list(dict.fromkeys(bodies)), ref_template=_REFERENCE
     )
-    # A member of a batch that does not fit gets a result; the batch is not refused.
+    # A bad member of a batch gets a result; the batch is not refused.
     for body in (one.body for one in operations if one.read is read_members):
         (members,) = components[body.__name__]["properties"].values()
         members["items"] = {"anyOf": [members["items"], {}]}
@@ -193,7 +189,7 @@ def _operation(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _security(operation: Route) -> list[dict[str, list[str]]]:
-    """The alternative credentials; a key with the role that it needs."""
+    """The alternative credentials; a key with its role."""
     if operation.by_secret:
         return [{"clientSecret": []}]
     role = operation.role
@@ -206,7 +202,7 @@ def _responses(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     for status, kind in operation.answers.items():
         made[str(status)] = {"description": "Done." if status < 400 else _MEANINGS[status]}  # noqa: PLR2004
         if isinstance(kind, str):
-            # A stream of events is not one text, and OpenAPI 3.1 can't describe its events.
+            # OpenAPI 3.1 can't describe the events of a stream.
             text = {} if kind == "text/event-stream" else {"schema": {"type": "string"}}
             made[str(status)]["content"] = {kind: text}
             if operation.events:
@@ -222,7 +218,7 @@ def _responses(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
                     for name, parameters in _LINKS[operation.name]
                 }
     content = {"application/problem+json": {"schema": schemas[ProblemBody]}}
-    if operation.oauth:  # a wrong method is refused before
+    if operation.oauth:
         content = {"application/json": {"schema": schemas[OAuthError]}, **content}
     for status in sorted(problem_statuses(operation) - operation.answers.keys()):
         made[str(status)] = {"description": _MEANINGS[status], "content": content}

@@ -1,4 +1,4 @@
-"""A request over HTTP, its answer, and an operation of the table as HTTP serves it."""
+"""A request over HTTP, its answer, and an operation as HTTP serves it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,11 @@ _encode: Final = msgspec.json.Encoder().encode
 class Stream(Protocol):
     """An answer that is sent in parts as they come."""
 
-    def parts(self) -> AsyncIterator[bytes]:
-        """The parts, in order."""
-        ...
+    def parts(self) -> AsyncIterator[bytes]: ...
 
-    def leave(self) -> None:
-        """End the stream: its reader has left."""
-        ...
+    def leave(self) -> None: ...
 
-    async def close(self) -> None:
-        """Release its resources, after the last part."""
-        ...
+    async def close(self) -> None: ...
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -58,10 +52,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     media_type: bytes = JSON_TYPE
     security: tuple[tuple[bytes, bytes], ...] = SECURITY
     stream: Stream | None = None
-    """Parts that are sent in place of a body."""
+    """Replaces the body."""
 
     def encoded(self) -> Answer:
-        """The answer with its body encoded."""
         if self.body is None or isinstance(self.body, bytes):
             return self
         return msgspec.structs.replace(self, body=_encode(self.body))
@@ -86,28 +79,26 @@ class Call(Ask, msgspec.Struct):
     principal: Principal | None = None
     body: Any = None
     authority: Authority | None = None
-    """What the caller's key allows; ``None`` if no key came or none was needed."""
+    """What the caller's key allows; ``None`` without a key."""
     actor: str = ""
     """The caller's key: its name and id, or its fingerprint."""
     limit_headers: Headers = ()
-    """Headers about the rate limit."""
     operation: Route | None = None
-    """The operation, once the request is at the gate."""
+    """``None`` before the gate."""
     _policy: Policy | None = None
 
     def note_change(self) -> None:
-        """Note that the request may be applied from now on; a deadline error says so."""
+        """From now on the request may be applied; a deadline error says so."""
         if self.request.deadline is not None:
             self.request.deadline.may_be_applied = True
 
     async def read_policy(self) -> Policy:
-        """Read the policy of the client in the path, once for the whole request."""
+        """Read the policy of the client in the path, once per request."""
         tenants, client = self.services.tenants, self.client
         self._policy = tenants.recall_policy(client) or await tenants.find_policy(*client)
         return self._policy
 
     def set_policy(self, policy: Policy) -> None:
-        """Set the policy of the client in the path, which was in memory."""
         self._policy = policy
 
     @property
@@ -119,7 +110,7 @@ class Call(Ask, msgspec.Struct):
 
     @property
     def query(self) -> dict[str, str]:
-        """The query by name; raises if a declared parameter comes more than once."""
+        """Raises if a declared parameter repeats."""
         declared = () if self.operation is None else self.operation.query
         return self.request.query_once([parameter.name for parameter in declared])
 
@@ -135,12 +126,12 @@ class Call(Ask, msgspec.Struct):
 
     @property
     def caller_name(self) -> str:
-        """The caller's client id, or the name of its key."""
+        """The client id, or the name of the key."""
         return self.actor if self.principal is None else self.principal.client_id
 
     @property
     def address(self) -> str:
-        """The caller's address in a form that can be part of a key."""
+        """In a form that can be part of a key."""
         return sanitized(self.request.client_host)
 
     def by(self, reason: str | None = None) -> Attribution:
@@ -153,19 +144,13 @@ class Reply(Protocol):
     may_be_applied: bool
     """Whether a deadline error says that it may be applied. True at first."""
     is_answered: bool
-    """Whether it is answered, or its time is up."""
+    """Also when its time is up."""
 
-    def send(self, answer: Answer) -> None:
-        """Answer the request."""
-        ...
+    def send(self, answer: Answer) -> None: ...
 
-    def refuse_for_room(self) -> None:
-        """Answer that the queue is full."""
-        ...
+    def refuse_for_room(self) -> None: ...
 
-    def fail(self, error: Exception) -> None:
-        """Answer with the problem of an error."""
-        ...
+    def fail(self, error: Exception) -> None: ...
 
     def finish(self, work: Coroutine[Any, Any, Answer]) -> None:
         """Answer with the result of this work, or its problem, in a task."""
@@ -190,17 +175,15 @@ class Route(Operation[Any]):
     begins_early: bool = False
     """Whether it may begin before its body has come."""
     read: BodyReader = read_json
-    """Receives the body, and so decides the media types that it takes."""
+    """Decides the media types that it takes."""
     reads_itself: bool = False
-    """Whether the handler itself reads body and policy and calls `note_change`."""
+    """Whether the handler reads body and policy and calls `note_change`."""
     by_secret: bool = False
     """Whether the client's secret opens it, by HTTP Basic only."""
     oauth: bool = False
-    """Whether errors have the form of RFC 6749."""
     limits_itself: bool = False
-    """Whether the handler charges the rate limit, because it authenticates the client itself."""
+    """Because the handler authenticates the client itself."""
     bounds_itself: bool = False
-    """Whether it needs no deadline."""
     has_csv: bool = False
     """Whether a caller that accepts CSV gets the rows of its answer as CSV."""
     events: Mapping[str, Any] = field(default_factory=dict)
@@ -208,7 +191,7 @@ class Route(Operation[Any]):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its handler needs only a token, a policy and perhaps a JSON body."""
+        """Needs only a token, a policy and perhaps a JSON body."""
         reads_json = self.read is read_json and not self.reads_itself
         return self.access is Access.APP and reads_json and not self.bounds_itself
 

@@ -1,7 +1,6 @@
 """Maps errors to statuses and problem bodies.
 
-A test asserts that every leaf of the error tree is in the table, so a new error can't become a 500
-unnoticed.
+A test asserts that the table has every leaf of the error tree, so no new error becomes a 500.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ DAY_SECS: Final = 86_400
 UNKNOWN: Final = "OUTCOME_UNKNOWN"
 NOT_APPLIED: Final = "NOT_APPLIED"
 RETRY_SECS: Final = 1
-"""The retry time after a failure of the store."""
+"""After a failure of the store."""
 CLOCK_RETRY_SECS: Final = 10
-"""The retry time while the clock is in doubt, which may last minutes."""
+"""While the clock is in doubt, which may last minutes."""
 
 _TITLES: Final = {
     400: "Bad Request",
@@ -43,7 +42,7 @@ _TITLES: Final = {
 
 
 class AccessDeniedError(errors.PriceKeeperError):
-    """No valid credentials came with the request. ``guess``: some came, and they were wrong."""
+    """No valid credentials came. ``guess``: some came, and they were wrong."""
 
     code = "UNAUTHORIZED"
 
@@ -53,7 +52,7 @@ class AccessDeniedError(errors.PriceKeeperError):
 
 
 class KeyDeniedError(AccessDeniedError):
-    """No key came with the request, or a wrong one."""
+    """No valid key came."""
 
 
 class BearerDeniedError(AccessDeniedError):
@@ -65,7 +64,7 @@ class SecretDeniedError(AccessDeniedError):
 
 
 class MethodNotAllowedError(errors.PriceKeeperError):
-    """The path exists, but not with this method; ``allowed`` says with which."""
+    """The path exists, but not with this method."""
 
     code = "METHOD_NOT_ALLOWED"
 
@@ -84,7 +83,6 @@ class Problem(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def fields(self, request_id: str) -> dict[str, Any]:
-        """The ``application/problem+json`` document, before it is encoded."""
         return {
             "type": f"urn:pricekeeper:problem:{self.code.lower().replace('_', '-')}",
             "title": _TITLES[self.status],
@@ -96,12 +94,10 @@ class Problem(msgspec.Struct, frozen=True):
         }
 
     def body(self, request_id: str) -> bytes:
-        """The encoded document."""
         return msgspec.json.encode(self.fields(request_id))
 
 
 STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
-    # Of HTTP.
     BodyTooLargeError: (413, None),
     AccessDeniedError: (401, None),
     WrongAudienceError: (403, None),
@@ -134,7 +130,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.StoreReplacedError: (503, None),
     errors.StoreDamagedError: (503, None),
     errors.UnreadableItemError: (503, "STORE_UNAVAILABLE"),
-    # What should never get here: our own mistake.
+    # Our own mistakes.
     errors.ConditionFailedError: (500, "INTERNAL"),
     errors.TransactionCancelledError: (500, "INTERNAL"),
     errors.InvalidOperationError: (500, "INTERNAL"),
@@ -145,8 +141,7 @@ STATUS: Final[dict[type[errors.PriceKeeperError], tuple[int, str | None]]] = {
     errors.DeploymentFileError: (500, "INTERNAL"),
     errors.PriceSourceError: (500, "INTERNAL"),
 }
-"""Status and, where the wire's code differs from the error's own, that code. Subclasses of an
-entry are covered by it."""
+"""Status and, where it differs from the error's own, the wire's code. Covers subclasses."""
 
 REALM: Final = b'realm="pricekeeper"'
 _BEARER: Final = b"Bearer " + REALM
@@ -199,7 +194,7 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
 
 
 def _detail(error: errors.PriceKeeperError) -> str | None:
-    """The detail of a 503 that a caller may see."""
+    """The public detail of a 503."""
     outcome = _outcome(error).get("outcome")
     if isinstance(error, errors.StoreReplacedError):
         return "the database file was removed or replaced; restart the service"
@@ -211,7 +206,7 @@ def _detail(error: errors.PriceKeeperError) -> str | None:
 
 
 def _challenge(error: errors.PriceKeeperError) -> bytes:
-    """The challenge (RFC 6750), with an ``error`` only if a token came and was refused."""
+    """The challenge (RFC 6750), with an ``error`` only if a token was refused."""
     if isinstance(error, (errors.InvalidTokenError, BearerDeniedError)):
         return _INVALID_TOKEN
     if isinstance(error, SecretDeniedError):
@@ -222,7 +217,7 @@ def _challenge(error: errors.PriceKeeperError) -> bytes:
 
 
 def status_of(kind: type[errors.PriceKeeperError]) -> tuple[int, str | None]:
-    """The table's entry for the error's class or its nearest ancestor."""
+    """The entry of the error's class or its nearest ancestor."""
     for ancestor in kind.__mro__:
         if ancestor in STATUS:
             return STATUS[ancestor]
@@ -267,7 +262,6 @@ def _invalid_config(error: errors.InvalidConfigError) -> dict[str, Any]:
 
 
 def _field_extra(error: Any) -> dict[str, Any]:
-    """The extra of an error about one field."""
     message = str(error).removeprefix(f"{error.field}: ")
     return {"errors": [{"field": error.field, "message": message}]}
 

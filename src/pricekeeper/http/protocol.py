@@ -1,9 +1,7 @@
 """uvicorn's protocol, with bounds on what a peer may send, hold and leave unread.
 
-Handlers bound bodies. This module bounds the rest: request lines, headers, chunk lines, trailers,
-the time a request takes to arrive, and the time an answer waits for its reader. A peer that exceeds
-a bound gets a problem, if it can still be sent, and its connection ends. `Connections` bounds what
-all connections hold together.
+Bounded are request lines, headers, chunk lines, trailers, the arrival of a request, and the wait
+for a reader. A peer beyond a bound gets a problem, if possible, and its connection ends.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ HEAD_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 100
 """Includes trailers."""
 HEAD_PIECES_MAX: Final = 1_024
-"""Reads that bring only parts of a head. The parser copies half a header again for each of them."""
+"""Reads with parts of a head. For each, the parser copies half a header again."""
 CHUNK_LINE_BYTES: Final = 16
 """Framing allowed for each chunk of a body. More of it counts as head."""
 PIPELINED_MAX: Final = 16
-"""Requests of one connection that wait while another one is answered."""
+"""Waiting requests of one connection."""
 ARRIVAL_SECS_MAX: Final = 30
 """From the first byte of a request to the last."""
 UNREAD_SECS_MAX: Final = 30
@@ -58,32 +56,31 @@ _log = structlog.get_logger(__name__)
 
 
 class _HeadRefusedError(Exception):
-    """Stops the parser: the head is too large or, if the error has a text, is malformed."""
+    """The head is too large or, if the error has a text, malformed."""
 
 
 class ProblemProtocol(HttpToolsProtocol):
     """One connection."""
 
     cycle: Exchange
-    """The newest request."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._all = connections_of(self.app_state)
         self._arriving_since: float | None = None
-        """When the incomplete request began; ``None`` between requests."""
+        """``None`` between requests."""
         self._whole = False
         """Whether a request became complete in the current piece of data."""
         self._accepted: deque[Exchange] = deque()
-        """Requests that are not answered yet. The first is the one in progress."""
+        """Unanswered requests. The first is in progress."""
         self._is_new = True
         self._known: KnownHead | None = None
-        """The last head that was remembered. A request with the same head is not parsed."""
+        """A request with the same head is not parsed."""
         self._urls = (b"", b"")
-        """Paths of the last two parsed heads. Another head is remembered only when its path
-        repeats: a capture's path never does, and captures alternate with authorizations."""
+        """Paths of the last two parsed heads. A head is remembered when its path repeats: a
+        capture's path never does, and captures alternate with authorizations."""
         self._begun = 0
-        """Requests that began in the current piece of data."""
+        """In the current piece of data."""
         self._unstarted: Exchange | None = None
         """The request whose head came in the current piece of data."""
         self._waits = False
@@ -93,23 +90,23 @@ class ProblemProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_ended = False
         self._gathered_bytes = 0
-        """Bytes of the incomplete request, without its body."""
+        """Of the incomplete request, without its body."""
         self._gathered_pieces = 0
         self._held_head_bytes = 0
         self._body_bytes = 0
-        """Body bytes in the current piece of data."""
+        """In the current piece of data."""
         self._body_parts = 0
-        """In how many parts the parser delivered those bytes."""
+        """Parts in which the parser delivered them."""
         self._unread_since: float | None = None
         self._idle_since = 0.0
         """When the last answer was written."""
         self._deaf = False
-        """Whether further data from this peer is ignored."""
+        """Whether further data is ignored."""
         self._watch: asyncio.TimerHandle | None = None
         self._proxies = (
             self.app.trusted_hosts if isinstance(self.app, ProxyHeadersMiddleware) else None
         )
-        """Their X-Forwarded headers say where a request came from."""
+        """Their X-Forwarded headers are trusted."""
         self._http2: Http2Refusal | None = None
         """Set if the connection began with the preface of HTTP/2."""
 
@@ -138,7 +135,6 @@ class ProblemProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take a request whose head is known, or parse the data."""
         if self._deaf:
             return
         known = self._known
@@ -153,7 +149,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self._parse(data, is_between=is_between)
 
     def _parse(self, data: bytes, *, is_between: bool) -> None:
-        """Parse a piece of data, and refuse a request that grows without becoming complete."""
+        """Refuse a request that grows without becoming complete."""
         if self._arriving_since is None:
             self._arriving_since = self.loop.time()
             self._head_ended = False
@@ -163,7 +159,7 @@ class ProblemProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # We stay with HTTP/1.1; the data that follows would be in the other protocol.
+            # We stay with HTTP/1.1.
             self._deaf = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError as error:
@@ -176,7 +172,7 @@ class ProblemProtocol(HttpToolsProtocol):
                 self._known = remember_head(data, scope, self._head_bytes, self._body_bytes)
             self._urls = (self.url, self._urls[0])
         self._start()
-        if self._is_at_work():  # the usual case
+        if self._is_at_work():
             self._gathered_bytes = self._gathered_pieces = 0
             self._stop_waiting()
         elif not self._note_part(len(data)):
@@ -185,13 +181,12 @@ class ProblemProtocol(HttpToolsProtocol):
             self._all.limit_bytes(self)
 
     def _take_known(self, request: KnownRequest) -> None:
-        """Take a complete request without parsing its head."""
         self._stop_waiting()
         self._head_ended = True
         scope, body, head_bytes, is_same = request
         exchange = self._exchange_of(scope, keep_alive=True)
         exchange.body, exchange.more_body = body, False
-        if is_same:  # values worked out from another head may not apply
+        if is_same:  # values from another head may not apply
             exchange.known = self._known
         exchange.hold(head_bytes + len(body))
         self._accepted.append(exchange)
@@ -201,7 +196,6 @@ class ProblemProtocol(HttpToolsProtocol):
             self._all.limit_bytes(self)
 
     def _start(self) -> None:
-        """Begin to work on the request that has come."""
         exchange, self._unstarted = self._unstarted, None
         if exchange is None:
             return
@@ -214,7 +208,7 @@ class ProblemProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._begun += 1
-        if self._arriving_since is None:  # it began in the same piece of data as another one ended
+        if self._arriving_since is None:  # came in the same piece of data as the end of another one
             self._arriving_since = self.loop.time()
         self._fields = self._hosts = self._head_bytes = 0
         self._head_ended = False
@@ -251,7 +245,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self._accepted.append(exchange)
 
     def _make_exchange(self) -> Exchange:
-        """Make the scope as uvicorn does, with an `Exchange` for its answer."""
+        """Make the scope as uvicorn does."""
         scope, version = self.scope, self.parser.get_http_version()
         if self._hosts != 1 and version != "1.0":
             raise _HeadRefusedError("send exactly one Host header")
@@ -295,7 +289,7 @@ class ProblemProtocol(HttpToolsProtocol):
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        if cycle is not self._unstarted:  # else no handler waits for it yet
+        if cycle is not self._unstarted:
             cycle.wake()
 
     def on_message_complete(self) -> None:
@@ -324,7 +318,7 @@ class ProblemProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def shutdown(self) -> None:
-        """Close between requests; an incomplete request was not accepted. End all event streams."""
+        """Close between requests; an incomplete request was not accepted."""
         listeners = self.app_state.get(LISTENERS)
         if listeners is not None:
             listeners.close()
@@ -334,11 +328,11 @@ class ProblemProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def make_room(self) -> None:
-        """Close the connection to free its place or the bytes that it holds."""
+        """Close the connection to free its place or its bytes."""
         if self.transport.get_write_buffer_size():
             self._abort_unread()
         elif self._accepted or self._gathered_bytes:
-            if self._arriving_since is None:  # complete, but its handler has not seen it yet
+            if self._arriving_since is None:
                 self._drop_last()
             self._refuse_for_room()
         elif self._stop_taking():
@@ -346,7 +340,6 @@ class ProblemProtocol(HttpToolsProtocol):
         self._hold_head(0)
 
     def _hold_head(self, count: int) -> None:
-        """Count so many bytes of an incomplete head as held."""
         self._all.held_bytes += count - self._held_head_bytes
         self._held_head_bytes = count
 
@@ -371,7 +364,7 @@ class ProblemProtocol(HttpToolsProtocol):
         if self._arriving_since is not None:
             self._all.note_part(self)
         else:
-            self._idle_since = self.loop.time()  # it was answered before its body was complete
+            self._idle_since = self.loop.time()
         return True
 
     def _note_waiting(self) -> None:
@@ -385,7 +378,7 @@ class ProblemProtocol(HttpToolsProtocol):
             self._all.stop_waiting(self)
 
     def _look(self) -> None:
-        """Close the connection if its peer does not read, stalls a request, or is idle."""
+        """Close if the peer does not read, stalls a request, or is idle."""
         self._watch = self.loop.call_later(_LOOK_EVERY_SECS, self._look)
         now = self.loop.time()
         if not self.transport.get_write_buffer_size():
@@ -403,15 +396,14 @@ class ProblemProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _abort_unread(self) -> None:
-        """Abort: an orderly close would wait for the reader."""
+        """An orderly close would wait for the reader."""
         self._deaf = True
         self._count("ANSWER_NOT_READ")
         self.transport.abort()
 
     def _refuse_unparsed(self, error: httptools.HttpParserError, data: bytes) -> None:
-        """Refuse data that the parser could not read."""
         cause, newest = error.__context__, cast("Exchange | None", self.cycle)
-        if str(error) == PREFACE_ERROR and newest is None:  # nothing came before it
+        if str(error) == PREFACE_ERROR and newest is None:
             self._begin_http2(data[PREFACE_BYTES - self._gathered_bytes :])
         elif not isinstance(cause, _HeadRefusedError):
             self._refuse(400, "INVALID_REQUEST", "this is not a valid HTTP/1.1 request")
@@ -435,8 +427,8 @@ class ProblemProtocol(HttpToolsProtocol):
     def _refuse_http2(self, http2: Http2Refusal, data: bytes) -> None:
         """Answer the first request, once it has begun.
 
-        The client closes the connection, or `_look` does so later. If we closed here, the kernel
-        would drop the answer when more of the request arrives.
+        Closing is left to the client or `_look`: if we closed here, the kernel would drop the
+        answer when more of the request arrives.
         """
         answer = http2.answer(data)
         if answer is None:
@@ -454,7 +446,7 @@ class ProblemProtocol(HttpToolsProtocol):
         self._refuse(status, code or OverloadedError.code, "too much is waiting; try again")
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Stop reading, and send a problem if no other answer is on its way."""
+        """Stop reading, and send a problem if no other answer has begun."""
         if self._deaf or self.transport.is_closing():
             return
         self._count(OverloadedError.code if status == _NO_ROOM else code)
@@ -463,15 +455,14 @@ class ProblemProtocol(HttpToolsProtocol):
             return
         if self._http2 is not None:
             self.transport.write(GOAWAY)
-        elif not (answered and self._arriving_since is not None):  # else it has its answer
+        elif not (answered and self._arriving_since is not None):
             self.transport.write(refusal(status, code, detail))
         self.transport.close()
 
     def _stop_taking(self) -> bool:
         """Stop reading; returns whether no request is left to answer.
 
-        An incomplete request was not accepted. Earlier ones are answered, and the last answer
-        closes the connection.
+        An incomplete request was not accepted. The last answer closes the connection.
         """
         self._deaf = True
         if self._accepted and self._arriving_since is not None and self._head_ended:
@@ -482,12 +473,12 @@ class ProblemProtocol(HttpToolsProtocol):
         return False
 
     def _drop_last(self) -> None:
-        """Drop the request whose body is incomplete, unless its answer has begun."""
+        """Drop the request with an incomplete body, unless its answer has begun."""
         last = self._accepted[-1]
         if last.response_started:
             return
         self._accepted.pop()
-        if self.pipeline and self.pipeline[0][0] is last:  # the newest is on the left
+        if self.pipeline and self.pipeline[0][0] is last:  # newest on the left
             self.pipeline.popleft()
         last.let_go()
         last.give_up()

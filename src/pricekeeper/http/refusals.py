@@ -1,8 +1,7 @@
 """The server's answers to bytes that are no request, in HTTP/1.1 and in HTTP/2.
 
-The server speaks HTTP/1.1 only (ADR 152). A caller that speaks HTTP/2 gets a 400 in HTTP/2 for its
-first request, then the connection ends with ``HTTP_1_1_REQUIRED``. Its frames are not decoded, only
-skipped until one opens a stream.
+The server speaks HTTP/1.1 only (ADR 152). An HTTP/2 caller gets a 400 in HTTP/2, then the
+connection ends with ``HTTP_1_1_REQUIRED``. Frames are skipped until one opens a stream.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PREFACE_BYTES: Final = 24
 PREFACE_ERROR: Final = "Pause on PRI/Upgrade"
 """The parser's error after the whole preface of HTTP/2."""
 FRAMES_BYTES_MAX: Final = 16 * 1024
-"""Bytes allowed before the first request. Clients send less than 100."""
+"""Before the first request. Clients send less than 100."""
 _HEAD_BYTES: Final = 9
 _DATA: Final = 0
 _HEADERS: Final = 1
@@ -38,7 +37,7 @@ _STATUS_400: Final = b"\x8c"
 
 
 def refusal(status: int, code: str, detail: str) -> bytes:
-    """A whole answer in HTTP/1.1: a problem that closes the connection."""
+    """An answer in HTTP/1.1: a problem that closes the connection."""
     request_id = secrets.token_hex(16)
     body = Problem(status, code, detail).body(request_id)
     return (
@@ -67,14 +66,13 @@ class Http2Refusal:
     def __init__(self) -> None:
         self._left = FRAMES_BYTES_MAX
         self._skip = 0
-        """Bytes of the current frame's payload that are still to come."""
         self._head = bytearray()
 
     def answer(self, data: bytes) -> bytes | None:
         """The answer that ends the connection; ``None`` if no request has begun yet."""
         self._left -= len(data)
         at = 0
-        while at < len(data):  # each round takes at least one byte
+        while at < len(data):  # takes at least one byte each round
             if self._skip:
                 taken = min(self._skip, len(data) - at)
                 self._skip -= taken
@@ -120,7 +118,7 @@ def _answer(stream: int) -> bytes:
 
 
 def _field(name: bytes, value: bytes) -> bytes:
-    """A header in HPACK without tables. Name and value are shorter than 127 bytes."""
+    """A header in HPACK without tables. Name and value are below 127 bytes."""
     return b"\x00" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 

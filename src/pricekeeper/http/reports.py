@@ -46,7 +46,7 @@ async def _answer_day(call: Call, day: date) -> Answer:
 
 
 def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
-    """The header with the age of the oldest part of an answer."""
+    """The age of the oldest part of an answer."""
     lag_secs = max(0, call.services.clock.now_ms() - as_of_ms) // 1000
     return ((b"x-data-lag-secs", b"%d" % lag_secs),)
 
@@ -60,7 +60,7 @@ def _max_age(policy: Policy, mode: QuotaStatus) -> int:
 def cached_answer(
     call: Call, encoded: Encoded, max_age_secs: int, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> Answer:
-    """The bytes, or 304 if the caller has the same ones; private to the caller either way."""
+    """The bytes, or 304 if the caller has them; private to the caller."""
     all_headers = (
         (b"etag", encoded.etag),
         (b"cache-control", b"private, max-age=%d" % max_age_secs),

@@ -1,7 +1,6 @@
 """How HTTP serves the table of operations.
 
-Most operations are answered with the result of their use case. An operation that needs more of HTTP
-has a handler here, and says how its body is received.
+Most are answered with the result of their use case; the others have a handler here.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = by_name(
         ops.DOCUMENTATION: health.documentation,
     }
 )
-"""What is more than the result of a use case."""
+"""Operations that need more than their use case."""
 _OAUTH: Final[Mapping[str, Any]] = {"read": read_parameters, "limits_itself": True, "oauth": True}
 _UNBOUNDED: Final[Mapping[str, Any]] = {"bounds_itself": True}
 _DETAILS: Final[Mapping[str, Mapping[str, Any]]] = by_name(
@@ -104,7 +103,7 @@ _WITHOUT_API: Final = names_of(ops.HEALTHZ, ops.READYZ, ops.METRICS, ops.OPENAPI
 
 
 def _reading_reason(handler: Handler) -> Handler:
-    """The handler of a DELETE whose reason is in the query or in a body."""
+    """The reason of a DELETE is in the query or in a body."""
 
     async def answer(call: Call) -> Answer:
         body = await read_body(call.request)
@@ -133,4 +132,4 @@ ROUTES: Final = tuple(
 GATEWAY_ROUTES: Final = tuple(
     one for one in ROUTES if one.tag == "identity" or one.name in _WITHOUT_API
 )
-"""What an instance serves whose API is switched off."""
+"""Served if the API is switched off."""

@@ -1,9 +1,8 @@
 """Requests of apps that HTTP serves in its own way: without a task, in batches, or with metrics.
 
 A batch gets places in its organisation's share of the commit queue before its body is read. Without
-a free place it is refused with 503 and ``Retry-After``, and the client sends it again. The same
-happens if the store took no record at all. Admitted batches are parsed in small groups, with a turn
-of the event loop between them, so that other requests are served.
+a free place, or if the store took no record, it gets a 503 with ``Retry-After``, and the client
+sends it again. Batches are parsed in small groups, so other requests are served in between.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def queue_batch(call: Call, reply: Reply) -> bool:
     def go_on(places: BatchPlaces | None) -> None:
         if places is None:
             reply.refuse_for_room()
-        elif reply.is_answered:  # its deadline passed first
+        elif reply.is_answered:
             places.end_work()
         else:
             reply.finish(_count_within(call, places))
@@ -68,7 +67,6 @@ async def answer_batch(call: Call) -> Answer:
 
 
 async def _count_within(call: Call, places: BatchPlaces) -> Answer:
-    """Count the records of a batch that has its places."""
     try:
         body = await read_body(call.request, BATCH_BYTES_MAX)
         policy = await call.read_policy()
@@ -90,7 +88,7 @@ async def _count_within(call: Call, places: BatchPlaces) -> Answer:
 
 
 def _temporary_errors(judged: Sequence[object]) -> list[PriceKeeperError]:
-    """The errors of parts that may succeed later; raises the first if every part failed so."""
+    """Temporary errors of parts; raises the first if every part failed so."""
     temporary = [
         one
         for one in judged
@@ -111,11 +109,11 @@ def _parts_answer(
 
 
 async def _parse_each(records: Sequence[Any]) -> list[Usage | wire.BatchResult]:
-    """Parse each record to a usage, or to the result that lists its mistakes."""
+    """Parse each record to a usage, or to a result that lists its mistakes."""
     parsed: list[Usage | wire.BatchResult] = []
     for number, record in enumerate(records):
         if number and number % GROUP_RECORDS == 0:
-            await asyncio.sleep(0)  # let other requests have their turn of the loop
+            await asyncio.sleep(0)
         try:
             parsed.append(usage_of(convert(record, wire.UsageBody)))
         except (RequestRefusedError, InvalidValueError) as error:
@@ -140,7 +138,6 @@ def _failed(request_id: str | None, code: str, detail: str) -> wire.BatchResult:
 
 
 def _claimed_id(part: Any, field: str) -> str | None:
-    """The id that a part claims, if it has one."""
     found = part.get(field) if isinstance(part, dict) else None
     return found[:64] if isinstance(found, str) else None
 
@@ -149,7 +146,7 @@ _CAPTURE_OUTCOMES: Final = ("captured", "duplicate", "failed")
 
 
 async def select_model(call: Call) -> Answer:
-    """The model to call now, and why."""
+    """Select the model to call now, and why."""
     forced = _is_forced(call)
     if forced and call.principal is not None:
         await limit_client(call, call.principal.client_id, variant=True)
@@ -160,12 +157,12 @@ async def select_model(call: Call) -> Answer:
 
 
 async def record_usage(call: Call) -> Answer:
-    """Count what one model call used, exactly once."""
+    """Count the usage of one model call, exactly once."""
     return Answer(202, await cases.record_usage(call.services, call.policy, call.body))
 
 
 def begin_usage(call: Call, reply: Reply) -> bool:
-    """Do `record_usage` without a task that waits for the commit."""
+    """As `record_usage`, without a task that waits for the commit."""
     services, policy = call.services, call.policy
     body = take_json(call.request, wire.UsageBody)
     if body is None:
@@ -204,7 +201,7 @@ async def acquire(call: Call) -> Answer:
 
 
 async def authorize(call: Call) -> Answer:
-    """Decide whether a call may be made and with which model, and hold its maximum cost."""
+    """Decide on a call and its model, and hold its maximum cost."""
     try:
         answer, is_new = await authorizations.authorize(call.services, call.policy, call.body)
     except AuthorizationDeniedError as denied:
@@ -218,7 +215,7 @@ async def authorize(call: Call) -> Answer:
 
 
 async def capture_many(call: Call) -> Answer:
-    """Capture up to 100 calls; each capture is judged by itself."""
+    """Capture up to 100 calls; each is judged by itself."""
     parsed = [_parsed(one) for one in call.body]
     good = [one for one in parsed if isinstance(one, granted.CaptureOne)]
     outcomes = iter(await authorizations.capture_each(call.services, call.policy, good))

@@ -1,4 +1,4 @@
-"""How a process serves: uvicorn's settings, its sockets, its signals and its garbage collector.
+"""How a process serves: uvicorn's settings, sockets, signals and garbage collector.
 
 libuv, below uvloop, accepts one connection per listening socket and turn of the event loop, so a
 health check would wait behind a flood. Several descriptors of one socket let a turn accept that
@@ -28,8 +28,7 @@ import uvicorn
 
 GRACEFUL_SECS: Final = 30
 SILENT_SECS_MAX: Final = 30
-"""A worker that is silent for so long is replaced. uvicorn's default of 5 s ends workers that are
-only slow to start."""
+"""A silent worker is replaced after this time. uvicorn's default of 5 s ends slow starters."""
 _MAPPED_BITS: Final = 96
 _PROTOCOL: Final = "pricekeeper.http.protocol:ProblemProtocol"
 
@@ -79,7 +78,7 @@ ACCEPTS_PER_TURN: Final = 16
 
 
 def accepting_sockets(listening: socket.socket) -> list[socket.socket]:
-    """The socket and duplicates of its descriptor, for a server to accept from all of them."""
+    """The socket and duplicates of its descriptor, to accept from all of them."""
     return [listening, *(listening.dup() for _ in range(ACCEPTS_PER_TURN - 1))]
 
 
@@ -92,10 +91,10 @@ def install_drain_handlers(
 ) -> Iterator[None]:
     """Handle stop signals before the server's own handlers.
 
-    ``on_drain`` is called at once; it ends what would keep the server from stopping.
+    ``on_drain`` ends what would keep the server from stopping.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # embedded: the owner of the loop stops it
+        yield  # the owner of the loop stops it
         return
     loop = asyncio.get_running_loop()
     before: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -122,8 +121,7 @@ def install_drain_handlers(
 
 
 THRESHOLDS: Final = (10_000, 20, 20)
-"""New objects before a collection of the youngest generation, then how often older ones are
-included."""
+"""New objects per collection of the youngest generation; collections per one of an older one."""
 
 
 def collect_garbage_less_often() -> None:

@@ -1,11 +1,8 @@
 """From a request to its operation's handler, and back.
 
-`Shell` finds the operation, turns errors into problems, and notes each request in the access log
-and the metrics. `Endpoint` authenticates, limits and parses for one operation. There is no
-framework between the server and a handler.
-
-`AccessLog` writes its lines together, once per turn of the event loop: one line through the
-ordinary logging costs as much as a quick request.
+`Shell` finds the operation, turns errors into problems, and notes each request. `Endpoint`
+authenticates, limits and parses for one operation. `AccessLog` writes its lines once per turn of
+the event loop: a line through ordinary logging costs as much as a quick request.
 """
 
 from __future__ import annotations
@@ -56,7 +53,6 @@ from pricekeeper.tokens import digest_of
 from pricekeeper.wire.operation import Access
 
 GATEWAY: Final = "gateway"
-"""Key in the server's state of the gateway."""
 NO_PARAMETERS: Final[Mapping[str, str]] = MappingProxyType({})
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -72,9 +68,9 @@ class Endpoint:
         self.begins_early = operation.begins_early
         public = operation.access is Access.PUBLIC
         self._counted_errors: tuple[type[PriceKeeperError], ...] = ()
-        """Errors that count as failures of the caller's address, like guesses."""
+        """Charged to the caller's address, like guesses."""
         if public and operation.body is not None:
-            # Authenticated callers are limited by their identity, and may send a malformed body.
+            # Authenticated callers are limited by identity, and may send a malformed body.
             self._counted_errors = (RequestRefusedError, BodyTooLargeError)
         by_metrics_token = operation.access is Access.METRICS
         self._counts_failures = operation.oauth or by_metrics_token or bool(self._counted_errors)
@@ -97,7 +93,7 @@ class Endpoint:
             return answer
 
     async def _answer_or_count(self, call: Call) -> Answer:
-        """Answer, and charge a guess to the caller's address."""
+        """Charge a guess to the caller's address."""
         try:
             return await self._answer(call)
         except PriceKeeperError as error:
@@ -109,13 +105,13 @@ class Endpoint:
         operation = self.operation
         if operation.access is Access.METRICS:
             check_metrics_token(call)
-        elif call.operation is None:  # else it was admitted before its task
+        elif call.operation is None:
             await admit(call, operation)
         return await operation.perform(call)
 
 
 class Path:
-    """One path: an endpoint for each of its methods."""
+    """An endpoint for each method of a path."""
 
     __slots__ = ("allowed", "endpoints", "route")
 
@@ -125,7 +121,7 @@ class Path:
         self.allowed: tuple[str, ...] = ()
 
     def add(self, operation: Route) -> None:
-        """Serve the operation's method, and HEAD with GET."""
+        """Serves HEAD with GET."""
         self.endpoints[operation.method] = endpoint = Endpoint(operation)
         if operation.method == "GET":
             self.endpoints["HEAD"] = endpoint
@@ -133,7 +129,7 @@ class Path:
 
 
 class Target(NamedTuple):
-    """What a head asks for, and how it can begin without a task."""
+    """The target of a head, and how it can begin without a task."""
 
     route: str
     parameters: Mapping[str, str]
@@ -163,7 +159,6 @@ class Shell:
             made[operation.path].add(operation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the lifespan. Requests come through `begin`."""
         await run_lifespan(self._lifespan, scope, receive, send)
 
     def begin(self, exchange: Exchange) -> None:
@@ -198,7 +193,7 @@ class Shell:
                     reply.fail(error)
                     return
                 reply.withdraw()
-            # The target's headers have the content-length of another request.
+            # Those headers have the content-length of another request.
             call.request.headers = dict(scope["headers"])
         work = _perform(call, target)
         exchange.start(answer_with(exchange, call, target.route, started_ns, self._note, work))
@@ -240,7 +235,6 @@ class Shell:
 
 
 async def _perform(call: Call, target: Target) -> Answer:
-    """Perform the operation of a target, or refuse an unknown path or method."""
     refuse_repeated(call.request)
     if target.endpoint is not None:
         return await target.endpoint.answer(call)
@@ -253,7 +247,7 @@ def _request_id(headers: Mapping[bytes, bytes]) -> str:
     given = headers.get(b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return str(given, "ascii")
-    # Not a secret, only unique; asking the kernel each time is expensive.
+    # Unique, not secret; asking the kernel each time is expensive.
     return f"{getrandbits(128):032x}"
 
 
@@ -269,7 +263,7 @@ class _Line(msgspec.Struct):
 
 
 class AccessLog:
-    """Gathers lines and writes them at the end of the loop's turn."""
+    """Writes its lines together at the end of the loop's turn."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled

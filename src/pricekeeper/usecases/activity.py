@@ -30,7 +30,7 @@ from pricekeeper.wire import activity as wire
 from pricekeeper.wire.values import Response, rfc3339
 
 _ZONE_OF_ALL: Final = "UTC"
-"""The time zone of a date that concerns several organisations."""
+"""For a date that concerns several organisations."""
 
 
 class DenialsRequest(NamedTuple):
@@ -67,7 +67,7 @@ async def list_denials(
 async def list_all_denials(
     services: Services, viewer: Viewer, request: DenialsRequest
 ) -> wire.DenialList:
-    """Read a page of the denials of every client that the viewer covers, the newest first."""
+    """Read a page of the denials of all covered clients, the newest first."""
     org_id = viewer.coverage.one
     if org_id is not None:
         policy = await services.tenants.find_policy(org_id, viewer.app_id)
@@ -80,7 +80,7 @@ async def list_all_denials(
 
 
 def _denial_bounds_ms(services: Services, request: DenialsRequest, zone: str) -> tuple[int, int]:
-    """The first and the last millisecond, within the time that denials are kept."""
+    """Within the time that denials are kept."""
     now_ms = services.clock.now_ms()
     oldest_ms = now_ms - KEPT_DAYS * MS_PER_DAY
     bounds = bounds_ms(request.first, request.last, zone, (oldest_ms, now_ms + MS_PER_DAY))
@@ -118,7 +118,7 @@ class FlipsRequest(NamedTuple):
     first: End | None = None
     last: End | None = None
     after: str | None = None
-    """The day of the last flip of the previous page, ``#``, and its app, if it has one."""
+    """The day of the last flip of the previous page, ``#``, and its app, if any."""
 
 
 def parse_flips(query: Mapping[str, str]) -> FlipsRequest:
@@ -160,7 +160,7 @@ async def list_flips(services: Services, policy: Policy, request: FlipsRequest) 
 
 
 def _page_of(flips: list[Flip], zone: str, before: str) -> FlipPage:
-    """The flips of the last days before this day: whole days, until there are enough."""
+    """Whole days before this one, until there are enough flips."""
     shown: list[Flip] = []
     last = ""
     for day, some in groupby(flips, key=lambda flip: org_day(zone, flip.at_ms)):
@@ -199,7 +199,6 @@ EVENTS: Final[dict[str, type[Response]]] = {
     "alert": wire.AlertEvent,
     RESET: wire.ResetEvent,
 }
-"""The type of each event by its name."""
 
 
 def audience_of(viewer: Viewer) -> str:
@@ -221,7 +220,6 @@ def tell(event: values.Event, viewer: Viewer) -> tuple[str, Response] | None:
 
 
 def _is_covered(event: values.Event, coverage: Coverage) -> bool:
-    """Whether the coverage includes the event's organisation, or the deployment."""
     return coverage.is_all if event.org_id is None else OrgId(event.org_id) in coverage
 
 

@@ -81,7 +81,7 @@ def client_answer(principal: Principal) -> wire.Me:
 async def _read_coverage(
     services: Services, org_ids: list[str] | None, by: Attribution
 ) -> Coverage:
-    """The named organisations; one that the caller does not cover counts as absent."""
+    """An organisation that the caller does not cover counts as absent."""
     if org_ids is None:
         return ALL_ORGS
     wanted = {parse_org_id(org_id, "org_ids"): None for org_id in org_ids}

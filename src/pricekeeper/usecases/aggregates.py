@@ -1,4 +1,4 @@
-"""The totals of a day or of a range of days, each with the time up to which they are complete."""
+"""The totals of days, each with the time up to which they are complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAYS_MAX: Final = 92
 async def read_day(
     services: Services, policy: Policy, day: date
 ) -> tuple[wire.AggregateAnswer, int]:
-    """Read the totals of a day so far; a past day without data has zeros."""
+    """The totals of a day so far; a past day without data has zeros."""
     if day > today(services, policy):
         raise InvalidValueError("date", "is in the future")
     return await _read_day(services, policy, day, await _read_quotas(services, policy))
@@ -35,7 +35,7 @@ async def read_day(
 async def read_range(
     services: Services, policy: Policy, first: date, last: date
 ) -> tuple[wire.AggregateRange, int]:
-    """Read the totals of each day of a range, the earliest first."""
+    """The totals of each day of a range, the earliest first."""
     if last > today(services, policy):
         raise InvalidValueError("to", "is in the future")
     if not timedelta(0) <= last - first < timedelta(days=DAYS_MAX):
@@ -69,7 +69,7 @@ def parse_day(text: str) -> date:
 
 
 def parse_range(query: Mapping[str, str]) -> tuple[date, date]:
-    """The first and the last day that the query names; every mistake is listed."""
+    """The first and the last day of the query; every mistake is listed."""
     ends = ("from", "to")
     required = dict.fromkeys(ends, "yyyy-mm-dd")
     first, last = parse_each(query, dict.fromkeys(ends, parse_day), required=required).values()
@@ -85,10 +85,7 @@ def today(services: Services, policy: Policy) -> date:
 async def _read_day(
     services: Services, policy: Policy, day: date, quotas: Mapping[ModelLabel, int]
 ) -> tuple[wire.AggregateAnswer, int]:
-    """The totals of a day, and the time up to which they are complete.
-
-    Before the first aggregation that is the start of the day.
-    """
+    """With the time up to which the totals are complete, at first the start of the day."""
     name, metering = day_of(day), services.metering
     if policy.app_id is None:
         found = await metering.read_org_totals(policy.org_id, policy.model_ordering, name)
@@ -105,7 +102,6 @@ async def _answer(
     quotas: Mapping[ModelLabel, int],
     found: OrgTotals,
 ) -> tuple[wire.AggregateAnswer, int]:
-    """Make the answer for a day from its totals."""
     name, totals, more = day_of(day), found.total, dict[str, Any]()
     if policy.app_id is not None:
         more["app_id"] = str(policy.app_id)
@@ -168,9 +164,9 @@ def _models(
 
 
 async def _read_quotas(services: Services, policy: Policy) -> Mapping[ModelLabel, int]:
-    """Read the daily quotas; with quotas per app, their sums.
+    """The daily quotas; with quotas per app, their sums.
 
-    Raises `UnreadableItemError` if those of an app can't be read: the sum would be too low.
+    Raises `UnreadableItemError` if an app's can't be read: the sum would be too low.
     """
     if policy.app_id is not None or policy.quota_scope is not QuotaScope.APP:
         return policy.quotas

@@ -61,7 +61,7 @@ async def list_alerts(
 ) -> wire.AlertList:
     """Read a page of alerts, of one organisation or of all covered ones.
 
-    The deployment's own alerts and channels are shown only to a key for all organisations.
+    Only a key for all organisations sees the deployment's own.
     """
     org_id, owner = request.org_id or coverage.one, None
     if org_id is not None:

@@ -1,7 +1,6 @@
-"""A request for an operation, as use cases see it: who asks, about what, with which words.
+"""A request for an operation, as use cases see it.
 
-HTTP makes one of each request (`http.operation.Call`), and a command that works on the store makes
-one for the operator (`cli.local`).
+It comes over HTTP (`http.operation.Call`) or from the operator's command line (`cli.local`).
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ class Ask:
     __slots__ = ()
     services: Services
     path: Mapping[str, str]
-    """The parameters in the path, checked."""
     body: Any
     authority: Authority | None
-    """What the caller's key allows; ``None`` if no key came."""
+    """What the caller's key allows; ``None`` without a key."""
     principal: Principal | None
-    """Whom the caller's access token speaks for; ``None`` if no token came."""
+    """The owner of the caller's access token; ``None`` without a token."""
 
     @property
     @abstractmethod
@@ -52,7 +50,7 @@ class Ask:
     @property
     @abstractmethod
     def policy(self) -> Policy:
-        """The policy of the client in the path, which was read before the use case runs."""
+        """The policy of the client in the path, read before the use case runs."""
 
     @property
     @abstractmethod
@@ -61,7 +59,7 @@ class Ask:
 
     @abstractmethod
     def by(self, reason: str | None = None) -> Attribution:
-        """Who asks, from where and why."""
+        """The caller, its address and the reason."""
 
     @property
     @abstractmethod
@@ -75,13 +73,12 @@ class Ask:
 
     @property
     def by_query(self) -> Attribution:
-        """Who asks, and why if the query says so."""
         reason = self.query.get("reason")
         return self.by(None if reason is None else parse_reason(reason))
 
     @property
     def by_reason(self) -> Attribution:
-        """Who asks, and why as the body says, or the query of what has no body."""
+        """With the reason in the body or the query."""
         return self.by(self.query.get("reason") if self.body is None else self.body.reason)
 
     @property
@@ -99,19 +96,17 @@ class Ask:
 
     @property
     def coverage(self) -> Coverage:
-        """The organisations that the caller may know of."""
         if self.authority is not None:
             return self.authority.coverage
         return NO_ORG if self.principal is None else only(self.principal.org_id)
 
     @property
     def viewer(self) -> Viewer:
-        """Whose data the caller may see: its own, or with a key all that the key covers."""
+        """Whose data the caller may see: its own, or all that its key covers."""
         return Viewer(self.coverage, None if self.principal is None else self.principal.app_id)
 
     @property
     def page(self) -> tuple[str | None, int]:
-        """Where a page begins, and its length."""
         limit = parse_limit(self.query.get("limit", str(PAGE_MAX)), PAGE_MAX)
         return self.query.get("after"), limit
 
@@ -125,12 +120,11 @@ class Ask:
         return None
 
     def require_org_reader(self) -> None:
-        """Refuse an app's token."""
         if self.principal is not None and self.principal.app_id is not None:
             raise WrongAudienceError("an app's token can't read its organisation's data")
 
     async def read_org_policy(self, app_id: AppId | None) -> Policy:
-        """Read the policy of the organisation in the path; an app may ask about itself only."""
+        """An app may read only its own organisation's policy."""
         principal = self.principal
         if principal is not None:
             if principal.org_id != self.org_id:

@@ -62,7 +62,7 @@ async def list_entries(
 ) -> wire.AuditList:
     """Read a page of entries of the covered organisations, the newest first.
 
-    Entries that concern no single organisation are shown only to a key for all of them.
+    Only a key for all organisations sees entries of no single one.
     """
     reader, org_id = TrailReader(services.store), request.org_id
     if org_id is not None and org_id not in coverage:
@@ -105,7 +105,7 @@ def _parse_filter(text: str) -> str:
 
 
 def _parse_end(text: str, *, includes_day: bool = False) -> int:
-    """The time in milliseconds; of a date, its start or its end."""
+    """In milliseconds; of a date, its start or its end."""
     try:
         if "T" in text:
             at_ms = parse_timestamp(text)
@@ -118,5 +118,4 @@ def _parse_end(text: str, *, includes_day: bool = False) -> int:
 
 
 def _clamp(at_ms: int) -> int:
-    """The nearest time that an entry can have."""
     return min(max(0, at_ms), END_MS)

@@ -1,6 +1,6 @@
 """Authorizations: requests, settlements and answers.
 
-Money is in whole micro-dollars: costs, spent and remaining amounts are rounded down, and held,
+Money is in whole micro-dollars: costs, spent and remaining amounts are rounded down, held,
 unsettled and needed amounts up.
 """
 
@@ -60,7 +60,7 @@ async def capture(
     services: Services, policy: Policy, authorization_id: str, body: wire.CaptureBody
 ) -> wire.CapturedAnswer:
     """Count the usage of a call, and release its hold."""
-    usage = make_usage(body, "", "")  # the authorization has its id and its label
+    usage = make_usage(body, "", "")  # the authorization has its id and label
     captured = await services.authorizations.capture(policy, _id(authorization_id), usage)
     recorded, receipt = captured.recorded, captured.recorded.receipt
     return wire.CapturedAnswer(
@@ -82,7 +82,7 @@ async def capture_each(
 ) -> list[wire.CapturedAnswer | PriceKeeperError]:
     """Capture up to 100 calls concurrently; the answers are in the order of the captures.
 
-    Captures of the same authorization run in sequence, so that the later ones are duplicates.
+    Captures of one authorization run in sequence, so the later ones are duplicates.
     """
 
     async def capture_one(number: int) -> wire.CapturedAnswer | PriceKeeperError:
@@ -122,7 +122,7 @@ async def read_one(
 async def list_unfinished(
     services: Services, policy: Policy, status: str | None = None, after: str | None = None
 ) -> wire.AuthorizationList:
-    """Read a page of a client's authorizations that are open or unsettled, the newest first."""
+    """Read a page of a client's open or unsettled authorizations, the newest first."""
     states = _UNFINISHED if status is None else (_state(status),)
     cursor = "" if after is None else _id(after, "after").lower()
     found = await services.authorizations.list_unfinished(policy, states, cursor, PAGE_MAX + 1)
@@ -156,14 +156,14 @@ def authorization_answer(authorization: Authorization) -> wire.AuthorizationAnsw
     cost = settlement.cost_usd_picos
     return msgspec.structs.replace(
         answer,
-        cost_usd_micros=cost // PICOS_PER_MICRO,  # as its usage record tells it
+        cost_usd_micros=cost // PICOS_PER_MICRO,  # as in its usage record
         overrun_usd_micros=micros_up(max(0, cost - grant.held_usd_picos)),
         settled_at=settled_at,
     )
 
 
 def considered_labels(considered: Iterable[tuple[str, str]]) -> list[wire.ConsideredLabel]:
-    """Describe the labels that were considered, each with why it was skipped, if it was."""
+    """Describe the considered labels, with the reason why one was skipped."""
     return [
         wire.ConsideredLabel(label, "SKIPPED", because)
         if because
@@ -173,12 +173,12 @@ def considered_labels(considered: Iterable[tuple[str, str]]) -> list[wire.Consid
 
 
 def micros_up(usd_picos: int) -> int:
-    """Whole micro-dollars, rounded up: for held, unsettled and needed amounts."""
+    """Rounded up: for held, unsettled and needed amounts."""
     return -(-usd_picos // PICOS_PER_MICRO)
 
 
 def micros_down(usd_picos: int) -> int:
-    """Whole micro-dollars, rounded down: for spent and remaining amounts."""
+    """Rounded down: for spent and remaining amounts."""
     return usd_picos // PICOS_PER_MICRO
 
 
@@ -190,7 +190,7 @@ async def _authorized(
     model = services.prices.catalogue.model(grant.terms.label)
     limits: Mapping[str, LimitStatus] = {}
     if granted is None:
-        # The windows are those of now: what the call was held against may be over.
+        # The present windows: those of the hold may be over.
         now_ms = services.clock.now_ms()
         accounts = accounts_for(policy, grant.terms.label, grant.tags, now_ms)
         balances = tuple((await services.ledger.read(accounts)).items())
@@ -232,7 +232,6 @@ def _state(status: str) -> State:
 
 
 def _id(text: str, field: str = "authorization_id") -> str:
-    """Return the id; raises `InvalidValueError` if it is not a UUID."""
     if not _UUID.fullmatch(text):
         raise InvalidValueError(
             field, "must be a UUID such as 01928f7c-12ab-7c3d-8e4f-0123456789ab"

@@ -1,4 +1,4 @@
-"""Budgets with their balances: of one client, or of every client that a caller covers."""
+"""Budgets with their balances, of one client or of all that a caller covers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pricekeeper.wire.values import rfc3339
 VALUES_MAX: Final = 100
 """Values shown of a budget per value of a tag."""
 ITEMS_MAX: Final = 1_000
-"""Items read for these, including values of earlier windows."""
+"""Items read for these, with values of earlier windows."""
 ROWS_MAX: Final = 100
 """A page of all budgets ends after the client that reaches this number."""
 CLIENTS_MAX: Final = 64
-"""Clients that one such page reads, with or without budgets."""
+"""Clients that one such page reads."""
 CONCURRENCY: Final = 8
-"""Clients whose budgets are read concurrently."""
+"""Clients that are read concurrently."""
 LISTED_MAX: Final = 32
 """Organisations, or apps of one, per read."""
 _SCOPES: Final = (Scope.ORG, Scope.APP)
@@ -50,7 +50,7 @@ class BudgetCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> BudgetCursor:
-        """Parse the text of a cursor; raises `InvalidValueError`."""
+        """Raises `InvalidValueError`."""
         org_id, slash, app_id = text.partition("/")
         try:
             return cls(parse_org_id(org_id), parse_app_id(app_id) if slash else None)
@@ -59,7 +59,6 @@ class BudgetCursor(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The cursor as text, for the next request."""
         return self.org_id if self.app_id is None else f"{self.org_id}/{self.app_id}"
 
 
@@ -88,7 +87,6 @@ async def list_all_budgets(
 
 
 async def _take(policies: AsyncIterator[Policy], count: int) -> AsyncIterator[Policy]:
-    """The first policies."""
     async for policy in policies:
         yield policy
         count -= 1
@@ -121,7 +119,7 @@ async def _read_policies(
 async def _read_apps(
     services: Services, org_id: OrgId, behind: AppId | None
 ) -> AsyncIterator[Policy]:
-    """The apps of an organisation; none if it was deleted meanwhile."""
+    """None if the organisation was deleted meanwhile."""
     list_apps = partial(services.tenants.list_apps, org_id, limit=LISTED_MAX)
     with contextlib.suppress(NotFoundError):
         async for page in read_pages(list_apps, behind):
@@ -130,7 +128,6 @@ async def _read_apps(
 
 
 def _owned(policy: Policy, budgets: Iterable[wire.BudgetAnswer]) -> list[wire.ClientBudget]:
-    """The budgets with their owner."""
     whose: dict[str, Any] = {"org_id": policy.org_id, "org_name": policy.org_name}
     if policy.app_id is not None:
         whose |= {"app_id": policy.app_id, "app_name": policy.app_name or policy.app_id}
@@ -173,7 +170,7 @@ def _applies(policy: Policy, account: BudgetAccount) -> bool:
 
 
 def _names(policy: Policy) -> Iterable[tuple[Scope, str]]:
-    """The budgets in the order of the settings, then the quotas in that of the labels."""
+    """Budgets in the order of the settings, then quotas in that of the labels."""
 
     def named(scope: Scope, budgets: Iterable[Budget]) -> Iterable[tuple[Scope, str]]:
         return ((scope, budget.name) for budget in budgets)

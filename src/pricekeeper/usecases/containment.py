@@ -1,9 +1,8 @@
 """Containment: what an administrator does to a client whose secret has leaked.
 
-Each step is for one client, an organisation or an app, and raises `NotFoundError` if there is no
-such client. A step can be repeated after a lost reply (`OutcomeUnknownError`). ``by`` is written to
-the audit trail with the change. Its reason is stored and shown, so it is refused if it looks like a
-secret.
+Each step is for one client, an organisation or an app, and raises `NotFoundError` if it is absent.
+A step can be repeated after a lost reply (`OutcomeUnknownError`). ``by`` is audited in the same
+write. A reason that looks like a secret is refused, because it is stored and shown.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pricekeeper.wire.values import rfc3339
 async def revoke_credentials(
     services: Services, client: Client, secrets: str, by: Attribution
 ) -> wire.CredentialsRevoked:
-    """Revoke a client's secrets, sessions and tokens at once; rotate to give it a new secret."""
+    """Revoke a client's secrets, sessions and tokens at once; rotate for a new secret."""
     previous_only = secrets == "PREVIOUS"
     await services.credentials.revoke_now(client, _checked(by), previous_only=previous_only)
     return wire.CredentialsRevoked(client.client_id, "revoked", secrets)
@@ -45,14 +44,13 @@ async def list_sessions(services: Services, client: Client) -> SessionList:
 async def list_own_sessions(
     services: Services, client: Client, current_id: str = ""
 ) -> SessionList:
-    """Read the live sessions, the oldest first; ``current_id`` is the one that asks."""
+    """The live sessions, the oldest first; ``current_id`` is the one that asks."""
     policy = await services.tenants.find_registered_policy(client.org_id, client.app_id)
     sessions = await services.identity.list_sessions(client.client_id)
     return _session_list(sessions, policy.session_limit, current_id)
 
 
 def _session_list(sessions: Sequence[Session], limit: int, current_id: str = "") -> SessionList:
-    """Describe live sessions."""
     answers = [
         SessionAnswer(
             session_id=str(session.id),
@@ -90,14 +88,14 @@ async def freeze(services: Services, client: Client, by: Attribution) -> wire.Fr
 
 
 async def unfreeze(services: Services, client: Client, by: Attribution) -> None:
-    """Lift a client's own freeze, if it has one."""
+    """Lift a client's own freeze, if any."""
     await services.tenants.unfreeze(client, _checked(by))
 
 
 async def reset_limits(services: Services, client: Client, by: Attribution) -> wire.LimitsReset:
-    """Fill the token buckets of an app, or of an organisation without those of its apps.
+    """Fill the token buckets of an app, or those of an organisation that its apps share.
 
-    An organisation's buckets are shared by its apps. The app need not be registered.
+    The app need not be registered.
     """
     by = _checked(by)
     policy = await services.tenants.read_policy(client)

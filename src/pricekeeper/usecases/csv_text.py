@@ -9,11 +9,11 @@ from typing import Final
 
 MEDIA_TYPE: Final = "text/csv"
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""The beginnings of a formula in a spreadsheet."""
+"""A cell that begins with one is a formula in a spreadsheet."""
 
 
 def csv_text(names: Sequence[str], rows: Sequence[Mapping[str, str | int]]) -> str:
-    """Write a line of names and a line per row, with the line ends of RFC 4180."""
+    """A line of names and a line per row, with the line ends of RFC 4180."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\r\n")
     writer.writerow([_cell(name) for name in names])
@@ -22,7 +22,7 @@ def csv_text(names: Sequence[str], rows: Sequence[Mapping[str, str | int]]) -> s
 
 
 def _cell(value: str | int) -> str | int:
-    """The value, with an apostrophe before text that would be a formula."""
+    """With an apostrophe before text that would be a formula."""
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return value

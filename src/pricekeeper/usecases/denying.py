@@ -21,7 +21,6 @@ DENIALS: Final = (
     errors.QuotaExceededError,
     errors.RateLimitExceededError,
 )
-"""Errors that are denials."""
 
 
 @contextmanager
@@ -74,7 +73,7 @@ def code_of(error: errors.PriceKeeperError) -> str:
 
 
 def _obstacles(error: errors.PriceKeeperError) -> Iterator[str]:
-    """The obstacles, which identify equal denials."""
+    """They identify equal denials."""
     if isinstance(error, errors.AuthorizationDeniedError):
         for one in error.denied_by:
             yield f"{one.kind}/{one.scope}/{one.name}/{one.label or ''}"
@@ -125,7 +124,7 @@ def _explain_authorization(error: errors.AuthorizationDeniedError) -> dict[str, 
 
 
 def _denied_by(one: errors.DeniedBy) -> dict[str, Any]:
-    """Money is in micro-dollars: needed rounded up, remaining rounded down."""
+    """Micro-dollars: needed rounded up, remaining rounded down."""
     when: dict[str, Any] = {"never": True}
     if one.retry_after_ms is not None:
         when = {"retry_after_ms": one.retry_after_ms}

@@ -1,4 +1,4 @@
-"""Forecasts the end of the budgets of a client, and when they will be spent."""
+"""Forecasts when the budgets of a client will be spent, and their end."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class _Subject(NamedTuple):
 
 
 async def list_forecasts(services: Services, policy: Policy) -> wire.ForecastList:
-    """A forecast for every budget that applies, and for all that is spent today and this month.
+    """A forecast for every budget that applies, and for today's and this month's total.
 
-    A budget for each value of a tag has a straight line alone: totals by tag are many, and its
-    hours would cost more to read than all others together.
+    A budget for each value of a tag has a straight line alone: hours of the many totals by tag
+    would cost more to read than all others together.
     """
     now_ms = services.clock.now_ms()
     budgets = await read_budgets(services, policy)
@@ -52,13 +52,12 @@ async def list_forecasts(services: Services, policy: Policy) -> wire.ForecastLis
         _total(window, policy.timezone, own, recorded[own], spent_by_day, now_ms)
         for window in TOTAL_WINDOWS
     ]
-    # Each takes some ten milliseconds of arithmetic, which must not hold up others.
+    # Tens of milliseconds of arithmetic, which must not delay others.
     answers = await asyncio.to_thread(_forecast_all, subjects, policy.timezone, now_ms)
     return wire.ForecastList(answers)
 
 
 async def _read_month(services: Services, policy: Policy, now_ms: int) -> dict[str, int]:
-    """Read the spend of each day of this month, in pico-dollars."""
     month = window_at(Window.MONTH, policy.timezone, now_ms)
     days = DayRange(org_day(policy.timezone, month.starts_at_ms), org_day(policy.timezone, now_ms))
     reader = RangeReader(services.store, services.clock)

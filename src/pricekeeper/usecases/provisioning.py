@@ -44,7 +44,7 @@ async def patch_client(
 ) -> Answer:
     """Change some settings; null restores an organisation's default, or lets an app inherit.
 
-    With ``expected_tag``, a header ``If-Match``, only if the settings have one of its ETags.
+    ``expected_tag``, a header ``If-Match``, must have one of the settings' ETags.
     """
     saved = await services.tenants.patch(client, patch, by, _check(expected_tag))
     changed = Provisioned(created=False, policy=saved.policy, retrieval=None)
@@ -77,7 +77,7 @@ async def list_apps(
 async def issue_provisioning_key(
     services: Services, org_id: OrgId, by: Attribution
 ) -> wire.ProvisioningKey:
-    """Give an organisation a provisioning key of its own, which replaces the previous one."""
+    """Give an organisation a provisioning key, which replaces the previous one."""
     key = await services.provisioning_keys.issue(org_id, by)
     return wire.ProvisioningKey(org_id, key.reveal())
 
@@ -97,7 +97,7 @@ async def claim(services: Services, token: str, by: Attribution) -> wire.Claimed
 
 
 async def complete_claim(services: Services, claim: SecretClaim, by: Attribution) -> wire.Claimed:
-    """Exchange a retrieval token that was found for the secret, once."""
+    """As `claim`, with the token's record."""
     claimed = await services.credentials.complete_claim(claim, by)
     more = {}
     if claimed.old_secret_expires_at_epoch is not None:
@@ -131,7 +131,7 @@ def etag_of(answer: Answer) -> str:
 
 
 def matches(known: str | None, etag: str) -> bool:
-    """Whether the ETag is among those in ``If-None-Match`` or ``If-Match``."""
+    """Whether the ETag is in ``If-None-Match`` or ``If-Match``."""
     return known is not None and any(
         mark.strip().removeprefix("W/") == etag for mark in known.split(",")
     )
@@ -185,7 +185,7 @@ def _alerts(alerts: AlertSettings) -> AlertsBody:
 
 
 def _budget(budget: Budget) -> BudgetBody:
-    """The budget in the form of a request; a budget for all labels names none."""
+    """In the form of a request; a budget for all labels names none."""
     return BudgetBody(
         name=budget.name,
         window=budget.window.value,
@@ -209,7 +209,7 @@ def frozen_answer(freeze: Freeze) -> wire.Frozen:
 
 
 def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
-    """The fields of an answer beside the settings: times, and the outcome of a change."""
+    """Times, and the outcome of a change."""
     more: dict[str, Any] = {
         "created_at": rfc3339(policy.created_at_epoch * 1000),
         "updated_at": rfc3339(policy.updated_at_epoch * 1000),

@@ -32,7 +32,7 @@ def parse_each(
 ) -> dict[str, Any]:
     """Parse the fields of a query, ``None`` for an absent one; every mistake is listed.
 
-    ``check`` gets the fields that could be parsed. ``required`` describes the required fields.
+    ``check`` gets the parsed fields, ``required`` describes the required ones.
     """
     found, mistakes = dict[str, Any](), list[FieldError]()
     for name, parse in parsers.items():
@@ -95,7 +95,7 @@ def parse_tag(text: str) -> tuple[str, str]:
 
 
 def without_secret(field: str, text: str) -> str:
-    """Return a text that people will see; raises if it looks as if it contained a secret."""
+    """Return a text that people will see; raises if it looks like a secret."""
     if contains_secret(text):
         raise InvalidValueError(field, "has something in it that looks like a secret")
     return text

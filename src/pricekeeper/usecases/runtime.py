@@ -84,7 +84,7 @@ async def adjust(
 
 
 async def list_limits(services: Services, policy: Policy) -> wire.LimitList:
-    """Read the state of the buckets that a client takes from, its organisation's included."""
+    """Read the buckets that a client takes from, its organisation's included."""
     source, entities = _limits(policy), (policy.bucket_entity, *_parents(policy))
     buckets = [
         (entity, str(label))
@@ -141,7 +141,7 @@ def recorded_answer(recorded: Recorded, policy: Policy) -> wire.UsageAnswer:
 
 
 def daily_total_answer(recorded: Recorded, policy: Policy) -> wire.DailyTotalAnswer | None:
-    """Describe the day of a record, if its total is known."""
+    """The day of a record, if its total is known."""
     receipt, total = recorded.receipt, recorded.daily_total
     if total is None:
         return None
@@ -166,10 +166,10 @@ def _daily_total_answer(
     timezone: str,
     org_day: str,
 ) -> wire.DailyTotalAnswer:
-    """Describe the total of a day; all records of one commit share it."""
+    """All records of one commit share it."""
     spend_usd_micros, _ = split_micros(cost_usd_picos)
     percent, mode = quota_use(spend_usd_micros, quota_usd_micros, tight_pct)
-    # Before the first aggregation: when the day began, nothing had been counted.
+    # Before the first aggregation: nothing was counted when the day began.
     told_ms = max(as_of_ms, day_start_ms(timezone, org_day))
     return wire.DailyTotalAnswer(spend_usd_micros, requests, percent, mode, rfc3339(told_ms))
 
@@ -243,7 +243,7 @@ def _pricing(prices: Prices) -> dict[str, Any]:
 
 
 def _limits(policy: Policy) -> LimitsSource:
-    """The limits of the buckets of the app and of its organisation."""
+    """The limits of the app's and its organisation's buckets."""
 
     def source(entity: str, resource: str) -> Sequence[Limit]:
         own = entity == policy.bucket_entity
@@ -257,7 +257,7 @@ def _parents(policy: Policy) -> Sequence[str]:
 
 
 def _scoped(violation: Violation, policy: Policy) -> Violation:
-    """The violation with the client that owns the bucket, and its scope."""
+    """The violation with the bucket's client and scope."""
     if violation.entity == policy.bucket_entity:
         return replace(violation, entity=policy.client_id, scope="APP")
     return replace(violation, entity=policy.client.org.client_id, scope="ORG")

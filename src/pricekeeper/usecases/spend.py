@@ -30,9 +30,9 @@ SUM_FIELDS: Final = wire.SpendSum.__struct_fields__
 _HOURS_PER_DAY: Final = 24
 _ONE_DAY: Final = timedelta(days=1)
 _FIRST_ZONE: Final = "Pacific/Kiritimati"
-"""The time zone where a day begins first."""
+"""Where a day begins first."""
 _LAST_ZONE: Final = "Etc/GMT+12"
-"""The time zone where it ends last."""
+"""Where it ends last."""
 _LATE_MS: Final = 2 * MS_PER_DAY
 """A record may be a day late, and its total later."""
 
@@ -46,7 +46,7 @@ class Viewer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Amounts that are held, and charged without settlement."""
+    """Amounts that are held, or charged without settlement."""
 
     held_usd_picos: int
     unsettled_usd_picos: int
@@ -62,7 +62,7 @@ _NOT_EXPOSED: Final = Exposure(0, 0)
 
 
 class Filter(NamedTuple):
-    """A filter. An empty value of a tag selects usage without the tag."""
+    """An empty value of a tag selects usage without the tag."""
 
     org_id: OrgId | None = None
     app_id: AppId | None = None
@@ -76,7 +76,7 @@ class SpendRequest(NamedTuple):
     first: End
     last: End
     grouping: Grouping
-    """Its tag key is the filter's, if that has one."""
+    """Its tag key defaults to the filter's."""
     wanted: Filter = Filter()
     is_live: bool = True
     """Whether to add usage since the last aggregation, if the range includes now."""
@@ -111,7 +111,7 @@ def parse_request(query: Mapping[str, str]) -> SpendRequest:
 
 
 def _parse_tag(text: str) -> tuple[str, str]:
-    """Parse a tag that totals can be kept by."""
+    """Only tags that totals can be kept by."""
     tag = parse_tag(text)
     if "#" in tag[0]:
         raise InvalidValueError("tag", "names a tag with #, which can't be a tag key")
@@ -125,12 +125,12 @@ def _parse_live(text: str) -> bool:
 
 
 def _has_now(span: DayRange, now_ms: int) -> bool:
-    """Whether the range can contain new usage: a record, or the last aggregation, may be late."""
+    """Whether the range can contain new usage: a record or an aggregation may be late."""
     return span.last_day >= org_day(_LAST_ZONE, now_ms - _LATE_MS)
 
 
 def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
-    """Narrow a viewer by a filter; what the viewer may not see is absent."""
+    """A filter outside of the viewer's data is absent."""
     coverage = viewer.coverage
     if wanted.org_id is not None:
         if wanted.org_id not in coverage:
@@ -146,7 +146,7 @@ def _narrow(viewer: Viewer, wanted: Filter) -> Viewer:
 async def read_spend(
     services: Services, viewer: Viewer, request: SpendRequest
 ) -> tuple[wire.SpendAnswer, int]:
-    """Read the spend that the viewer may see, and the time up to which it is complete."""
+    """The spend that the viewer may see, and the time up to which it is complete."""
     zone, own_app_id, wanted = _FIRST_ZONE, viewer.app_id, request.wanted
     viewer = _narrow(viewer, wanted)
     org_id = viewer.coverage.one
@@ -192,10 +192,10 @@ async def _read_exposures(
     span: DayRange,
     request: SpendRequest,
 ) -> dict[tuple[str, ...], Exposure]:
-    """Read the holds and unsettled charges of authorizations of that time, by group."""
+    """Holds and unsettled charges of authorizations of that time, by group."""
     grouping, wanted = request.grouping, request.wanted
     found: dict[tuple[str, ...], Exposure] = {}
-    # Days of organisations begin and end at most a day from those of UTC.
+    # Organisations' days begin and end at most a day from those of UTC.
     first_ms = day_start_ms("UTC", span.first_day) - MS_PER_DAY
     last_ms = day_start_ms("UTC", span.last_day) + 2 * MS_PER_DAY
     for org_id, one in await services.authorizations.read_exposed(org_ids, first_ms, last_ms):

@@ -1,6 +1,6 @@
 """The use case of each operation, and which parts of a request it gets.
 
-An operation that is not here is served over HTTP only: `http.routes` has its handler.
+Other operations have handlers in `http.routes`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pricekeeper.wire import operations as ops
 from pricekeeper.wire.operation import by_name
 
 UseCase: TypeAlias = Callable[[Ask], Awaitable[Any]]
-"""Does what an operation asks; its result is the body of the answer."""
+"""Its result is the body of the answer."""
 
 
 async def _list_alerts(ask: Ask) -> Any:
@@ -63,7 +63,7 @@ async def _list_flips(ask: Ask) -> Any:
 
 
 async def _void(ask: Ask) -> None:
-    """Void an app's grant; the operator of the store does it as an administrator."""
+    """Void an app's grant; the operator of the store acts as an administrator."""
     voided_id, reason = ask.path["authorization_id"], ask.body.reason
     if ask.authority is None:
         await authorizations.void(ask.services, ask.policy, voided_id, reason)
@@ -82,7 +82,7 @@ async def _me(ask: Ask) -> Any:
 
 
 async def _first(reading: Awaitable[tuple[Any, Any]]) -> Any:
-    """The answer of a use case that also returns the time up to which it is complete."""
+    """Drop the time up to which an answer is complete."""
     return (await reading)[0]
 
 

@@ -24,7 +24,7 @@ from pricekeeper.wire.values import rfc3339
 KEPT_DAYS: Final = 92
 """The default start of a list; records are kept for so long."""
 _MARGIN_MS: Final = 600_000
-"""For clocks that disagree, and for records acknowledged some time after they were sent."""
+"""For clocks that disagree, and for late acknowledgements."""
 
 
 class RecordsRequest(NamedTuple):
@@ -96,6 +96,6 @@ def _answer(record: Record, voided: VoidNote | None) -> wire.UsageRecord:
 
 
 def _micros(cost_usd_picos: int) -> int:
-    """Whole micro-dollars; a correction is the negative of its record."""
+    """A correction is the negative of its record."""
     micros = split_micros(abs(cost_usd_picos))[0]
     return -micros if cost_usd_picos < 0 else micros
