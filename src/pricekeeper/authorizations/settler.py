@@ -316,10 +316,7 @@ class Settle(Command[Settled]):
 
 
 def must_mark(draft: Draft, submission: Submission, poster: Poster, command: AnyCommand) -> bool:
-    """Whether the chapter's region must be marked before a record is posted into it.
-
-    Then the draft is asked to mark it.
-    """
+    """Whether the chapter's region must be marked first; then the draft is asked to mark it."""
     found = ("record", submission.lanes)
     if found in draft.found:
         return False

@@ -158,10 +158,7 @@ class _Made(NamedTuple):
 def accounts_of(
     policy: Policy, at_ms: int, tags: Mapping[str, str] | None = None
 ) -> tuple[BudgetAccount, ...]:
-    """Every account of the client, for any label.
-
-    Without ``tags``, budgets per value of a tag are left out.
-    """
+    """Every account of the client; without ``tags``, not those per value of a tag."""
     return tuple(_accounts(policy, at_ms, tags, None))
 
 

@@ -123,10 +123,7 @@ class BucketLine:
 
     @property
     def _net(self) -> dict[str, int]:
-        """Only limits that tokens are taken from.
-
-        Another one may be in debt, which would deny the write.
-        """
+        """Only limits that tokens are taken from: another may be in debt, and deny the write."""
         return {name: count + self._due.get(name, 0) for name, count in self.taken.items()}
 
 

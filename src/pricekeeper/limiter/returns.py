@@ -85,10 +85,7 @@ class Returns:
         self.give_back([] if before is None else [before.rest])
 
     async def flush(self, keys: Iterable[Key], *, blocks: bool = False) -> set[Key]:
-        """Write the tokens owed, with ``blocks`` also those left in blocks.
-
-        Returns the buckets that were owed any.
-        """
+        """Write the tokens owed, and with ``blocks`` those in blocks; returns the buckets owed."""
         owing = []
         for key in keys:
             block = self.blocks.pop(key, None) if blocks else None

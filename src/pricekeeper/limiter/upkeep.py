@@ -42,10 +42,7 @@ class Repaired(msgspec.Struct, frozen=True):
 async def reset(
     cache: BucketCache, entity: str, resource: str | None, commit: Commit | None
 ) -> list[str]:
-    """Remove the buckets of the entity, or one; returns the resources that had a bucket.
-
-    More than fit into a transaction are removed in several, each of which is whole.
-    """
+    """Remove the buckets of the entity, or one, in whole transactions; returns their resources."""
     found = [item[SORT_KEY] async for item in _items(cache, entity)]
     if resource is not None:
         found = [one for one in found if one == resource]

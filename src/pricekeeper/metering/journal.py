@@ -94,10 +94,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 def address_of(request_id: str) -> Address | None:
-    """The place of that id's record; ``None`` if the id has no time in it.
-
-    The id is in canonical form: lower case, with dashes.
-    """
+    """The place of a canonical id's record; ``None`` if the id has no time in it."""
     digits = request_id.replace("-", "")
     if digits[_TIME_DIGITS] != "7" or digits[_VARIANT_AT] not in "89ab":
         return None

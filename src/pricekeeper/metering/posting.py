@@ -247,10 +247,7 @@ class Poster:
     async def _descend(
         self, missing: list[Submission], depth: int, nonce: bytes, settle: Settle
     ) -> None:
-        """Write them to the children of their page, by the next digit of their ids, at once.
-
-        A failure does not stop the others.
-        """
+        """Write them to the children of their page. A failure does not stop the others."""
         children: dict[str, list[Submission]] = {}
         for one in missing:
             children.setdefault(_address(one).digits[:depth], []).append(one)

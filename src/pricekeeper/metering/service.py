@@ -229,10 +229,7 @@ class Metering:
     async def sum_unreadable(
         self, unreadable: Mapping[Account, UnreadableItemError]
     ) -> Mapping[Account, Total]:
-        """Sum the records of accounts whose totals can't be read.
-
-        Raises `UnreadableItemError` if that fails, too.
-        """
+        """Sum the records of accounts whose totals can't be read, or raise."""
         return (await self._reader.sum_unreadable(unreadable)).require_all()
 
     async def read_org_totals(self, org_id: OrgId, labels: Iterable[str], day: str) -> OrgTotals:

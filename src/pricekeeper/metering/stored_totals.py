@@ -54,10 +54,7 @@ class StoredTotals:
         *,
         is_whole: bool = False,
     ) -> None:
-        """``is_whole``: made from all records.
-
-        Raises `ConditionFailedError` if another writer was first.
-        """
+        """``is_whole``: made from all records. `ConditionFailedError` if another was first."""
         if stored is None:
             await self.enter_in_lists(facet)
         else:

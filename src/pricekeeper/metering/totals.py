@@ -63,10 +63,7 @@ def total_keys(accounts: Iterable[Account]) -> list[tuple[Table, Key]]:
 def totals_from(
     accounts: Iterable[Account], found: Iterable[Item | None], live: LiveReading | None = None
 ) -> Readings:
-    """Decode the items found at the keys of these accounts.
-
-    With ``live``, which must have been read before the items, the totals are live.
-    """
+    """Decode the items at the keys of these accounts. ``live`` must have been read before."""
     totals: dict[Account, Total] = {}
     unreadable: dict[Account, UnreadableItemError] = {}
     for account, item in zip(accounts, found, strict=True):
@@ -113,10 +110,7 @@ class TotalsReader:
         consistent: bool = True,
         live: LiveReading | None = None,
     ) -> Readings:
-        """Read totals in one call; unreadable ones are summed from records.
-
-        ``live`` must have been read before.
-        """
+        """Unreadable totals are summed from records. ``live`` must have been read before."""
         now_ms = self._clock.now_ms()
         checkpoint, *found = await self._store.batch_get(
             [CHECKPOINT, *total_keys(accounts)], consistent=consistent
@@ -153,10 +147,7 @@ class TotalsReader:
         return [account async for item in items if (account := account_from(day, item)) is not None]
 
     async def read_org(self, org_id: OrgId, labels: Iterable[str], day: str) -> OrgTotals:
-        """Read the organisation's spend of that day in all scopes.
-
-        So it is right also for a day on which the organisation changed its quota scope.
-        """
+        """In all scopes, since the organisation may have changed its quota scope that day."""
         org_scope = f"ORG#{org_id}"
         wanted = [Account(org_scope, label, day) for label in labels]
         wanted += await self.read_accounts(day, f"{org_scope}#")

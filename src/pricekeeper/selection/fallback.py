@@ -160,10 +160,7 @@ class Choice:
 
 
 def quota_pct_hundredths(spend_usd_micros: int, quota_usd_micros: int) -> int:
-    """Hundredths of a percent, rounded down, so that only a spent quota has 100 %.
-
-    A quota of zero counts as spent.
-    """
+    """Rounded down, so that only a spent quota has 100 %; a quota of zero counts as spent."""
     if quota_usd_micros == 0:
         return _PCT_HUNDREDTHS
     return spend_usd_micros * _PCT_HUNDREDTHS // quota_usd_micros
