@@ -3,7 +3,7 @@
 Noting costs a microsecond and no store call; lines of single records are made only if a feed is
 watched. Bounds: `ORGS_MAX` organisations; for each of them `ROWS_MAX` apps and labels, `LINES_MAX`
 lines of each kind with `LINES_BYTES_MAX` bytes, and `FEW_MAX` denials, flips and alerts. Without
-room, the organisation's events are marked as incomplete, so that pages read again.
+room, events are marked as incomplete, so that pages read again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class OrgNews:
         self.is_complete = True
 
     def note_counted(self, pair: Pair, amounts: Amounts, make: Callable[[], Counted]) -> None:
-        """Note a usage record; ``make`` makes its line."""
         self._counted += 1
         self._records.append(make)
         sums = self._spend.get(pair) or self._row(self._spend, pair, len(amounts))
@@ -78,7 +77,6 @@ class OrgNews:
         held_usd_picos: int,
         make: Callable[[], AuthorizationLine],
     ) -> None:
-        """Note that an authorization was granted or settled; ``make`` makes its line."""
         self._lines.append(make)
         sums = self._changes.get(pair) or self._row(self._changes, pair, len(_STATUSES) + 2)
         if sums is not None:
@@ -104,7 +102,7 @@ class OrgNews:
         self._add(self._alerts, alert)
 
     def events(self, org_id: str, at_ms: int) -> tuple[Event, ...]:
-        """All events: first those that change decisions, then counts."""
+        """First events that change decisions, then counts."""
         found: list[Event] = [*self._flips, *self._alerts]
         found += [
             DeniedCalls(org_id, at_ms, one.app_id, one.kind, one.model, one.code, count, one.why)
@@ -128,7 +126,6 @@ class OrgNews:
             self.is_complete = False
 
     def _row(self, rows: dict[Pair, list[int]], pair: Pair, width: int) -> list[int] | None:
-        """Add a row for a pair; ``None`` if there is no room."""
         if len(rows) >= ROWS_MAX:
             self.is_complete = False
             return None
@@ -137,7 +134,6 @@ class OrgNews:
 
 
 def _last_of(lines: Iterable[Callable[[], _Line]]) -> tuple[_Line, ...]:
-    """The last lines that fit, in order."""
     found: list[_Line] = []
     room = LINES_BYTES_MAX
     for make in reversed(tuple(lines)):
@@ -158,7 +154,6 @@ class EventBuffer:
     def __init__(self) -> None:
         self._orgs: dict[str, OrgNews] = {}
         self.is_complete = True
-        """Whether every organisation had room."""
 
     def of(self, org_id: str) -> OrgNews | None:
         """The events of an organisation; ``None`` if there is no room."""

@@ -68,8 +68,6 @@ _log = structlog.get_logger(__name__)
 
 
 class _Pending:
-    """A group of this process, and its written part."""
-
     __slots__ = ("group", "key", "written", "written_at_ms")
 
     def __init__(self, key: DenialKey, group: Group) -> None:
@@ -79,7 +77,7 @@ class _Pending:
         self.written_at_ms = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether to write it: at first, at intervals, and at the end of its minute."""
+        """At first, at intervals, and at the end of its minute."""
         if self.written == self.group.count:
             return False
         over = minute_of(now_ms) > self.key.minute
@@ -117,7 +115,7 @@ class DenialLog:
         self._pending: dict[tuple[str, int, GroupKey], _Pending] = {}
         self._groups: Counter[tuple[str, int]] = Counter()
         self.totals: Counter[Denier] = Counter()
-        """The denials of this process; at most `SERIES_MAX` are distinguished."""
+        """At most `SERIES_MAX` are distinguished."""
         self.names: dict[tuple[str, str | None], tuple[str, str | None]] = {}
         self.meter = DenialMeter()
 
@@ -251,7 +249,7 @@ class DenialListing:
         app_id: str | None = None,
         after: DenialCursor | None = None,
     ) -> DenialPage:
-        """Read denials of an organisation, or of one app. Both ends are included."""
+        """Of one organisation or app. Both ends are included."""
         minutes = minute_of(first_ms), minute_of(last_ms)
         behind = None if after is None else (after.minute, after.group and after.group.digest)
         stored: list[Item] = []
@@ -261,7 +259,7 @@ class DenialListing:
                 break
         named = [(_name(denial_key_from(org_id, item)), item) for item in stored]
         rest = None
-        if len(stored) > ITEMS_MAX:  # the last group may have been cut
+        if len(stored) > ITEMS_MAX:
             last = named[-1][0]
             named = [one for one in named if one[0] != last]
             rest = _behind(named[-1][0] if named else last)
@@ -281,7 +279,7 @@ class DenialListing:
         last_ms: int,
         after: DenialCursor | None = None,
     ) -> DenialPage:
-        """Read denials of all covered organisations. Both ends are included."""
+        """Of all covered organisations. Both ends are included."""
         first, last = minute_of(first_ms), minute_of(last_ms)
         if after is not None:
             last = min(last, after.minute if after.group else after.minute - 1)

@@ -1,11 +1,10 @@
 """Events of the feed, and denials in groups, as values. No I/O, no clock.
 
 An event combines all additions since the one before. It is a hint for a page to read, with enough
-data to draw meanwhile. The truth is in the journal, the accounts and the authorizations, so a lost
-event only costs freshness. Money is in pico-dollars.
+data to draw meanwhile; a lost event only costs freshness. Money is in pico-dollars.
 
 Denials of one minute form a group if their organisation, app, requested model and obstacles are the
-same. A group has a count, its first and last time, and one whole example of an answer.
+same. It has a count, its first and last time, and one whole example of an answer.
 """
 
 from __future__ import annotations
@@ -92,14 +91,13 @@ class Flip(msgspec.Struct, frozen=True, array_like=True, tag="flip", gc=False):
     org_id: str
     at_ms: int
     app_id: str | None
-    """The owner of the quotas or override; ``None`` means the whole organisation."""
+    """The owner of the quotas or override; ``None``: the whole organisation."""
     reason: FlipReason
     from_label: str | None
     to_label: str | None
     """``None`` after an override was cleared: the quotas decide."""
     given_up: tuple[GivenUp, ...]
     until_ms: int
-    """The end of the organisation's day, and of this state."""
 
 
 class AuthorizationLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -113,7 +111,7 @@ class AuthorizationLine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     held_usd_picos: int
     cost_usd_picos: int | None
     considered: tuple[tuple[str, str], ...]
-    """The labels that were considered, each with the reason to pass it over, or an empty text."""
+    """Each with the reason to pass it over, or an empty text."""
 
 
 class AuthorizationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -126,9 +124,7 @@ class AuthorizationRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     voided: int
     unsettled: int
     held_usd_picos: int
-    """The holds of the granted ones."""
     unsettled_usd_picos: int
-    """The charges of those that were not settled in time."""
 
     @property
     def changes(self) -> int:
@@ -162,10 +158,8 @@ Event: TypeAlias = CountedSpend | DeniedCalls | Flip | AuthorizationChanges | Al
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_events: Final = msgspec.msgpack.Decoder(tuple[Event, ...]).decode
-"""Decodes the events of an item; raises `msgspec.MsgspecError`."""
 
 decode_flip: Final = msgspec.msgpack.Decoder(Flip).decode
-"""Decodes a flip; raises `msgspec.MsgspecError`."""
 
 
 def seen_by_app(event: Event, app_id: str) -> Event | None:
@@ -205,7 +199,6 @@ class GroupKey(NamedTuple):
     model: str
     code: str
     obstacles: tuple[str, ...]
-    """Each obstacle as one text."""
 
 
 class Denial(NamedTuple):
@@ -220,7 +213,6 @@ class Denial(NamedTuple):
     at_ms: int
     obstacles: tuple[str, ...]
     why: dict[str, Any]
-    """The answer to the caller, and the request."""
 
     @property
     def key(self) -> GroupKey:
@@ -251,7 +243,6 @@ class Group(msgspec.Struct, array_like=True):
 
 
 decode_group: Final = msgspec.msgpack.Decoder(Group).decode
-"""Decodes a group; raises `msgspec.MsgspecError`."""
 
 
 def bounded_why(why: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Appends events to the feeds that are watched.
 
-Every process notes its events and soon appends them to the feed of the organisation and to the feed
-of all, if these are watched. Items are numbered without gaps: each is put after the last one, on
-condition that this number is free. So all readers see one order and notice gaps. Events that can't
-be written, or have no room, mark the feed as incomplete. Events of a killed process are lost.
+Every process appends its events to the feeds of the organisation and of all, if these are watched.
+Items are numbered without gaps: each is put on condition that the next number is free. So all
+readers see one order and notice gaps. Events that can't be written, or have no room, mark the feed
+as incomplete. Events of a killed process are lost.
 
 Bounds: `BYTES_MAX` of an item, `APPEND_ATTEMPTS` of one append, `AT_ONCE` appends at once.
 """
@@ -74,12 +74,11 @@ class Feed:
         self._buffer = EventBuffer()
         self._heads: dict[tuple[str, int], int] = {}
         self._incomplete: set[str] = set()
-        """The watched feeds that lack events."""
         self._all_incomplete = False
         self.meter = FeedMeter()
 
     def news_of(self, org_id: str) -> OrgNews | None:
-        """The events of an organisation, to add to; ``None`` if there is no room or no feed."""
+        """``None`` if there is no room or no feed."""
         return self._buffer.of(org_id) if self.is_on else None
 
     def note_denial(self, denial: Denial) -> None:
@@ -91,7 +90,7 @@ class Feed:
             news.note_flip(flip)
 
     def note_alert(self, alert: AlertNotice) -> None:
-        """Note an alert; one of the deployment is for the feed of all."""
+        """An alert of the deployment is for the feed of all."""
         if (news := self.news_of(alert.org_id or ALL)) is not None:
             news.note_alert(alert)
 
@@ -99,7 +98,6 @@ class Feed:
         await self.publish(self.take())
 
     def take(self) -> Taken:
-        """Take all noted events, to publish them."""
         return self._buffer.take()
 
     async def publish(self, taken: Taken) -> None:
@@ -130,8 +128,8 @@ class Feed:
     async def watch(self, audience: str) -> int:
         """Mark the feed as watched for `WATCH_SECS`; returns its last number.
 
-        If the feed was not watched for a while, nothing was written meanwhile. Then its numbers
-        continue after a gap, so that earlier readers know that events may be missing.
+        After an unwatched time its numbers continue after a gap, so that earlier readers know that
+        events may be missing.
         """
         is_watched = await self._extend_watch(audience) is not None
         head = await self._read_head(audience)
@@ -146,10 +144,7 @@ class Feed:
         return epoch
 
     async def keep_watched(self, audience: str, *, is_idle: bool) -> None:
-        """Extend the mark.
-
-        An idle feed gets an empty item, so that it keeps its numbers.
-        """
+        """Extend the mark. An idle feed gets an empty item, so that it keeps its numbers."""
         epoch = await self._extend_watch(audience)
         if epoch is None:
             await self.watch(audience)
@@ -157,7 +152,7 @@ class Feed:
             await self.append(audience, epoch, ())
 
     async def _extend_watch(self, audience: str) -> int | None:
-        """Extend the mark of a watched feed; returns its epoch, ``None`` if it is not watched."""
+        """Returns the epoch of a watched feed; ``None`` if it is not watched."""
         item = await self._store.get(ACTIVITY, Key(WATCHED, audience))
         if item is None:
             return None
@@ -168,7 +163,6 @@ class Feed:
     async def append(
         self, audience: str, epoch: int, events: tuple[Event, ...], *, is_complete: bool = True
     ) -> None:
-        """Put the events after the last item of the feed."""
         nonce = _new_nonce()
         number = self._heads.get((audience, epoch))
         for _ in range(APPEND_ATTEMPTS):
@@ -203,8 +197,8 @@ class Feed:
     async def _put(self, audience: str, item: FeedItem) -> _Outcome:
         """Put the item, unless its number is taken.
 
-        If the outcome is unknown, a copy may still arrive. Then the same number must be tried again
-        until its item is known: under another number the events could appear twice.
+        If the outcome is unknown, a copy may still arrive. So the same number is tried until its
+        item is known: under another number the events could appear twice.
         """
         try:
             await self._store.put(feed_put(audience, item))
@@ -239,7 +233,6 @@ def _new_nonce() -> bytes:
 def _events_for(
     audience: str, news: Mapping[str, OrgNews], now_ms: int
 ) -> tuple[tuple[Event, ...], bool]:
-    """The events for an audience, and whether they are complete."""
     concerned = news
     if audience != ALL:
         concerned = {audience: news[audience]} if audience in news else {}

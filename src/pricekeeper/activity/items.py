@@ -5,8 +5,7 @@
 - ``WATCHED`` / audience: that feed is watched, so it is written. ``epoch`` is its first number, a
   new one each time that watching begins.
 - ``DENIALS#{org}`` / minute, group and process: a group of denials
-- ``DENIED#{hour}`` / minute, organisation, group and process: the index of these for lists over all
-  organisations
+- ``DENIED#{hour}`` / minute, organisation, group and process: index of these for all organisations
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ALL: Final = "ALL"
 """The audience of callers who see more than one organisation."""
 WATCHED: Final = "WATCHED"
 FEED_SECS: Final = 600
-"""The life of an item, and so how far back a listener can resume."""
+"""The life of an item: how far back a listener can resume."""
 WATCH_SECS: Final = 90
 """How long a feed is written after it was last marked as watched."""
 PAGE_MAX: Final = 200
@@ -52,7 +51,6 @@ class FeedItem(NamedTuple):
     number: int
     events: tuple[Event, ...]
     is_complete: bool
-    """Whether no event is missing."""
     written_at_ms: int
     nonce: bytes = b""
 
@@ -85,7 +83,7 @@ def feed_query(audience: str, behind: int) -> Query:
 
 
 def feed_item_from(item: Mapping[str, Any]) -> FeedItem:
-    """Read an item of a feed; raises `UnreadableItemError`."""
+    """Raises `UnreadableItemError`."""
     typed = TypedItem(ACTIVITY, item)
     try:
         return FeedItem(
@@ -124,7 +122,6 @@ class DenialKey(NamedTuple):
     org_id: str
     minute: int
     digest: str
-    """Of the group's common part."""
     process: str
 
 
@@ -138,8 +135,7 @@ def denials_query(
 ) -> Query:
     """Query the groups of an organisation in these minutes, both included, newest first.
 
-    The result begins after the group ``behind`` of all processes; without a digest, after its
-    minute.
+    Begins after the group ``behind`` of all processes; without a digest, after its minute.
     """
     after = ""
     if behind is not None:

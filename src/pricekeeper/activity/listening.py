@@ -1,8 +1,8 @@
 """Passes each feed on to the listeners of a process, which reads it once for all of them.
 
-A listener gets every item in order, from its start or from the position that it names. If events
-are missing, it gets `Missed` and continues. While a feed has a listener, it is marked as watched,
-so that every process writes it, and read every `POLL_MS`.
+A listener gets every item in order, from its start or from the named position. If events are
+missing, it gets `Missed` and continues. While a feed has a listener, it is marked as watched and
+read every `POLL_MS`.
 
 Bounds: `listeners_max` listeners of a process and `CALLER_MAX` of one caller; `WAITING_MAX` queued
 items, then the listener is closed; `RESUMED_MAX` items with `RESUMED_BYTES_MAX` bytes for a
@@ -47,7 +47,6 @@ WAITING_MAX: Final = 64
 RESUMED_MAX: Final = 500
 RESUMED_BYTES_MAX: Final = 256 * 1024
 RETRY_MS: Final = 5_000
-"""When a refused listener may try again."""
 _KEPT_ALIVE_MS: Final = FEED_SECS * 1000 // 2
 _POSITION: Final = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,6}))?")
 
@@ -106,7 +105,7 @@ class Listener:
         self._waiting_max = WAITING_MAX
         self._wake = asyncio.Event()
         self.end: str | None = None
-        """Why it ended; ``None`` while it is open."""
+        """``None`` while it is open."""
 
     def put(self, waiting: FeedItem | News) -> None:
         """Queue an item; a listener that is too slow is closed."""
@@ -123,7 +122,7 @@ class Listener:
     def begin(self, position: FeedPosition, followed: list[FeedItem] | None) -> None:
         """Begin after a named position, with its item and those that followed.
 
-        ``None`` means that the position has expired. Items that were queued meanwhile come later.
+        ``None``: the position has expired. Items that were queued meanwhile come later.
         """
         if followed is None:
             self._waiting.appendleft(Missed(self.position, "TOO_LATE"))
@@ -153,7 +152,6 @@ class Listener:
         return []
 
     def _news_of(self, item: FeedItem) -> list[News]:
-        """The events of an item that were not sent yet."""
         number, sent = self.position
         if item.number < number or (item.number == number and sent is None):
             return []
@@ -178,7 +176,6 @@ class _Channel:
     def __init__(self, audience: str, number: int, now_ms: int) -> None:
         self.audience = audience
         self.number = number
-        """The last item that was passed on."""
         self.heard_at_ms = now_ms
         """The last event; this and the next two are on the monotonic clock."""
         self.watched_at_ms = now_ms
@@ -232,7 +229,6 @@ class Listeners:
                 listener.close("closing")
 
     async def wait_closed(self) -> None:
-        """Close all listeners and stop reading."""
         self.close()
         for task in self._tasks:
             task.cancel()
@@ -254,7 +250,7 @@ class Listeners:
 
     async def _join(self, audience: str, position: FeedPosition | None) -> Listener:
         """Join the channel before reading what followed the position, so that nothing is missed."""
-        while True:  # ends when the channel exists
+        while True:
             channel = self._channels.get(audience)
             if channel is not None:
                 break
@@ -300,7 +296,7 @@ class Listeners:
         finally:
             if self._channels.get(channel.audience) is channel:
                 del self._channels[channel.audience]
-            for listener in channel.listeners:  # joined at the last moment
+            for listener in channel.listeners:
                 listener.close("closing")
 
     async def _read_next(self, channel: _Channel) -> None:
@@ -308,7 +304,7 @@ class Listeners:
         async for stored in query_items(self._store, query):
             try:
                 item = feed_item_from(stored)
-            except UnreadableItemError:  # reported; listeners get `Missed` for the gap
+            except UnreadableItemError:  # listeners get `Missed` for the gap
                 continue
             channel.number = item.number
             channel.heard_at_ms = self._clock.monotonic_ms()

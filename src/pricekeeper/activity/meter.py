@@ -45,4 +45,4 @@ class DenialMeter:
     combined: int = counted(_GROUPS, "combined")
     """Denials without a group of their own, counted as others."""
     lost: int = counted(_GROUPS, "lost")
-    """Groups that were given up after minutes of failed writes."""
+    """Given up after minutes of failed writes."""

@@ -1,6 +1,6 @@
 """Activity: live events and denials of a process.
 
-Noting costs no store call. Soon after, all notes are written, combined: events to watched feeds
+Noting costs no store call. Notes are soon written, combined: events to watched feeds
 (`activity.feed`), denials to their lists (`activity.denials`).
 """
 
@@ -27,12 +27,10 @@ class Activity:
         self.denials = DenialLog(store, clock)
 
     def note_denial(self, denial: Denial, org_name: str, app_name: str | None) -> None:
-        """Note a denied call, with the names of its organisation and app."""
         self.denials.note(denial, org_name, app_name)
         self.feed.note_denial(denial)
 
     async def run_forever(self) -> None:
-        """Write the notes at intervals."""
         while True:
             # Spread, because all processes append to the same feeds.
             await self._clock.sleep_ms(FLUSH_MS - randrange(FLUSH_SPREAD_MS))  # noqa: S311

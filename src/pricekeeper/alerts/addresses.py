@@ -69,7 +69,6 @@ class Guard:
         self.topics = frozenset(topics)
 
     def check_url(self, url: str, field: str = "url") -> SplitResult:
-        """Check a URL by its text, and return its parts."""
         parts = self._check_host(url, field)
         is_plain = parts.scheme == "http" and self.allows_plain(parts.hostname or "")
         if parts.scheme != "https" and not is_plain:
@@ -77,7 +76,6 @@ class Guard:
         return parts
 
     def check_mail_server(self, url: str, field: str = "url") -> SplitResult:
-        """As `check_url`, for a mail server."""
         parts = self._check_host(url, field)
         has_more = parts.path not in ("", "/") or parts.query or parts.fragment
         if parts.scheme not in ("smtp", "smtps") or has_more:

@@ -31,13 +31,10 @@ class AlertKind(StrEnum):
     """What an alert is about."""
 
     BUDGET = "BUDGET"
-    """The charges of a budget have reached a threshold."""
     QUOTA = "QUOTA"
-    """The spend of a quota has reached a threshold."""
     FALLBACK = "FALLBACK"
     EXHAUSTED = "EXHAUSTED"
     DENIALS = "DENIALS"
-    """Many of an app's calls are denied."""
     UNSETTLED = "UNSETTLED"
     PRICE = "PRICE"
     AGGREGATOR_LAG = "AGGREGATOR_LAG"

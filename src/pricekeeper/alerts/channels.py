@@ -251,7 +251,6 @@ def _as_map(stored: _StoredChannel) -> Item:
 
 
 def _stored_from(owner: Owner, item: Mapping[str, Any] | None) -> _StoredChannels:
-    """Empty if the item belongs to another life."""
     if item is None or item.get(ORG_INCARNATION, "") != owner.life:
         return _StoredChannels({}, 0)
     typed = TypedItem(CONFIG, item)

@@ -83,7 +83,6 @@ class Checks:
         self._anomalies_at_ms = 0
         self._secrets_day = ""
         self.denials: BadShares[Client] = BadShares(DENIED_MS)
-        """Calls by app, and the denied ones."""
         self.unsettled: BadShares[OrgId] = BadShares(UNSETTLED_MS)
         """Charged pico-dollars by organisation, and those of unsettled calls."""
 
@@ -175,7 +174,6 @@ class Checks:
         return hours
 
     async def _look_at_secrets(self) -> None:
-        """Check all secrets, unless this day of UTC is claimed."""
         day = org_day("UTC", self._clock.now_ms())
         if day == self._secrets_day:
             return

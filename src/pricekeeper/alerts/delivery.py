@@ -87,7 +87,6 @@ class Courier:
         self._wake.set()
 
     async def run_forever(self, interval_ms: int = INTERVAL_MS) -> None:
-        """Deliver at every interval, and when woken, until cancelled."""
         try:
             while True:
                 try:
@@ -106,7 +105,6 @@ class Courier:
         await asyncio.gather(*self._busy.values())
 
     async def start_due(self) -> None:
-        """Serve the channels that are due, while slots are free."""
         now_ms = self._clock.now_ms()
         waiting = await self._read_waiting()
         ages = [now_ms - one.oldest_ms for one in waiting if one.oldest_ms is not None]
@@ -181,7 +179,6 @@ class Courier:
                 return _Round(failed, oldest_ms)
 
     async def _fail(self, receiver: Receiver, error: DeliveryError) -> _Round:
-        """Give up the alerts that are too old."""
         page = await self._store.query(items.queue_query(receiver, SENT_AT_ONCE))
         oldest_ms = None
         for item in page.items:

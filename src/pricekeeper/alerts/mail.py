@@ -148,8 +148,6 @@ def send_mail(
 
 
 class _Session(smtplib.SMTP):
-    """A session on an open connection to an allowed address."""
-
     def __init__(self, connection: socket.socket, host: str) -> None:
         self._connection = connection
         super().__init__(host, local_hostname="pricekeeper")

@@ -50,7 +50,6 @@ class Subject(NamedTuple):
         return " ".join(["pricekeeper", words, *self.target])
 
     def change(self, option: str) -> str:
-        """The command that changes one of its settings."""
         return f"{self.command('app set' if self.is_app else 'org set')} {option}"
 
     def finding(

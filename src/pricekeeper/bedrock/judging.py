@@ -36,7 +36,6 @@ from pricekeeper.errors import InvalidValueError
 from pricekeeper.tags import TAG_PREFIX, check_tags
 
 TEMPLATE_TOKENS: Final = 64
-"""Added to any prompt by a model's template."""
 WINDOW_TOKENS: Final = 100_000_000
 """Reserved if the length of a prompt is unknown. No deployment file can state a longer window, and
 a hold never exceeds the model's own window."""
@@ -114,7 +113,6 @@ class CallBounds(msgspec.Struct, frozen=True):
     least_output_tokens: int = 1
     """The shortest possible answer: one token each, and the model's thoughts."""
     has_addresses: bool = False
-    """Whether the request names pictures that are kept elsewhere."""
 
     def longest_answer(self, cap: int | None = None, default: int = MAX_OUTPUT_TOKENS) -> int:
         """The longest answer to request: the stated one, lowered to ``cap`` or the least."""

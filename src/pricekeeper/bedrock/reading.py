@@ -53,7 +53,6 @@ class Question(msgspec.Struct, frozen=True):
     has_answer: bool = True
     is_free: bool = False
     is_signed: bool = False
-    """Whether to return the digest of the bytes."""
 
 
 class Judged(msgspec.Struct, frozen=True):

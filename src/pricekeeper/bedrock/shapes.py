@@ -287,7 +287,6 @@ def _is_address(url: Any) -> bool:
 
 
 def _picture_data(value: dict[str, Any], found: Findings) -> None:
-    """Leave out a picture's data, which is no text."""
     found.tokens -= _text_in(value, "bytes", "url", "data")
     found.has_addresses |= "s3Location" in value or _is_address(value.get("url"))
 

@@ -50,7 +50,6 @@ class SseUsage:
         return self._has_refused and not self._has_begun
 
     def feed(self, chunk: bytes) -> bytes:
-        """Returns the bytes to pass on."""
         self._buffer += chunk
         passed = b"".join(event for event in self._take_events() if not self._look(event))
         return passed if self._hides_usage else chunk

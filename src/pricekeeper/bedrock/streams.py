@@ -60,9 +60,7 @@ class StreamUsage:
         self._is_converse = operation.is_converse
         self._tier = service_tier
         self._buffer = bytearray()
-        """The start of an incomplete frame."""
         self._needed = 0
-        """Bytes that must be there before it is read again."""
         self._first: list[bytes] = []
         self._begins_with = ""
         self._last = self._before = (b"", -1)
@@ -71,7 +69,6 @@ class StreamUsage:
         self.size = 0
 
     def feed(self, chunk: bytes) -> bytes:
-        """Returns the bytes unchanged."""
         self.size += len(chunk)
         if self._buffer:
             self._buffer += chunk
@@ -111,7 +108,6 @@ class StreamUsage:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the whole stream is a refusal, without output."""
         is_all = len(self._first) == 1 and not self._buffer and not self._lost
         return is_all and is_refusal(self._begins_with, HTTPStatus.OK)
 

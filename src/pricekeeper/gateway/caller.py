@@ -41,9 +41,7 @@ class Exchange(Protocol):
         """Whether more may be written only after waiting."""
         ...
 
-    def write_part(self, part: bytes) -> None:
-        """False if the reader of the answer is slow."""
-        ...
+    def write_part(self, part: bytes) -> None: ...
 
     def watch(self, on_left: Callable[[], None]) -> None:
         """Call this if the caller leaves before its answer is complete, or has left."""

@@ -165,7 +165,6 @@ class _Connection(asyncio.Protocol):
         self._is_writing = False
         self._written: asyncio.Future[None] | None = None
         self.since = self._loop.time()
-        """When it last received something or was used."""
 
     @property
     def is_usable(self) -> bool:

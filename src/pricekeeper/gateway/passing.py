@@ -48,7 +48,6 @@ from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
 
 _DEARER: Final = frozenset({"priority", OPTIMIZED})
-"""Tiers that cost more than the default."""
 _REFUSED_FROM: Final = int(HTTPStatus.MULTIPLE_CHOICES)
 log = structlog.get_logger("pricekeeper.gateway")
 
@@ -59,7 +58,6 @@ class CallState(msgspec.Struct):
     request_id: str
     dialect: Dialect
     exchange: Exchange | None = None
-    """Writes a complete answer at once; ``None`` on other servers."""
     policy: Policy | None = None
     route: str = "none"
     label: str = ""

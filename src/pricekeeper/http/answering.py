@@ -260,7 +260,6 @@ class RequestAtOnce:
             self.fail(DeadlineExceededError(may_be_applied=self.may_be_applied))
 
     def withdraw(self) -> None:
-        """Leave the request to a task."""
         self._deadlines.remove(self, self._due, self._tick)
 
     async def _within(self, work: Coroutine[Any, Any, Answer], left_secs: float) -> Answer:

@@ -160,7 +160,6 @@ async def _open_gateway(
 
 @asynccontextmanager
 async def _open_readiness(services: Services) -> AsyncIterator[Readiness]:
-    """A probe ends before the store closes."""
     readiness = Readiness(services.store, services.clock)
     try:
         yield readiness

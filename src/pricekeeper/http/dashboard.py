@@ -124,7 +124,6 @@ class PageFile:
         return _HASHED.fullmatch(self.name) is not None
 
     def choose(self, accepted: str | None) -> tuple[str | None, bytes]:
-        """The smallest form that the caller accepts, and its coding."""
         wanted = _codings(accepted)
         for coding in _PREFERENCE:
             if coding in self.coded and wanted.get(coding, wanted.get("*", False)):

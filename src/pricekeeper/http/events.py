@@ -109,7 +109,6 @@ def _event(name: str, response: Response, position: FeedPosition) -> bytes:
 
 
 def _position(call: Call) -> FeedPosition | None:
-    """From the header or the query."""
     asked = call.query.get(_LAST_ID)
     given = call.request.header(b"last-event-id") or asked
     if given is None:

@@ -100,7 +100,6 @@ class Exchange(RequestResponseCycle):
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
-        """Made only when a handler waits."""
         event = self._arrival
         if event is None:
             event = self._arrival = asyncio.Event()
@@ -208,7 +207,6 @@ class Exchange(RequestResponseCycle):
         return render_lines(headers)
 
     def _begin(self, status: int, lines: bytes) -> None:
-        """It is written with the first part of the body."""
         default, close = self.default_headers, b"" if self.keep_alive else _CLOSING
         before = render_lines(default) if default else b""
         self._head = b"%b%b%b%b\r\n" % (STATUS_LINE[status], before, lines, close)

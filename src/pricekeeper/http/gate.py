@@ -190,7 +190,6 @@ async def _authenticate_key(call: Call, *, fresh: bool = False) -> tuple[Authori
 
 
 def _org_in_path(call: Call) -> OrgId | None:
-    """The organisation in the path, if that is an id."""
     try:
         return parse_org_id(call.path["org_id"]) if "org_id" in call.path else None
     except InvalidValueError:
@@ -239,7 +238,6 @@ async def _count_silently(call: Call) -> None:
 
 
 def _names_caller(path: Mapping[str, str], principal: Principal) -> bool:
-    """Such ids need no check."""
     return path.get("org_id") == principal.org_id and path.get("app_id") == principal.app_id
 
 
@@ -266,7 +264,6 @@ def _check_tenant(call: Call, principal: Principal, access: Access) -> None:
 
 
 def _check_key(call: Call, authority: Authority, operation: Route) -> None:
-    """An organisation that the key does not cover is absent."""
     if "org_id" in call.path and call.org_id not in authority.coverage:
         raise NotFoundError("org")
     if operation.access is Access.DEPLOYMENT and authority.kind is KeyKind.ORG_KEY:

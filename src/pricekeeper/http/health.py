@@ -122,7 +122,6 @@ class Readiness:
         self._clock = clock
         self._probe: asyncio.Task[str | None] | None = None
         self._patience: asyncio.Task[None] | None = None
-        """Ends when requests stop waiting for that probe."""
         self._began_ms = 0
         self._probes = secrets.randbits(32)
         self._logged: str | None = None

@@ -111,7 +111,6 @@ async def _refresh(
 
 
 async def _authenticate(call: Call, client: tuple[str, str]) -> Authenticated:
-    """Authenticate before anything is charged to the client."""
     return await call.services.identity.authenticate(*client, doubted=is_barred(call))
 
 
@@ -160,7 +159,6 @@ async def metadata(call: Call) -> Answer:
 
 
 def _base_url(call: Call) -> str:
-    """The caller's URL without its path."""
     host = call.request.header(b"host") or "localhost"
     if not _HOST.fullmatch(host):
         raise RequestRefusedError("the Host header names no host")

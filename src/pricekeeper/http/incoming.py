@@ -76,7 +76,6 @@ class Incoming:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the lifespan opened."""
         state: dict[str, Any] = self.scope["state"]
         return state
 

@@ -34,10 +34,8 @@ class KnownRequest(NamedTuple):
     """A complete request with a known head."""
 
     scope: Any
-    """With this request's header values."""
     body: bytes
     head_bytes: int
-    """As `Connections` counts them."""
     is_same: bool
     """Whether only the length of the body differs."""
 
@@ -58,7 +56,6 @@ class KnownHead:
         self._head_bytes = head_bytes
         names = [name for name, _ in scope["headers"]]
         self._length_at = names.index(_LENGTH) if _LENGTH in names else None
-        """``None`` without a body."""
         if self._length_at is None:
             before, after = lines, [b"", b"", b""]
         else:
@@ -106,7 +103,6 @@ class KnownHead:
     def _checked(
         self, headers: Fields, body: bytes, size: int, *, is_same: bool
     ) -> KnownRequest | None:
-        """``None`` if its body has another length than stated."""
         digits = b"0" if self._length_at is None else headers[self._length_at][1]
         if not _is_length(digits) or int(digits) != len(body):
             return None
@@ -145,5 +141,4 @@ def remember_head(data: bytes, scope: Any, head_bytes: int, body_bytes: int) -> 
 
 
 def _is_length(digits: bytes) -> bool:
-    """Digits without leading zeros."""
     return digits.isdigit() and len(digits) <= DIGITS_MAX and (digits[:1] != b"0" or digits == b"0")

@@ -55,7 +55,6 @@ class MemoryLimits:
         return left // limit.units_per_token, -(-full_in_ms // 1000)
 
     def violation(self, kind: str, caller: str) -> Violation:
-        """The refusal of this caller's last request, with its wait."""
         limit, balance = self._limits[kind], self._balances.get((kind, caller))
         units = limit.units_per_token - (balance.units if balance else 0)
         return Violation(caller, kind, limit.name, 1, 0, limit.filling_ms(units))

@@ -244,7 +244,6 @@ class Metrics:
                 line.inc(self._take_growth((family.name, *labels), count))
 
     def show(self, family: Family, value: float, *labels: str) -> None:
-        """Set a gauge, also if another worker has set it."""
         gauge = self._instrument(family)
         (gauge.labels(*labels) if labels else gauge).set(value)
 

@@ -46,9 +46,7 @@ _ASK: Final = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n
 class Watched(Protocol):
     """The watched workers: one in this process, or several processes."""
 
-    def read_heartbeats_ms(self) -> Sequence[int | None]:
-        """When each worker's loop last turned; ``None`` while it starts."""
-        ...
+    def read_heartbeats_ms(self) -> Sequence[int | None]: ...
 
     async def read_exposition(self) -> bytes | None:
         """``None`` if no worker runs yet."""

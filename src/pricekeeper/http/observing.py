@@ -139,7 +139,6 @@ class Observer:
         self.metrics.carry(LEAPS, {(): clock.leaps})
 
     async def show_spend_forever(self) -> None:
-        """Show spend and budgets now, then regularly."""
         folder = os.environ.get(MULTIPROCESS)
         interval_secs = self._services.settings.aggregator_interval_secs or SPEND_INTERVAL_SECS
         spend = SpendMetric(self._services, self.metrics.spend)

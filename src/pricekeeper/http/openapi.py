@@ -189,7 +189,6 @@ def _operation(operation: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _security(operation: Route) -> list[dict[str, list[str]]]:
-    """The alternative credentials; a key with its role."""
     if operation.by_secret:
         return [{"clientSecret": []}]
     role = operation.role

@@ -52,7 +52,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     media_type: bytes = JSON_TYPE
     security: tuple[tuple[bytes, bytes], ...] = SECURITY
     stream: Stream | None = None
-    """Replaces the body."""
 
     def encoded(self) -> Answer:
         if self.body is None or isinstance(self.body, bytes):
@@ -103,14 +102,12 @@ class Call(Ask, msgspec.Struct):
 
     @property
     def policy(self) -> Policy:
-        """The policy that was read before the handler began."""
         if self._policy is None:  # pragma: no cover - its access reads one
             raise LookupError("this operation is declared without a policy")
         return self._policy
 
     @property
     def query(self) -> dict[str, str]:
-        """Raises if a declared parameter repeats."""
         declared = () if self.operation is None else self.operation.query
         return self.request.query_once([parameter.name for parameter in declared])
 
@@ -126,7 +123,6 @@ class Call(Ask, msgspec.Struct):
 
     @property
     def caller_name(self) -> str:
-        """The client id, or the name of the key."""
         return self.actor if self.principal is None else self.principal.client_id
 
     @property
@@ -171,7 +167,6 @@ class Route(Operation[Any]):
 
     handler: Handler
     begin: Beginning | None = None
-    """Serves most of its requests without a task."""
     begins_early: bool = False
     """Whether it may begin before its body has come."""
     read: BodyReader = read_json

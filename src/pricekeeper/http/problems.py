@@ -155,7 +155,6 @@ _TEMPORARY: Final = (
     errors.QuotaExceededError,
     errors.AuthorizationDeniedError,
 )
-"""Refusals that end with time."""
 
 _SAY_NOTHING: Final = {
     401: "missing or invalid credentials: send an admin key in X-API-Key, "
@@ -194,7 +193,6 @@ def problem_of(error: errors.PriceKeeperError, now_ms: int) -> Problem:
 
 
 def _detail(error: errors.PriceKeeperError) -> str | None:
-    """The public detail of a 503."""
     outcome = _outcome(error).get("outcome")
     if isinstance(error, errors.StoreReplacedError):
         return "the database file was removed or replaced; restart the service"

@@ -80,7 +80,6 @@ class ProblemProtocol(HttpToolsProtocol):
         """Paths of the last two parsed heads. A head is remembered when its path repeats: a
         capture's path never does, and captures alternate with authorizations."""
         self._begun = 0
-        """In the current piece of data."""
         self._unstarted: Exchange | None = None
         """The request whose head came in the current piece of data."""
         self._waits = False
@@ -90,16 +89,13 @@ class ProblemProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_ended = False
         self._gathered_bytes = 0
-        """Of the incomplete request, without its body."""
         self._gathered_pieces = 0
         self._held_head_bytes = 0
         self._body_bytes = 0
-        """In the current piece of data."""
         self._body_parts = 0
         """Parts in which the parser delivered them."""
         self._unread_since: float | None = None
         self._idle_since = 0.0
-        """When the last answer was written."""
         self._deaf = False
         """Whether further data is ignored."""
         self._watch: asyncio.TimerHandle | None = None
@@ -245,7 +241,6 @@ class ProblemProtocol(HttpToolsProtocol):
         self._accepted.append(exchange)
 
     def _make_exchange(self) -> Exchange:
-        """Make the scope as uvicorn does."""
         scope, version = self.scope, self.parser.get_http_version()
         if self._hosts != 1 and version != "1.0":
             raise _HeadRefusedError("send exactly one Host header")

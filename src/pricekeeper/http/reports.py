@@ -46,7 +46,6 @@ async def _answer_day(call: Call, day: date) -> Answer:
 
 
 def _lag(call: Call, as_of_ms: int) -> tuple[tuple[bytes, bytes], ...]:
-    """The age of the oldest part of an answer."""
     lag_secs = max(0, call.services.clock.now_ms() - as_of_ms) // 1000
     return ((b"x-data-lag-secs", b"%d" % lag_secs),)
 

@@ -22,7 +22,6 @@ class _Node(Generic[_Target]):
         self.children: dict[str, _Node[_Target]] = {}
         self.other: _Node[_Target] | None = None
         self.name = ""
-        """The parameter that leads to `other`."""
         self.target: _Target | None = None
 
 

@@ -76,7 +76,6 @@ class Endpoint:
         self._counts_failures = operation.oauth or by_metrics_token or bool(self._counted_errors)
 
     async def answer(self, call: Call) -> Answer:
-        """Admit, parse and handle a call within its deadline."""
         if self.operation.bounds_itself:
             return await self._answer(call)
         try:
@@ -93,7 +92,6 @@ class Endpoint:
             return answer
 
     async def _answer_or_count(self, call: Call) -> Answer:
-        """Charge a guess to the caller's address."""
         try:
             return await self._answer(call)
         except PriceKeeperError as error:
@@ -136,7 +134,6 @@ class Target(NamedTuple):
     path: Path | None = None
     endpoint: Endpoint | None = None
     begin: Beginning | None = None
-    """``None`` if it needs a task, or is refused."""
     headers: dict[bytes, bytes] | None = None
     token_digest: bytes = b""
 

@@ -246,7 +246,6 @@ def _response(event: values.Event) -> Response:
 
 
 def _spend(event: values.CountedSpend) -> wire.SpendEvent:
-    """Micro-dollars are rounded down, like those of a record."""
     rows = [
         wire.SpendEventRow(
             row.app_id,

@@ -95,7 +95,6 @@ async def _read_coverage(
 
 
 def _future_epoch(text: str, now_ms: int) -> int:
-    """The second at which a key expires."""
     epoch = min(parse_timestamp(text, "expires_at") // 1000, LAST_EPOCH)
     if epoch <= now_ms // 1000:
         raise InvalidValueError("expires_at", "must be in the future")

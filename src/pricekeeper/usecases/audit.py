@@ -105,7 +105,6 @@ def _parse_filter(text: str) -> str:
 
 
 def _parse_end(text: str, *, includes_day: bool = False) -> int:
-    """In milliseconds; of a date, its start or its end."""
     try:
         if "T" in text:
             at_ms = parse_timestamp(text)

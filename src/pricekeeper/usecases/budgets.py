@@ -29,7 +29,6 @@ ITEMS_MAX: Final = 1_000
 ROWS_MAX: Final = 100
 """A page of all budgets ends after the client that reaches this number."""
 CLIENTS_MAX: Final = 64
-"""Clients that one such page reads."""
 CONCURRENCY: Final = 8
 """Clients that are read concurrently."""
 LISTED_MAX: Final = 32
@@ -50,7 +49,6 @@ class BudgetCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> BudgetCursor:
-        """Raises `InvalidValueError`."""
         org_id, slash, app_id = text.partition("/")
         try:
             return cls(parse_org_id(org_id), parse_app_id(app_id) if slash else None)
@@ -119,7 +117,6 @@ async def _read_policies(
 async def _read_apps(
     services: Services, org_id: OrgId, behind: AppId | None
 ) -> AsyncIterator[Policy]:
-    """None if the organisation was deleted meanwhile."""
     list_apps = partial(services.tenants.list_apps, org_id, limit=LISTED_MAX)
     with contextlib.suppress(NotFoundError):
         async for page in read_pages(list_apps, behind):

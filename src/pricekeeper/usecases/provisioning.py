@@ -209,7 +209,6 @@ def frozen_answer(freeze: Freeze) -> wire.Frozen:
 
 
 def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
-    """Times, and the outcome of a change."""
     more: dict[str, Any] = {
         "created_at": rfc3339(policy.created_at_epoch * 1000),
         "updated_at": rfc3339(policy.updated_at_epoch * 1000),

@@ -243,8 +243,6 @@ def _pricing(prices: Prices) -> dict[str, Any]:
 
 
 def _limits(policy: Policy) -> LimitsSource:
-    """The limits of the app's and its organisation's buckets."""
-
     def source(entity: str, resource: str) -> Sequence[Limit]:
         own = entity == policy.bucket_entity
         return named_limits(policy.rate_limits if own else policy.org_rate_limits, resource)
@@ -257,7 +255,6 @@ def _parents(policy: Policy) -> Sequence[str]:
 
 
 def _scoped(violation: Violation, policy: Policy) -> Violation:
-    """The violation with the bucket's client and scope."""
     if violation.entity == policy.bucket_entity:
         return replace(violation, entity=policy.client_id, scope="APP")
     return replace(violation, entity=policy.client.org.client_id, scope="ORG")

@@ -76,7 +76,6 @@ class SpendRequest(NamedTuple):
     first: End
     last: End
     grouping: Grouping
-    """Its tag key defaults to the filter's."""
     wanted: Filter = Filter()
     is_live: bool = True
     """Whether to add usage since the last aggregation, if the range includes now."""
@@ -111,7 +110,6 @@ def parse_request(query: Mapping[str, str]) -> SpendRequest:
 
 
 def _parse_tag(text: str) -> tuple[str, str]:
-    """Only tags that totals can be kept by."""
     tag = parse_tag(text)
     if "#" in tag[0]:
         raise InvalidValueError("tag", "names a tag with #, which can't be a tag key")

@@ -82,7 +82,6 @@ async def _me(ask: Ask) -> Any:
 
 
 async def _first(reading: Awaitable[tuple[Any, Any]]) -> Any:
-    """Drop the time up to which an answer is complete."""
     return (await reading)[0]
 
 
@@ -209,4 +208,3 @@ USE_CASES: Final[Mapping[str, UseCase]] = by_name(
         ),
     }
 )
-"""By the name of the operation."""

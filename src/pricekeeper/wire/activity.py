@@ -115,7 +115,7 @@ class FlipAnswer(Response, frozen=True):
     org_id: str
     at: str
     app_id: str | None
-    """The app of the quotas or override; null is the whole organisation."""
+    """Null is the whole organisation."""
     reason: FlipReason
     from_label: str | None
     to_label: str | None
@@ -138,7 +138,6 @@ class AuthorizationEventRow(Response, frozen=True):
     voided: int
     unsettled: int
     held_usd_micros: int
-    """Holds of the newly authorized."""
     unsettled_usd_micros: int
     """Charged for those that expired without settlement."""
 

@@ -101,7 +101,7 @@ class Me(Response, frozen=True, omit_defaults=True):
     role: str | UnsetType = UNSET
     """Of a key only."""
     org_ids: list[str] | UnsetType = UNSET
-    """The organisations that it covers; all, if left out."""
+    """All organisations, if left out."""
     key_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     expires_at: str | UnsetType = UNSET

@@ -66,9 +66,9 @@ class AuthorizeBody(RequestBody, frozen=True):
     service_tier: ServiceTier | None = None
     batch: bool = False
     uses: Annotated[list[Use], Meta(max_length=USES_MAX)] = field(default_factory=list)
-    """Billed units beside tokens. Refused if the deployment file has no price for one."""
+    """Refused if the deployment file has no price for one."""
     window_tokens: Tokens = 0
-    """The context window that the call asks for, if a beta opens a longer one."""
+    """The requested window, if a beta opens a longer one."""
     consume: Annotated[dict[LimitName, Tokens], Meta(max_length=CONSUME_MAX)] | None = None
     tags: Tags = field(default_factory=dict)
     allow_lower_max_output: bool = False
@@ -199,7 +199,6 @@ class AuthorizationAnswer(Response, frozen=True, omit_defaults=True):
     expires_at: str
     tags: dict[str, str]
     reason: str
-    """Why this label was chosen."""
     considered: list[ConsideredLabel]
     cost_usd_micros: int | UnsetType = UNSET
     overrun_usd_micros: int | UnsetType = UNSET
@@ -232,7 +231,7 @@ class BudgetAnswer(Response, frozen=True, omit_defaults=True):
     label: str | UnsetType = UNSET
     """Of a quota only."""
     tag: dict[str, str] | UnsetType = UNSET
-    """Of a budget per value of a tag only: the tag and the value."""
+    """Of a budget per value of a tag only."""
 
 
 class BudgetList(Response, frozen=True):

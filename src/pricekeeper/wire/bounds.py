@@ -1,28 +1,26 @@
-"""Bounds and defaults of request fields; the features that enforce them import them too."""
+"""Bounds and defaults of request fields, also for the features that enforce them."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PAGE_MAX: Final = 100
-"""Entries on one page of a list."""
 AUDIT_FILTER_LENGTH_MAX: Final = 256
 AUDIT_CURSOR: Final = (
     "([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})-([1-9][0-9]{0,11})"
 )
 """The id of an entry, and its number."""
 BATCH_MAX: Final = 100
-"""Usage records in one batch."""
 CAPTURES_MAX: Final = 100
 CONSUME_MAX: Final = 16
 HOLD_SECS_RANGE: Final = (10, 3_600)
 HOLD_SECS_DEFAULT: Final = 900
 GRACE_HOURS_MAX: Final = 168
-"""The longest time that a secret or key works beside its successor."""
+"""How long a secret or key works beside its successor."""
 
 KEY_NAME_LENGTH_MAX: Final = 64
 KEY_ORGS_MAX: Final = 100
-"""Organisations of an admin key; one that covers more covers all."""
+"""An admin key that covers more covers all."""
 
 CHANNEL_NAME: Final = "^[a-z0-9][a-z0-9-]{0,31}$"
 CHANNEL_SECRET_LENGTHS: Final = (16, 256)
@@ -31,7 +29,6 @@ MAILBOX_LENGTH_MAX: Final = 254
 URL_LENGTH_MAX: Final = 2_048
 
 NAME_LENGTH_MAX: Final = 200
-"""Of the name of an organisation or app."""
 ORDERING_LENGTH_MAX: Final = 64
 QUOTA_USD_MICROS_MAX: Final = 10**15
 SHARD_COUNT_DEFAULT: Final = 8

@@ -1,4 +1,4 @@
-"""What an operation of the API is: one description for service, documentation and clients."""
+"""An operation of the API: one description for service, documentation and clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class Access(Enum):
 
 
 BY_KEY: Final = (Access.PROVISIONING, Access.DEPLOYMENT)
-"""Only a key opens these."""
 BY_TOKEN: Final = (Access.APP, Access.ORG, Access.ANY_CLIENT)
 UNDER_A_POLICY: Final = (Access.APP, Access.ORG)
 """The policy of the client in the path is read before the use case runs."""
@@ -47,7 +46,7 @@ class Parameter:
 
 
 AFTER: Final = partial(Parameter, "after", "The `next` of the previous page.")
-"""The start of a page; call it with the schema."""
+"""Call it with the schema."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,31 +57,27 @@ class Operation(Generic[A]):
     method: str
     path: str
     answer: type[A]
-    """The type of the body of a success; `NoneType` for none, `str` for a text."""
+    """Of a success; `NoneType` for no body, `str` for a text."""
     access: Access
     summary: str
     statuses: tuple[int, ...] = (200,)
-    """Of a success. With 201 beside 200, the answer's ``status`` says which: created or updated."""
+    """Of a success. With 201 beside 200, the answer's ``status`` decides: created or updated."""
     other_answers: Mapping[int, Any] = field(default_factory=dict)
-    """The types of further answers by status."""
     body: Any = None
-    """The wire type of the body; ``None`` if the operation takes none."""
+    """The wire type; ``None`` if the operation takes no body."""
     query: tuple[Parameter, ...] = ()
     role: Role | None = None
     """The role that a key needs; ``None``: no key opens it."""
     limit: str | None = None
-    """Which of the API's own rate limits applies."""
     variant_limit: str | None = None
-    """The rate limit of its second mode: ``force_check``, or grant type ``refresh_token``."""
+    """The rate limit of ``force_check`` or grant type ``refresh_token``."""
     tag: str = "runtime"
     problems: tuple[int, ...] = ()
-    """Further statuses of problems, beyond those that access implies."""
     is_private: bool = False
     """Whether no cache may keep its answer."""
     is_repeatable: bool = False
     """Whether a client may send it again after a lost reply."""
     media_type: str | None = None
-    """Of its answer, if that is not JSON."""
 
     def __post_init__(self) -> None:
         needs_role = self.access in BY_KEY
@@ -100,14 +95,14 @@ class Operation(Generic[A]):
 
 
 class Pair(NamedTuple, Generic[A, B]):
-    """The same operation of an organisation and of an app, or of the deployment and of one."""
+    """The same operation of two owners: organisation and app, or deployment and organisation."""
 
     wide: Operation[A]
     narrow: Operation[B]
 
 
 def names_of(*stated: Operation[Any] | Pair[Any, Any]) -> frozenset[str]:
-    """The names of some entries of the table; a pair has two."""
+    """The names of entries of the table; a pair has two."""
     pairs = (one if isinstance(one, Pair) else (one,) for one in stated)
     return frozenset(operation.name for pair in pairs for operation in pair)
 
@@ -117,7 +112,7 @@ def by_name(table: Mapping[Operation[Any] | Pair[Any, Any], B]) -> dict[str, B]:
     return {name: value for stated, value in table.items() for name in names_of(stated)}
 
 
-# Entries of the table: `line` is a method and a path, `more` are further fields of `Operation`.
+# Entries of the table: `line` is a method and a path, `more` are fields of `Operation`.
 
 
 def state(
@@ -132,12 +127,12 @@ def state(
 
 
 def of_app(name: str, line: str, answer: type[A], summary: str, **more: Any) -> Operation[A]:
-    """State what an app asks; it may be sent again: usage, leases and grants have their ids."""
+    """State what an app asks; it may be sent again: usage, leases and grants have ids."""
     return state(Access.APP, name, line, answer, summary, **{"is_repeatable": True, **more})
 
 
 def of_app_or_org(name: str, line: str, answer: type[A], summary: str, **more: Any) -> Pair[A, A]:
-    """State what an app, or an organisation for all of its apps, may read of itself."""
+    """State what an app, or an organisation for its apps, may read of itself."""
     org, app = ("org", "app") if name.startswith("{}") else ("Org", "App")
     more = {"role": Role.VIEWER, **more}
     return Pair(
@@ -147,7 +142,7 @@ def of_app_or_org(name: str, line: str, answer: type[A], summary: str, **more: A
 
 
 def of_any_client(name: str, line: str, answer: type[A], summary: str, **more: Any) -> Operation[A]:
-    """State a report that shows any client, or a VIEWER's key, what it covers."""
+    """State a report on what any client, or a VIEWER's key, covers."""
     more = {"role": Role.VIEWER, "is_private": True, **more}
     return state(Access.ANY_CLIENT, name, line, answer, summary, **more)
 
@@ -163,7 +158,7 @@ def by_key(
 def by_deployment_key(
     role: Role, name: str, line: str, answer: type[A], summary: str, **more: Any
 ) -> Operation[A]:
-    """State what a key of that role allows, but not an organisation's own key."""
+    """As `by_key`, but not for an organisation's own key."""
     more = {"tag": "provisioning", "limit": "provisioning", "role": role, **more}
     return state(Access.DEPLOYMENT, name, line, answer, summary, **more)
 
@@ -186,7 +181,7 @@ def containing(
 
 
 def public(name: str, line: str, answer: type[A], summary: str, **more: Any) -> Operation[A]:
-    """State an operation that needs no credentials, or the client's secret."""
+    """State an operation without credentials, or with the client's secret."""
     return state(Access.PUBLIC, name, line, answer, summary, **more)
 
 

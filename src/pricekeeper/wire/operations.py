@@ -1,8 +1,4 @@
-"""The table of operations: what can be asked of the service, stated once.
-
-The routes, the OpenAPI document, the use cases (`usecases.table`) and the client's methods all
-start from these entries.
-"""
+"""The table of operations, for routes, the OpenAPI document, use cases and clients."""
 
 from __future__ import annotations
 
@@ -472,4 +468,3 @@ OPERATIONS: Final[tuple[Operation[Any], ...]] = tuple(
     if isinstance(stated, (Operation, Pair))
     for operation in (stated if isinstance(stated, Pair) else (stated,))
 )
-"""All of them, in the order of the documentation."""

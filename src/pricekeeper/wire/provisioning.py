@@ -218,7 +218,6 @@ class UsageVoided(Response, frozen=True):
     app_id: str | None
     model_label: str
     cost_usd_micros: int
-    """The amount that was removed."""
 
 
 class AuthorizationVoided(Response, frozen=True):

@@ -18,7 +18,6 @@ _LABEL: Final = {"type": "string", "maxLength": 64, "pattern": "^[a-z0-9][a-z0-9
 
 
 def _end(example: str) -> dict[str, Any]:
-    """An end of a range: a date, or a moment."""
     return {
         "type": "string",
         "anyOf": [{"format": "date"}, {"format": "date-time"}],

@@ -111,7 +111,7 @@ class UsageAnswer(Response, frozen=True):
 
     @property
     def mode(self) -> str:
-        """The mode of the label's quota: ``NORMAL``, ``TIGHT``, ``EXCEEDED``; empty if unknown."""
+        """Of the label's quota: ``NORMAL``, ``TIGHT``, ``EXCEEDED``; empty if unknown."""
         return "" if self.daily_total is None else self.daily_total.mode
 
 
@@ -216,7 +216,6 @@ class Acquired(Response, frozen=True):
 
     @property
     def id(self) -> str:
-        """The id of the lease."""
         return self.lease_id
 
 
@@ -239,4 +238,4 @@ class LimitList(Response, frozen=True):
 
     resources: dict[str, dict[str, LimitState]]
     org_resources: dict[str, dict[str, LimitState]]
-    """Those of its organisation, shared with the other apps."""
+    """Of its organisation, shared with the other apps."""

@@ -1,8 +1,7 @@
 """The types of settings bodies, which are also their documentation.
 
-A rule in `extra_json_schema` is only documented here: `parsing` checks it, because it needs the
-deployment's labels or names the exact part that is wrong. `MESSAGE` is the error message for a
-value that does not fit its type.
+`parsing` checks the rules in `extra_json_schema`: it knows the deployment's labels and names the
+exact wrong part. `MESSAGE` is the error message for a value that does not fit its type.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ def _with_message(message: str, **rules: Any) -> Meta:
 
 
 def _whole(least: int, most: int) -> Meta:
-    """A whole number in this range, both ends included."""
     return _with_message(f"must be an integer from {least} to {most}", ge=least, le=most)
 
 
@@ -78,7 +76,7 @@ TagKey = Annotated[str, _with_message(NO_TAG_KEY, extra_json_schema={"pattern": 
 
 
 class Readable(Struct, frozen=True):
-    """A value whose fields can be read by their names in JSON, too; those left out are absent."""
+    """Fields can be read by their JSON names; those left out are absent."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in self:
@@ -89,7 +87,6 @@ class Readable(Struct, frozen=True):
         return name in self.__struct_fields__ and getattr(self, str(name)) is not UNSET
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The field of that name, if it is there."""
         found = getattr(self, name, UNSET)
         return default if found is UNSET else found
 

@@ -135,7 +135,7 @@ class ForecastAnswer(Response, frozen=True, omit_defaults=True):
     window_started_at: str
     resets_at: str
     spent_usd_micros: int
-    """Until now, including charges for calls that expired without settlement."""
+    """Includes charges for calls that expired without settlement."""
     expected_usd_micros: int | None
     """At the end of the window."""
     low_usd_micros: int | None
@@ -144,10 +144,9 @@ class ForecastAnswer(Response, frozen=True, omit_defaults=True):
     straight_line_usd_micros: int | None
     """The end at the average rate so far."""
     method: Literal["PROFILE", "STRAIGHT_LINE", "NONE"]
-    """`PROFILE` uses recorded weekdays and hours, `STRAIGHT_LINE` the average rate if they are too
+    """`PROFILE` uses recorded weekdays and hours, `STRAIGHT_LINE` the average rate if those are too
     few."""
     history_hours: int
-    """Recorded hours behind the forecast."""
     name: str | UnsetType = UNSET
     limit_usd_micros: int | UnsetType = UNSET
     spent_at: str | UnsetType = UNSET
@@ -157,7 +156,7 @@ class ForecastAnswer(Response, frozen=True, omit_defaults=True):
     label: str | UnsetType = UNSET
     """Of a quota only."""
     tag: dict[str, str] | UnsetType = UNSET
-    """Of a budget per value of a tag only: the tag and the value."""
+    """Of a budget per value of a tag only."""
 
 
 class ForecastList(Response, frozen=True):
