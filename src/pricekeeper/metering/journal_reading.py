@@ -254,8 +254,7 @@ def _is_behind(record: Record, after: Cursor | None) -> bool:
 class WindowSpend:
     """Sums the spend in budget windows from records, when accounts are opened.
 
-    A budget that existed when its window began needs no sum. One pass serves any number of
-    accounts.
+    It reads all records of the window, in one pass for any number of accounts.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
