@@ -219,11 +219,11 @@ class Soak:
             number = int(entry.request_metadata["soak"])
             bill[number] += _cost_picos(tokens.input_tokens, tokens.output_tokens)
         self.report.billed_attempts = len(billed)
-        self.report.billed_usd_micros = -(-sum(bill.values()) // PICOS)
+        self.report.billed_usd_micros = sum(bill.values()) // PICOS
         for call in self._calls:
             number = call.number
             self._judge(call, bill[number], ours[number], marked[number])
-        if self.report.money.spent != -(-sum(ours.values()) // PICOS):
+        if self.report.money.spent != sum(ours.values()) // PICOS:
             self.report.wrong.append(f"the budget has {self.report.money}, the records differ")
 
     def _judge(self, call: Call, bill: int, ours: int, marked: int) -> None:

@@ -91,9 +91,9 @@ def _model(label: str) -> dict[str, Any]:
 
 
 def bill_usd_micros(entries: Iterable[BilledCall]) -> int:
-    """What the stand-in billed, rounded up to whole micro-dollars as the service shows it."""
+    """What the stand-in billed, in whole micro-dollars as the service shows it."""
     picos = sum(_entry_usd_picos(entry) for entry in entries)
-    return -(-picos // 1_000_000)
+    return picos // 1_000_000
 
 
 def _entry_usd_picos(entry: BilledCall) -> int:

@@ -27,7 +27,7 @@ ORG: dict[str, Any] = {
     "quota_enforcement": "STRICT",
 }
 MESSAGES = [{"role": "user", "content": [{"text": "hello"}]}]
-COST_USD_MICROS = -(-(2 * 4_400_000 + 64 * 22_000_000) // 1_000_000)
+COST_USD_MICROS = (2 * 4_400_000 + 64 * 22_000_000) // 1_000_000
 
 
 async def register(url: str, key: str) -> tuple[str, str]:

@@ -136,7 +136,7 @@ def test_an_answer_after_a_timeout_is_exact_and_the_timeout_is_held(
     assert outcome.error is None
     assert len(program.ledger.entries) == 2
     program.tell()
-    assert program.books().spent == -(-program.bill // 2)
+    assert program.books().spent == program.bill // 2
     program.assert_marked(1)
 
 
@@ -199,7 +199,7 @@ def test_an_error_that_says_what_it_used_is_counted(program: Program, face: str)
         assert call(face, program, url=url, **asked("converse")).error is not None
     program.tell()
     price = PRICES["premium"]
-    expected = -(-(1_000 * price["input"] + 100 * price["output"]) // 1_000_000)
+    expected = (1_000 * price["input"] + 100 * price["output"]) // 1_000_000
     until(lambda: program.books() == Books(expected, 0, 0), program.books)
 
 

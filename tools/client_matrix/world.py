@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.resources import files
-from math import ceil
+from math import floor
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import URLError
@@ -175,7 +175,7 @@ class World:
     def bill_usd_micros(self) -> int:
         """What the stand-in has billed since it was cleared, in this function's own arithmetic.
 
-        A broken micro-dollar is a whole one, as our service shows it.
+        It is cut to whole micro-dollars, as our service shows it.
         """
         total = Fraction(0)
         for entry in self.upstream.ledger.entries:
@@ -183,7 +183,7 @@ class World:
             tokens = entry.tokens
             total += Fraction(tokens.input_tokens * input_price, 1_000_000)
             total += Fraction(tokens.output_tokens * output_price, 1_000_000)
-        return ceil(total)
+        return floor(total)
 
     def service_log(self) -> str:
         """The last of what the service has printed."""
