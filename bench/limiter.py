@@ -10,8 +10,8 @@ what we use. zae-limiter is used as is quickest for it: with stored limits, whic
 speculative write needs, and with its caches on. All run on the loop that the service runs on,
 unless ``--loop asyncio`` says otherwise.
 
-What an acquire is: one request and 1,000 tokens, from two limits that are never short, in
-``async with``, on buckets that exist. The saturating client asks for one of 25 a second as
+What an acquire is: one request and 1,000 tokens, from two limits that are never short, without a
+lease of ours, on buckets that exist. The saturating client asks for one of 25 a second as
 often as it can, waiting for the time in each denial.
 """
 
