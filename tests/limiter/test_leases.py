@@ -255,6 +255,15 @@ async def test_a_lease_whose_bucket_is_absent_can_still_be_charged(
     assert await left(limiter, entity) == 6
 
 
+async def test_a_release_that_its_last_attempt_writes_gives_the_tokens_back(
+    daily: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await daily.acquire("e", "r", {"n": 40})
+    monkeypatch.setattr("pricekeeper.limiter.leases.ATTEMPTS_MAX", 1)
+    await lease.release()
+    assert await left(daily, "e") == 100
+
+
 async def test_a_step_that_was_applied_can_be_repeated_after_the_release(daily: Limiter) -> None:
     """It returns the first answer again; a new step comes too late."""
     lease = await daily.acquire("e", "r", {"n": 10})

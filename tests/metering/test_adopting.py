@@ -8,6 +8,7 @@ from memory_store import MemoryStore
 from metering.conftest import COST_USD_PICOS, DAY_MS, PREMIUM, a_policy, a_usage
 from metering.other_service import SHARDS, OtherService
 from metering.test_posting import QuickClock, clock, memory, metering
+from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering import Account, Aggregator, Metering, org_day
 from pricekeeper.metering.adopting import UsageAdopter
 from pricekeeper.metering.counters import Counters
@@ -16,6 +17,7 @@ from pricekeeper.storage import Put
 from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.storage.typed_items import StrangeItems
 from pricekeeper.tenants import Policy
+from stored_items import daily_total
 
 __all__ = ["clock", "memory", "metering"]
 ONE = Counters(2_000_000, 3, 4, requests=1)
@@ -97,6 +99,25 @@ async def test_expired_days_and_strange_items_are_left_out(
     assert (adopted.accounts, adopted.cost_usd_picos) == (1, 2_000_000)
     assert strange.counts == {"DailyTotal": 1}
     assert await memory.get(*total_key(old)) is None
+
+
+@pytest.mark.parametrize(
+    "missing", ["cost_usd_micros", "input_tokens", "output_tokens", "requests"]
+)
+async def test_a_missing_counter_is_not_zero(
+    adopter: UsageAdopter,
+    elsewhere: MemoryStore,
+    memory: MemoryStore,
+    account: Account,
+    missing: str,
+) -> None:
+    """Nothing of the account is adopted."""
+    table, item = daily_total(account.scope_key, account.label, account.day)
+    del item[missing]
+    await elsewhere.put(Put(table, item))
+    with pytest.raises(UnreadableItemError):
+        await adopter.adopt(account.scope_key, account.label, SHARDS)
+    assert await memory.get(*total_key(account)) is None
 
 
 async def test_another_scope_is_not_adopted(

@@ -272,7 +272,10 @@ class Leases:
                 return record
             after = released_record(record, nonce)
             sent = await self._send(record, record_update(record, after))
-            record = after if sent.record is None else sent.record
+            if sent.record is None:
+                record = after
+                break
+            record = sent.record
         else:
             raise self._cache.contended(record.key)
         await self._give_back(negated(debits_of(record, record.held)))

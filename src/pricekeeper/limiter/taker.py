@@ -242,11 +242,13 @@ class Taker:
             left = self._without(left, await self.cache.read(unseen))
             fresh.update(unseen)
         now_ms, lines = self.cache.clock.now_ms(), dict[Key, BucketLine]()
-        admitted = [one for one in left if self._admit(one, lines)]
+        admitted, others = list[_Request](), list[_Request]()
+        for one in left:
+            (admitted if self._admit(one, lines) else others).append(one)
         if admitted:
             written, refused = await self._write_all(admitted, lines, now_ms)
             fresh = fresh | written | refused
-        lacking = [one for one in left if one not in admitted and not one.future.done()]
+        lacking = [one for one in others if not one.future.done()]
         if lacking:
             await self._deny_lacking(lacking, fresh)
         for request in left:

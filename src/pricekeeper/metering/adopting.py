@@ -105,7 +105,7 @@ class UsageAdopter:
 def _counters_from(table: Table, item: Item) -> Counters:
     typed = TypedItem(table, item)
     cost_usd_micros, *others = (
-        typed.whole(name, 0, least=0)
+        typed.whole(name, least=0)
         for name in ("cost_usd_micros", "input_tokens", "output_tokens", "requests")
     )
     input_tokens, output_tokens, requests = others
