@@ -10,14 +10,7 @@ from metering.conftest import CATALOGUE, MeteringMaker, a_policy, a_usage
 from metering.scripted_store import Held, ScriptedStore, fails
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OverloadedError, StoreUnavailableError
-from pricekeeper.metering import (
-    GROUP_RECORDS,
-    BatchPlaces,
-    Metering,
-    Recorded,
-    Refused,
-    admission,
-)
+from pricekeeper.metering import GROUP_RECORDS, BatchPlaces, Metering, Recorded, Refused, admission
 from pricekeeper.metering.admission import AT_WORK_MAX, WAIT_MS_MAX, Admission
 from pricekeeper.metering.committer import PENDING_MAX
 from pricekeeper.pricing import Model, PriceBook, Prices

@@ -7,25 +7,13 @@ from random import Random
 import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
-from metering.conftest import (
-    DAY_MS,
-    PREMIUM,
-    STANDARD,
-    MeteringMaker,
-    a_policy,
-    a_usage,
-)
+from metering.conftest import DAY_MS, PREMIUM, STANDARD, MeteringMaker, a_policy, a_usage
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import OutcomeUnknownError, StoreUnavailableError
 from pricekeeper.metering import AggregationReport, Aggregator, Metering, org_day
 from pricekeeper.metering.aggregator import INTERVAL_MS, days_open
 from pricekeeper.metering.counters import Account, Total
-from pricekeeper.metering.items import (
-    day_expires_at_epoch,
-    spent_put,
-    total_from,
-    total_key,
-)
+from pricekeeper.metering.items import day_expires_at_epoch, spent_put, total_from, total_key
 from pricekeeper.storage import Item, Key, Put, Store, Table
 from pricekeeper.storage.tables import DAILY_TOTAL
 from pricekeeper.tenants import Policy

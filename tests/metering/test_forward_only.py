@@ -9,19 +9,9 @@ from metering.conftest import CATALOGUE, DAY_MS, PREMIUM, MeteringMaker, a_usage
 from metering.test_aggregator import ForgedStore, Sleeper, stored
 from pricekeeper.days import date_of, day_start_ms
 from pricekeeper.errors import OutcomeUnknownError
-from pricekeeper.metering import (
-    AggregationReport,
-    Aggregator,
-    Metering,
-    next_midnight_ms,
-    org_day,
-)
+from pricekeeper.metering import AggregationReport, Aggregator, Metering, next_midnight_ms, org_day
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters, Total
-from pricekeeper.metering.items import (
-    CHECKPOINT,
-    checkpoint_from,
-    day_expires_at_epoch,
-)
+from pricekeeper.metering.items import CHECKPOINT, checkpoint_from, day_expires_at_epoch
 from pricekeeper.metering.known_totals import RunningTotals
 from pricekeeper.pricing.items import StatedPrices, price_item
 from pricekeeper.pricing.prices import PriceTable, RateCard

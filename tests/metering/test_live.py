@@ -11,13 +11,7 @@ from random import Random
 import pytest
 
 from memory_store import MemoryStore
-from metering.conftest import (
-    CATALOGUE,
-    LABELS,
-    MeteringMaker,
-    a_policy,
-    a_usage,
-)
+from metering.conftest import CATALOGUE, LABELS, MeteringMaker, a_policy, a_usage
 from minting import either, minted
 from pricekeeper.clock import Clock, ManualClock, SystemClock
 from pricekeeper.days import org_day

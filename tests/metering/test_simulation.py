@@ -36,14 +36,7 @@ from pricekeeper.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from pricekeeper.metering import (
-    Aggregator,
-    Metering,
-    Usage,
-    day_start_ms,
-    journal,
-    journal_items,
-)
+from pricekeeper.metering import Aggregator, Metering, Usage, day_start_ms, journal, journal_items
 from pricekeeper.metering.adopting import UsageAdopter
 from pricekeeper.metering.journal import FULL_WEIGHT
 from pricekeeper.settings import MEMORY, SqliteLocation

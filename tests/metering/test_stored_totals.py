@@ -1,11 +1,7 @@
 """Partitions with totals are listed as long as the totals in them."""
 
 from metering.conftest import a_policy
-from pricekeeper.metering.items import (
-    RETENTION_DAYS,
-    day_expires_at_epoch,
-    partitions_query,
-)
+from pricekeeper.metering.items import RETENTION_DAYS, day_expires_at_epoch, partitions_query
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.metering.stored_totals import StoredTotals
 from pricekeeper.storage import Store

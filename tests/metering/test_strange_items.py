@@ -13,14 +13,7 @@ import apsw
 import botocore.session
 import pytest
 
-from metering.conftest import (
-    COST_USD_PICOS,
-    LABELS,
-    PREMIUM,
-    MeteringMaker,
-    a_policy,
-    a_usage,
-)
+from metering.conftest import COST_USD_PICOS, LABELS, PREMIUM, MeteringMaker, a_policy, a_usage
 from pricekeeper.errors import UnreadableItemError
 from pricekeeper.metering import Aggregator, Metering, Outcome, org_day
 from pricekeeper.metering.counters import Account

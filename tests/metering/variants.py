@@ -79,7 +79,7 @@ class _NoReceipt(_Passing):
             [
                 Put(one.table, one.item) if _is_receipt(one) and isinstance(one, Put) else one
                 for one in operations
-            ],
+            ]
         )
 
 

@@ -100,10 +100,7 @@ def test_percentages_have_two_decimals(hundredths: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("spent", "mode", "check_frequency", "secs"),
-    [
-        (0, QuotaStatus.NORMAL, "PERIODIC_300S", 300),
-        (950, QuotaStatus.TIGHT, "PERIODIC_60S", 60),
-    ],
+    [(0, QuotaStatus.NORMAL, "PERIODIC_300S", 300), (950, QuotaStatus.TIGHT, "PERIODIC_60S", 60)],
 )
 def test_guidance_follows_the_mode(
     spent: int, mode: QuotaStatus, check_frequency: str, secs: int

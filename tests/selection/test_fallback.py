@@ -20,17 +20,7 @@ from pricekeeper.selection.fallback import (
 )
 from pricekeeper.tenants import Client, Policy
 from pricekeeper.values import ModelLabel
-from selection.policies import (
-    CHAIN,
-    ECONOMY,
-    LABELS,
-    ORG,
-    PREMIUM,
-    QUOTAS,
-    STANDARD,
-    TURBO,
-    policy,
-)
+from selection.policies import CHAIN, ECONOMY, LABELS, ORG, PREMIUM, QUOTAS, STANDARD, TURBO, policy
 
 ON_STANDARD = StickyState(STANDARD, 1, PREMIUM, 0, frozenset({PREMIUM}))
 ON_ECONOMY = StickyState(ECONOMY, 2, STANDARD, 0, frozenset({PREMIUM, STANDARD}))

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from faulty_store import Faults, FaultyStore, Interleaving
-from pricekeeper.errors import (
-    OutcomeUnknownError,
-    QuotaExceededError,
-    StoreUnavailableError,
-)
+from pricekeeper.errors import OutcomeUnknownError, QuotaExceededError, StoreUnavailableError
 from pricekeeper.selection import Reason, Selector
 from pricekeeper.storage import Item, Key, Store, Table
 from pricekeeper.tenants import Client, Policy
@@ -200,10 +196,7 @@ async def test_a_flip_and_a_comeback_are_reported_by_the_instance_that_made_them
     await instance.select(mine)
     assert (await instance.select(raised)).label == PREMIUM
     steps = [(one.reason, one.from_label, one.to_label) for one in world.noted]
-    assert steps == [
-        ("QUOTA_EXCEEDED", PREMIUM, STANDARD),
-        ("QUOTA_RAISED", STANDARD, PREMIUM),
-    ]
+    assert steps == [("QUOTA_EXCEEDED", PREMIUM, STANDARD), ("QUOTA_RAISED", STANDARD, PREMIUM)]
 
 
 async def test_a_chain_that_keeps_moving_is_not_chased_for_ever(world: World, app: Client) -> None:

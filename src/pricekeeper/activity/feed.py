@@ -31,12 +31,7 @@ from pricekeeper.activity.items import (
 from pricekeeper.activity.meter import FeedMeter
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import gather_in_groups
-from pricekeeper.errors import (
-    ConditionFailedError,
-    ContendedError,
-    OutcomeUnknownError,
-    StoreError,
-)
+from pricekeeper.errors import ConditionFailedError, ContendedError, OutcomeUnknownError, StoreError
 from pricekeeper.storage import Key, Query, Store, query_items, readable
 from pricekeeper.storage.tables import ACTIVITY
 

@@ -16,13 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from pricekeeper.activity.event import (
-    Event,
-    Group,
-    decode_events,
-    decode_group,
-    encode,
-)
+from pricekeeper.activity.event import Event, Group, decode_events, decode_group, encode
 from pricekeeper.storage import ITEM_ABSENT, Item, Key, Put, Query, TypedItem
 from pricekeeper.storage.tables import ACTIVITY
 

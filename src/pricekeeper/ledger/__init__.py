@@ -3,10 +3,4 @@
 from pricekeeper.ledger.draft import Command, Decision, Draft
 from pricekeeper.ledger.service import AccountNotOpenError, Ledger
 
-__all__ = [
-    "AccountNotOpenError",
-    "Command",
-    "Decision",
-    "Draft",
-    "Ledger",
-]
+__all__ = ["AccountNotOpenError", "Command", "Decision", "Draft", "Ledger"]

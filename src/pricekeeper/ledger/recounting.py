@@ -20,14 +20,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from pricekeeper.budgets import (
-    Balance,
-    BudgetAccount,
-    Scope,
-    accounts_of,
-    item_partition,
-    tags_of,
-)
+from pricekeeper.budgets import Balance, BudgetAccount, Scope, accounts_of, item_partition, tags_of
 from pricekeeper.budgets.items import spend
 from pricekeeper.clock import Clock
 from pricekeeper.errors import ConditionFailedError, NotFoundError, StoreError

@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from pricekeeper.clock import Clock
@@ -32,20 +33,16 @@ GROUP_RECORDS: Final = 10
 """Read or priced in one turn of the loop: under a millisecond."""
 
 
+@dataclass(slots=True, eq=False)
 class PlaceRequest:
     """A request that waits for places."""
 
-    __slots__ = ("count", "deadline_ms", "is_admitted", "org_id", "tell")
-
-    def __init__(
-        self, org_id: str, count: int, deadline_ms: int, tell: Callable[[bool], None]
-    ) -> None:
-        self.org_id = org_id
-        self.count = count
-        self.deadline_ms = deadline_ms
-        """On the monotonic clock."""
-        self.is_admitted: bool | None = None
-        self.tell = tell
+    org_id: str
+    count: int
+    deadline_ms: int
+    """On the monotonic clock."""
+    tell: Callable[[bool], None]
+    is_admitted: bool | None = None
 
 
 class Admission:

@@ -104,11 +104,9 @@ class UsageAdopter:
 
 def _counters_from(table: Table, item: Item) -> Counters:
     typed = TypedItem(table, item)
-    cost_usd_micros, *others = (
-        typed.whole(name, least=0)
-        for name in ("cost_usd_micros", "input_tokens", "output_tokens", "requests")
-    )
-    input_tokens, output_tokens, requests = others
     return Counters(
-        cost_usd_micros * PICOS_PER_MICRO, input_tokens, output_tokens, requests=requests
+        typed.whole("cost_usd_micros", least=0) * PICOS_PER_MICRO,
+        typed.whole("input_tokens", least=0),
+        typed.whole("output_tokens", least=0),
+        requests=typed.whole("requests", least=0),
     )

@@ -37,6 +37,7 @@ from pricekeeper.metering.items import (
     checkpoint_update,
     closed_tick_from,
 )
+from pricekeeper.metering.journal import ticks_of_day
 from pricekeeper.metering.meter import FoldMeter
 from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.storage import Store
@@ -145,14 +146,10 @@ class Aggregator:
         """Rebuild a day from the journal. No total goes back, so expired records stay counted."""
         tally = Tally()
         closable = closable_tick(self._clock.now_ms())
-        orgs = await self._fold_runner.rebuild_day(day, org_id, closable, tally)
+        ticks = await self._fold_runner.read_ticks(*ticks_of_day(day))
+        orgs = await self._fold_runner.rebuild_all(ticks, [day], closable, tally, org_id)
         return RebuildReport(
-            day,
-            orgs,
-            tuple(tally.changes),
-            tally.failed,
-            tally.unreadable,
-            tuple(tally.errors),
+            day, orgs, tuple(tally.changes), tally.failed, tally.unreadable, tuple(tally.errors)
         )
 
     async def read_caught_up_at_ms(self) -> int:

@@ -91,16 +91,16 @@ class Breakdown:
     def add(self, cell: Cell, counters: Counters) -> None:
         if self._tag_value:
             return  # `add_tagged` adds what has the value
-        self._count(self._group(cell, ""), counters)
+        self._count(self.grouping.group_of(cell, ""), counters)
 
     def add_tagged(self, cell: Cell, value: str, counters: Counters) -> None:
         if not value:
             return  # as good as no tag
         if self._tag_value in {None, value}:
-            self._count(self._group(cell, value), counters)
+            self._count(self.grouping.group_of(cell, value), counters)
         if self._tag_value:
             return  # there is no rest
-        rest = self._group(cell, "")
+        rest = self.grouping.group_of(cell, "")
         self._tagged[rest] = self._tagged.get(rest, NOTHING) + counters
 
     def rows(self) -> list[Row]:
@@ -114,9 +114,6 @@ class Breakdown:
         if not self.grouping.names:
             found.setdefault((), NOTHING)
         return [Row(group, found[group]) for group in sorted(found)]
-
-    def _group(self, cell: Cell, value: str) -> tuple[str, ...]:
-        return self.grouping.group_of(cell, value)
 
     def _count(self, group: tuple[str, ...], counters: Counters) -> None:
         have = self._sums.get(group)

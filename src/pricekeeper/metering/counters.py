@@ -11,7 +11,7 @@ move forward only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import attrgetter, ge
+from operator import attrgetter, ge, sub
 from typing import Final, NamedTuple
 
 import msgspec
@@ -74,18 +74,11 @@ class Counters(msgspec.Struct, frozen=True):
         )
 
     def __sub__(self, other: Counters) -> Counters:
-        return Counters(
-            self.cost_usd_picos - other.cost_usd_picos,
-            self.input_tokens - other.input_tokens,
-            self.output_tokens - other.output_tokens,
-            self.cache_read_tokens - other.cache_read_tokens,
-            self.cache_write_tokens - other.cache_write_tokens,
-            self.requests - other.requests,
-            self.errors - other.errors,
-            self.voided
-            if other.voided is UNSET
-            else _unless_nothing(self.known_voided - other.voided),
-        )
+        left = Counters(*map(sub, _amounts(self), _amounts(other)))
+        if self.voided is UNSET and other.voided is UNSET:
+            return left
+        voided = _unless_nothing(self.known_voided - other.known_voided)
+        return msgspec.structs.replace(left, voided=voided)
 
     @property
     def known_voided(self) -> Counters:
@@ -97,15 +90,7 @@ class Counters(msgspec.Struct, frozen=True):
 
     @property
     def alone(self) -> Counters:
-        return Counters(
-            self.cost_usd_picos,
-            self.input_tokens,
-            self.output_tokens,
-            self.cache_read_tokens,
-            self.cache_write_tokens,
-            self.requests,
-            self.errors,
-        )
+        return Counters(*_amounts(self))
 
     def dominates(self, other: Counters) -> bool:
         if self.voided is UNSET and other.voided is UNSET:
@@ -134,16 +119,8 @@ class Total(Counters, frozen=True):
 
     @classmethod
     def of(cls, counters: Counters, as_of_ms: int) -> Total:
-        return cls(
-            counters.cost_usd_picos,
-            counters.input_tokens,
-            counters.output_tokens,
-            counters.cache_read_tokens,
-            counters.cache_write_tokens,
-            counters.requests,
-            counters.errors,
-            as_of_ms=as_of_ms,
-        )
+        fields = (*_amounts(counters), UNSET, as_of_ms)
+        return cls(*fields)
 
     @property
     def counters(self) -> Counters:

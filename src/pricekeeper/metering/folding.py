@@ -123,20 +123,16 @@ class FoldRunner:
             pause_ms = max(REPAIR_PAUSE_MS, (ended_ms - began_ms) * REPAIR_PAUSE_TIMES)
             self._pauses.put(repair, ended_ms + pause_ms)
 
-    async def rebuild_day(self, day: str, org_id: str, closable: int, tally: Tally) -> int:
-        """Return how many organisations posted while records of that day could be posted."""
-        postings = await self._read_postings(day, org_id)
-        return await self._rebuild_all(postings, [day], closable, tally)
-
     async def rebuild_all(
-        self, ticks: Sequence[int], days: Iterable[str], closable: int, tally: Tally
-    ) -> None:
-        postings = await self._reader.read_postings(ticks)
-        await self._rebuild_all(postings, days, closable, tally)
-
-    async def _rebuild_all(
-        self, postings: Iterable[PostedRegion], days: Iterable[str], closable: int, tally: Tally
+        self,
+        ticks: Sequence[int],
+        days: Iterable[str],
+        closable: int,
+        tally: Tally,
+        org_id: str = "",
     ) -> int:
+        """Rebuild these days; return how many organisations, or of one, posted in the ticks."""
+        postings = await self._reader.read_postings(ticks, org_id)
         orgs = sorted({posting.org_id for posting in postings})
         for repair in [Repair(org_id, day) for org_id in orgs for day in days]:
             try:
@@ -228,14 +224,10 @@ class FoldRunner:
                 _count(found, facets.of(record), record.entry.tick, record.entry.counters)
         return await self._tag_values.register_values(found, tally)
 
-    async def _read_postings(self, day: str, org_id: str) -> list[PostedRegion]:
-        return await self._reader.read_postings(
-            await self._reader.read_ticks(*ticks_of_day(day)), org_id
-        )
-
     async def _read_day(self, repair: Repair, tally: Tally) -> SumsByFacet:
         org_id, day = repair
-        postings = await self._read_postings(day, org_id)
+        ticks = await self._reader.read_ticks(*ticks_of_day(day))
+        postings = await self._reader.read_postings(ticks, org_id)
         return await self._sum(org_id, postings, lambda one: one.terms.day == day, tally)
 
     async def _bring_forward(

@@ -57,14 +57,16 @@ class Sendings:
         self.doubt = doubt
 
     async def fail(self, failure: StoreError) -> None:
+        """Pause before the next sending; raise the error for callers if there is none."""
         self.doubt |= isinstance(failure, OutcomeUnknownError)
         self._count += 1
-        if self._count == SENDINGS_MAX:
-            raise self.error_of(failure) from failure
+        is_temporary = isinstance(failure, (OutcomeUnknownError, ContendedError))
+        if not is_temporary or self._count == SENDINGS_MAX:
+            raise self._error_of(failure) from failure
         await self._clock.sleep_ms(BACKOFF.pause_ms(self._count, self._random.randrange))
 
-    def error_of(self, failure: StoreError) -> StoreError:
-        """The error for callers: once in doubt, a later failure proves nothing."""
+    def _error_of(self, failure: StoreError) -> StoreError:
+        """Once in doubt, a later failure proves nothing."""
         if self.doubt and not isinstance(failure, OutcomeUnknownError):
             return OutcomeUnknownError(f"the records may or may not be counted: {failure}")
         return failure
@@ -136,7 +138,7 @@ class Marks:
         while True:  # at most `SENDINGS_MAX` times
             try:
                 await self._store.put(put)
-            except (OutcomeUnknownError, ContendedError) as failure:
+            except StoreError as failure:
                 await sendings.fail(failure)
             else:
                 return

@@ -23,8 +23,7 @@ _COMMITS: Final = Family(
     "pricekeeper_usage_commit_records", "Usage records in one commit.", kind=Kind.SIZES
 )
 _TAGS_OVER: Final = Family(
-    "pricekeeper_tag_values_over",
-    "Tags of an organisation's day with too many values.",
+    "pricekeeper_tag_values_over", "Tags of an organisation's day with too many values."
 )
 
 

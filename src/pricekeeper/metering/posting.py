@@ -30,7 +30,6 @@ from pricekeeper.errors import (
     ConditionFailedError,
     ContendedError,
     InvalidOperationError,
-    OutcomeUnknownError,
     PriceKeeperError,
     ReasonCode,
     RequestIdReusedError,
@@ -48,12 +47,7 @@ from pricekeeper.metering.journal import (
     record_on,
     taken_for,
 )
-from pricekeeper.metering.journal_items import (
-    PostedRegion,
-    page_key,
-    page_update,
-    private_page_put,
-)
+from pricekeeper.metering.journal_items import PostedRegion, page_key, page_update, private_page_put
 from pricekeeper.metering.marking import NONCE_BYTES, Marks, is_late
 from pricekeeper.metering.receipt import (
     Receipt,
@@ -159,16 +153,12 @@ class Poster:
         while left:
             try:
                 page = self._full.get(key) or await self._write_page(key, left, nonce, settle)
-            except InvalidOperationError as failure:
-                if len(left) == 1:
-                    raise sendings.error_of(failure) from failure
-                await self._divide(left, depth, nonce, settle, doubt=sendings.doubt)
-                return
-            except (OutcomeUnknownError, ContendedError) as failure:
+            except StoreError as failure:
+                if isinstance(failure, InvalidOperationError) and len(left) > 1:
+                    await self._divide(left, depth, nonce, settle, doubt=sendings.doubt)
+                    return
                 await sendings.fail(failure)
                 continue
-            except StoreError as failure:
-                raise sendings.error_of(failure) from failure
             if page is None:
                 return
             missing = await self._settle_counted([(one, page) for one in left], nonce, settle)
@@ -329,15 +319,11 @@ class Poster:
                 left = await self._settle_counted(looked_at, nonce, settle)
                 if len(left) == before:
                     await sendings.fail(ContendedError(f"no receipt was in the way: {cancelled}"))
-            except InvalidOperationError as failure:
-                if len(left) == 1:
-                    raise sendings.error_of(failure) from failure
-                await self._divide(left, None, nonce, settle, doubt=sendings.doubt)
-                return
-            except (OutcomeUnknownError, ContendedError) as failure:
-                await sendings.fail(failure)
             except StoreError as failure:
-                raise sendings.error_of(failure) from failure
+                if isinstance(failure, InvalidOperationError) and len(left) > 1:
+                    await self._divide(left, None, nonce, settle, doubt=sendings.doubt)
+                    return
+                await sendings.fail(failure)
             else:
                 await self._settle_own(left, nonce, sent_at_ms, settle)
                 return

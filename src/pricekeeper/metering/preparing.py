@@ -61,6 +61,16 @@ class _Common(NamedTuple):
     lanes: int
 
 
+class _Valid(NamedTuple):
+    """A valid record, its place, moment and budgets."""
+
+    policy: Policy
+    usage: Usage
+    address: Address | None
+    at_ms: int
+    accounts: tuple[BudgetAccount, ...] = ()
+
+
 _CommonKey: TypeAlias = tuple[str, str, str | None, bool, str | None]
 
 
@@ -76,50 +86,43 @@ class Preparer:
 
     async def prepare(self, policy: Policy, usage: Usage, *, on_sheet: bool = False) -> Submission:
         """``on_sheet``: it is written on a sheet of the log, so its id needs no time."""
-        usage, address, at_ms, accounts = self._check(policy, usage)
-        if accounts and self._ledger is not None:
-            await self._ledger.open_all(accounts)
-        return await self._price(policy, usage, None if on_sheet else address, at_ms, accounts)
+        valid = self._check(policy, usage)
+        if valid.accounts and self._ledger is not None:
+            await self._ledger.open_all(valid.accounts)
+        return await self._price(valid._replace(address=None) if on_sheet else valid)
 
     def prepare_at_once(self, policy: Policy, usage: Usage) -> Submission | None:
         """The same; ``None`` if it has to wait for something."""
-        usage, address, at_ms, accounts = self._check(policy, usage)
+        valid = self._check(policy, usage)
+        accounts = valid.accounts
         if accounts and self._ledger is not None and not self._ledger.are_open(accounts):
             return None
-        common = self._recall_common(policy, usage, at_ms)
-        if common is None:
-            return None
-        return self._charge(policy, usage, address, at_ms, accounts, common)
+        return self._price_at_once(valid)
 
     async def prepare_captured(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission:
         """The record of a capture, on the day and in the windows of its authorization."""
-        self._check_captured(usage)
-        return await self._price(policy, usage, None, authorized_at_ms, ())
+        return await self._price(self._check_captured(policy, usage, authorized_at_ms))
 
     def prepare_captured_at_once(
         self, policy: Policy, usage: Usage, authorized_at_ms: int
     ) -> Submission | None:
-        self._check_captured(usage)
-        common = self._recall_common(policy, usage, authorized_at_ms)
-        if common is None:
-            return None
-        return self._charge(policy, usage, None, authorized_at_ms, (), common)
+        return self._price_at_once(self._check_captured(policy, usage, authorized_at_ms))
 
-    def _check_captured(self, usage: Usage) -> None:
+    def _check_captured(self, policy: Policy, usage: Usage, authorized_at_ms: int) -> _Valid:
         """Its id is the authorization's."""
         if usage.timestamp_ms is not None:  # a time that can't be true is refused, too
             happened_at_ms(usage, self._clock.now_ms())
         check_details(usage)
+        return _Valid(policy, usage, None, authorized_at_ms)
 
-    def _check(
-        self, policy: Policy, usage: Usage
-    ) -> tuple[Usage, Address | None, int, tuple[BudgetAccount, ...]]:
+    def _check(self, policy: Policy, usage: Usage) -> _Valid:
         usage, now_ms = checked(usage), self._clock.now_ms()
         address = self._check_id(usage, now_ms)
         at_ms = happened_at_ms(usage, now_ms)
-        return usage, address, at_ms, self._find_accounts(policy, usage, at_ms, now_ms)
+        accounts = self._find_accounts(policy, usage, at_ms, now_ms)
+        return _Valid(policy, usage, address, at_ms, accounts)
 
     def _check_id(self, usage: Usage, now_ms: int) -> Address | None:
         """The record's place, if its id has a time; raise if no record can have it."""
@@ -141,32 +144,20 @@ class Preparer:
             return accounts
         return tuple(account for account in accounts if account.span.ends_at_ms > now_ms)
 
-    async def _price(
-        self,
-        policy: Policy,
-        usage: Usage,
-        address: Address | None,
-        at_ms: int,
-        accounts: tuple[BudgetAccount, ...],
-    ) -> Submission:
-        common = self._recall_common(policy, usage, at_ms)
+    async def _price(self, valid: _Valid) -> Submission:
         try:
-            if common is None:
-                common = await self._find_common(policy, usage, at_ms)
-            return self._charge(policy, usage, address, at_ms, accounts, common)
+            common = self._recall_common(valid) or await self._find_common(valid)
+            return self._charge(valid, common)
         except UnpricedUsageError as error:
             self._prices.meter.unpriced[error.label] += 1
             raise
 
-    def _charge(
-        self,
-        policy: Policy,
-        usage: Usage,
-        address: Address | None,
-        at_ms: int,
-        accounts: tuple[BudgetAccount, ...],
-        common: _Common,
-    ) -> Submission:
+    def _price_at_once(self, valid: _Valid) -> Submission | None:
+        common = self._recall_common(valid)
+        return None if common is None else self._charge(valid, common)
+
+    def _charge(self, valid: _Valid, common: _Common) -> Submission:
+        policy, usage, address, at_ms, accounts = valid
         model, terms, stored_terms = common.model, common.terms, common.stored_terms
         tokens = _check_tokens(model, usage)
         charged = charge(model, common.prices, tokens)
@@ -194,18 +185,19 @@ class Preparer:
             accounts,
         )
 
-    def _recall_common(self, policy: Policy, usage: Usage, at_ms: int) -> _Common | None:
-        common = self._common.peek(_common_key(policy, usage))
+    def _recall_common(self, valid: _Valid) -> _Common | None:
+        common = self._common.peek(_common_key(valid.policy, valid.usage))
         if (
             common is None
-            or common.policy is not policy
-            or not common.from_ms <= at_ms < common.until_ms
+            or common.policy is not valid.policy
+            or not common.from_ms <= valid.at_ms < common.until_ms
             or self._prices.recall_prices(common.model, date_of(common.day)) is not common.prices
         ):
             return None
         return common
 
-    async def _find_common(self, policy: Policy, usage: Usage, at_ms: int) -> _Common:
+    async def _find_common(self, valid: _Valid) -> _Common:
+        policy, usage, _, at_ms, _ = valid
         day, tokens = org_day(policy.timezone, at_ms), usage.tokens
         model = self._prices.catalogue.model(usage.model_label)
         _check_tokens(model, usage)

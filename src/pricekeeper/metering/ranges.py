@@ -189,7 +189,7 @@ class RangeReader:
         found = await self.read_days(partitions, span.first_day, span.last_day, 0, unfolded)
         for account, total in found.items():
             breakdown.add(Cell(org_id, "", account.label, account.day), total.counters)
-        for partition, sort_key, counters in unfolded.days_left(span.first_day, span.last_day):
+        for partition, sort_key, counters in unfolded.left_in((DAY,), span):
             day = sort_key.removeprefix(DAY)
             breakdown.add(Cell(org_id, "", partition.label, day), counters)
 
@@ -215,7 +215,7 @@ class RangeReader:
                     hours.add_adopted(partition, item)
 
         await gather_in_groups(read, list(partitions), CONCURRENCY)
-        for left in unfolded.hours_left(span.first_day, span.last_day, breakdown.grouping.tag_key):
+        for left in unfolded.left_in(hours.prefixes, span):
             hours.add(*left)
 
     def _items(self, partition: Partition, first: str, last: str) -> AsyncIterator[Item]:
@@ -263,14 +263,6 @@ def _app_of(partition: Partition) -> str:
     return "" if app_id == NO_APP else app_id
 
 
-class Left(NamedTuple):
-    """Posted counters of a total that does not exist yet."""
-
-    partition: Partition
-    sort_key: str
-    counters: Counters
-
-
 class Unfolded:
     """Posted counters of one organisation's totals; each total gets them once."""
 
@@ -293,17 +285,13 @@ class Unfolded:
     def drop(self, account: Account) -> None:
         self._left.pop((account.partition, f"{DAY}{account.day}"), None)
 
-    def days_left(self, first_day: str, last_day: str) -> Iterator[Left]:
-        return self._left_in((DAY,), first_day, last_day)
-
-    def hours_left(self, first_day: str, last_day: str, tag_key: str | None) -> Iterator[Left]:
-        prefixes = (HOUR,) if tag_key is None else (HOUR, f"{TAG}{tag_key}#")
-        return self._left_in(prefixes, first_day, last_day)
-
-    def _left_in(self, prefixes: tuple[str, ...], first_day: str, last_day: str) -> Iterator[Left]:
+    def left_in(
+        self, prefixes: tuple[str, ...], span: DayRange
+    ) -> Iterator[tuple[Partition, str, Counters]]:
+        """The counters of totals that do not exist yet, with their sort keys."""
         for (pk, sort_key), (day, sums) in self._left.items():
-            if sort_key.startswith(prefixes) and first_day <= day <= last_day:
-                yield Left(_partition(pk), sort_key, add_up(sums.values()))
+            if sort_key.startswith(prefixes) and span.first_day <= day <= span.last_day:
+                yield _partition(pk), sort_key, add_up(sums.values())
 
 
 def _partition(pk: str) -> Partition:

@@ -36,12 +36,7 @@ from pricekeeper.metering.live import LiveSums
 from pricekeeper.metering.meter import QuotaUses
 from pricekeeper.metering.posting import Poster, TakenPlace
 from pricekeeper.metering.preparing import Preparer
-from pricekeeper.metering.receipt import (
-    Outcome,
-    Receipt,
-    Recorded,
-    Refused,
-)
+from pricekeeper.metering.receipt import Outcome, Receipt, Recorded, Refused
 from pricekeeper.metering.submission import (
     Outcomes,
     Posted,

@@ -20,11 +20,7 @@ from pricekeeper.concurrency import in_groups
 from pricekeeper.days import date_of, day_of, org_day
 from pricekeeper.metering.aggregator import days_open
 from pricekeeper.metering.counters import Account
-from pricekeeper.metering.items import (
-    account_from,
-    spent_query,
-    total_key,
-)
+from pricekeeper.metering.items import account_from, spent_query, total_key
 from pricekeeper.storage import Store, query_pages
 
 SPENDERS_MAX: Final = 20_000

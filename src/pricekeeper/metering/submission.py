@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from pricekeeper.budgets import BudgetAccount
 from pricekeeper.metering.counters import COUNTER_NAMES, Account, Counters
 from pricekeeper.metering.journal import (
@@ -39,51 +41,31 @@ Waiter: TypeAlias = Callable[[Posted | BaseException], None]
 """Gets the record's outcome or error, once. Must not raise."""
 
 
-class Submission:
+class Submission(msgspec.Struct, eq=False):
     """A record that is ready to be written, and its waiters."""
 
-    __slots__ = (
-        "_entry", "account", "address", "budget_accounts", "cost_usd_picos", "fingerprint", "flags",
-        "happened_at_ms", "lanes", "name", "org_id", "request_id", "stored_terms", "terms",
-        "tokens", "waiting", "weight",
-    )  # fmt: skip
+    org_id: str
+    request_id: str
+    address: Address | None
+    """``None`` if the id has no time, so that it needs a receipt."""
+    lanes: int
+    fingerprint: bytes
+    terms: Terms
+    stored_terms: StoredTerms
+    account: Account
+    happened_at_ms: int
+    flags: int
+    cost_usd_picos: int
+    tokens: TokenUsage
+    budget_accounts: tuple[BudgetAccount, ...] = ()
+    """The budgets that it is spent from, in the write that counts it."""
+    waiting: list[Waiter] = []
+    """The first submitted it; the others sent a duplicate meanwhile."""
+    _entry: JournalEntry | None = None
 
-    def __init__(
-        self,
-        org_id: str,
-        request_id: str,
-        address: Address | None,
-        lanes: int,
-        fingerprint: bytes,
-        terms: Terms,
-        stored_terms: StoredTerms,
-        account: Account,
-        happened_at_ms: int,
-        flags: int,
-        cost_usd_picos: int,
-        tokens: TokenUsage,
-        budget_accounts: tuple[BudgetAccount, ...] = (),
-    ) -> None:
-        self.org_id = org_id
-        self.request_id = request_id
-        self.address = address
-        """``None`` if the id has no time, so that it needs a receipt."""
-        self.name = "" if address is None else address.name
-        self.lanes = lanes
-        self.fingerprint = fingerprint
-        self.terms = terms
-        self.stored_terms = stored_terms
-        self.account = account
-        self.weight = 1 if address is None else weight_of(stored_terms)
-        self.happened_at_ms = happened_at_ms
-        self.flags = flags
-        self.cost_usd_picos = cost_usd_picos
-        self.tokens = tokens
-        self.budget_accounts = budget_accounts
-        """The budgets that it is spent from, in the write that counts it."""
-        self._entry: JournalEntry | None = None
-        self.waiting: list[Waiter] = []
-        """The first submitted it; the others sent a duplicate meanwhile."""
+    @property
+    def weight(self) -> int:
+        return 1 if self.address is None else weight_of(self.stored_terms)
 
     @property
     def is_error(self) -> bool:
@@ -100,7 +82,8 @@ class Submission:
         return self._written(private_name(number), nonce, sent_at_ms)
 
     def written(self, nonce: bytes, sent_at_ms: int) -> Written:
-        return self._written(self.name, nonce, sent_at_ms)
+        name = "" if self.address is None else self.address.name
+        return self._written(name, nonce, sent_at_ms)
 
     def entry(self, nonce: bytes, sent_at_ms: int) -> JournalEntry:
         made = self._entry
@@ -182,24 +165,15 @@ class Outcomes:
             self._done.set_result(None)
 
 
-class RecordUnderWay:
+class RecordUnderWay(msgspec.Struct, eq=False):
     """A record without a waiting task; ``on_settled`` is called instead."""
 
-    __slots__ = ("_on_settled", "outcome", "policy", "submission", "usage")
-
-    def __init__(
-        self,
-        policy: Policy,
-        usage: Usage,
-        submission: Submission,
-        on_settled: Callable[[RecordUnderWay], None],
-    ) -> None:
-        self.policy = policy
-        self.usage = usage
-        self.submission = submission
-        self.outcome: Posted | BaseException | None = None
-        self._on_settled = on_settled
+    policy: Policy
+    usage: Usage
+    submission: Submission
+    on_settled: Callable[[RecordUnderWay], None]
+    outcome: Posted | BaseException | None = None
 
     def settle(self, outcome: Posted | BaseException) -> None:
         self.outcome = outcome
-        self._on_settled(self)
+        self.on_settled(self)

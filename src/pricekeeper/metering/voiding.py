@@ -164,10 +164,7 @@ class Voider:
             void_marker_put(org.org_id, voided.note, expires),
             private_page_put(org.org_id, posting.region, nonce, [written], expires),
             void_note_put(
-                org.org_id,
-                found.region,
-                voided.note,
-                self._marks.expires_at_epoch(found.region),
+                org.org_id, found.region, voided.note, self._marks.expires_at_epoch(found.region)
             ),
         )
         apply = partial(self._trail.apply, by, _change(org.org_id, voided))

@@ -46,13 +46,7 @@ from pricekeeper.pricing import PriceBook
 from pricekeeper.selection import items
 from pricekeeper.selection.cache import DECISIONS_MAX, DecisionCache
 from pricekeeper.selection.decision import Decision
-from pricekeeper.selection.fallback import (
-    Choice,
-    Override,
-    Reason,
-    StickyState,
-    choose,
-)
+from pricekeeper.selection.fallback import Choice, Override, Reason, StickyState, choose
 from pricekeeper.selection.history import FlipHistory, comeback_flip, override_flip, quota_flip
 from pricekeeper.selection.meter import SelectionMeter
 from pricekeeper.storage import Item, Store, Update
