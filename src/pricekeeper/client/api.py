@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from pricekeeper.client.answers import Authorization, Selection
-from pricekeeper.client.asking import Asking
+from pricekeeper.client.asking import Asking, Given, asks, nothing
 from pricekeeper.client.errors import DeniedError
 from pricekeeper.client.fields import AuthorizeFields, UsageFields
 from pricekeeper.client.tokens import OutsideTokens, Tokens
@@ -23,20 +23,37 @@ from pricekeeper.errors import InvalidValueError, SettingsError
 from pricekeeper.settings import CLIENT_ID, CLIENT_SECRET, URL
 from pricekeeper.values import new_request_id, parse_app_id
 from pricekeeper.wire import operations as ops
-from pricekeeper.wire.authorizations import (
-    AuthorizationAnswer,
-    AuthorizationList,
-    BudgetList,
-    CapturedAnswer,
-    CapturesAnswer,
-)
-from pricekeeper.wire.operation import Operation, Pair
-from pricekeeper.wire.provisioning import SessionList
-from pricekeeper.wire.runtime import Acquired, BatchAnswer, LimitList, UsageAnswer
-from pricekeeper.wire.spend import AggregateAnswer, AggregateRange, ForecastList, UsageList
+from pricekeeper.wire.authorizations import CapturedAnswer, CapturesAnswer
+from pricekeeper.wire.operation import Operation
+from pricekeeper.wire.runtime import Acquired, Adjusted, BatchAnswer, UsageAnswer
+from pricekeeper.wire.spend import AggregateAnswer, UsageList
 
 A = TypeVar("A")
 ENVIRONMENT: Final = (URL, CLIENT_ID, CLIENT_SECRET)
+
+
+def _lease(lease_id: str) -> Given:
+    return {"lease_id": lease_id}
+
+
+def _authorization(authorization_id: str) -> Given:
+    return {"authorization_id": authorization_id}
+
+
+def _hold(authorization_id: str, hold_secs: int) -> Given:
+    return {"authorization_id": authorization_id, "hold_secs": hold_secs}
+
+
+def _unfinished(*, status: str | None = None, after: str | None = None) -> Given:
+    return {"status": status, "after": after}
+
+
+def _days(first: date, last: date) -> Given:
+    return {"from": first.isoformat(), "to": last.isoformat()}
+
+
+def _session(session_id: str) -> Given:
+    return {"session_id": session_id}
 
 
 class Api(Asking):
@@ -98,8 +115,8 @@ class Api(Asking):
         now_ms = self._clock.monotonic_ms()
         if self._selected is not None and now_ms < self._keep_until_ms and not force_check:
             return self._selected
-        query = {"force_check": "true" if force_check else None}
-        selected = Selection.of(await self._of_client(ops.SELECT_MODEL, query=query))
+        given = {"force_check": "true" if force_check else None}
+        selected = Selection.of(await self._ask(ops.SELECT_MODEL, given))
         self._selected, self._keep_until_ms = selected, now_ms + selected.keep_secs * 1000
         return selected
 
@@ -139,19 +156,16 @@ class Api(Asking):
     ) -> Acquired:
         """Take from the buckets of a label, all or nothing; `RateLimitedError` says when."""
         named = lease_id or str(uuid.uuid4())
-        body = {"resource": resource, "consume": dict(consume), "lease_id": named}
-        return await self._of_client(ops.ACQUIRE, body=body)
+        return await self._ask(
+            ops.ACQUIRE, {"resource": resource, "consume": dict(consume), "lease_id": named}
+        )
 
     async def adjust(
         self, lease_id: str, delta: Mapping[str, int], *, adjustment_id: str | None = None
-    ) -> None:
+    ) -> Adjusted:
         """Settle a lease to the real use; each adjustment applies once."""
-        body = {"adjustment_id": adjustment_id or str(uuid.uuid4()), "delta": dict(delta)}
-        await self._of_client(ops.ADJUST, {"lease_id": lease_id}, body=body)
-
-    async def release(self, lease_id: str) -> None:
-        """Return everything that a lease holds."""
-        await self._of_client(ops.RELEASE, {"lease_id": lease_id})
+        named = {"lease_id": lease_id, "adjustment_id": adjustment_id or str(uuid.uuid4())}
+        return await self._ask(ops.ADJUST, {**named, "delta": dict(delta)})
 
     async def authorize(
         self,
@@ -168,17 +182,16 @@ class Api(Asking):
         ``input_tokens`` is an upper bound of the whole prompt. The same ``authorization_id`` again
         is the same grant.
         """
-        body = {
+        named = None if dry_run else authorization_id or self.new_request_id()
+        given = {
             "input_tokens": input_tokens,
             "max_output_tokens": max_output_tokens,
             "model": model,
+            "authorization_id": named,
+            "dry_run": dry_run or None,
             **more,
         }
-        if dry_run:
-            body["dry_run"] = True
-        else:
-            body["authorization_id"] = authorization_id or self.new_request_id()
-        return Authorization.of(await self._of_client(ops.AUTHORIZE, body=body))
+        return Authorization.of(await self._ask(ops.AUTHORIZE, given))
 
     async def label_of(self, model: str) -> str | None:
         """The label of a Bedrock model id in any spelling; ``None`` if it is not known.
@@ -199,8 +212,8 @@ class Api(Asking):
         **more: Unpack[UsageFields],
     ) -> CapturedAnswer:
         """Count what an authorized call used, once, and release its hold."""
-        body = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
-        captured = await self._report(ops.CAPTURE, body, authorization_id)
+        used = {"input_tokens": input_tokens, "output_tokens": output_tokens, **more}
+        captured = await self._report(ops.CAPTURE, {"authorization_id": authorization_id, **used})
         self._note_quota(None, captured)
         return captured
 
@@ -212,36 +225,19 @@ class Api(Asking):
 
     async def void(self, authorization_id: str, *, reason: str | None = None) -> None:
         """Return everything that an authorization holds."""
-        await self._report(ops.VOID, {} if reason is None else {"reason": reason}, authorization_id)
+        await self._report(ops.VOID, {"authorization_id": authorization_id, "reason": reason})
 
-    async def extend(self, authorization_id: str, hold_secs: int) -> AuthorizationAnswer:
-        """Hold an authorization for so long from now, if that is longer."""
-        named = {"authorization_id": authorization_id}
-        return await self._of_client(ops.EXTEND, named, body={"hold_secs": hold_secs})
-
-    async def authorization(self, authorization_id: str) -> AuthorizationAnswer:
-        """An authorization and its present state."""
-        named = {"authorization_id": authorization_id}
-        return await self._of_client(ops.GET_AUTHORIZATION, named)
-
-    async def authorizations(
-        self, *, status: str | None = None, after: str | None = None
-    ) -> AuthorizationList:
-        """A page of the open or unsettled authorizations, newest first."""
-        query = {"status": status, "after": after}
-        return await self._of_client(ops.LIST_AUTHORIZATIONS, query=query)
-
-    async def budgets(self) -> BudgetList:
-        """Every budget that applies, and what is left of it."""
-        return await self._of_client(ops.LIST_BUDGETS)
-
-    async def forecast(self) -> ForecastList:
-        """Where each budget will end, and when it will be spent."""
-        return await self._of_client(ops.GET_FORECAST)
-
-    async def limits(self) -> LimitList:
-        """The state of the app's buckets."""
-        return await self._of_client(ops.LIST_LIMITS)
+    release = asks(ops.RELEASE, _lease)
+    extend = asks(ops.EXTEND, _hold)
+    authorization = asks(ops.GET_AUTHORIZATION, _authorization)
+    authorizations = asks(ops.LIST_AUTHORIZATIONS, _unfinished)
+    budgets = asks(ops.LIST_BUDGETS, nothing)
+    forecast = asks(ops.GET_FORECAST, nothing)
+    limits = asks(ops.LIST_LIMITS, nothing)
+    usage_between = asks(ops.READ_RANGE, _days)
+    sessions = asks(ops.LIST_OWN_SESSIONS, nothing)
+    end_session = asks(ops.END_OWN_SESSION, _session)
+    end_sessions = asks(ops.END_OWN_SESSIONS, nothing)
 
     async def usage(
         self, day: date | None = None, *, waits_for_limit: bool = False
@@ -251,14 +247,9 @@ class Api(Asking):
         ``waits_for_limit`` waits out a 429, a few times.
         """
         if day is None:
-            return await self._of_client(ops.READ_TODAY, waits_for_limit=waits_for_limit)
-        named = {"date": day.isoformat()}
-        return await self._of_client(ops.READ_DAY, named, waits_for_limit=waits_for_limit)
-
-    async def usage_between(self, first: date, last: date) -> AggregateRange:
-        """The totals of each day of a range, both ends included."""
-        query = {"from": first.isoformat(), "to": last.isoformat()}
-        return await self._of_client(ops.READ_RANGE, query=query)
+            return await self._ask(ops.READ_TODAY, waits_for_limit=waits_for_limit)
+        given = {"date": day.isoformat()}
+        return await self._ask(ops.READ_DAY, given, waits_for_limit=waits_for_limit)
 
     async def usage_records(
         self,
@@ -273,21 +264,8 @@ class Api(Asking):
 
         ``tag`` is ``KEY:VALUE``, or ``KEY:`` for records without the tag or with an empty value.
         """
-        query = {"from": first, "to": last, "label": label, "tag": tag, "after": after}
-        query["app_id"] = self._client.app_id
-        return await self._ask(ops.LIST_USAGE, {"org_id": self._client.org_id}, query=query)
-
-    async def sessions(self) -> SessionList:
-        """The live sessions of the client whose credentials these are."""
-        return await self._ask(ops.LIST_OWN_SESSIONS, {})
-
-    async def end_session(self, session_id: str) -> None:
-        """End one of its sessions."""
-        await self._ask(ops.END_OWN_SESSION, {"session_id": session_id})
-
-    async def end_sessions(self) -> None:
-        """End every session and every token of the client, including this one's."""
-        await self._ask(ops.END_OWN_SESSIONS, {})
+        given = {"from": first, "to": last, "label": label, "tag": tag, "after": after}
+        return await self._ask(ops.LIST_USAGE, {**given, "app_id": self._client.app_id})
 
     def of_app(self, app_id: str) -> Api:
         """An app of this organisation, over the same connections: it need not be closed."""
@@ -301,25 +279,10 @@ class Api(Asking):
         if recorded.mode == "EXCEEDED" or (recorded.mode == "TIGHT" and selected.mode == "NORMAL"):
             self._selected = None
 
-    async def _of_client(
-        self,
-        stated: Operation[A] | Pair[A, A],
-        parameters: Mapping[str, str] | None = None,
-        **more: Any,
-    ) -> A:
+    def _own(self) -> dict[str, str]:
         org_id, app_id = self._client
-        named = {"org_id": str(org_id), **(parameters or {})}
-        if isinstance(stated, Pair):
-            stated = stated.wide if app_id is None else stated.narrow
-        elif app_id is None:
-            raise InvalidValueError("app_id", "is needed: use of_app(), or the app's credentials")
-        if app_id is not None:
-            named["app_id"] = app_id
-        return await self._ask(stated, named, **more)
+        return {"org_id": org_id} if app_id is None else {"org_id": org_id, "app_id": app_id}
 
-    async def _report(
-        self, operation: Operation[A], body: Mapping[str, Any], authorization_id: str | None = None
-    ) -> A:
+    async def _report(self, operation: Operation[A], given: Given) -> A:
         """Report usage; a 429 is waited out, so that the report arrives."""
-        named = {} if authorization_id is None else {"authorization_id": authorization_id}
-        return await self._of_client(operation, named, body=body, waits_for_limit=True)
+        return await self._ask(operation, given, waits_for_limit=True)

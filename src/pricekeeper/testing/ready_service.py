@@ -16,8 +16,8 @@ import msgspec
 import structlog
 
 from pricekeeper.client import Admin, AsyncPriceKeeper, PriceKeeper
-from pricekeeper.client.admin import read_every_page
 from pricekeeper.client.api import Api
+from pricekeeper.client.asking import read_every_page
 from pricekeeper.client.keeper import close_keepers, flush_keepers
 from pricekeeper.client.threads import LoopThread
 from pricekeeper.settings import (
