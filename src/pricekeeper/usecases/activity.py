@@ -17,17 +17,17 @@ from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
 from pricekeeper.metering import org_day
-from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.selection import FlipHistory, FlipPage
 from pricekeeper.selection.items import KEPT_DAYS as FLIPS_KEPT_DAYS
 from pricekeeper.storage import invalid_cursor
 from pricekeeper.tenants import Policy
-from pricekeeper.usecases.authorizations import considered_labels, micros_up
+from pricekeeper.usecases.authorizations import considered_labels
+from pricekeeper.usecases.describing import describe
 from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.values import AppId, OrgId, parse_app_id
 from pricekeeper.wire import activity as wire
-from pricekeeper.wire.values import Response, rfc3339
+from pricekeeper.wire.values import Response
 
 _ZONE_OF_ALL: Final = "UTC"
 """For a date that concerns several organisations."""
@@ -88,23 +88,11 @@ def _denial_bounds_ms(services: Services, request: DenialsRequest, zone: str) ->
 
 
 def _denial_list(groups: list[Listed], after: DenialCursor | None) -> wire.DenialList:
-    behind = UNSET if after is None else after.text
-    return wire.DenialList([_denial(one) for one in groups], behind)
-
-
-def _denial(listed: Listed) -> wire.DenialAnswer:
-    group = listed.group
-    return wire.DenialAnswer(
-        org_id=listed.name.org_id,
-        app_id=group.app_id,
-        kind=group.kind,
-        model=group.model,
-        code=group.code,
-        count=group.count,
-        first_at=rfc3339(group.first_at_ms),
-        last_at=rfc3339(group.last_at_ms),
-        example=group.why,
-    )
+    denials = [
+        describe(wire.DenialAnswer, one.group, org_id=one.name.org_id, example=one.group.why)
+        for one in groups
+    ]
+    return wire.DenialList(denials, UNSET if after is None else after.text)
 
 
 FLIPS_MAX: Final = 100
@@ -175,19 +163,11 @@ def _page_of(flips: list[Flip], zone: str, before: str) -> FlipPage:
 
 def flip_answer(flip: Flip) -> wire.FlipAnswer:
     """Describe a flip."""
-    return wire.FlipAnswer(
-        org_id=flip.org_id,
-        at=rfc3339(flip.at_ms),
-        app_id=flip.app_id,
-        reason=flip.reason,
-        from_label=flip.from_label,
-        to_label=flip.to_label,
-        given_up=[
-            wire.GivenUpLabel(one.label, one.spend_usd_micros, one.quota_usd_micros)
-            for one in flip.given_up
-        ],
-        until=rfc3339(flip.until_ms),
-    )
+    return describe(wire.FlipAnswer, flip, given_up=_given_up(flip))
+
+
+def _given_up(flip: Flip) -> list[wire.GivenUpLabel]:
+    return [describe(wire.GivenUpLabel, one) for one in flip.given_up]
 
 
 RESET: Final = "reset"
@@ -225,88 +205,25 @@ def _is_covered(event: values.Event, coverage: Coverage) -> bool:
 
 def _response(event: values.Event) -> Response:
     if isinstance(event, values.CountedSpend):
-        return _spend(event)
+        rows = [describe(wire.SpendEventRow, one) for one in event.rows]
+        records = [_record(one) for one in event.records]
+        return describe(wire.SpendEvent, event, rows=rows, records=records)
     if isinstance(event, values.DeniedCalls):
-        return wire.DeniedEvent(
-            org_id=event.org_id,
-            at=rfc3339(event.at_ms),
-            app_id=event.app_id,
-            kind=event.kind,
-            model=event.model,
-            code=event.code,
-            count=event.count,
-            example=event.why,
-        )
+        return describe(wire.DeniedEvent, event, example=event.why)
     if isinstance(event, values.Flip):
-        answer = flip_answer(event)
-        return wire.FlipEvent(*(getattr(answer, name) for name in answer.__struct_fields__))
+        return describe(wire.FlipEvent, event, given_up=_given_up(event))
     if isinstance(event, values.AuthorizationChanges):
-        return _authorizations(event)
-    return wire.AlertEvent(event.org_id, rfc3339(event.at_ms), event.app_id, event.told)
+        changes = [describe(wire.AuthorizationEventRow, one) for one in event.rows]
+        entries = [_entry(one) for one in event.lines]
+        return describe(wire.AuthorizationEvent, event, rows=changes, entries=entries)
+    return describe(wire.AlertEvent, event, alert=event.told)
 
 
-def _spend(event: values.CountedSpend) -> wire.SpendEvent:
-    rows = [
-        wire.SpendEventRow(
-            row.app_id,
-            row.label,
-            row.cost_usd_picos // PICOS_PER_MICRO,
-            row.requests,
-            row.errors,
-            row.input_tokens,
-            row.output_tokens,
-            row.cache_read_tokens,
-            row.cache_write_tokens,
-        )
-        for row in event.rows
-    ]
-    records = [
-        wire.SpendEventRecord(
-            one.request_id,
-            one.app_id,
-            one.label,
-            rfc3339(one.happened_at_ms),
-            one.cost_usd_picos // PICOS_PER_MICRO,
-            one.input_tokens,
-            one.output_tokens,
-            one.cache_read_tokens,
-            one.cache_write_tokens,
-            "ERROR" if one.is_error else "OK",
-            one.tags,
-        )
-        for one in event.records
-    ]
-    return wire.SpendEvent(event.org_id, rfc3339(event.at_ms), rows, records, event.more)
-
-
-def _authorizations(event: values.AuthorizationChanges) -> wire.AuthorizationEvent:
-    rows = [
-        wire.AuthorizationEventRow(
-            row.app_id,
-            row.label,
-            row.authorized,
-            row.captured,
-            row.voided,
-            row.unsettled,
-            held_usd_micros=micros_up(row.held_usd_picos),
-            unsettled_usd_micros=micros_up(row.unsettled_usd_picos),
-        )
-        for row in event.rows
-    ]
-    entries = [_entry(line) for line in event.lines]
-    return wire.AuthorizationEvent(event.org_id, rfc3339(event.at_ms), rows, entries, event.more)
+def _record(counted: values.Counted) -> wire.SpendEventRecord:
+    status = "ERROR" if counted.is_error else "OK"
+    return describe(wire.SpendEventRecord, counted, status=status)
 
 
 def _entry(line: values.AuthorizationLine) -> wire.AuthorizationEventEntry:
-    cost = line.cost_usd_picos
-    more = {} if cost is None else {"cost_usd_micros": cost // PICOS_PER_MICRO}
-    return wire.AuthorizationEventEntry(
-        line.authorization_id,
-        line.app_id,
-        line.label,
-        line.status,
-        line.reason,
-        held_usd_micros=micros_up(line.held_usd_picos),
-        considered=considered_labels(line.considered),
-        **more,
-    )
+    considered = considered_labels(line.considered)
+    return describe(wire.AuthorizationEventEntry, line, considered=considered)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from pricekeeper.admin_keys import AdminKey, IssuedKey, is_key_id, parse_key_name
 from pricekeeper.authority import ALL_ORGS, NO_ORG, Attribution, Authority, Coverage, Role
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.tokens import Principal
+from pricekeeper.usecases.describing import describe, moment
 from pricekeeper.usecases.queries import without_secret
-from pricekeeper.values import parse_org_id
+from pricekeeper.values import OrgId, parse_org_id
 from pricekeeper.wire import administration as wire
-from pricekeeper.wire.values import LAST_EPOCH, parse_timestamp, rfc3339
+from pricekeeper.wire.values import LAST_EPOCH, parse_timestamp
+
+S = TypeVar("S", bound=Struct)
 
 
 async def create_key(
@@ -37,7 +40,9 @@ async def list_keys(
     if after is not None and not is_key_id(after):
         raise InvalidValueError("after", "must be the id of a key")
     page = await services.admin_keys.list_keys(within, after, limit)
-    return wire.AdminKeyList([_shown(key) for key in page.entries], page.after or UNSET)
+    return wire.AdminKeyList(
+        [_described(wire.AdminKeyAnswer, key) for key in page.entries], page.after or UNSET
+    )
 
 
 async def rotate_key(
@@ -54,27 +59,24 @@ async def delete_key(services: Services, key_id: str, by: Attribution) -> None:
 
 def key_answer(authority: Authority) -> wire.Me:
     """Describe a key and what it may see."""
-    named: dict[str, Any] = {}
-    if authority.key_id is not None:
-        named = {"key_id": authority.key_id, "name": authority.name}
-    return wire.Me(
-        authority.kind.value,
-        authority.role,
-        **named,
-        **_org_ids(authority.coverage),
-        **_moment("expires_at", authority.expires_at_epoch),
+    return describe(
+        wire.Me,
+        authority,
+        kind=authority.kind.value,
+        name=None if authority.key_id is None else authority.name,
+        org_ids=_org_ids(authority.coverage),
     )
 
 
 def client_answer(principal: Principal) -> wire.Me:
     """Describe the client of an access token."""
-    more = {} if principal.app_id is None else {"app_id": principal.app_id}
-    return wire.Me(
-        "CLIENT",
+    return describe(
+        wire.Me,
+        principal,
+        kind="CLIENT",
         org_ids=[principal.org_id],
-        client_id=principal.client_id,
         scope=" ".join(sorted(principal.scopes)),
-        **more,
+        expires_at=None,
     )
 
 
@@ -102,37 +104,19 @@ def _future_epoch(text: str, now_ms: int) -> int:
 
 
 def _issued(issued: IssuedKey) -> wire.IssuedAdminKey:
-    key = issued.key
-    return wire.IssuedAdminKey(
-        key.key_id,
-        key.name,
-        key.role,
-        issued.text.reveal(),
-        rfc3339(key.created_at_epoch * 1000),
-        **_org_ids(key.coverage),
-        **_moment("expires_at", key.expires_at_epoch),
-        **_moment("old_key_expires_at", key.old_text_ends_at_epoch),
+    return _described(wire.IssuedAdminKey, issued.key, key=issued.text.reveal())
+
+
+def _described(kind: type[S], key: AdminKey, /, **stated: Any) -> S:
+    ends_at = key.old_text_ends_at_epoch
+    return describe(
+        kind,
+        key,
+        org_ids=_org_ids(key.coverage),
+        old_key_expires_at=None if ends_at is None else moment(ends_at),
+        **stated,
     )
 
 
-def _shown(key: AdminKey) -> wire.AdminKeyAnswer:
-    return wire.AdminKeyAnswer(
-        key.key_id,
-        key.name,
-        key.role,
-        rfc3339(key.created_at_epoch * 1000),
-        key.created_by,
-        **_org_ids(key.coverage),
-        **_moment("expires_at", key.expires_at_epoch),
-        **_moment("last_used_at", key.last_used_at_epoch),
-        **_moment("rotated_at", key.rotated_at_epoch),
-        **_moment("old_key_expires_at", key.old_text_ends_at_epoch),
-    )
-
-
-def _org_ids(coverage: Coverage) -> dict[str, Any]:
-    return {} if coverage.org_ids is None else {"org_ids": sorted(coverage.org_ids)}
-
-
-def _moment(name: str, epoch: int | None) -> dict[str, Any]:
-    return {} if epoch is None else {name: rfc3339(epoch * 1000)}
+def _org_ids(coverage: Coverage) -> list[OrgId] | None:
+    return None if coverage.org_ids is None else sorted(coverage.org_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import day_of
@@ -14,6 +14,7 @@ from pricekeeper.metering import Total, day_start_ms, org_day
 from pricekeeper.metering.ranges import RangeReader
 from pricekeeper.metering.totals import OrgTotals, org_totals_of
 from pricekeeper.tenants import Policy, QuotaScope, read_pages
+from pricekeeper.usecases.describing import describe
 from pricekeeper.usecases.queries import parse_date, parse_each
 from pricekeeper.usecases.runtime import quota_use
 from pricekeeper.values import ModelLabel
@@ -55,9 +56,8 @@ async def read_range(
         for day in dates
     ]
     days = [answer for answer, _ in read_days]
-    more = {} if policy.app_id is None else {"app_id": str(policy.app_id)}
     oldest_ms = min(as_of_ms for _, as_of_ms in read_days)
-    return wire.AggregateRange(policy.org_id, days, **more), oldest_ms
+    return describe(wire.AggregateRange, policy, days=days), oldest_ms
 
 
 def parse_day(text: str) -> date:
@@ -102,11 +102,9 @@ async def _answer(
     quotas: Mapping[ModelLabel, int],
     found: OrgTotals,
 ) -> tuple[wire.AggregateAnswer, int]:
-    name, totals, more = day_of(day), found.total, dict[str, Any]()
-    if policy.app_id is not None:
-        more["app_id"] = str(policy.app_id)
-    elif policy.quota_scope is QuotaScope.APP:
-        more["apps"] = {
+    name, totals, apps = day_of(day), found.total, None
+    if policy.app_id is None and policy.quota_scope is QuotaScope.APP:
+        apps = {
             str(app): sum(total.cost_usd_micros for total in by_label.values())
             for app, by_label in found.apps.items()
         }
@@ -117,11 +115,10 @@ async def _answer(
     as_of_ms = min((total.as_of_ms for total in totals.values()), default=0)
     cost = sum(total.cost_usd_micros for total in totals.values())
     quota = sum(quotas.get(label, 0) for label in policy.model_ordering)
-    answer = wire.AggregateAnswer(
-        org_id=policy.org_id,
+    answer = describe(
+        wire.AggregateAnswer,
+        policy,
         date=day.isoformat(),
-        timezone=policy.timezone,
-        quota_scope=policy.quota_scope,
         models=_models(services, policy, totals, quotas),
         total_cost_usd_micros=cost,
         total_quota_usd_micros=quota,
@@ -129,7 +126,7 @@ async def _answer(
         sticky_fallback_active=sticky,
         current_active_model=active,
         updated_at=rfc3339(as_of_ms) if as_of_ms else None,
-        **more,
+        apps=apps,
     )
     return answer, max(as_of_ms, day_start_ms(policy.timezone, name))
 
@@ -147,17 +144,13 @@ def _models(
         total, quota = totals.get(label, Total()), quotas.get(label, 0)
         cost, tight_pct = total.cost_usd_micros, policy.tight_mode_threshold_pct
         percent, status = quota_use(cost, quota, tight_pct)
-        made[str(label)] = wire.ModelAggregate(
+        made[str(label)] = describe(
+            wire.ModelAggregate,
+            total,
             bedrock_model_id=catalogue.model(label).bedrock_model_id if label in catalogue else "",
-            cost_usd_micros=cost,
             quota_usd_micros=quota,
             quota_pct=percent,
             quota_status=status,
-            input_tokens=total.input_tokens,
-            output_tokens=total.output_tokens,
-            cache_read_tokens=total.cache_read_tokens,
-            cache_write_tokens=total.cache_write_tokens,
-            requests=total.requests,
             average_cost_usd_micros=cost // total.requests if total.requests else 0,
         )
     return made

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
-from msgspec.structs import asdict
 
 from pricekeeper.alerts import (
     AlertKind,
     Channel,
     ChannelRequest,
-    Delivery,
     DeliveryState,
     StoredAlert,
 )
@@ -22,10 +20,10 @@ from pricekeeper.authority import Attribution, Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import InvalidValueError
 from pricekeeper.storage import invalid_cursor
+from pricekeeper.usecases.describing import describe
 from pricekeeper.usecases.queries import parse_choice, parse_each
 from pricekeeper.values import OrgId, parse_org_id
 from pricekeeper.wire import alerts as wire
-from pricekeeper.wire.values import rfc3339
 
 
 class AlertsRequest(NamedTuple):
@@ -109,30 +107,14 @@ async def try_channel(
 
 
 def _channel(channel: Channel, status: str | None = None) -> wire.ChannelAnswer:
-    return wire.ChannelAnswer(
-        channel.name,
-        channel.kind.value,
-        channel.shown,
-        [kind.value for kind in channel.kinds],
-        rfc3339(channel.updated_at_epoch * 1000),
-        status or UNSET,
+    return describe(
+        wire.ChannelAnswer, channel, channel=channel.name, address=channel.shown, status=status
     )
 
 
 def _alert(alert: StoredAlert) -> wire.AlertAnswer:
-    sent = asdict(parse_body(alert.body))
-    del sent["test"], sent["foreign"]
-    more = {"state": alert.state.value, "deliveries": _deliveries(alert.deliveries)}
-    return wire.AlertAnswer(**{**sent, "kind": alert.kind.value, **more})
-
-
-def _deliveries(deliveries: Iterable[Delivery]) -> list[wire.DeliveryAnswer]:
-    return [
-        wire.DeliveryAnswer(
-            one.channel,
-            one.state.value,
-            UNSET if one.at_ms is None else rfc3339(one.at_ms),
-            one.error or UNSET,
-        )
-        for one in deliveries
+    deliveries = [
+        describe(wire.DeliveryAnswer, one, error=one.error or None) for one in alert.deliveries
     ]
+    body = parse_body(alert.body)
+    return describe(wire.AlertAnswer, body, state=alert.state, deliveries=deliveries)

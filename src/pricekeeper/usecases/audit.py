@@ -9,16 +9,17 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from pricekeeper.audit.entry import TrailEntry, org_of
+from pricekeeper.audit.entry import org_of
 from pricekeeper.audit.reading import END_MS, TrailCursor, TrailReader, WantedEntries
 from pricekeeper.authority import Coverage
 from pricekeeper.bootstrap import Services
 from pricekeeper.errors import FieldError, InvalidValueError, NotFoundError
+from pricekeeper.usecases.describing import describe
 from pricekeeper.usecases.queries import parse_date, parse_each, parse_limit
 from pricekeeper.values import OrgId, parse_org_id
 from pricekeeper.wire import administration as wire
 from pricekeeper.wire.bounds import AUDIT_FILTER_LENGTH_MAX, PAGE_MAX
-from pricekeeper.wire.values import parse_timestamp, rfc3339
+from pricekeeper.wire.values import parse_timestamp
 
 _NO_END: Final = "must be a date such as 2026-01-23, or a moment such as 2026-01-23T15:30:45Z"
 _ONE_DAY: Final = timedelta(days=1)
@@ -75,27 +76,8 @@ async def list_entries(
             request.wanted, request.after, request.limit, covered=coverage.org_ids
         )
     after = UNSET if page.after is None else page.after.text
-    return wire.AuditList([_answer(entry) for entry in page.entries], after)
-
-
-def _answer(entry: TrailEntry) -> wire.AuditEntry:
-    more: dict[str, Any] = {
-        "org_id": org_of(entry.chain),
-        "reason": entry.reason,
-        "before": entry.before,
-        "after": entry.after,
-    }
-    return wire.AuditEntry(
-        id=entry.id,
-        at=rfc3339(entry.at_ms),
-        actor=entry.actor,
-        address=entry.address,
-        action=entry.action,
-        target=entry.target,
-        request_id=entry.request_id,
-        seq=entry.seq,
-        **{name: value for name, value in more.items() if value is not None},
-    )
+    entries = [describe(wire.AuditEntry, one, org_id=org_of(one.chain)) for one in page.entries]
+    return wire.AuditList(entries, after)
 
 
 def _parse_filter(text: str) -> str:

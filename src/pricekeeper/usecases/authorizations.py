@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -20,9 +20,9 @@ from pricekeeper.budgets import Balance, BudgetAccount, accounts_for
 from pricekeeper.concurrency import gather_in_turn
 from pricekeeper.errors import InvalidValueError, PriceKeeperError
 from pricekeeper.limiter import LimitStatus
-from pricekeeper.pricing import PICOS_PER_MICRO
 from pricekeeper.tenants import Policy
 from pricekeeper.usecases.denying import DENIALS, note_denial
+from pricekeeper.usecases.describing import describe, micros_down, micros_up
 from pricekeeper.usecases.queries import without_secret
 from pricekeeper.usecases.runtime import daily_total_answer, limit_state, make_usage
 from pricekeeper.values import parse_reason
@@ -134,31 +134,24 @@ async def list_unfinished(
 def authorization_answer(authorization: Authorization) -> wire.AuthorizationAnswer:
     """Describe an authorization."""
     grant, settlement = authorization.grant, authorization.settlement
-    answer = wire.AuthorizationAnswer(
+    more: dict[str, Any] = {}
+    if settlement is not None:
+        more["settled_at"] = rfc3339(settlement.at_ms)
+        if authorization.state is State.VOIDED:
+            more["void_reason"] = settlement.reason or None
+        else:
+            cost = settlement.cost_usd_picos
+            more["cost_usd_micros"] = micros_down(cost)  # as in its usage record
+            more["overrun_usd_micros"] = micros_up(max(0, cost - grant.held_usd_picos))
+    return describe(
+        wire.AuthorizationAnswer,
+        grant,
         authorization_id=authorization.shown_id,
         status=authorization.state.value,
         model_label=grant.terms.label,
-        held_usd_micros=micros_up(grant.held_usd_picos),
-        max_output_tokens=grant.max_output_tokens,
-        authorized_at=rfc3339(grant.authorized_at_ms),
         expires_at=rfc3339(authorization.expires_at_ms),
-        tags=grant.tags,
-        reason=grant.reason,
         considered=considered_labels((one.label, one.because) for one in grant.considered),
-    )
-    if settlement is None:
-        return answer
-    settled_at = rfc3339(settlement.at_ms)
-    if authorization.state is State.VOIDED:
-        return msgspec.structs.replace(
-            answer, settled_at=settled_at, void_reason=settlement.reason or UNSET
-        )
-    cost = settlement.cost_usd_picos
-    return msgspec.structs.replace(
-        answer,
-        cost_usd_micros=cost // PICOS_PER_MICRO,  # as in its usage record
-        overrun_usd_micros=micros_up(max(0, cost - grant.held_usd_picos)),
-        settled_at=settled_at,
+        **more,
     )
 
 
@@ -170,16 +163,6 @@ def considered_labels(considered: Iterable[tuple[str, str]]) -> list[wire.Consid
         else wire.ConsideredLabel(label, "CHOSEN")
         for label, because in considered
     ]
-
-
-def micros_up(usd_picos: int) -> int:
-    """Rounded up: for held, unsettled and needed amounts."""
-    return -(-usd_picos // PICOS_PER_MICRO)
-
-
-def micros_down(usd_picos: int) -> int:
-    """Rounded down: for spent and remaining amounts."""
-    return usd_picos // PICOS_PER_MICRO
 
 
 async def _authorized(

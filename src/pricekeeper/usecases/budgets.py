@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pricekeeper.bootstrap import Services
@@ -16,7 +15,7 @@ from pricekeeper.budgets import Balance, BudgetAccount, Kind, Scope, accounts_of
 from pricekeeper.errors import InvalidValueError, NotFoundError
 from pricekeeper.storage import invalid_cursor
 from pricekeeper.tenants import Budget, Policy, QuotaScope, read_pages
-from pricekeeper.usecases.authorizations import micros_down, micros_up
+from pricekeeper.usecases.describing import describe, micros_down, micros_up
 from pricekeeper.usecases.spend import Viewer
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_org_id
 from pricekeeper.wire import authorizations as wire
@@ -203,19 +202,15 @@ async def _read_values(
 
 
 def _answer(account: BudgetAccount, balance: Balance) -> wire.BudgetAnswer:
-    return wire.BudgetAnswer(
-        name=account.name,
-        scope=account.scope.value,
-        window=account.window.value,
+    return describe(
+        wire.BudgetAnswer,
+        account,
         enforcement="HARD" if account.is_hard else "SOFT",
-        kind=account.kind.value,
-        limit_usd_micros=micros_down(account.limit_usd_picos),
         spent_usd_micros=micros_down(balance.spent),
         held_usd_micros=micros_up(balance.held),
         unsettled_usd_micros=micros_up(balance.unsettled),
         remaining_usd_micros=micros_down(account.limit_usd_picos - balance.used),
         window_started_at=rfc3339(account.span.starts_at_ms),
         resets_at=rfc3339(account.span.ends_at_ms),
-        label=UNSET if account.label is None else account.label,
-        tag=UNSET if account.tag is None else dict([account.tag]),
+        tag=None if account.tag is None else dict([account.tag]),
     )

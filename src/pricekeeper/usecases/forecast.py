@@ -14,8 +14,8 @@ from pricekeeper.metering import org_day
 from pricekeeper.metering.breakdown import DAY, Grouping
 from pricekeeper.metering.ranges import DayRange, RangeReader
 from pricekeeper.tenants import Policy, Window
-from pricekeeper.usecases.authorizations import micros_down, micros_up
 from pricekeeper.usecases.budgets import read_budgets
+from pricekeeper.usecases.describing import micros_down, micros_up
 from pricekeeper.wire import spend as wire
 from pricekeeper.wire.values import rfc3339
 

@@ -14,7 +14,8 @@ from pricekeeper.credentials import Provisioned, Retrieval
 from pricekeeper.credentials.service import SecretClaim
 from pricekeeper.errors import ConflictError
 from pricekeeper.metering import next_midnight_ms, org_day
-from pricekeeper.tenants import AlertSettings, Budget, Client, Freeze, Policy
+from pricekeeper.tenants import Client, Freeze, Policy
+from pricekeeper.usecases.describing import describe, moment
 from pricekeeper.values import OrgId, parse_app_id, parse_model_label, parse_org_id, settings_tag
 from pricekeeper.wire import provisioning as wire
 from pricekeeper.wire.settings import AlertsBody, BudgetBody, RateLimitBody
@@ -99,10 +100,8 @@ async def claim(services: Services, token: str, by: Attribution) -> wire.Claimed
 async def complete_claim(services: Services, claim: SecretClaim, by: Attribution) -> wire.Claimed:
     """As `claim`, with the token's record."""
     claimed = await services.credentials.complete_claim(claim, by)
-    more = {}
-    if claimed.old_secret_expires_at_epoch is not None:
-        more["old_secret_expires_at"] = rfc3339(claimed.old_secret_expires_at_epoch * 1000)
-    return wire.Claimed(claimed.client_id, claimed.client_secret.reveal(), **more)
+    secret = claimed.client_secret.reveal()
+    return describe(wire.Claimed, claimed, client_secret=secret)
 
 
 async def put_override(
@@ -150,102 +149,52 @@ def _check(expected: str | None) -> Callable[[Policy], None]:
 
 
 def _configuration(policy: Policy) -> wire.Configuration:
-    return wire.Configuration(
-        timezone=policy.timezone,
-        quota_scope=policy.quota_scope,
-        model_ordering=list(policy.model_ordering),
+    budgets = policy.org_budgets if policy.app_id is None else policy.budgets
+    return describe(
+        wire.Configuration,
+        policy,
         quotas={str(label): quota for label, quota in policy.quotas.items()},
-        sticky_fallback_enabled=policy.sticky_fallback_enabled,
-        agg_shard_count=policy.agg_shard_count,
-        tight_mode_threshold_pct=policy.tight_mode_threshold_pct,
-        refresh_interval_normal_secs=policy.refresh_interval_normal_secs,
-        refresh_interval_tight_secs=policy.refresh_interval_tight_secs,
-        session_limit=policy.session_limit,
         rate_limits={
-            label: {
-                name: RateLimitBody(limit.capacity, limit.refill_amount, limit.refill_period_ms)
-                for name, limit in named.items()
-            }
+            label: {name: describe(RateLimitBody, limit) for name, limit in named.items()}
             for label, named in policy.rate_limits.items()
         },
-        tag_keys=list(policy.tag_keys),
         budgets=[
-            _budget(budget)
-            for budget in (policy.org_budgets if policy.app_id is None else policy.budgets)
+            # In the form of a request; a budget for all labels names none.
+            describe(BudgetBody, one, labels=list(map(str, one.labels)) or None)
+            for one in budgets
         ],
-        quota_enforcement=policy.quota_enforcement,
-        alerts=_alerts(policy.alerts),
-        max_output_tokens_cap=policy.max_output_tokens_cap,
-    )
-
-
-def _alerts(alerts: AlertSettings) -> AlertsBody:
-    stated = msgspec.structs.asdict(alerts)
-    return AlertsBody(**{**stated, "quota_at_pct": list(alerts.quota_at_pct)})
-
-
-def _budget(budget: Budget) -> BudgetBody:
-    """In the form of a request; a budget for all labels names none."""
-    return BudgetBody(
-        name=budget.name,
-        window=budget.window.value,
-        limit_usd_micros=budget.limit_usd_micros,
-        labels=list(map(str, budget.labels)) or None,
-        per_tag=budget.per_tag,
-        enforcement=budget.enforcement.value,
-        alert_at_pct=list(budget.alert_at_pct),
+        alerts=describe(AlertsBody, policy.alerts),
     )
 
 
 def _retrieval(retrieval: Retrieval) -> wire.SecretRetrieval:
-    return wire.SecretRetrieval(
-        retrieval.token.reveal(), rfc3339(retrieval.expires_at_epoch * 1000)
-    )
+    return describe(wire.SecretRetrieval, retrieval, token=retrieval.token.reveal())
 
 
 def frozen_answer(freeze: Freeze) -> wire.Frozen:
     """Describe a freeze."""
-    return wire.Frozen(freeze.reason, rfc3339(freeze.frozen_at_epoch * 1000), freeze.scope)
+    return describe(wire.Frozen, freeze, at=moment(freeze.frozen_at_epoch))
 
 
-def _outcome(policy: Policy, provisioned: Provisioned | None) -> dict[str, Any]:
-    more: dict[str, Any] = {
-        "created_at": rfc3339(policy.created_at_epoch * 1000),
-        "updated_at": rfc3339(policy.updated_at_epoch * 1000),
-    }
-    if policy.client_secret_created_at_epoch is not None:
-        more["client_secret_created_at"] = rfc3339(policy.client_secret_created_at_epoch * 1000)
-    if policy.freeze is not None:
-        more["frozen"] = frozen_answer(policy.freeze)
+def _answer(policy: Policy, provisioned: Provisioned | None = None) -> Answer:
+    more: dict[str, Any] = {}
     if provisioned is not None:
         more["status"] = "created" if provisioned.created else "updated"
         if provisioned.retrieval is not None:
             more["secret_retrieval"] = _retrieval(provisioned.retrieval)
-    return more
+    describe_client = _org if policy.app_id is None else _app
+    return describe_client(policy, **more)
 
 
-def _answer(policy: Policy, provisioned: Provisioned | None = None) -> Answer:
-    answer = _org if policy.app_id is None else _app
-    return answer(policy, provisioned)
+def _org(policy: Policy, **more: Any) -> wire.OrgAnswer:
+    return describe(wire.OrgAnswer, policy, **_shared(policy), **more)
 
 
-def _org(policy: Policy, provisioned: Provisioned | None = None) -> wire.OrgAnswer:
-    return wire.OrgAnswer(
-        policy.org_id,
-        policy.org_name,
-        policy.client_id,
-        _configuration(policy),
-        **_outcome(policy, provisioned),
-    )
+def _app(policy: Policy, **more: Any) -> wire.AppAnswer:
+    name = policy.app_name or ""
+    return describe(wire.AppAnswer, policy, app_name=name, **_shared(policy), **more)
 
 
-def _app(policy: Policy, provisioned: Provisioned | None = None) -> wire.AppAnswer:
-    return wire.AppAnswer(
-        policy.org_id,
-        str(policy.app_id),
-        policy.app_name or "",
-        policy.client_id,
-        _configuration(policy),
-        list(policy.inherited_fields),
-        **_outcome(policy, provisioned),
-    )
+def _shared(policy: Policy) -> dict[str, Any]:
+    frozen = None if policy.freeze is None else frozen_answer(policy.freeze)
+    return {"configuration": _configuration(policy), "frozen": frozen}

@@ -17,7 +17,7 @@ from pricekeeper.metering.breakdown import DAY, HOUR, Cell, Grouping, Row, parse
 from pricekeeper.metering.counters import NOTHING, Counters
 from pricekeeper.metering.facets import MS_PER_HOUR, hour_of
 from pricekeeper.metering.ranges import DayRange, RangeReader
-from pricekeeper.usecases.authorizations import micros_up
+from pricekeeper.usecases.describing import describe, micros_up
 from pricekeeper.usecases.queries import NO_END, End, parse_each, parse_end, parse_tag
 from pricekeeper.values import AppId, OrgId, parse_app_id, parse_model_label, parse_org_id
 from pricekeeper.wire import spend as wire
@@ -266,14 +266,9 @@ def _shown(name: str, text: str) -> str:
 
 
 def _sum(counters: Counters, exposure: Exposure) -> wire.SpendSum:
-    return wire.SpendSum(
-        counters.cost_usd_micros,
-        counters.input_tokens,
-        counters.output_tokens,
-        counters.cache_read_tokens,
-        counters.cache_write_tokens,
-        counters.requests,
-        counters.errors,
+    return describe(
+        wire.SpendSum,
+        counters,
         held_usd_micros=micros_up(exposure.held_usd_picos),
         unsettled_usd_micros=micros_up(exposure.unsettled_usd_picos),
     )

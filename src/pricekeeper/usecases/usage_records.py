@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, NamedTuple
-
-from msgspec import UNSET
+from typing import Any, Final, NamedTuple
 
 from pricekeeper.bootstrap import Services
 from pricekeeper.days import MS_PER_DAY
@@ -16,6 +14,7 @@ from pricekeeper.metering.usage import AHEAD_MS_MAX, LATE_MS_MAX
 from pricekeeper.pricing import split_micros
 from pricekeeper.tenants import Policy
 from pricekeeper.ticks import tick_of
+from pricekeeper.usecases.describing import describe
 from pricekeeper.usecases.queries import End, bounds_ms, parse_each, parse_end, parse_tag
 from pricekeeper.values import AppId, parse_app_id, parse_model_label
 from pricekeeper.wire import spend as wire
@@ -70,28 +69,23 @@ async def list_usage(services: Services, policy: Policy, request: RecordsRequest
 
 def _answer(record: Record, voided: VoidNote | None) -> wire.UsageRecord:
     entry, terms = record.entry, record.terms
-    status: Literal["OK", "ERROR"] = "ERROR" if entry.counters.errors else "OK"
-    return wire.UsageRecord(
+    return describe(
+        wire.UsageRecord,
+        entry,
         request_id=record.request_id,
         app_id=terms.app_id,
         model_label=terms.label,
-        happened_at=rfc3339(entry.happened_at_ms),
         recorded_at=rfc3339(entry.sent_at_ms),
-        input_tokens=entry.input_tokens,
-        output_tokens=entry.output_tokens,
-        cache_read_tokens=entry.cache_read_tokens,
-        cache_write_5m_tokens=entry.cache_write_5m_tokens,
-        cache_write_1h_tokens=entry.cache_write_1h_tokens,
         cost_usd_micros=_micros(entry.cost_usd_picos),
         service_tier=terms.service_tier or None,
         pricing_version=terms.pricing_version,
         price_estimated=record.receipt.price_estimated,
         calling_region=terms.calling_region,
         tags=dict(terms.tags),
-        status=status,
-        voids=entry.voids or UNSET,
-        voided_at=UNSET if voided is None else rfc3339(voided.at_ms),
-        correction_id=UNSET if voided is None else voided.correction_id,
+        status="ERROR" if entry.counters.errors else "OK",
+        voids=entry.voids or None,
+        voided_at=None if voided is None else rfc3339(voided.at_ms),
+        correction_id=None if voided is None else voided.correction_id,
     )
 
 
