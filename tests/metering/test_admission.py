@@ -182,7 +182,7 @@ async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
     ]
     await held.reached.wait()
     await turns(1_000)  # until every batch is read and only the store is waited for
-    assert metering._admission.shares.room(policy.org_id) == 0
+    assert metering.admission.shares.room(policy.org_id) == 0
     assert wire.in_flight == 1
     sent = len(wire.sent)
     more = [
@@ -197,7 +197,7 @@ async def test_a_batch_that_has_no_room_is_refused_as_a_whole(
     held.let_go.set()
     answers = await asyncio.gather(*batches)
     assert all(isinstance(one, Recorded) for answer in answers for one in answer)
-    assert metering._admission.shares.room(policy.org_id) == PENDING_MAX
+    assert metering.admission.shares.room(policy.org_id) == PENDING_MAX
 
 
 async def test_places_come_back_however_a_batch_ends(
@@ -225,8 +225,8 @@ async def test_places_come_back_however_a_batch_ends(
     await metering.close()
     for late in (metering.record_many(policy, [a_usage()]), metering.record(policy, a_usage())):
         await asyncio.gather(late, return_exceptions=True)
-    assert metering._admission.shares.room(policy.org_id) == PENDING_MAX
-    assert metering._admission.slots._free == AT_WORK_MAX
+    assert metering.admission.shares.room(policy.org_id) == PENDING_MAX
+    assert metering.admission.slots._free == AT_WORK_MAX
 
 
 class CountingBook(PriceBook):
@@ -272,7 +272,7 @@ async def test_a_neighbours_batch_does_not_wait_behind_a_flood(
     await metering.record(policy, a_usage())
 
     async def send(one: Policy, name: str) -> None:
-        async with metering.admit_batch(one.org_id) as places:
+        async with metering.admission.admit_batch(one.org_id) as places:
             await places.begin_work()
             order.append(name)
             await metering.record_many(one, [a_usage() for _ in range(100)], places)

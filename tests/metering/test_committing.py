@@ -385,7 +385,7 @@ async def test_an_organisation_gets_its_share_of_the_queue_and_no_more(
     await asyncio.gather(*tasks)
     assert [type(one) for one in await theirs[0]] == [Recorded, Recorded]
     assert (await metering.record(policy, a_usage())).outcome is Outcome.ACCEPTED
-    assert metering._admission.shares.room(policy.org_id) == PENDING_MAX
+    assert metering.admission.shares.room(policy.org_id) == PENDING_MAX
 
 
 async def test_a_flood_does_not_delay_a_neighbour(

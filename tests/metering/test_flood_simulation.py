@@ -95,7 +95,7 @@ class Flood:
 
     def look(self) -> None:
         """No organisation holds more places than were free when it took the last."""
-        shares = self.metering._admission.shares
+        shares = self.metering.admission.shares
         assert shares._total == sum(shares.held.values()) <= PLACES
         assert all(count <= PLACES // 2 + 100 for count in shares.held.values())
 
@@ -103,7 +103,7 @@ class Flood:
         """Let everything arrive; report unanswered records again; sum up."""
         await self.wire.deliver()
         await self.metering.close()
-        assert self.metering._admission.shares.held == {}
+        assert self.metering.admission.shares.held == {}
         survivor = SOUND.metering(store, self.clock)
         for record in self.audit.unanswered:
             self.audit.answer(record, await survivor.record(record.policy, record.usage))

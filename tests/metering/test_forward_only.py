@@ -196,5 +196,5 @@ async def test_an_organisations_total_is_as_old_as_the_oldest_part_of_it(
         for put in listed_total_puts(account, Total.of(alike(1), now_ms - age_ms), expires):
             await store.put(put)
     # The organisation has no total of its own: nothing was aggregated.
-    found = await metering.read_org_totals(org_id, [], day)
+    found = await metering.reader.read_org(org_id, [], day)
     assert found.total == {PREMIUM: Total.of(alike(3), now_ms - 9_000)}

@@ -76,7 +76,7 @@ async def test_an_organisation_is_the_sum_of_its_apps_and_lists_them(
         await metering.record(policy, a_usage(model_label=label))
     await metering.record(a_policy(), a_usage())
     await Aggregator(store, clock).run_once()
-    found = await metering.read_org_totals(one.org_id, [PREMIUM], today(clock))
+    found = await metering.reader.read_org(one.org_id, [PREMIUM], today(clock))
     assert {label: total.requests for label, total in found.total.items()} == {
         PREMIUM: 3,
         STANDARD: 1,
@@ -96,7 +96,7 @@ async def test_a_change_of_the_quota_scope_during_the_day_loses_nothing(
     for policy in (before, before, after):
         await metering.record(policy, a_usage())
     await Aggregator(store, clock).run_once()
-    found = await metering.read_org_totals(before.org_id, LABELS, today(clock))
+    found = await metering.reader.read_org(before.org_id, LABELS, today(clock))
     assert found.total[PREMIUM].requests == 3
     assert found.total[STANDARD].requests == 0
     assert [totals[PREMIUM].requests for totals in found.apps.values()] == [1]

@@ -93,19 +93,22 @@ def forecast(stretch: Stretch, spent: int, limit: int | None, hourly: Hourly) ->
         method = Method.NONE if line is None else Method.STRAIGHT_LINE
         reached = _reached_on_line(stretch, spent, limit, line)
         return Forecast(method, line, None, None, line, reached, None, len(history.spend))
-    high = None if outlook.high is None else spent + outlook.high
-    earliest = None
-    if outlook.high is not None and outlook.expected > 0:
-        factor = outlook.high / outlook.expected
-        earliest = _reached(stretch, spent, limit, outlook, history, factor)
+
+    def reached_at_ms(factor: float) -> int | None:
+        if limit is None:
+            return None
+        hours = outlook.hours_until(limit - spent, history.ahead, factor)
+        return None if math.isinf(hours) else stretch.now_ms + int(hours * MS_PER_HOUR)
+
+    high, expected = outlook.high, outlook.expected
     return Forecast(
         Method.PROFILE,
-        spent + outlook.expected,
+        spent + expected,
         None if outlook.low is None else spent + outlook.low,
-        high,
+        None if high is None else spent + high,
         line,
-        _reached(stretch, spent, limit, outlook, history, 1.0),
-        earliest,
+        reached_at_ms(1.0),
+        None if high is None or expected <= 0 else reached_at_ms(high / expected),
         len(history.spend),
     )
 
@@ -130,20 +133,6 @@ def straight_line(stretch: Stretch, spent: int) -> int | None:
     if elapsed_ms < LINE_ELAPSED_MIN * whole_ms:
         return None
     return spent * whole_ms // elapsed_ms
-
-
-def _reached(
-    stretch: Stretch,
-    spent: int,
-    limit: int | None,
-    outlook: Outlook,
-    history: History,
-    factor: float,
-) -> int | None:
-    if limit is None:
-        return None
-    hours = outlook.hours_until(limit - spent, history.ahead, factor)
-    return None if math.isinf(hours) else stretch.now_ms + int(hours * MS_PER_HOUR)
 
 
 def _reached_on_line(

@@ -57,12 +57,12 @@ def queue_batch(call: Call, reply: Reply) -> bool:
             reply.finish(_count_within(call, places))
 
     reply.may_be_applied = False
-    return call.services.metering.queue_batch(call.org_id, go_on)
+    return call.services.metering.admission.queue_batch(call.org_id, go_on)
 
 
 async def answer_batch(call: Call) -> Answer:
     """Count the records of the body."""
-    async with call.services.metering.admit_batch(call.org_id) as places:
+    async with call.services.metering.admission.admit_batch(call.org_id) as places:
         return await _count_within(call, places)
 
 

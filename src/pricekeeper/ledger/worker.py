@@ -125,18 +125,11 @@ class Worker:
             await self._clock.sleep_ms(pause_ms)
 
     def _take(self) -> list[AnyCommand]:
-        taken = self._take_fitting()
-        self._awaited -= sum(not command.lingers for command in taken)
-        return taken
-
-    def _take_fitting(self) -> list[AnyCommand]:
         """As many commands as one sheet can carry, one for each name."""
         waiting = self._waiting
         taken = [waiting.popleft()]
-        if taken[0].send is not None:
-            return taken
         names, keys = {taken[0].name}, set(taken[0].keys)
-        while waiting and len(taken) < COMMANDS_MAX:
+        while taken[0].send is None and waiting and len(taken) < COMMANDS_MAX:
             command = waiting[0]
             keys.update(command.keys)
             is_repeated = command.name in names and command.name
@@ -144,6 +137,7 @@ class Worker:
                 break
             names.add(command.name)
             taken.append(waiting.popleft())
+        self._awaited -= sum(not command.lingers for command in taken)
         return taken
 
     async def _carry_out(self, commands: Sequence[AnyCommand]) -> None:

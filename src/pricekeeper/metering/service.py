@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Final, NamedTuple
+from typing import Final
 
 from pricekeeper.clock import Clock
 from pricekeeper.concurrency import error_copy
@@ -23,7 +22,6 @@ from pricekeeper.errors import (
     PriceKeeperError,
     RequestIdReusedError,
     StoreError,
-    UnreadableItemError,
 )
 from pricekeeper.ledger import Ledger
 from pricekeeper.metering.admission import GROUP_RECORDS, Admission, BatchPlaces
@@ -46,12 +44,12 @@ from pricekeeper.metering.submission import (
     Waiter,
     sum_by_account,
 )
-from pricekeeper.metering.totals import OrgTotals, TotalsReader
+from pricekeeper.metering.totals import TotalsReader
 from pricekeeper.metering.usage import Usage, checked, fingerprint
 from pricekeeper.pricing import PriceBook
 from pricekeeper.storage import Store
 from pricekeeper.tenants import Policy
-from pricekeeper.values import ModelLabel, OrgId
+from pricekeeper.values import ModelLabel
 from pricekeeper.wire.bounds import BATCH_MAX
 
 IN_FLIGHT_MS: Final = 65_000
@@ -83,11 +81,11 @@ class Metering:
         No instance acknowledges a record later than ``in_flight_ms`` after it was sent.
         """
         self._clock = clock
-        self._reader = TotalsReader(store, clock)
-        self._totals = KnownTotals(self._reader, clock)
+        self.reader = TotalsReader(store, clock)
+        self._totals = KnownTotals(self.reader, clock)
         self.live = LiveSums(store, clock, retention_days=retention_days, in_flight_ms=in_flight_ms)
         self.quota_uses = QuotaUses()
-        self._admission = Admission(clock, PENDING_MAX)
+        self.admission = Admission(clock, PENDING_MAX)
         self._preparer = Preparer(clock, prices, ledger)
         self.poster = Poster(
             store,
@@ -99,7 +97,7 @@ class Metering:
         self._on_counted = on_counted
         self._noted_total: Total | None = None
         self._committer = Committer(
-            self.poster, self._note_counted, self._admission.give_back, linger_ms=linger_ms
+            self.poster, self._note_counted, self.admission.give_back, linger_ms=linger_ms
         )
         self.meter = self._committer.meter
         # Every label from the beginning, so that the first record is seen as a change.
@@ -113,7 +111,7 @@ class Metering:
         """
         prepared = await self._prepare(policy, usage)
         if isinstance(prepared, Submission):
-            await self._admission.take(policy.org_id)
+            await self.admission.take(policy.org_id)
             outcomes = Outcomes(1)
             self._totals.want(prepared.account)
             self._submit(prepared, outcomes.waiter(0))
@@ -136,7 +134,7 @@ class Metering:
             submission is None
             or self._committer.is_closed
             or not self._totals.want(submission.account)
-            or not self._admission.take_at_once(policy.org_id)
+            or not self.admission.take_at_once(policy.org_id)
         ):
             return False
         self._submit(submission, RecordUnderWay(policy, usage, submission, on_settled).settle)
@@ -152,17 +150,6 @@ class Metering:
         outcome = settled.outcome or LookupError("it is not settled")
         return await self._make_answer(settled.policy, settled.submission, outcome)
 
-    def admit_batch(self, org_id: OrgId) -> AbstractAsyncContextManager[BatchPlaces]:
-        """Hold places for a batch, parsed after `begin_work`, or raise `OverloadedError`."""
-        return self._admission.admit_batch(org_id)
-
-    def queue_batch(self, org_id: OrgId, go_on: Callable[[BatchPlaces | None], None]) -> bool:
-        """Return ``False`` if it need not wait.
-
-        ``go_on`` gets its places, or ``None`` if it got none.
-        """
-        return self._admission.queue_batch(org_id, go_on)
-
     async def record_many(
         self, policy: Policy, usages: Sequence[Usage], places: BatchPlaces | None = None
     ) -> list[Recorded | Refused]:
@@ -173,7 +160,7 @@ class Metering:
         if not 1 <= len(usages) <= BATCH_MAX:
             raise InvalidValueError("requests", f"must be 1 to {BATCH_MAX} records")
         if places is None:
-            async with self.admit_batch(policy.org_id) as taken:
+            async with self.admission.admit_batch(policy.org_id) as taken:
                 await taken.begin_work()
                 return await self.record_many(policy, usages, taken)
         prepared: list[Submission | PriceKeeperError] = []
@@ -214,24 +201,15 @@ class Metering:
         if not accounts:
             return {}
         posted = await self.live.read([accounts[0].org_id]) if live else None
-        totals = (await self._reader.read(accounts, live=posted)).require_all()
+        totals = (await self.reader.read(accounts, live=posted)).require_all()
         return {ModelLabel(account.label): totals[account] for account in accounts}
 
     def known_spend_usd_micros(self, account: Account) -> int | None:
         total = self._totals.total(account)
         return None if total is None else total.cost_usd_micros
 
-    async def sum_unreadable(
-        self, unreadable: Mapping[Account, UnreadableItemError]
-    ) -> Mapping[Account, Total]:
-        """Sum the records of accounts whose totals can't be read, or raise."""
-        return (await self._reader.sum_unreadable(unreadable)).require_all()
-
-    async def read_org_totals(self, org_id: OrgId, labels: Iterable[str], day: str) -> OrgTotals:
-        return await self._reader.read_org(org_id, labels, day)
-
     async def read_labels_used(self, scope_key: str, day: str) -> frozenset[ModelLabel]:
-        accounts = await self._reader.read_accounts(day, f"{scope_key}#LABEL#")
+        accounts = await self.reader.read_accounts(day, f"{scope_key}#LABEL#")
         return frozenset(ModelLabel(account.label) for account in accounts)
 
     async def price_captured(
@@ -274,7 +252,7 @@ class Metering:
 
     async def close(self) -> None:
         await self._committer.close()
-        await self._admission.close()
+        await self.admission.close()
         await self._totals.close()
 
     async def _prepare(self, policy: Policy, usage: Usage) -> Submission | PriceKeeperError:
@@ -299,7 +277,7 @@ class Metering:
             self._committer.submit(submission, waiter)
         except StoreError as error:
             if places is None:
-                self._admission.give_back(submission.org_id)
+                self.admission.give_back(submission.org_id)
             waiter(error)
         else:
             if places is not None:
@@ -357,9 +335,9 @@ class Metering:
         self, policy: Policy, refused: Sequence[tuple[Usage, PriceKeeperError]]
     ) -> list[Recorded | Refused]:
         """Answer refused records as duplicates, if they were counted, or with the store's error."""
-        bodies = [_body(policy, *one) for one in refused]
+        sound = [_checked_unless_new(*one) for one in refused]
         known: dict[str, Receipt | TakenPlace | StoreError] = {}
-        addresses = {body.request_id: address_of(body.request_id) for body in bodies if body}
+        addresses = {one.request_id: address_of(one.request_id) for one in sound if one}
         if addresses:
             lanes = lanes_of(policy.agg_shard_count)
             try:
@@ -367,30 +345,24 @@ class Metering:
             except StoreError as failure:
                 known = dict.fromkeys(addresses, failure)
         return [
-            await self._answer_refused(
-                policy, *one, body, known.get(body.request_id) if body else None
-            )
-            for one, body in zip(refused, bodies, strict=True)
+            await self._answer_known(policy, one, known[one.request_id])
+            if one is not None and one.request_id in known
+            else Refused(usage.request_id, error)
+            for (usage, error), one in zip(refused, sound, strict=True)
         ]
 
-    async def _answer_refused(
-        self,
-        policy: Policy,
-        usage: Usage,
-        error: PriceKeeperError,
-        body: _Body | None,
-        found: Receipt | TakenPlace | StoreError | None,
+    async def _answer_known(
+        self, policy: Policy, usage: Usage, found: Receipt | TakenPlace | StoreError
     ) -> Recorded | Refused:
-        if body is None or found is None:
-            return Refused(usage.request_id, error)
+        request_id = usage.request_id
         if isinstance(found, TakenPlace):
-            return Refused(body.request_id, RequestIdReusedError(body.request_id, found[0]))
+            return Refused(request_id, RequestIdReusedError(request_id, found.authorization_id))
         if isinstance(found, StoreError):
-            return Refused(body.request_id, error_copy(found))
+            return Refused(request_id, error_copy(found))
         self.meter.duplicates += 1
-        if found.fingerprint == body.fingerprint:
-            return await self._answer_counted(policy, body.request_id, Outcome.DUPLICATE, found)
-        return Refused(body.request_id, RequestIdReusedError(body.request_id))
+        if found.fingerprint == fingerprint(policy.client_id, usage):
+            return await self._answer_counted(policy, request_id, Outcome.DUPLICATE, found)
+        return Refused(request_id, RequestIdReusedError(request_id))
 
     def _note_quota_use(self, policy: Policy, account: Account, total: Total | None) -> None:
         if total is None or total is self._noted_total:  # all records of one commit have the same
@@ -408,17 +380,11 @@ class Metering:
         self._on_counted(submissions)
 
 
-class _Body(NamedTuple):
-    request_id: str
-    fingerprint: bytes
-
-
-def _body(policy: Policy, usage: Usage, error: PriceKeeperError) -> _Body | None:
-    """``None`` if it can't have been counted."""
+def _checked_unless_new(usage: Usage, error: PriceKeeperError) -> Usage | None:
+    """The refused record in canonical form; ``None`` if it can't have been counted."""
     if isinstance(error, (StoreError, RequestIdReusedError)):
         return None
     try:
-        canonical = checked(usage)
-        return _Body(canonical.request_id, fingerprint(policy.client_id, canonical))
+        return checked(usage)
     except InvalidValueError:
         return None

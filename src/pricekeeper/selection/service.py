@@ -271,7 +271,8 @@ class Selector:
         readings = totals_from(accounts, found[len(keys) :], posted)
         totals = dict(readings.totals)
         if readings.unreadable:
-            totals |= await self._metering.sum_unreadable(readings.unreadable)
+            summed = await self._metering.reader.sum_unreadable(readings.unreadable)
+            totals |= summed.require_all()
         spends = {ModelLabel(of.label): total.cost_usd_micros for of, total in totals.items()}
         return _findings(policy, moment.day, found[: len(keys)], spends)
 

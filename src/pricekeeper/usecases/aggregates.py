@@ -88,7 +88,7 @@ async def _read_day(
     """With the time up to which the totals are complete, at first the start of the day."""
     name, metering = day_of(day), services.metering
     if policy.app_id is None:
-        found = await metering.read_org_totals(policy.org_id, policy.model_ordering, name)
+        found = await metering.reader.read_org(policy.org_id, policy.model_ordering, name)
     else:
         labels = {*policy.model_ordering, *await metering.read_labels_used(policy.scope_key, name)}
         found = OrgTotals(await metering.read_totals(policy.scope_key, sorted(labels), name), {})
