@@ -7,11 +7,15 @@ failure everywhere.
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import hypothesis
@@ -39,6 +43,9 @@ pytest_plugins = ["slowness"]
 # the result only where Python may write bytecode, and so do the processes that tests start.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Half the CPU time of a collection went into searches for garbage among 500,000 living objects.
+gc.disable()
 
 CONTRACT_FOLDER: Final = "tests/contract/"
 CONTRACT_STORES: Final = ("sqlite-memory", "sqlite-file", "dynoxide", "dynamodb-local")
@@ -117,6 +124,12 @@ def _has_twin_on_file(name: str, known: set[str]) -> bool:
     return not name.startswith(CONTRACT_FOLDER) and any(twin in known for twin in twins - {name})
 
 
+def pytest_collection_finish() -> None:
+    """Search for garbage from now on, but not among what was collected."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def aws_environment() -> Iterator[None]:
     """Hide the developer's AWS settings, and stop the SDKs from asking the network for any."""
@@ -129,15 +142,43 @@ def aws_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def dynamodb_local() -> Iterator[str]:
-    """Start DynamoDB Local for this session; the value is its endpoint."""
-    yield from _endpoint(DYNAMODB_LOCAL.engine, start_dynamodb_local)
+def dynamodb_local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start DynamoDB Local for this session; the value is its endpoint.
+
+    Parallel workers share one: a JVM of their own would cost each 300 MB and seconds of CPU time.
+    The first user starts it, and stops it after all others.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    shared, engine = folder / "dynamodb-local", None
+    with shared.with_suffix(".users").open("a") as users:
+        with _locked(shared.with_suffix(".lock")):
+            if shared.exists():
+                fcntl.flock(users, fcntl.LOCK_SH)
+            else:
+                engine = _start(DYNAMODB_LOCAL.engine, start_dynamodb_local)
+                shared.write_text(engine.endpoint)
+            endpoint = shared.read_text()
+        yield endpoint
+        if engine is not None:
+            with _locked(shared.with_suffix(".lock")), engine:
+                fcntl.flock(users, fcntl.LOCK_EX)
+                shared.unlink()
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    with file.open("a") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
 def dynoxide() -> Iterator[str]:
     """Start dynoxide for this session; the value is its endpoint."""
-    yield from _endpoint(DYNOXIDE.engine, start_dynoxide)
+    with _start(DYNOXIDE.engine, start_dynoxide) as engine:
+        yield engine.endpoint
 
 
 S3_BUCKET: Final = "exports"
@@ -146,12 +187,13 @@ S3_BUCKET: Final = "exports"
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """Start a server that speaks S3, with the bucket `S3_BUCKET`; the value is its endpoint."""
-    yield from _endpoint(S3RVER, lambda: start_s3rver(S3_BUCKET))
+    with _start(S3RVER, lambda: start_s3rver(S3_BUCKET)) as engine:
+        yield engine.endpoint
 
 
-def _endpoint(name: str, start: Callable[[], Engine]) -> Iterator[str]:
+def _start(name: str, start: Callable[[], Engine]) -> Engine:
     try:
-        engine = start()
+        return start()
     except EngineMissingError as error:
         possible = not isinstance(error, EngineUnsupportedError)
         if possible and engines_required(os.environ):
@@ -159,8 +201,6 @@ def _endpoint(name: str, start: Callable[[], Engine]) -> Iterator[str]:
         pytest.skip(f"left out: {name}, because {error}")
     except EngineError as error:
         pytest.fail(str(error), pytrace=False)
-    with engine:
-        yield engine.endpoint
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
