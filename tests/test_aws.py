@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -136,8 +137,6 @@ print([name for name in sys.modules if name.partition(".")[0] == "botocore"])
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
-@pytest.mark.parametrize("status", REDIRECTS)
-@pytest.mark.parametrize("headers", [{}, {"x-amz-bucket-region": "eu-central-1"}], ids=str)
 @pytest.mark.parametrize(
     ("service", "operation", "parameters"),
     [
@@ -147,33 +146,30 @@ print([name for name in sys.modules if name.partition(".")[0] == "botocore"])
     ],
 )
 async def test_a_redirect_is_not_followed(
-    server: Server,
-    service: str,
-    operation: str,
-    parameters: dict[str, str],
-    headers: dict[str, str],
-    status: int,
+    server: Server, service: str, operation: str, parameters: dict[str, str]
 ) -> None:
     """It would take a signed request to an address that no operator has named.
 
     botocore itself follows those of S3, without end if each request is redirected.
     """
-    server.status, server.headers = status, {"location": f"{server.url}/elsewhere", **headers}
     client = client_of(service, endpoint=server.url)
-    with pytest.raises(AwsCallError, match=f"HTTP {status}: redirects are not followed") as failed:
-        await client.call(operation, dict, **parameters)
-    assert failed.value.status == status
-    assert len(server.paths) == 1
+    named: list[dict[str, str]] = [{}, {"x-amz-bucket-region": "eu-central-1"}]
+    for requests, (server.status, headers) in enumerate(product(REDIRECTS, named), start=1):
+        server.headers = {"location": f"{server.url}/elsewhere", **headers}
+        refusal = f"HTTP {server.status}: redirects are not followed"
+        with pytest.raises(AwsCallError, match=refusal) as failed:
+            await client.call(operation, dict, **parameters)
+        assert failed.value.status == server.status
+        assert len(server.paths) == requests
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-async def test_botocore_repeats_nothing(server: Server, status: int) -> None:
-    """A publish that is repeated is a second message; who may repeat says how often."""
-    server.status = status
+async def test_botocore_repeats_nothing(server: Server) -> None:
+    """A repeated publish is a second message; the caller decides how often to repeat."""
     client = client_of("sns", endpoint=server.url, attempts_max=1)
-    with pytest.raises(AwsCallError):
-        await client.call("publish", dict, Message="a", TopicArn="b")
-    assert len(server.paths) == 1
+    for requests, server.status in enumerate((429, 500, 503), start=1):
+        with pytest.raises(AwsCallError):
+            await client.call("publish", dict, Message="a", TopicArn="b")
+        assert len(server.paths) == requests
 
 
 async def test_a_silent_service_ends_an_attempt(server: Server) -> None:

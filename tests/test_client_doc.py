@@ -3,9 +3,11 @@
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import pricekeeper.testing
 from pricekeeper.client import errors
@@ -19,16 +21,19 @@ HERE = frozenset({"", "lambda", PYTEST})
 """What every development environment has."""
 ONLY_FOR_COMMANDS = {"PRICEKEEPER_ADMIN_KEY", "PRICEKEEPER_RETRIEVAL_TOKEN"}
 ALL = [*snippets(), *snippets(ROOT / "docs" / "authorizations.md")]
+QUICK = {ALL[0], next(one for one in ALL if one.needs == PYTEST)}
 TEXT = CLIENT_DOCUMENT.read_text("utf-8")
 
 
-def is_run_here(snippet: Snippet) -> bool:
-    return snippet.needs in HERE or (
-        snippet.needs.isidentifier() and importlib.util.find_spec(snippet.needs) is not None
-    )
+def run_here() -> Iterator[ParameterSet]:
+    for one in ALL:
+        is_installed = one.needs.isidentifier() and importlib.util.find_spec(one.needs) is not None
+        if one.needs in HERE or is_installed:
+            marks = [] if one in QUICK else [pytest.mark.slow]
+            yield pytest.param(one, id=one.name, marks=marks)
 
 
-@pytest.mark.parametrize("snippet", [*filter(is_run_here, ALL)], ids=lambda one: one.name)
+@pytest.mark.parametrize("snippet", [*run_here()])
 def test_a_snippet_runs_as_it_stands(snippet: Snippet, tmp_path: Path) -> None:
     """In a process of its own; when it has ended, nothing is held and everything is counted."""
     rpm = {"capacity": 100, "refill_amount": 100, "refill_period_ms": 60_000}

@@ -42,6 +42,7 @@ def demo(printed: list[str], tmp_path: Path) -> dict[str, str]:
     return environment_after(lines.splitlines(), before)
 
 
+@pytest.mark.slow
 def test_the_five_minutes_work_as_pasted(demo: dict[str, str]) -> None:
     """In order, in one shell: a call held, captured, denied; selection, lease, usage, fallback."""
     script = "set -euo pipefail\n" + "\necho '---'\n".join(shell_blocks(README))
@@ -105,7 +106,7 @@ def of_gateway(name: str) -> bool:
     return name.startswith(("AWS_", "ANTHROPIC_"))
 
 
-@pytest.mark.parametrize("through_gateway", [True, False])
+@pytest.mark.parametrize("through_gateway", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_python_works_as_pasted(
     demo: dict[str, str], tmp_path: Path, through_gateway: bool
 ) -> None:

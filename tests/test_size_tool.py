@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from size import read_source
 
 TOOL = Path(__file__).parents[1] / "tools" / "size.py"
@@ -36,6 +38,7 @@ def test_docstrings_comments_and_blank_lines_are_no_code() -> None:
     assert read_source([TEXT, "x = 1\n"]) == (2, 20, 10, 6, 1)
 
 
+@pytest.mark.slow
 def test_the_table_has_every_aim_beside_its_figure() -> None:
     shown = subprocess.run(  # noqa: S603 - our own command
         [sys.executable, str(TOOL)], capture_output=True, text=True, check=True

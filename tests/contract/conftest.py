@@ -11,7 +11,8 @@ from stores import STORES, clock, location_of, meter, store, table_prefix
 
 __all__ = ["clock", "meter", "store", "table_prefix"]
 
-ALL_STORES = (*STORES, "dynamodb-local")
+ALL_STORES = (*STORES, pytest.param("dynamodb-local", marks=pytest.mark.slow))
+"""The adapter's own tests run on DynamoDB Local in the quick suite, too."""
 
 
 class Place:

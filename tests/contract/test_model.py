@@ -198,24 +198,23 @@ def runner() -> Iterator[asyncio.Runner]:
         yield made
 
 
+@pytest.mark.parametrize("examples", [15, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ALL_STORES)
 def test_no_sequence_of_operations_diverges(
     kind: str,
+    examples: int,
     request: pytest.FixtureRequest,
     runner: asyncio.Runner,
     tmp_path: Path,
     table_prefix: str,
 ) -> None:
     """Every answer, every error and every item is the model's."""
-    examples = 150
     location: StoreLocation = SqliteLocation(MEMORY)
     if kind == "sqlite-file":
         location = SqliteLocation(str(tmp_path / "model.db"))
-        examples = 60
     elif kind != "sqlite-memory":
         endpoint: str = request.getfixturevalue(kind.replace("-", "_"))
         location = DynamoDbLocation("us-east-1", table_prefix, endpoint)
-        examples = 60
     machine = type("Machine", (Divergence,), {"runner": runner, "location": location})
     run_state_machine_as_test(
         machine,

@@ -11,7 +11,7 @@ from botocore.session import Session
 from free_port import free_port
 from pricekeeper.clock import ManualClock
 from pricekeeper.errors import SettingsError
-from pricekeeper.secret_sources import AWS_ATTEMPTS_MAX, open_source
+from pricekeeper.secret_sources import AWS_ATTEMPTS_MAX, SecretSource, open_source
 from pricekeeper.settings.locations import AwsSecret, parse_secret_location
 from secrets_manager import (
     MODEL,
@@ -30,6 +30,20 @@ REFUSALS = [
     "InvalidRequestException",
     "ResourceNotFoundException",
     "UnrecognizedClientException",
+]
+PASSING: list[Refusal | bytes] = [
+    Refusal("InternalServiceError", 500),
+    Refusal("ThrottlingException", 400),
+    Refusal("ServiceUnavailable", 503),
+    Refusal("ExpiredTokenException", 400),
+    b"<html>a proxy's own page</html>",
+]
+WITHOUT_TEXT: list[Refusal | bytes] = [
+    b"{}",
+    b'{"SecretString": 5}',
+    b'{"SecretString": ""}',
+    b'{"SecretBinary": "!"}',
+    b'{"SecretBinary": "/w=="}',
 ]
 
 
@@ -52,14 +66,17 @@ def client_of(**options: Any) -> Any:
     return Session().create_client("secretsmanager", region_name="us-east-1", **options)
 
 
+def source_of(name: str = "pepper", region: str | None = None) -> SecretSource:
+    return open_source(SETTING, AwsSecret(name, region), QuickClock())
+
+
 async def read(name: str = "pepper", region: str | None = None) -> str:
-    source = open_source(SETTING, AwsSecret(name, region), QuickClock())
-    return await source.read()
+    return await source_of(name, region).read()
 
 
-async def refused(name: str = "pepper") -> str:
+async def refused(name: str = "pepper", source: SecretSource | None = None) -> str:
     with pytest.raises(SettingsError) as told:
-        await read(name)
+        await (source or source_of(name)).read()
     assert told.value.setting == SETTING
     assert f"aws:{name}" in str(told.value)
     return str(told.value)
@@ -81,14 +98,14 @@ class TestTheStandIn:
         members = OPERATION.output_shape.members.keys()
         assert found.keys() - {"ResponseMetadata"} <= members
 
-    @pytest.mark.parametrize("name", REFUSALS)
-    def test_botocore_reads_its_refusals(self, standin: SecretsManagerStandIn, name: str) -> None:
+    def test_botocore_reads_its_refusals(self, standin: SecretsManagerStandIn) -> None:
         """By name and message; those of the operation are in its model."""
-        standin.always = Refusal(name, message="because")
         client = client_of(config=Config(retries={"max_attempts": 0}))
-        with pytest.raises(ClientError) as told:
-            client.get_secret_value(SecretId="pepper")
-        assert told.value.response["Error"] == {"Code": name, "Message": "because"}
+        for name in REFUSALS:
+            standin.always = Refusal(name, message="because")
+            with pytest.raises(ClientError) as told:
+                client.get_secret_value(SecretId="pepper")
+            assert told.value.response["Error"] == {"Code": name, "Message": "because"}
 
     def test_its_refusals_are_those_of_the_model(self) -> None:
         own = {shape.name for shape in OPERATION.error_shapes}
@@ -125,37 +142,26 @@ class TestReading:
         assert await read() == "v1:the-pepper"
         assert standin.tokens == ["a-session-token"]
 
-    @pytest.mark.parametrize(
-        "passing",
-        [
-            Refusal("InternalServiceError", 500),
-            Refusal("ThrottlingException", 400),
-            Refusal("ServiceUnavailable", 503),
-            Refusal("ExpiredTokenException", 400),
-            b"<html>a proxy's own page</html>",
-        ],
-        ids=str,
-    )
-    async def test_what_passes_is_asked_again(
-        self, standin: SecretsManagerStandIn, passing: Refusal | bytes
-    ) -> None:
-        standin.refusals = [passing, passing]
-        assert await read() == "v1:the-pepper"
-        assert len(standin.requests) == 3
+    async def test_what_passes_is_asked_again(self, standin: SecretsManagerStandIn) -> None:
+        source = source_of()
+        for passing in PASSING:
+            standin.refusals = [passing, passing]
+            standin.requests.clear()
+            assert await source.read() == "v1:the-pepper"
+            assert len(standin.requests) == 3
 
     async def test_but_not_for_ever(self, standin: SecretsManagerStandIn) -> None:
         standin.always = Refusal("ThrottlingException", message="slower")
         assert "ThrottlingException: slower" in await refused()
         assert len(standin.requests) == AWS_ATTEMPTS_MAX
 
-    @pytest.mark.parametrize("name", REFUSALS)
-    async def test_a_refusal_is_told_at_once(
-        self, standin: SecretsManagerStandIn, name: str
-    ) -> None:
+    async def test_a_refusal_is_told_at_once(self, standin: SecretsManagerStandIn) -> None:
         """With the setting, the secret and the service's own words."""
-        standin.always = Refusal(name, message="because")
-        assert f"GetSecretValue: {name}: because" in await refused()
-        assert len(standin.requests) == 1
+        source = source_of()
+        for asked, name in enumerate(REFUSALS, start=1):
+            standin.always = Refusal(name, message="because")
+            assert f"GetSecretValue: {name}: because" in await refused(source=source)
+            assert len(standin.requests) == asked
 
     async def test_a_missing_secret_is_told(self, standin: SecretsManagerStandIn) -> None:
         assert "ResourceNotFoundException" in await refused("nothing-here")
@@ -172,23 +178,12 @@ class TestReading:
         assert "a-session-token" not in told
         assert "Canonical" not in told
 
-    @pytest.mark.parametrize(
-        "reply",
-        [
-            b"{}",
-            b'{"SecretString": 5}',
-            b'{"SecretString": ""}',
-            b'{"SecretBinary": "!"}',
-            b'{"SecretBinary": "/w=="}',
-        ],
-        ids=str,
-    )
-    async def test_an_answer_without_text_is_told(
-        self, standin: SecretsManagerStandIn, reply: bytes
-    ) -> None:
+    async def test_an_answer_without_text_is_told(self, standin: SecretsManagerStandIn) -> None:
         """It is not taken for an empty secret, and not quoted."""
-        standin.refusals = [reply] * AWS_ATTEMPTS_MAX
-        assert "the reply has no secret that is text" in await refused()
+        source = source_of()
+        for reply in WITHOUT_TEXT:
+            standin.refusals = [reply] * AWS_ATTEMPTS_MAX
+            assert "the reply has no secret that is text" in await refused(source=source)
 
     async def test_nobody_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """No connection, no credentials, no region: the error names each."""

@@ -19,7 +19,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     | st.binary()
     | st.frozensets(st.text(), min_size=1),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=12,
+    max_leaves=6,
 )
 
 
